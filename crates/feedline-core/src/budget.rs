@@ -1,0 +1,345 @@
+//! What may be used, counted before it is used: bytes, descriptors.
+//!
+//! `acquire` waits until there is room. Tickets below the urgent mark never wait: the consumer needs
+//! them next, and a full house of later samples must not keep it waiting for the first.
+
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An amount that can run out. Clones share it.
+#[derive(Clone)]
+pub struct Budget(Arc<Shared>);
+
+struct Shared {
+    name: &'static str,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    limit: u64,
+    used: u64,
+    peak: u64,
+    urgent_below: u64,
+    closed: bool,
+    next_waiter: u64,
+    waiters: BTreeSet<(u64, u64)>,
+    holders: BTreeMap<u64, u64>,
+}
+
+/// The run has ended: nobody waits any more.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Closed;
+
+impl Budget {
+    /// A budget of that limit. The name stands in messages.
+    pub fn new(name: &'static str, limit: u64) -> Budget {
+        let state = State {
+            limit,
+            used: 0,
+            peak: 0,
+            urgent_below: 0,
+            closed: false,
+            next_waiter: 0,
+            waiters: BTreeSet::new(),
+            holders: BTreeMap::new(),
+        };
+        Budget(Arc::new(Shared { name, state: Mutex::new(state), changed: Condvar::new() }))
+    }
+
+    /// Takes `amount` for the sample at `position`, waiting for room unless it is urgent. Of those
+    /// who wait, the earliest position goes first. More than the whole limit is granted when it is
+    /// urgent: else it would never be.
+    pub fn acquire(&self, amount: u64, position: u64) -> Result<Permit, Closed> {
+        let mut state = self.0.state.lock();
+        let waiter = (position, state.next_waiter);
+        state.next_waiter += 1;
+        state.waiters.insert(waiter);
+        loop {
+            let first = state.waiters.first() == Some(&waiter);
+            let verdict = if state.closed {
+                Some(Err(Closed))
+            } else if position < state.urgent_below || (first && state.has_room(amount)) {
+                Some(Ok(()))
+            } else {
+                None
+            };
+            if let Some(verdict) = verdict {
+                state.waiters.remove(&waiter);
+                if verdict.is_ok() {
+                    state.take(amount, position);
+                }
+                // The next in line may have been waiting for this one only.
+                self.0.changed.notify_all();
+                return verdict.map(|()| self.permit(amount, position));
+            }
+            self.0.changed.wait(&mut state);
+        }
+    }
+
+    /// Takes `amount` if there is room for it now.
+    pub fn try_acquire(&self, amount: u64, position: u64) -> Option<Permit> {
+        let mut state = self.0.state.lock();
+        if state.closed || !(position < state.urgent_below || state.has_room(amount)) {
+            return None;
+        }
+        state.take(amount, position);
+        Some(self.permit(amount, position))
+    }
+
+    fn permit(&self, amount: u64, position: u64) -> Permit {
+        Permit { budget: self.clone(), amount, position }
+    }
+
+    /// From now on samples before `position` never wait.
+    pub fn set_urgent_below(&self, position: u64) {
+        let mut state = self.0.state.lock();
+        if state.urgent_below != position {
+            state.urgent_below = position;
+            self.0.changed.notify_all();
+        }
+    }
+
+    /// The system refused what the budget allowed: lowers the limit to what is used less one, and to
+    /// one at the least. Returns the limits before and after.
+    pub fn shrink(&self) -> (u64, u64) {
+        let mut state = self.0.state.lock();
+        let before = state.limit;
+        state.limit = state.limit.min(state.used.saturating_sub(1)).max(1);
+        (before, state.limit)
+    }
+
+    /// Waits for a while, or until something is given back; ends at once when closed.
+    pub fn pause(&self, at_most: Duration) -> Result<(), Closed> {
+        let mut state = self.0.state.lock();
+        if !state.closed {
+            self.0.changed.wait_for(&mut state, at_most);
+        }
+        if state.closed { Err(Closed) } else { Ok(()) }
+    }
+
+    /// Ends every wait, now and later.
+    pub fn close(&self) {
+        self.0.state.lock().closed = true;
+        self.0.changed.notify_all();
+    }
+
+    /// Waits are possible again, for the next run.
+    pub fn reopen(&self) {
+        let mut state = self.0.state.lock();
+        state.closed = false;
+        state.urgent_below = 0;
+    }
+
+    /// Who holds how much, by position.
+    pub fn holders(&self) -> Vec<(u64, u64)> {
+        self.0.state.lock().holders.iter().map(|(position, amount)| (*position, *amount)).collect()
+    }
+
+    /// What is held now.
+    pub fn used(&self) -> u64 {
+        self.0.state.lock().used
+    }
+
+    /// The most that was held at once.
+    pub fn peak(&self) -> u64 {
+        self.0.state.lock().peak
+    }
+
+    /// What may be held.
+    pub fn limit(&self) -> u64 {
+        self.0.state.lock().limit
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.0.name
+    }
+}
+
+impl State {
+    fn has_room(&self, amount: u64) -> bool {
+        self.used.checked_add(amount).is_some_and(|sum| sum <= self.limit)
+    }
+
+    fn take(&mut self, amount: u64, position: u64) {
+        self.used += amount;
+        self.peak = self.peak.max(self.used);
+        *self.holders.entry(position).or_default() += amount;
+    }
+
+    fn release(&mut self, amount: u64, position: u64) {
+        if let Some(held) = self.holders.get_mut(&position) {
+            *held -= amount;
+            if *held == 0 {
+                self.holders.remove(&position);
+            }
+        }
+    }
+
+    fn move_holder(&mut self, from: u64, to: u64, amount: u64) {
+        self.release(amount, from);
+        *self.holders.entry(to).or_default() += amount;
+    }
+}
+
+/// A part of a budget; dropping it gives it back.
+pub struct Permit {
+    budget: Budget,
+    amount: u64,
+    position: u64,
+}
+
+impl Permit {
+    /// How much it is for.
+    pub fn amount(&self) -> u64 {
+        self.amount
+    }
+
+    /// Takes `more` for the same sample, waiting as `acquire` does.
+    pub fn grow(&mut self, more: u64) -> Result<(), Closed> {
+        let mut extra = self.budget.acquire(more, self.position)?;
+        // The amount moves over; what is left of the other permit gives nothing back.
+        self.amount += std::mem::take(&mut extra.amount);
+        Ok(())
+    }
+
+    /// Takes over another permit of the same budget.
+    ///
+    /// # Panics
+    /// If it is of another budget.
+    pub fn absorb(&mut self, mut other: Permit) {
+        assert!(Arc::ptr_eq(&self.budget.0, &other.budget.0), "permits of two budgets");
+        let amount = std::mem::take(&mut other.amount);
+        if other.position != self.position {
+            let mut state = self.budget.0.state.lock();
+            state.move_holder(other.position, self.position, amount);
+        }
+        self.amount += amount;
+    }
+
+    /// Makes a permit of its own of a part; None if there is not that much.
+    pub fn split(&mut self, amount: u64) -> Option<Permit> {
+        self.amount = self.amount.checked_sub(amount)?;
+        Some(Permit { budget: self.budget.clone(), amount, position: self.position })
+    }
+
+    /// Gives back all but `amount`.
+    pub fn keep(&mut self, amount: u64) {
+        let surplus = self.amount.saturating_sub(amount);
+        if surplus > 0 {
+            self.give_back(surplus);
+            self.amount -= surplus;
+        }
+    }
+
+    fn give_back(&self, amount: u64) {
+        let mut state = self.budget.0.state.lock();
+        state.used -= amount;
+        state.release(amount, self.position);
+        self.budget.0.changed.notify_all();
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.give_back(self.amount);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    fn waiting(budget: &Budget, count: usize) {
+        while budget.0.state.lock().waiters.len() < count {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_permit_gives_back_what_it_took() {
+        let budget = Budget::new("bytes", 10);
+        let permit = budget.acquire(7, 3).unwrap();
+        assert_eq!((budget.used(), budget.holders()), (7, vec![(3, 7)]));
+        assert!(budget.try_acquire(4, 4).is_none());
+        drop(permit);
+        assert_eq!((budget.used(), budget.holders(), budget.peak()), (0, vec![], 7));
+    }
+
+    #[test]
+    fn a_part_can_be_given_back_early() {
+        let budget = Budget::new("bytes", 10);
+        let mut permit = budget.acquire(7, 3).unwrap();
+        permit.keep(2);
+        assert_eq!((budget.used(), permit.amount()), (2, 2));
+        drop(permit);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn the_earliest_position_goes_first() {
+        let budget = Budget::new("bytes", 1);
+        let all = budget.acquire(1, 0).unwrap();
+        let order = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            for (count, position) in [9, 5, 7].into_iter().enumerate() {
+                let (budget, order) = (&budget, &order);
+                scope.spawn(move || {
+                    let permit = budget.acquire(1, position).unwrap();
+                    order.lock().push(position);
+                    drop(permit);
+                });
+                waiting(budget, count + 1);
+            }
+            drop(all);
+        });
+        assert_eq!(*order.lock(), [5, 7, 9]);
+    }
+
+    #[test]
+    fn the_urgent_never_wait_even_beyond_the_limit() {
+        let budget = Budget::new("bytes", 10);
+        let _later = budget.acquire(10, 8).unwrap();
+        budget.set_urgent_below(3);
+        let _urgent = budget.acquire(100, 2).unwrap();
+        assert_eq!(budget.used(), 110);
+        assert!(budget.try_acquire(1, 3).is_none());
+    }
+
+    #[test]
+    fn becoming_urgent_ends_a_wait() {
+        let budget = Budget::new("bytes", 1);
+        let _all = budget.acquire(1, 9).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| budget.acquire(1, 4).is_ok());
+            waiting(&budget, 1);
+            budget.set_urgent_below(5);
+            assert!(waiter.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn closing_ends_every_wait() {
+        let budget = Budget::new("bytes", 1);
+        let _all = budget.acquire(1, 0).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| budget.acquire(1, 1).map(drop));
+            waiting(&budget, 1);
+            budget.close();
+            assert_eq!(waiter.join().unwrap(), Err(Closed));
+        });
+        assert_eq!(budget.acquire(0, 2).map(drop), Err(Closed));
+    }
+
+    #[test]
+    fn a_refusal_of_the_system_shrinks_the_limit_but_never_to_nothing() {
+        let budget = Budget::new("files", 100);
+        let _held: Vec<_> = (0..20).map(|position| budget.acquire(1, position).unwrap()).collect();
+        assert_eq!(budget.shrink(), (100, 19));
+        assert_eq!(Budget::new("files", 5).shrink(), (5, 1));
+    }
+}

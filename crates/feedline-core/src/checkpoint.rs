@@ -1,0 +1,124 @@
+//! Where a run stands, small enough to keep beside a model: a number and what it belongs to.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Kind, Result};
+
+const VERSION: u32 = 1;
+
+/// Where a run stands after a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checkpoint {
+    version: u32,
+    /// Samples of the source.
+    pub samples: u64,
+    /// Of what the source lists.
+    pub source: Fingerprint,
+    /// Of all settings that decide order or pixels.
+    pub settings: Fingerprint,
+    /// Samples of this rank that are behind, over all epochs.
+    pub position: u64,
+    /// Faults of this epoch so far, which count against the limit.
+    pub faults: u64,
+}
+
+impl Checkpoint {
+    /// Of this version.
+    pub fn new(
+        samples: u64,
+        source: Fingerprint,
+        settings: Fingerprint,
+        position: u64,
+        faults: u64,
+    ) -> Checkpoint {
+        Checkpoint { version: VERSION, samples, source, settings, position, faults }
+    }
+
+    /// As text.
+    pub fn to_text(&self) -> String {
+        serde_json::to_string(self).expect("numbers and text can always be written")
+    }
+
+    /// From text, whoever wrote it.
+    pub fn from_text(text: &str) -> Result<Checkpoint> {
+        let checkpoint: Checkpoint = serde_json::from_str(text).map_err(|error| {
+            Error::new(Kind::WrongCheckpoint, format!("this is not a checkpoint: {error}"))
+        })?;
+        if checkpoint.version != VERSION {
+            let message = format!(
+                "the checkpoint is of version {}, this Feedline reads version {VERSION}",
+                checkpoint.version
+            );
+            return Err(Error::new(Kind::WrongCheckpoint, message));
+        }
+        Ok(checkpoint)
+    }
+
+    /// Refuses to go on with other data or settings, saying what differs.
+    pub fn must_fit(&self, now: &Checkpoint) -> Result<()> {
+        let message = if self.samples != now.samples {
+            format!(
+                "the checkpoint was made with {} samples, the source has {}",
+                self.samples, now.samples
+            )
+        } else if self.source != now.source {
+            "the checkpoint was made with other files or arrays than these".to_owned()
+        } else if self.settings != now.settings {
+            "the checkpoint was made with another order, shard, transforms or batch size".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(Kind::WrongCheckpoint, message))
+    }
+}
+
+/// A number that differs when what it was made from does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fingerprint(u64);
+
+impl Fingerprint {
+    /// Of bytes, part after part: FNV-1a, the same on every machine.
+    pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Fingerprint {
+        let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+        for part in parts {
+            // The length keeps ["ab", "c"] apart from ["a", "bc"].
+            for byte in part.iter().copied().chain((part.len() as u64).to_le_bytes()) {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+        }
+        Fingerprint(hash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(samples: u64, source: &[u8], settings: &[u8]) -> Checkpoint {
+        Checkpoint::new(samples, Fingerprint::of([source]), Fingerprint::of([settings]), 7, 0)
+    }
+
+    #[test]
+    fn a_checkpoint_survives_being_text() {
+        let checkpoint = made(10, b"a", b"b");
+        assert_eq!(Checkpoint::from_text(&checkpoint.to_text()).unwrap(), checkpoint);
+        assert!(checkpoint.to_text().len() < 300);
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let now = made(10, b"a", b"b");
+        let refusals: Vec<_> = [made(9, b"a", b"b"), made(10, b"x", b"b"), made(10, b"a", b"x")]
+            .iter()
+            .map(|old| old.must_fit(&now).unwrap_err().to_string())
+            .chain([
+                Checkpoint::from_text("hello").unwrap_err().to_string(),
+                Checkpoint::from_text(&now.to_text().replace("\"version\":1", "\"version\":9"))
+                    .unwrap_err()
+                    .to_string(),
+            ])
+            .collect();
+        insta::assert_snapshot!(refusals.join("\n\n"));
+    }
+}

@@ -1,0 +1,203 @@
+//! Puts samples into batches, in order. Pure but for moving rows.
+//!
+//! When a sample is left out, its seat is free and those that follow move up by one: the batches are
+//! what they would be had the sample never been there.
+
+use std::collections::VecDeque;
+
+use super::{Columns, Seat};
+use crate::error::{Error, Kind};
+use crate::fault::Fault;
+use crate::sample::{Sample, Stage, Value};
+
+/// A batch whose samples are all here.
+pub struct Gathered {
+    /// In order.
+    pub samples: Vec<Sample>,
+    /// The number of its first sample in the run.
+    pub number: u64,
+    /// The number behind its last sample, and the faults up to there.
+    pub end: (u64, u64),
+}
+
+/// Collects the samples of the batch that comes next.
+pub struct Gatherer {
+    columns: Columns,
+    samples: Vec<Sample>,
+    free: VecDeque<Seat>,
+    first: u64,
+}
+
+impl Gatherer {
+    /// Nothing gathered yet.
+    pub fn new(columns: Columns) -> Gatherer {
+        let samples = Vec::with_capacity(columns.size);
+        Gatherer { columns, samples, free: VecDeque::new(), first: 0 }
+    }
+
+    /// Takes the next sample. Returns the batch if it is complete now. A sample that does not fit
+    /// to the others is a fault, and gives its seat back.
+    pub fn push(
+        &mut self,
+        number: u64,
+        mut sample: Sample,
+        faults: u64,
+    ) -> Result<Option<Gathered>, Box<(Fault, Seat)>> {
+        if let Some(error) = self.mismatch(&sample) {
+            let fault = Fault::new(sample.ticket, Stage::Collate, error);
+            return Err(Box::new((fault, seat_of(sample))));
+        }
+        if let Some(seat) = self.free.pop_front() {
+            let left = move_to(&mut sample, seat);
+            self.free.push_back(left);
+        }
+        if self.samples.is_empty() {
+            self.first = number;
+        }
+        self.samples.push(sample);
+        Ok((self.samples.len() == self.columns.size).then(|| self.take((number + 1, faults))))
+    }
+
+    /// A sample was left out: those that follow move up.
+    pub fn skip(&mut self, seat: Seat) {
+        if !seat.rows.is_empty() {
+            self.free.push_back(seat);
+        }
+    }
+
+    /// How many samples the batch lacks.
+    pub fn missing(&self) -> u64 {
+        (self.columns.size - self.samples.len()) as u64
+    }
+
+    /// The last, short batch, if there is one.
+    pub fn finish(&mut self, end: (u64, u64)) -> Option<Gathered> {
+        (!self.samples.is_empty()).then(|| self.take(end))
+    }
+
+    fn take(&mut self, end: (u64, u64)) -> Gathered {
+        let samples = std::mem::replace(&mut self.samples, Vec::with_capacity(self.columns.size));
+        Gathered { samples, number: self.first, end }
+    }
+
+    fn mismatch(&self, sample: &Sample) -> Option<Error> {
+        let first = self.samples.first()?;
+        for ((field, ours), theirs) in
+            self.columns.fields.iter().zip(&first.values).zip(&sample.values)
+        {
+            let (Value::Array(ours), Value::Array(theirs)) = (ours, theirs) else { continue };
+            let fits = if self.columns.pad {
+                ours.shape.len() == theirs.shape.len()
+            } else {
+                ours.shape == theirs.shape
+            };
+            if !fits {
+                let message = format!(
+                    "{} of sample {} has shape {:?}, that of sample {} in the same batch {:?}",
+                    field.name, sample.ticket.index, theirs.shape, first.ticket.index, ours.shape
+                );
+                return Some(Error::new(Kind::ShapeMismatch, message));
+            }
+        }
+        None
+    }
+}
+
+/// Copies the rows of a sample to another seat; returns the one it leaves.
+fn move_to(sample: &mut Sample, seat: Seat) -> Seat {
+    let rows = sample.values.iter_mut().filter_map(|value| match value {
+        Value::Row(row) => Some(row),
+        Value::Array(_) | Value::Bytes(_) | Value::Text(_) => None,
+    });
+    let mut left = Vec::with_capacity(seat.rows.len());
+    for (row, mut target) in rows.zip(seat.rows) {
+        target.copy_from_slice(row);
+        left.push(std::mem::replace(row, target));
+    }
+    Seat { rows: left }
+}
+
+fn seat_of(sample: Sample) -> Seat {
+    let rows = sample
+        .values
+        .into_iter()
+        .filter_map(|value| match value {
+            Value::Row(row) => Some(row),
+            Value::Array(_) | Value::Bytes(_) | Value::Text(_) => None,
+        })
+        .collect();
+    Seat { rows }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Pool;
+    use super::*;
+    use crate::budget::Budget;
+    use crate::sample::{Column, Dtype, Field, Ticket};
+    use proptest::prelude::*;
+
+    fn columns(size: usize) -> Columns {
+        Columns { fields: [Field::fixed("x", Dtype::Uint8, &[2])].into(), size, pad: false }
+    }
+
+    fn ticket(number: u64) -> Ticket {
+        Ticket { position: number, epoch: 0, index: number }
+    }
+
+    proptest! {
+        #[test]
+        fn batches_are_what_they_would_be_without_the_bad_samples(
+            bad in prop::collection::vec(prop::bool::weighted(0.3), 0..60), size in 1_usize..7,
+        ) {
+            let (pool, budget) = (Pool::new(1 << 20), Budget::new("bytes", 1 << 20));
+            let columns = columns(size);
+            let mut gatherer = Gatherer::new(columns.clone());
+            let mut seats = VecDeque::new();
+            let mut batches = Vec::new();
+            for (number, bad) in bad.iter().enumerate() {
+                if seats.is_empty() {
+                    let permit = budget.acquire(columns.batch_bytes(), 0).unwrap();
+                    seats = columns.seats(&pool, permit).unwrap();
+                }
+                let mut seat: Seat = seats.pop_front().unwrap();
+                if *bad {
+                    gatherer.skip(seat);
+                    continue;
+                }
+                seat.rows[0].fill(number as u8);
+                let values = seat.rows.into_iter().map(Value::Row).collect();
+                let sample = Sample { ticket: ticket(number as u64), values, permit: None };
+                let pushed = gatherer.push(number as u64, sample, 0);
+                batches.extend(pushed.unwrap_or_else(|_| panic!("all of one shape")));
+            }
+            batches.extend(gatherer.finish((bad.len() as u64, 0)));
+            let good: Vec<u8> = (0..bad.len()).filter(|at| !bad[*at]).map(|at| at as u8).collect();
+            for (batch, expected) in batches.into_iter().zip(good.chunks(size)) {
+                let batch = columns.complete(batch, &pool, &budget).unwrap();
+                let Some(Column::Array { shape, memory, .. }) = batch.get("x") else { panic!() };
+                prop_assert_eq!(shape, &[expected.len(), 2]);
+                let firsts: Vec<u8> = memory.iter().copied().step_by(2).collect();
+                prop_assert_eq!(&firsts, expected);
+            }
+            drop((gatherer, seats));
+            prop_assert_eq!(budget.used(), 0);
+        }
+    }
+
+    #[test]
+    fn a_shape_that_does_not_fit_names_both_samples() {
+        use crate::sample::{Array, FieldKind};
+        let ragged = Field { name: "image".into(), kind: FieldKind::Ragged { dtype: Dtype::Uint8 } };
+        let columns = Columns { fields: [ragged].into(), size: 4, pad: false };
+        let mut gatherer = Gatherer::new(columns);
+        let sample = |number, shape: &[usize]| {
+            let bytes = vec![0; shape.iter().product()];
+            let array = Array { dtype: Dtype::Uint8, shape: shape.to_vec(), bytes };
+            Sample { ticket: ticket(number), values: vec![Value::Array(array)], permit: None }
+        };
+        assert!(gatherer.push(3, sample(3, &[2, 2, 3]), 0).is_ok());
+        let Err(refused) = gatherer.push(7, sample(7, &[1, 2, 3]), 0) else { panic!("it fits") };
+        insta::assert_snapshot!(refused.0.error);
+    }
+}

@@ -1,0 +1,122 @@
+//! From samples to a batch. Rows of the batch are given out before the samples are made, so that each
+//! is written straight into its place; what has no fixed shape is copied when its batch is complete.
+
+mod gather;
+mod pad;
+mod pool;
+mod stack;
+
+pub use gather::{Gathered, Gatherer};
+pub use pool::Pool;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::budget::{Budget, Permit};
+use crate::error::{Error, Kind, Result};
+use crate::sample::{Batch, Column, Field, FieldKind, Sample, Value};
+use crate::sys::slab::{self, Row};
+
+/// What a batch is made of.
+#[derive(Clone, Debug)]
+pub struct Columns {
+    /// One column each.
+    pub fields: Arc<[Field]>,
+    /// Samples in a full batch.
+    pub size: usize,
+    /// Whether arrays of different shapes are made equal with zeros.
+    pub pad: bool,
+}
+
+/// The place of one sample in a batch: a row of each column that has rows.
+pub struct Seat {
+    /// In the order of the fields that are fixed.
+    pub rows: Vec<Row>,
+}
+
+impl Columns {
+    /// Bytes of the rows of one batch.
+    pub fn batch_bytes(&self) -> u64 {
+        let row: usize = self.fields.iter().filter_map(Field::row_bytes).sum();
+        row as u64 * self.size as u64
+    }
+
+    /// The seats of a new batch, in order. The permit is given back with the memory.
+    pub fn seats(&self, pool: &Pool, mut permit: Permit) -> Result<VecDeque<Seat>> {
+        let mut seats: VecDeque<Seat> =
+            (0..self.size).map(|_| Seat { rows: Vec::with_capacity(self.fields.len()) }).collect();
+        for row_bytes in self.fields.iter().filter_map(Field::row_bytes) {
+            let bytes = row_bytes * self.size;
+            let part = permit.split(bytes as u64);
+            let block = pool.take(bytes)?;
+            let rows = slab::carve(block, row_bytes, self.size, pool.give_back(part));
+            for (seat, row) in seats.iter_mut().zip(rows) {
+                seat.rows.push(row);
+            }
+        }
+        Ok(seats)
+    }
+
+    /// Makes the batch. Waits for room for arrays that were not written in place.
+    pub fn complete(&self, gathered: Gathered, pool: &Pool, budget: &Budget) -> Result<Batch> {
+        let Gathered { samples, number, .. } = gathered;
+        let mut tickets = Vec::with_capacity(samples.len());
+        let mut permits: Option<Permit> = None;
+        let mut values: Vec<Vec<Value>> =
+            self.fields.iter().map(|_| Vec::with_capacity(samples.len())).collect();
+        for Sample { ticket, values: of_sample, permit } in samples {
+            tickets.push(ticket);
+            for (column, value) in values.iter_mut().zip(of_sample) {
+                column.push(value);
+            }
+            match (&mut permits, permit) {
+                (Some(sum), Some(permit)) => sum.absorb(permit),
+                (None, permit) => permits = permit,
+                (Some(_), None) => {}
+            }
+        }
+        let mut columns = Vec::with_capacity(self.fields.len());
+        for (field, values) in self.fields.iter().zip(values) {
+            match &field.kind {
+                FieldKind::Fixed { dtype, shape } => {
+                    columns.push((Arc::clone(&field.name), stack::rows(*dtype, shape, values)?));
+                }
+                FieldKind::Ragged { .. } if self.pad => {
+                    let (padded, lengths) = pad::arrays(values, number, pool, budget)?;
+                    columns.push((Arc::clone(&field.name), padded));
+                    columns.push((format!("{}_shape", field.name).into(), lengths));
+                }
+                FieldKind::Ragged { .. } => {
+                    let column = stack::arrays(values, number, pool, budget)?;
+                    columns.push((Arc::clone(&field.name), column));
+                }
+                FieldKind::Bytes => {
+                    columns.push((Arc::clone(&field.name), Column::Bytes(stack::bytes(values)?)));
+                }
+                FieldKind::Text => {
+                    columns.push((Arc::clone(&field.name), Column::Text(stack::text(values)?)));
+                }
+            }
+        }
+        if !columns.iter().any(|(_, column)| matches!(column, Column::Bytes(_))) {
+            // Everything was copied into memory that has permits of its own.
+            permits = None;
+        }
+        Ok(Batch { columns, tickets, permit: permits })
+    }
+}
+
+/// A new array of the batch, for values that were not written in place.
+fn new_array(bytes: usize, number: u64, pool: &Pool, budget: &Budget) -> Result<Row> {
+    let permit = budget
+        .acquire(bytes as u64, number)
+        .map_err(|_| Error::new(Kind::Closed, "the loader is closed"))?;
+    let block = pool.take(bytes)?;
+    slab::carve(block, bytes, 1, pool.give_back(Some(permit)))
+        .pop()
+        .ok_or_else(|| wrong_value("an array without memory"))
+}
+
+fn wrong_value(what: &str) -> Error {
+    Error::new(Kind::Internal, format!("a batch was given {what}"))
+}

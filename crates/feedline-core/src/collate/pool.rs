@@ -1,0 +1,114 @@
+//! Memory of batches, used again: pages that were touched before cost nothing to touch again.
+
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
+
+use crate::budget::Permit;
+use crate::error::{Error, Kind, Result};
+use crate::sys::slab::{Block, GiveBack};
+
+/// Blocks that nobody uses now. Clones share them.
+#[derive(Clone, Default)]
+pub struct Pool(Arc<Mutex<Free>>);
+
+#[derive(Default)]
+struct Free {
+    blocks: Vec<Block>,
+    bytes: usize,
+    limit: usize,
+}
+
+impl Pool {
+    /// Keeps up to that many bytes.
+    pub fn new(limit: usize) -> Pool {
+        Pool(Arc::new(Mutex::new(Free { limit, ..Free::default() })))
+    }
+
+    /// A block of at least that size and at most twice that, or a new one.
+    pub fn take(&self, bytes: usize) -> Result<Block> {
+        {
+            let mut free = self.0.lock();
+            // From the back: what came back last is warm in the caches.
+            let fitting = free
+                .blocks
+                .iter()
+                .rposition(|block| block.bytes() >= bytes && block.bytes() / 2 <= bytes);
+            if let Some(at) = fitting {
+                let block = free.blocks.remove(at);
+                free.bytes -= block.bytes();
+                return Ok(block);
+            }
+        }
+        Block::new(bytes).ok_or_else(|| {
+            let message = format!("the system refused {bytes} bytes for a batch");
+            Error::new(Kind::OutOfMemory, message)
+        })
+    }
+
+    /// What to do with a block when its last row is gone: back to here, if here still is.
+    pub fn give_back(&self, permit: Option<Permit>) -> GiveBack {
+        let home: Weak<Mutex<Free>> = Arc::downgrade(&self.0);
+        Box::new(move |block| {
+            let evicted = home.upgrade().map(|home| home.lock().put(block));
+            // Only now: whoever waits for the permit finds the block already here.
+            drop(permit);
+            drop(evicted);
+        })
+    }
+
+    /// Frees all blocks and keeps none from now on.
+    pub fn close(&self) {
+        let mut free = self.0.lock();
+        free.limit = 0;
+        free.bytes = 0;
+        free.blocks.clear();
+    }
+
+    /// Bytes that nobody uses now.
+    pub fn free_bytes(&self) -> usize {
+        self.0.lock().bytes
+    }
+}
+
+impl Free {
+    /// Puts a block in; returns those that must go for it, for the caller to free without the lock.
+    fn put(&mut self, block: Block) -> Vec<Block> {
+        self.bytes += block.bytes();
+        self.blocks.push(block);
+        let mut evicted = Vec::new();
+        while self.bytes > self.limit && !self.blocks.is_empty() {
+            let oldest = self.blocks.remove(0);
+            self.bytes -= oldest.bytes();
+            evicted.push(oldest);
+        }
+        evicted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::slab::carve;
+
+    #[test]
+    fn memory_is_used_again_and_never_more_is_kept_than_allowed() {
+        let pool = Pool::new(100);
+        let rows = carve(pool.take(60).unwrap(), 60, 1, pool.give_back(None));
+        let address = rows[0].address();
+        drop(rows);
+        assert_eq!(pool.free_bytes(), 60);
+        let again = carve(pool.take(50).unwrap(), 50, 1, pool.give_back(None));
+        assert_eq!((again[0].address(), pool.free_bytes()), (address, 0));
+        let other = carve(pool.take(60).unwrap(), 60, 1, pool.give_back(None));
+        drop((again, other));
+        assert_eq!(pool.free_bytes(), 60);
+    }
+
+    #[test]
+    fn a_block_outlives_its_pool() {
+        let pool = Pool::new(100);
+        let rows = carve(pool.take(8).unwrap(), 8, 1, pool.give_back(None));
+        drop(pool);
+        assert_eq!(rows[0].len(), 8);
+    }
+}

@@ -1,0 +1,77 @@
+//! Values of one shape, side by side.
+
+use std::sync::Arc;
+
+use super::{Pool, new_array, wrong_value};
+use crate::budget::Budget;
+use crate::error::Result;
+use crate::sample::{Array, Column, Dtype, Value};
+use crate::sys::slab::Row;
+
+/// Rows that were written in place: nothing is copied.
+pub(super) fn rows(dtype: Dtype, shape: &[usize], values: Vec<Value>) -> Result<Column> {
+    let count = values.len();
+    let rows: Option<Vec<Row>> = values
+        .into_iter()
+        .map(|value| match value {
+            Value::Row(row) => Some(row),
+            Value::Array(_) | Value::Bytes(_) | Value::Text(_) => None,
+        })
+        .collect();
+    let rows = rows.ok_or_else(|| wrong_value("a value that is not a row"))?;
+    let memory = Row::join(rows).map_err(|_| wrong_value("rows that do not lie side by side"))?;
+    let shape = [&[count], shape].concat();
+    Ok(Column::Array { dtype, shape, memory })
+}
+
+/// Arrays whose shapes were found to be equal.
+pub(super) fn arrays(
+    values: Vec<Value>,
+    number: u64,
+    pool: &Pool,
+    budget: &Budget,
+) -> Result<Column> {
+    let arrays = unpack(values)?;
+    let (Some(first), count) = (arrays.first(), arrays.len()) else {
+        return Err(wrong_value("no arrays"));
+    };
+    let (dtype, shape, each) = (first.dtype, first.shape.clone(), first.bytes.len());
+    let mut memory = new_array(each * count, number, pool, budget)?;
+    for (array, to) in arrays.iter().zip(memory.chunks_exact_mut(each.max(1))) {
+        to.copy_from_slice(&array.bytes);
+    }
+    Ok(Column::Array { dtype, shape: [&[count], &*shape].concat(), memory })
+}
+
+pub(super) fn unpack(values: Vec<Value>) -> Result<Vec<Array>> {
+    let arrays: Option<Vec<_>> = values
+        .into_iter()
+        .map(|value| match value {
+            Value::Array(array) => Some(array),
+            Value::Row(_) | Value::Bytes(_) | Value::Text(_) => None,
+        })
+        .collect();
+    arrays.ok_or_else(|| wrong_value("a value that is not an array"))
+}
+
+pub(super) fn bytes(values: Vec<Value>) -> Result<Vec<Vec<u8>>> {
+    let list: Option<Vec<_>> = values
+        .into_iter()
+        .map(|value| match value {
+            Value::Bytes(bytes) => Some(bytes),
+            Value::Row(_) | Value::Array(_) | Value::Text(_) => None,
+        })
+        .collect();
+    list.ok_or_else(|| wrong_value("a value that is not bytes"))
+}
+
+pub(super) fn text(values: Vec<Value>) -> Result<Vec<Arc<str>>> {
+    let list: Option<Vec<_>> = values
+        .into_iter()
+        .map(|value| match value {
+            Value::Text(text) => Some(text),
+            Value::Row(_) | Value::Array(_) | Value::Bytes(_) => None,
+        })
+        .collect();
+    list.ok_or_else(|| wrong_value("a value that is not text"))
+}

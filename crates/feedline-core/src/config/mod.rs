@@ -1,0 +1,447 @@
+//! The user's words, and what they mean: a list of calls becomes checked settings for each stage.
+//! Reads nothing but its arguments.
+//!
+//! The words are JSON, as the Python front writes them down: `[{"call": "shuffle", "seed": 7}, …]`.
+//! Every mistake is refused here, with the value that was given.
+
+mod words;
+
+use serde_json::Value;
+use std::fmt;
+
+use crate::decode::Options;
+use crate::decode::resize::Filter;
+use crate::decode::{MAX_PIXELS, Mode};
+use crate::error::{Error, Kind, Result};
+use crate::fault::{FaultPolicy, Limit, Then};
+use crate::plan::{Remainder, Shard};
+use crate::sample::{Dtype, Field, FieldKind};
+use crate::worker::{Decoding, Layout, Output, Size, Step};
+use words::Call;
+
+/// What the source gives, as far as the settings must know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// Encoded files.
+    Files,
+    /// Arrays in memory.
+    Arrays(Vec<Field>),
+}
+
+/// A number that the user gave, or left to Feedline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// Decided from the machine.
+    #[default]
+    Auto,
+    /// As the user says.
+    Exactly(u64),
+}
+
+impl Choice {
+    /// The user's number, or what `auto` says.
+    pub fn or(self, auto: impl FnOnce() -> u64) -> u64 {
+        match self {
+            Choice::Auto => auto(),
+            Choice::Exactly(number) => number,
+        }
+    }
+}
+
+/// What is asked of collate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batching {
+    /// Samples in a batch.
+    pub size: usize,
+    /// Whether a last short batch is left out.
+    pub drop_last: bool,
+    /// Whether arrays of different shapes are made equal with zeros.
+    pub pad: bool,
+    /// Whether the batch says which samples it holds.
+    pub index: bool,
+}
+
+/// Everything that was asked for, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Plan: the seed of the shuffle, if there is one.
+    pub shuffle: Option<u64>,
+    /// Plan: which part is ours.
+    pub shard: Shard,
+    /// Worker: how files are decoded, if they are.
+    pub decoding: Option<Decoding>,
+    /// Worker: what follows.
+    pub steps: Vec<Step>,
+    /// Worker: what is written.
+    pub output: Output,
+    /// Worker: how many threads.
+    pub threads: Choice,
+    /// Worker: the seed of random steps.
+    pub seed: Option<u64>,
+    /// Fetch: how many threads.
+    pub readers: Choice,
+    /// Fetch: how many descriptors.
+    pub files: Choice,
+    /// Collate.
+    pub batching: Option<Batching>,
+    /// Deliver: bytes of batches that are made ahead of the consumer.
+    pub prefetch: Choice,
+    /// All bytes together.
+    pub memory: Choice,
+    /// What to do about faults.
+    pub faults: FaultPolicy,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            shuffle: None,
+            shard: Shard::default(),
+            decoding: None,
+            steps: Vec::new(),
+            output: Output::plain(Dtype::Uint8, Layout::Hwc),
+            threads: Choice::Auto,
+            seed: None,
+            readers: Choice::Auto,
+            files: Choice::Auto,
+            batching: None,
+            prefetch: Choice::Auto,
+            memory: Choice::Auto,
+            faults: FaultPolicy::default(),
+        }
+    }
+}
+
+/// How far the user's calls have come: each has its place in the path of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Progress {
+    Plan,
+    Decoded,
+    Written,
+    Batched,
+    Finished,
+}
+
+impl Settings {
+    /// From the words of a pipeline over what the source gives.
+    pub fn parse(words: &str, given: &Given) -> Result<Settings> {
+        let calls: Vec<Value> = serde_json::from_str(words).map_err(|error| {
+            Error::new(Kind::BadSetting, format!("the settings are not a list of calls: {error}"))
+        })?;
+        let mut settings = Settings::default();
+        let mut progress = Progress::Plan;
+        for call in &calls {
+            let call = Call::new(call)?;
+            progress = settings.apply(&call, given, progress)?;
+            call.finish()?;
+        }
+        Ok(settings)
+    }
+
+    fn apply(&mut self, call: &Call<'_>, given: &Given, progress: Progress) -> Result<Progress> {
+        let picture = match given {
+            Given::Files => progress >= Progress::Decoded,
+            Given::Arrays(fields) => picture_of(fields).is_some(),
+        };
+        let late = |last: Progress| progress > last;
+        match call.name() {
+            "shuffle" if late(Progress::Decoded) => Err(too_late(call, "batch")),
+            "shuffle" => {
+                self.shuffle = Some(call.whole("seed", 0, u64::MAX)?.unwrap_or(0));
+                Ok(progress)
+            }
+            "shard" if late(Progress::Decoded) => Err(too_late(call, "batch")),
+            "shard" => {
+                let remainder = call.choice(
+                    "remainder",
+                    &[
+                        ("pad", Remainder::Pad),
+                        ("drop", Remainder::Drop),
+                        ("uneven", Remainder::Uneven),
+                    ],
+                )?;
+                let rank = call.whole("rank", 0, u64::MAX)?.unwrap_or(0);
+                let world = call.whole("world", 0, u64::MAX)?.unwrap_or(1);
+                self.shard = Shard::new(rank, world, remainder.unwrap_or_default())?;
+                Ok(progress)
+            }
+            "decode" => self.decode(call, given, progress),
+            "resize" | "center_crop" | "random_crop" | "random_resized_crop" | "flip"
+            | "to_float" | "cast"
+                if progress > Progress::Written =>
+            {
+                Err(too_late(call, "batch"))
+            }
+            "resize" | "center_crop" | "random_crop" | "random_resized_crop" | "flip"
+                if progress == Progress::Written =>
+            {
+                Err(too_late(call, "to_float or cast"))
+            }
+            "resize" | "center_crop" | "random_crop" | "random_resized_crop" | "flip"
+            | "to_float" | "cast"
+                if !picture =>
+            {
+                Err(no_picture(call, given))
+            }
+            "resize" | "center_crop" | "random_crop" | "random_resized_crop" | "flip" => {
+                let step = step(call)?;
+                self.steps.push(step);
+                Ok(progress.max(Progress::Decoded))
+            }
+            "to_float" | "cast" if progress == Progress::Written => {
+                let message = format!("{}: the numbers were decided already", call.name());
+                Err(Error::new(Kind::BadSetting, message)
+                    .with_hint("call to_float or cast once, as the last step before batch"))
+            }
+            "to_float" | "cast" => {
+                self.output = output(call, self.channels(given))?;
+                Ok(Progress::Written)
+            }
+            "batch" if progress >= Progress::Batched => Err(too_late(call, "batch")),
+            "batch" => {
+                let size = call.whole("size", 1, 1 << 24)?.ok_or_else(|| call.lacks("size"))?;
+                self.batching = Some(Batching {
+                    size: size as usize,
+                    drop_last: call.truth("drop_last")?.unwrap_or(false),
+                    pad: call.truth("pad")?.unwrap_or(false),
+                    index: call.truth("index")?.unwrap_or(false),
+                });
+                Ok(Progress::Batched)
+            }
+            "loader" if progress < Progress::Batched => {
+                Err(Error::new(Kind::BadSetting, "loader: there is no batch size")
+                    .with_hint("call batch(size) before loader()"))
+            }
+            "loader" if progress == Progress::Finished => Err(too_late(call, "loader")),
+            "loader" => self.loader(call),
+            other => {
+                let message = format!("there is no call {other:?}");
+                Err(Error::new(Kind::BadSetting, message))
+            }
+        }
+    }
+
+    fn decode(&mut self, call: &Call<'_>, given: &Given, progress: Progress) -> Result<Progress> {
+        if matches!(given, Given::Arrays(_)) {
+            return Err(Error::new(Kind::BadSetting, "decode: arrays hold numbers, not image files")
+                .with_hint("leave decode() out: an array named \"image\" is a picture already"));
+        }
+        if progress >= Progress::Decoded {
+            return Err(too_late(call, if self.decoding.is_some() { "decode" } else { "batch" }));
+        }
+        let mode = call.choice("mode", &[("rgb", Mode::Rgb), ("gray", Mode::Gray)])?;
+        let max_pixels = call.whole("max_pixels", 1, 1 << 30)?;
+        self.decoding = Some(Decoding {
+            options: Options {
+                mode: mode.unwrap_or_default(),
+                orient: call.truth("orient")?.unwrap_or(false),
+                max_pixels: max_pixels.map_or(MAX_PIXELS, |limit| limit as usize),
+            },
+            scaled: call.truth("scaled")?.unwrap_or(false),
+        });
+        Ok(Progress::Decoded)
+    }
+
+    fn loader(&mut self, call: &Call<'_>) -> Result<Progress> {
+        self.threads = call.count_or_auto("threads", 1, 1024)?;
+        self.readers = call.count_or_auto("readers", 1, 256)?;
+        self.files = call.count_or_auto("files", 1, 1 << 20)?;
+        self.memory = call.bytes_or_auto("memory", 1 << 20)?;
+        self.prefetch = call.bytes_or_auto("prefetch", 0)?;
+        self.seed = call.whole("seed", 0, u64::MAX)?;
+        if let (Choice::Exactly(prefetch), Choice::Exactly(memory)) = (self.prefetch, self.memory)
+            && prefetch >= memory
+        {
+            let message = format!("loader: prefetch={prefetch} leaves nothing of memory={memory}");
+            return Err(Error::new(Kind::BadSetting, message)
+                .with_hint("prefetch is a part of memory; the rest is for files and decoding"));
+        }
+        let then = call.choice(
+            "then",
+            &[("raise", Then::Raise), ("skip", Then::Skip), ("replace", Then::Replace)],
+        )?;
+        self.faults = FaultPolicy { then: then.unwrap_or_default(), limit: call.limit("limit")? };
+        Ok(Progress::Finished)
+    }
+
+    fn channels(&self, given: &Given) -> usize {
+        match (given, self.decoding) {
+            (Given::Arrays(fields), _) => picture_of(fields).map_or(3, |(_, channels)| channels),
+            (Given::Files, Some(decoding)) => decoding.options.mode.channels(),
+            (Given::Files, None) => 3,
+        }
+    }
+}
+
+/// The size and channels of the array that is a picture: named "image", bytes, with 1 or 3 channels.
+pub fn picture_of(fields: &[Field]) -> Option<(Size, usize)> {
+    let field = fields.iter().find(|field| &*field.name == "image")?;
+    match &field.kind {
+        FieldKind::Fixed { dtype: Dtype::Uint8, shape } => match shape.as_slice() {
+            [height, width, channels @ (1 | 3)] if *height > 0 && *width > 0 => {
+                Some((Size { height: *height, width: *width }, *channels))
+            }
+            _ => None,
+        },
+        FieldKind::Fixed { .. } | FieldKind::Ragged { .. } | FieldKind::Bytes | FieldKind::Text => {
+            None
+        }
+    }
+}
+
+fn step(call: &Call<'_>) -> Result<Step> {
+    let filters = [("bilinear", Filter::Bilinear), ("bicubic", Filter::Bicubic)];
+    let filter = |call: &Call<'_>| Ok(call.choice("filter", &filters)?.unwrap_or_default());
+    Ok(match call.name() {
+        "resize" => match call.size("size")? {
+            words::Sides::One(shorter) => Step::ResizeShorter(shorter, filter(call)?),
+            words::Sides::Two(size) => Step::ResizeTo(size, filter(call)?),
+        },
+        "center_crop" => Step::CenterCrop(call.size("size")?.square()),
+        "random_crop" => Step::RandomCrop {
+            size: call.size("size")?.square(),
+            padding: call.whole("padding", 0, words::MAX_SIDE)?.unwrap_or(0) as usize,
+        },
+        "random_resized_crop" => Step::RandomResizedCrop {
+            size: call.size("size")?.square(),
+            scale: call.range("scale", (0.08, 1.0), (f64::MIN_POSITIVE, 1.0))?,
+            ratio: call.range("ratio", (3.0 / 4.0, 4.0 / 3.0), (1e-3, 1e3))?,
+            filter: filter(call)?,
+        },
+        _ => Step::Flip(call.real("p", 0.0, 1.0)?.unwrap_or(0.5)),
+    })
+}
+
+fn output(call: &Call<'_>, channels: usize) -> Result<Output> {
+    let layouts = [("HWC", Layout::Hwc), ("CHW", Layout::Chw)];
+    let layout = call.choice("layout", &layouts)?;
+    if call.name() == "cast" {
+        let dtypes: Vec<_> = Dtype::ALL
+            .iter()
+            // A byte does not fit into these.
+            .filter(|dtype| !matches!(dtype, Dtype::Bool | Dtype::Int8))
+            .map(|dtype| (dtype.name(), *dtype))
+            .collect();
+        let dtype = call.choice("dtype", &dtypes)?.ok_or_else(|| call.lacks("dtype"))?;
+        return Ok(Output::plain(dtype, layout.unwrap_or(Layout::Hwc)));
+    }
+    let mean = call.numbers("mean", channels, 0.0)?;
+    let deviation = call.numbers("std", channels, 1.0)?;
+    if let Some(zero) = deviation.iter().find(|number| **number == 0.0) {
+        let message = format!("to_float: std must not be zero, got {zero}");
+        return Err(Error::new(Kind::BadSetting, message));
+    }
+    Ok(Output::normalised(layout.unwrap_or(Layout::Chw), &mean, &deviation))
+}
+
+fn too_late(call: &Call<'_>, after: &str) -> Error {
+    let message = format!("{} cannot follow {after}", call.name());
+    Error::new(Kind::BadSetting, message).with_hint(
+        "the order is: source, shuffle, shard, decode, resize and crops, to_float or cast, batch, loader",
+    )
+}
+
+fn no_picture(call: &Call<'_>, given: &Given) -> Error {
+    let message = format!("{} needs a picture", call.name());
+    let hint = match given {
+        Given::Files => "call decode() first",
+        Given::Arrays(_) => {
+            "name an array \"image\", of uint8 with shape (samples, height, width, 1 or 3)"
+        }
+    };
+    Error::new(Kind::BadSetting, message).with_hint(hint)
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Auto => write!(formatter, "auto"),
+            Choice::Exactly(number) => write!(formatter, "{number}"),
+        }
+    }
+}
+
+/// The limit of a fault policy, as a user gives it: a count, or a share below one.
+pub(crate) fn limit_of(number: f64, whole: bool) -> Option<Limit> {
+    match (whole, number) {
+        (true, number) if number >= 0.0 => Some(Limit::Count(number as u64)),
+        (false, number) if (0.0..1.0).contains(&number) => Some(Limit::Share(number)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn refused(words: &str) -> String {
+        match Settings::parse(words, &Given::Files) {
+            Ok(settings) => panic!("{words} became {settings:?}"),
+            Err(error) => format!("{words}\n{error}\n"),
+        }
+    }
+
+    #[test]
+    fn words_become_settings_of_their_stage() {
+        let settings = Settings::parse(
+            r#"[{"call": "shuffle", "seed": 7}, {"call": "decode"}, {"call": "resize", "size": 256},
+                {"call": "center_crop", "size": [224, 200]}, {"call": "batch", "size": 64},
+                {"call": "loader", "memory": "1.5GiB", "threads": 3, "then": "skip", "limit": 0.01}]"#,
+            &Given::Files,
+        )
+        .unwrap();
+        assert_eq!(settings.shuffle, Some(7));
+        assert_eq!(settings.memory, Choice::Exactly(3 << 29));
+        assert_eq!(settings.threads, Choice::Exactly(3));
+        assert_eq!(settings.steps, [
+            Step::ResizeShorter(256, Filter::Bilinear),
+            Step::CenterCrop(Size { height: 224, width: 200 })
+        ]);
+        assert_eq!(settings.faults, FaultPolicy { then: Then::Skip, limit: Some(Limit::Share(0.01)) });
+    }
+
+    #[test]
+    fn every_mistake_is_refused_with_the_value_that_was_given() {
+        let mistakes = [
+            "{}",
+            "[5]",
+            r#"[{"call": "fly"}]"#,
+            r#"[{"call": "shuffle", "seed": -1}]"#,
+            r#"[{"call": "shuffle", "sed": 1}]"#,
+            r#"[{"call": "shard", "rank": 4, "world": 4}]"#,
+            r#"[{"call": "shard", "rank": 0, "world": 2, "remainder": "keep"}]"#,
+            r#"[{"call": "resize", "size": 5}]"#,
+            r#"[{"call": "decode", "mode": "cmyk"}]"#,
+            r#"[{"call": "decode"}, {"call": "decode"}]"#,
+            r#"[{"call": "decode"}, {"call": "resize", "size": "big"}]"#,
+            r#"[{"call": "decode"}, {"call": "resize", "size": [1, 2, 3]}]"#,
+            r#"[{"call": "decode"}, {"call": "resize", "size": 0}]"#,
+            r#"[{"call": "decode"}, {"call": "flip", "p": 1.5}]"#,
+            r#"[{"call": "decode"}, {"call": "random_resized_crop", "size": 9, "scale": [0.5, 0.2]}]"#,
+            r#"[{"call": "decode"}, {"call": "to_float", "mean": [0.5, 0.5]}]"#,
+            r#"[{"call": "decode"}, {"call": "to_float", "std": [1, 0, 1]}]"#,
+            r#"[{"call": "decode"}, {"call": "cast", "dtype": "int8"}]"#,
+            r#"[{"call": "decode"}, {"call": "to_float"}, {"call": "resize", "size": 5}]"#,
+            r#"[{"call": "batch", "size": 0}]"#,
+            r#"[{"call": "batch", "size": 1, "drop_last": "yes"}]"#,
+            r#"[{"call": "batch", "size": 1}, {"call": "shuffle"}]"#,
+            r#"[{"call": "loader"}]"#,
+            r#"[{"call": "batch", "size": 1}, {"call": "loader", "memory": "lots"}]"#,
+            r#"[{"call": "batch", "size": 1}, {"call": "loader", "memory": "1MiB", "prefetch": "2MiB"}]"#,
+            r#"[{"call": "batch", "size": 1}, {"call": "loader", "then": "ignore"}]"#,
+            r#"[{"call": "batch", "size": 1}, {"call": "loader", "limit": 1.5}]"#,
+        ];
+        let messages: Vec<_> = mistakes.iter().map(|words| refused(words)).collect();
+        insta::assert_snapshot!(messages.join("\n"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_words_make_it_panic(words in r#"\[(\{"call": ?"(decode|resize|batch|loader|flip)"(, "(size|p|memory|limit)": ?-?[0-9."eGiB\[\],]{0,6}){0,2}\},?){0,4}\]?"#) {
+            let _ = Settings::parse(&words, &Given::Files);
+            let image = Field::fixed("image", Dtype::Uint8, &[8, 8, 3]);
+            let _ = Settings::parse(&words, &Given::Arrays(vec![image]));
+        }
+    }
+}

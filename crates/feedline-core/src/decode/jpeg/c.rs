@@ -1,0 +1,101 @@
+//! libjpeg-turbo in C.
+
+use super::{Channels, Error, Kind, Rect, Request, Result, Stored};
+use crate::sys::turbojpeg::{self, Decompressor, Failure, Region, Wanted};
+
+/// Made at the first picture.
+#[derive(Default)]
+pub(in crate::decode) struct Backend {
+    decompressor: Option<Decompressor>,
+    max_pixels: usize,
+}
+
+impl Backend {
+    pub(in crate::decode) fn open(&mut self, bytes: &[u8], max_pixels: usize) -> Result<Stored> {
+        self.max_pixels = max_pixels;
+        let opened = self.decompressor()?.open(bytes, max_pixels).map_err(damaged)?;
+        let header = opened.header();
+        Ok(Stored {
+            channels: match header.stored {
+                turbojpeg::Stored::Gray => Channels::Gray,
+                turbojpeg::Stored::Color => Channels::Rgb,
+                turbojpeg::Stored::Cmyk => Channels::InvertedCmyk,
+            },
+            precision: header.precision,
+            step: header.block_width,
+        })
+    }
+
+    pub(in crate::decode) fn decode(
+        &mut self,
+        bytes: &[u8],
+        request: &Request,
+        target: &mut [u8],
+        pitch: usize,
+    ) -> Result<()> {
+        let whole = Rect::whole(request.width, request.height);
+        let region = (request.region != whole).then_some(Region {
+            left: request.region.left,
+            top: request.region.top,
+            width: request.region.width,
+            height: request.region.height,
+        });
+        let mut asked = turbojpeg::Request {
+            wanted: match request.channels {
+                Channels::Gray => Wanted::Gray,
+                Channels::InvertedCmyk => Wanted::Cmyk,
+                Channels::Rgb | Channels::Rgba | Channels::GrayAlpha => Wanted::Rgb,
+            },
+            shrink: request.shrink,
+            region,
+            strict: true,
+        };
+        let max_pixels = self.max_pixels;
+        let mut opened = self.decompressor()?.open(bytes, max_pixels).map_err(damaged)?;
+        let sizes = (opened.header().width, opened.header().height);
+        let expected = (request.width, request.height);
+        if (sizes.0.div_ceil(request.shrink), sizes.1.div_ceil(request.shrink)) != expected {
+            return Err(Error::new(Kind::Damaged, "the image has two headers that disagree"));
+        }
+        match opened.decode(&asked, target, pitch) {
+            Err(failure) if failure.is_warning && is_harmless(&failure.message) => {
+                asked.strict = false;
+                match opened.decode(&asked, target, pitch) {
+                    Err(failure) if !failure.is_warning || !is_harmless(&failure.message) => {
+                        Err(damaged(failure))
+                    }
+                    Ok(()) | Err(_) => Ok(()),
+                }
+            }
+            outcome => outcome.map_err(damaged),
+        }
+    }
+
+    fn decompressor(&mut self) -> Result<&mut Decompressor> {
+        if self.decompressor.is_none() {
+            self.decompressor = Decompressor::new();
+        }
+        self.decompressor
+            .as_mut()
+            .ok_or_else(|| Error::new(Kind::OutOfMemory, "no memory for a JPEG decoder"))
+    }
+}
+
+/// Warnings of libjpeg after which every pixel is what its encoder meant.
+fn is_harmless(message: &str) -> bool {
+    ["extraneous bytes before marker", "Adobe color transform", "JFIF revision"]
+        .iter()
+        .any(|harmless| message.contains(harmless))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
+fn damaged(failure: Failure) -> Error {
+    Error::new(Kind::Damaged, format!("the JPEG cannot be decoded: {}", failure.message))
+}
+
+/// A JPEG of RGB pixels.
+pub fn encode(pixels: &[u8], width: usize, height: usize, quality: u8) -> Result<Vec<u8>> {
+    turbojpeg::encode(pixels, width, height, quality).map_err(|failure| {
+        Error::new(Kind::Internal, format!("encoding a JPEG: {}", failure.message))
+    })
+}

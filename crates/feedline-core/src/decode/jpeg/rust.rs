@@ -1,0 +1,108 @@
+//! libjpeg-turbo in Rust.
+
+use libjpeg_turbo_rs::{
+    ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat, ScalingFactor,
+    Subsampling,
+};
+
+use super::{Channels, Error, Kind, Request, Result, Stored};
+
+/// Holds nothing: this library allocates for each picture.
+#[derive(Default)]
+pub(in crate::decode) struct Backend {
+    max_pixels: usize,
+}
+
+impl Backend {
+    pub(in crate::decode) fn open(&mut self, bytes: &[u8], max_pixels: usize) -> Result<Stored> {
+        self.max_pixels = max_pixels;
+        let decoder = self.decoder(bytes)?;
+        let header = decoder.header();
+        let channels = match decoder.jpeg_color_space() {
+            ColorSpace::Grayscale => Channels::Gray,
+            ColorSpace::Cmyk | ColorSpace::Ycck => Channels::InvertedCmyk,
+            _ => Channels::Rgb,
+        };
+        let step = match decoder.jpeg_subsampling() {
+            Subsampling::S444 | Subsampling::S440 => Some(8),
+            Subsampling::S422 | Subsampling::S420 => Some(16),
+            _ if channels == Channels::Gray => Some(8),
+            _ => None,
+        };
+        Ok(Stored {
+            channels,
+            precision: u32::from(header.precision),
+            step: step.filter(|_| !header.is_lossless),
+        })
+    }
+
+    pub(in crate::decode) fn decode(
+        &mut self,
+        bytes: &[u8],
+        request: &Request,
+        target: &mut [u8],
+        pitch: usize,
+    ) -> Result<()> {
+        let region = request.region;
+        let mut decoder = self.decoder(bytes)?;
+        decoder.set_output_format(match request.channels {
+            Channels::Gray => PixelFormat::Grayscale,
+            Channels::InvertedCmyk => PixelFormat::Cmyk,
+            Channels::Rgb | Channels::Rgba | Channels::GrayAlpha => PixelFormat::Rgb,
+        });
+        let scale = ScalingFactor::try_new(1, request.shrink as u32).map_err(damaged)?;
+        decoder.set_scale(scale);
+        decoder.set_crop_region(region.left, region.top, region.width, region.height);
+        // Lenient, to be told what was wrong: stray bytes are then borne and the rest is refused.
+        decoder.set_lenient(true);
+        let image = decoder.decode_image().map_err(damaged)?;
+        let refused = image
+            .warnings
+            .iter()
+            .find(|warning| !matches!(warning, DecodeWarning::ExtraneousData { .. }));
+        if let Some(warning) = refused {
+            let message = format!("the JPEG cannot be decoded: {warning}");
+            return Err(Error::new(Kind::Damaged, message));
+        }
+        let row_bytes = region.width * request.channels.count();
+        if image.width != region.width || image.height != region.height {
+            let message = format!(
+                "the decoder made {} x {} pixels of {} x {}",
+                image.width, image.height, region.width, region.height
+            );
+            return Err(Error::new(Kind::Internal, message));
+        }
+        for (from, to) in image.data.chunks_exact(row_bytes).zip(target.chunks_mut(pitch)) {
+            to[..row_bytes].copy_from_slice(from);
+        }
+        Ok(())
+    }
+
+    fn decoder<'a>(&self, bytes: &'a [u8]) -> Result<Decoder<'a>> {
+        let limits = DecodeLimits {
+            max_pixels: self.max_pixels as u64,
+            max_scans: 500,
+            ..DecodeLimits::default()
+        };
+        Decoder::new_with_limits(bytes, limits).map_err(damaged)
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
+fn damaged(error: JpegError) -> Error {
+    Error::new(Kind::Damaged, format!("the JPEG cannot be decoded: {error}"))
+}
+
+/// A JPEG of RGB pixels.
+#[cfg(not(feature = "jpeg-c"))]
+pub fn encode(pixels: &[u8], width: usize, height: usize, quality: u8) -> Result<Vec<u8>> {
+    libjpeg_turbo_rs::compress(
+        pixels,
+        width,
+        height,
+        PixelFormat::Rgb,
+        quality,
+        Subsampling::S420,
+    )
+    .map_err(|error| Error::new(Kind::Internal, format!("encoding a JPEG: {error}")))
+}

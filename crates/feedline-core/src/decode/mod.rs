@@ -1,0 +1,222 @@
+//! From bytes to pixels. Pure: no threads, no files, no clock.
+//!
+//! What is decoded is told by the content and never by a name. The size is read and judged before
+//! anything is allocated. Only the part of a picture that somebody will look at is computed.
+
+pub mod canvas;
+pub mod color;
+pub mod jpeg;
+pub mod orientation;
+pub mod png;
+pub mod resize;
+pub mod webp;
+
+use crate::error::{Error, Kind, Result};
+use canvas::{Canvas, Rect};
+use orientation::Orientation;
+
+/// The limit of pixels where the user set none: that of Pillow's own alarm, 512 MiB as RGB.
+pub const MAX_PIXELS: usize = 178_956_970;
+
+/// The channels that are asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Red, green, blue.
+    #[default]
+    Rgb,
+    /// One channel.
+    Gray,
+}
+
+impl Mode {
+    /// How many bytes a pixel has.
+    pub fn channels(self) -> usize {
+        match self {
+            Mode::Rgb => 3,
+            Mode::Gray => 1,
+        }
+    }
+}
+
+/// A file format, told by the first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Format {
+    Jpeg,
+    Png,
+    Webp,
+}
+
+/// How to decode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Which channels to make, whatever the file has.
+    pub mode: Mode,
+    /// Whether to turn the picture as its EXIF data says.
+    pub orient: bool,
+    /// More pixels than that are refused.
+    pub max_pixels: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { mode: Mode::Rgb, orient: false, max_pixels: MAX_PIXELS }
+    }
+}
+
+/// What is known before anything is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Of the file.
+    pub format: Format,
+    /// In pixels, as the picture will stand.
+    pub width: usize,
+    /// In pixels, as the picture will stand.
+    pub height: usize,
+    /// How it must be turned for that.
+    pub orientation: Orientation,
+    /// Whether all of it has to be kept in memory to decode any of it.
+    pub progressive: bool,
+}
+
+impl Header {
+    /// Reads it, judging the size.
+    pub fn read(bytes: &[u8], options: &Options) -> Result<Header> {
+        let format = sniff(bytes)?;
+        let (width, height, progressive) = match format {
+            Format::Jpeg => jpeg::size(bytes)?,
+            Format::Png => png::size(bytes)?,
+            Format::Webp => webp::size(bytes)?,
+        };
+        if width == 0 || height == 0 {
+            let message = format!("the header says {width} x {height} pixels");
+            return Err(Error::new(Kind::Damaged, message));
+        }
+        if width.checked_mul(height).is_none_or(|pixels| pixels > options.max_pixels) {
+            let message = format!(
+                "{width} x {height} pixels are more than the limit of {}",
+                options.max_pixels
+            );
+            return Err(Error::new(Kind::TooLarge, message));
+        }
+        let orientation =
+            if options.orient { Orientation::read(bytes) } else { Orientation::default() };
+        let (width, height) = orientation.turned(width, height);
+        Ok(Header { format, width, height, orientation, progressive })
+    }
+
+    /// All of the picture.
+    pub fn whole(&self) -> Rect {
+        Rect { left: 0, top: 0, width: self.width, height: self.height }
+    }
+
+    /// Memory that decoding takes at the most, without the canvas it goes to.
+    pub fn working_bytes(&self) -> usize {
+        let pixels = self.width * self.height;
+        let turning = if self.orientation.is_upright() { 0 } else { pixels * 3 };
+        turning
+            + match self.format {
+                // Coefficients of all blocks, two bytes for each of up to four channels.
+                Format::Jpeg if self.progressive => pixels * 8,
+                Format::Jpeg => self.width * 512,
+                Format::Png => pixels * 4 + self.width * 16,
+                Format::Webp => pixels * 8,
+            }
+    }
+}
+
+/// Which format these bytes are.
+pub fn sniff(bytes: &[u8]) -> Result<Format> {
+    if bytes.is_empty() {
+        return Err(Error::new(Kind::Damaged, "the file is empty"));
+    }
+    if bytes.starts_with(&[0xff, 0xd8, 0xff]) {
+        Ok(Format::Jpeg)
+    } else if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
+        Ok(Format::Png)
+    } else if bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP") {
+        Ok(Format::Webp)
+    } else {
+        let first: Vec<_> = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let message =
+            format!("not a JPEG, PNG or WebP image: the first bytes are {}", first.join(" "));
+        Err(Error::new(Kind::UnknownFormat, message))
+    }
+}
+
+/// Decoders with their working memory, used again from sample to sample by one thread.
+#[derive(Default)]
+pub struct Decoder {
+    jpeg: jpeg::Decoder,
+    scratch: Vec<u8>,
+    unturned: Canvas,
+}
+
+impl Decoder {
+    /// Decodes at least the pixels of `wanted` into `canvas`, which becomes as large as the picture.
+    /// With `shrink` above 1 (2, 4 or 8, JPEG only) the picture is made smaller by that much on the
+    /// way, and `wanted` counts the smaller one's pixels.
+    pub fn decode(
+        &mut self,
+        bytes: &[u8],
+        header: &Header,
+        options: &Options,
+        wanted: Rect,
+        shrink: usize,
+        canvas: &mut Canvas,
+    ) -> Result<()> {
+        debug_assert!(shrink == 1 || header.format == Format::Jpeg);
+        if header.orientation.is_upright() {
+            return self.decode_stored(bytes, header, options, wanted, shrink, canvas);
+        }
+        let (width, height) = (header.width.div_ceil(shrink), header.height.div_ceil(shrink));
+        let (stored_width, stored_height) = header.orientation.turned(width, height);
+        let stored = header.orientation.stored(wanted, stored_width, stored_height);
+        let mut unturned = std::mem::take(&mut self.unturned);
+        let outcome = self.decode_stored(bytes, header, options, stored, shrink, &mut unturned);
+        if outcome.is_ok() {
+            header.orientation.turn(&unturned, wanted, canvas);
+        }
+        self.unturned = unturned;
+        outcome
+    }
+
+    fn decode_stored(
+        &mut self,
+        bytes: &[u8],
+        header: &Header,
+        options: &Options,
+        wanted: Rect,
+        shrink: usize,
+        canvas: &mut Canvas,
+    ) -> Result<()> {
+        match header.format {
+            Format::Jpeg => {
+                self.jpeg.decode(bytes, options, wanted, shrink, &mut self.scratch, canvas)
+            }
+            Format::Png => png::decode(bytes, options, &mut self.scratch, canvas),
+            Format::Webp => webp::decode(bytes, options, &mut self.scratch, canvas),
+        }
+    }
+
+    /// Gives back working memory beyond `keep` bytes.
+    pub fn trim(&mut self, keep: usize) {
+        if self.scratch.capacity() + self.unturned.capacity() > keep {
+            self.scratch = Vec::new();
+            self.unturned = Canvas::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_image_is_named_by_its_first_bytes() {
+        let error = Header::read(b"GIF89a....", &Options::default()).unwrap_err();
+        assert_eq!(error.kind(), Kind::UnknownFormat);
+        assert!(error.message().contains("47 49 46 38"), "{error}");
+        assert_eq!(sniff(b"").unwrap_err().message(), "the file is empty");
+    }
+}

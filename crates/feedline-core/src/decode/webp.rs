@@ -1,0 +1,51 @@
+//! WebP by the `image-webp` crate, which has no unsafe code. Of an animation, the first picture.
+
+use image_webp::WebPDecoder;
+use std::io::Cursor;
+
+use super::Options;
+use super::canvas::{Canvas, Rect};
+use super::color::{self, Channels};
+use crate::error::{Error, Kind, Result};
+
+/// Width, height and false.
+pub(super) fn size(bytes: &[u8]) -> Result<(usize, usize, bool)> {
+    let decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(damaged)?;
+    let (width, height) = decoder.dimensions();
+    Ok((width as usize, height as usize, false))
+}
+
+pub(super) fn decode(
+    bytes: &[u8],
+    options: &Options,
+    scratch: &mut Vec<u8>,
+    canvas: &mut Canvas,
+) -> Result<()> {
+    let mut decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(damaged)?;
+    let channels = if decoder.has_alpha() { Channels::Rgba } else { Channels::Rgb };
+    let (width, height) = decoder.dimensions();
+    let (width, height) = (width as usize, height as usize);
+    decoder.set_memory_limit(width * height * 16 + (1 << 20));
+    canvas.reshape(width, height, options.mode.channels());
+    let needed = width * height * channels.count();
+    let direct = channels.are(options.mode);
+    if !direct && scratch.len() < needed {
+        *scratch = vec![0; needed];
+    }
+    let target = if direct { canvas.bytes_mut() } else { &mut scratch[..needed] };
+    if decoder.is_animated() {
+        decoder.read_frame(target).map_err(damaged)?;
+    } else {
+        decoder.read_image(target).map_err(damaged)?;
+    }
+    if !direct {
+        color::convert(&scratch[..needed], channels, canvas.bytes_mut(), options.mode);
+    }
+    canvas.set_valid(Rect::whole(width, height));
+    Ok(())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
+fn damaged(error: image_webp::DecodingError) -> Error {
+    Error::new(Kind::Damaged, format!("the WebP cannot be decoded: {error}"))
+}

@@ -1,0 +1,131 @@
+//! Where the consumer waits for the next batch, and finds how an epoch ended.
+
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// What the consumer finds.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Taken<T, E> {
+    /// The next one.
+    Ready(T),
+    /// All were taken.
+    Ended,
+    /// After what came before, this happened. Later calls find `Ended`.
+    Failed(E),
+    /// Not yet; the deadline has passed.
+    NotYet,
+}
+
+/// Batches by number, and what stands behind the last one.
+pub struct Handoff<T, E> {
+    state: Mutex<State<T, E>>,
+    changed: Condvar,
+}
+
+struct State<T, E> {
+    next: u64,
+    ready: BTreeMap<u64, T>,
+    end: Option<(u64, Option<E>)>,
+}
+
+impl<T, E> Default for Handoff<T, E> {
+    fn default() -> Handoff<T, E> {
+        let state = State { next: 0, ready: BTreeMap::new(), end: None };
+        Handoff { state: Mutex::new(state), changed: Condvar::new() }
+    }
+}
+
+impl<T, E> Handoff<T, E> {
+    /// A batch is ready.
+    pub fn put(&self, number: u64, batch: T) {
+        self.state.lock().ready.insert(number, batch);
+        self.changed.notify_all();
+    }
+
+    /// Nothing comes from `number` on: the end, or an error. The earliest one counts.
+    pub fn end(&self, number: u64, error: Option<E>) {
+        let mut state = self.state.lock();
+        if state.end.as_ref().is_none_or(|(earlier, _)| number < *earlier) {
+            state.end = Some((number, error));
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits for the next batch or the end, until the deadline.
+    pub fn take(&self, deadline: Instant) -> Taken<T, E> {
+        let mut state = self.state.lock();
+        loop {
+            let next = state.next;
+            if let Some(batch) = state.ready.remove(&next) {
+                state.next += 1;
+                return Taken::Ready(batch);
+            }
+            if let Some((number, error)) = &mut state.end
+                && next >= *number
+            {
+                return error.take().map_or(Taken::Ended, Taken::Failed);
+            }
+            if self.changed.wait_until(&mut state, deadline).timed_out()
+                && !state.ready.contains_key(&next)
+                && state.end.as_ref().is_none_or(|(number, _)| next < *number)
+            {
+                return Taken::NotYet;
+            }
+        }
+    }
+
+    /// Drops what was not taken; nothing comes any more.
+    pub fn close(&self) {
+        let ready = {
+            let mut state = self.state.lock();
+            let next = state.next;
+            state.end.get_or_insert((next, None)).0 = next;
+            std::mem::take(&mut state.ready)
+        };
+        self.changed.notify_all();
+        drop(ready);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::clock;
+
+    fn take(handoff: &Handoff<char, &'static str>) -> Taken<char, &'static str> {
+        handoff.take(clock::now())
+    }
+
+    #[test]
+    fn batches_leave_in_order_and_the_error_after_them() {
+        let handoff = Handoff::default();
+        handoff.put(1, 'b');
+        assert_eq!(take(&handoff), Taken::NotYet);
+        handoff.end(2, Some("oh"));
+        handoff.put(0, 'a');
+        assert_eq!(take(&handoff), Taken::Ready('a'));
+        assert_eq!(take(&handoff), Taken::Ready('b'));
+        assert_eq!(take(&handoff), Taken::Failed("oh"));
+        assert_eq!(take(&handoff), Taken::Ended);
+    }
+
+    #[test]
+    fn of_two_ends_the_earlier_counts() {
+        let handoff = Handoff::default();
+        handoff.end(3, None);
+        handoff.end(0, Some("first"));
+        handoff.end(1, Some("later"));
+        assert_eq!(take(&handoff), Taken::Failed("first"));
+    }
+
+    #[test]
+    fn closing_ends_the_wait() {
+        let handoff = Handoff::<char, &str>::default();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| handoff.take(clock::now() + std::time::Duration::from_secs(60)));
+            handoff.close();
+            assert_eq!(waiter.join().unwrap(), Taken::Ended);
+        });
+    }
+}

@@ -1,0 +1,296 @@
+//! Everything that can go wrong: one table of kinds, one error type.
+//!
+//! An error says what happened, where, and what to do. Each kind has a hint of its own, which a more
+//! particular one may replace, and an example that the tests print.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+
+use crate::sample::Location;
+
+/// A result of Feedline.
+pub type Result<T> = std::result::Result<T, Error>;
+
+macro_rules! kinds {
+    ($($kind:ident { name: $name:literal, hint: $hint:literal, example: $example:literal },)*) => {
+        /// What kind of thing went wrong.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Kind {
+            $(#[doc = $example] $kind,)*
+        }
+
+        impl Kind {
+            /// All kinds, in the order of the table.
+            pub const ALL: &[Kind] = &[$(Kind::$kind),*];
+
+            /// Its name, also that of the Python class.
+            pub fn name(self) -> &'static str {
+                match self { $(Kind::$kind => $name),* }
+            }
+
+            /// What usually helps.
+            pub fn hint(self) -> &'static str {
+                match self { $(Kind::$kind => $hint),* }
+            }
+
+            /// A message of this kind.
+            pub fn example(self) -> &'static str {
+                match self { $(Kind::$kind => $example),* }
+            }
+        }
+    };
+}
+
+kinds! {
+    BadSetting {
+        name: "BadSetting",
+        hint: "see help(feedline.Pipeline)",
+        example: "batch size must be at least 1, got 0"
+    },
+    BadSource {
+        name: "BadSource",
+        hint: "look at the folder with ls; each class is a sub-folder with images in it",
+        example: "class folder \"cat\" has no images"
+    },
+    ReadFailed {
+        name: "ReadFailed",
+        hint: "check that the file is there and can be read; skip it with faults=FaultPolicy(then=\"skip\")",
+        example: "permission denied (os error 13)"
+    },
+    UnknownFormat {
+        name: "UnknownFormat",
+        hint: "JPEG, PNG and WebP are decoded; skip others with faults=FaultPolicy(then=\"skip\")",
+        example: "not a JPEG, PNG or WebP image: the first bytes are 47 49 46 38"
+    },
+    Damaged {
+        name: "Damaged",
+        hint: "replace the file, or skip it with faults=FaultPolicy(then=\"skip\")",
+        example: "the image is cut off: premature end of JPEG file"
+    },
+    TooLarge {
+        name: "TooLarge",
+        hint: "raise the limit with decode(max_pixels=...) if the image is genuine",
+        example: "65500 x 65500 pixels are more than the limit of 178956970"
+    },
+    TooSmall {
+        name: "TooSmall",
+        hint: "resize before random_crop, or give random_crop a padding",
+        example: "a crop of 224 x 224 does not fit into an image of 100 x 80"
+    },
+    ShapeMismatch {
+        name: "ShapeMismatch",
+        hint: "resize or crop to one size, or ask for batch(..., pad=True)",
+        example: "image of sample 7 has shape [10, 20, 3], that of sample 3 in the same batch [16, 16, 3]"
+    },
+    CodecPanicked {
+        name: "CodecPanicked",
+        hint: "skip the sample with faults=FaultPolicy(then=\"skip\") and report the file as a bug of Feedline",
+        example: "the decoder panicked: index out of bounds"
+    },
+    TooManyFaults {
+        name: "TooManyFaults",
+        hint: "raise faults=FaultPolicy(limit=...) if so many bad samples are expected",
+        example: "11 faults are more than the limit of 10"
+    },
+    NoReplacement {
+        name: "NoReplacement",
+        hint: "use faults=FaultPolicy(then=\"skip\"): too many samples are bad to find others in their place",
+        example: "8 samples tried in place of sample 12 were bad as well"
+    },
+    OutOfFiles {
+        name: "OutOfFiles",
+        hint: "raise the limit with ulimit -n, or close files elsewhere in the program",
+        example: "the system has no descriptor left, not even for one file"
+    },
+    OutOfMemory {
+        name: "OutOfMemory",
+        hint: "lower memory=, prefetch= or the batch size",
+        example: "the system refused 38535168 bytes for a batch"
+    },
+    OutOfThreads {
+        name: "OutOfThreads",
+        hint: "raise the limit with ulimit -u, or lower threads=",
+        example: "the system refused the first thread: resource temporarily unavailable"
+    },
+    UsedAfterFork {
+        name: "UsedAfterFork",
+        hint: "make the loader in the process that uses it, or start processes with the spawn method",
+        example: "the loader was made in process 10 and used in its fork 11, where its threads do not exist"
+    },
+    Closed {
+        name: "Closed",
+        hint: "make a new loader; one that was closed cannot be used again",
+        example: "the loader is closed"
+    },
+    WrongCheckpoint {
+        name: "WrongCheckpoint",
+        hint: "resume with the same data and settings, or start anew",
+        example: "the checkpoint was made with 1000 samples, the source has 900"
+    },
+    Internal {
+        name: "Internal",
+        hint: "this is a bug of Feedline: report it with this message",
+        example: "99 samples were delivered and 0 skipped, but 100 were due"
+    },
+}
+
+/// What happened, where, and what to do.
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: Kind,
+    message: String,
+    location: Option<Location>,
+    index: Option<u64>,
+    stage: Option<&'static str>,
+    hint: Option<Cow<'static, str>>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of that kind, in lowercase and without a full stop.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Error {
+        Error(Box::new(Inner {
+            kind,
+            message: message.into(),
+            location: None,
+            index: None,
+            stage: None,
+            hint: None,
+            source: None,
+        }))
+    }
+
+    /// An error of the system while `doing` something.
+    pub fn io(kind: Kind, doing: impl fmt::Display, error: io::Error) -> Error {
+        let mut made = Error::new(kind, format!("{doing}: {}", lowered(&error.to_string())));
+        made.0.source = Some(Box::new(error));
+        made
+    }
+
+    /// A hint that fits better than the kind's own.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<Cow<'static, str>>) -> Error {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// Where the bytes lie that it is about.
+    #[must_use]
+    pub fn at(mut self, location: Option<Location>) -> Error {
+        self.0.location = location.or(self.0.location);
+        self
+    }
+
+    /// Which sample it is about, and which stage had it.
+    #[must_use]
+    pub fn of_sample(mut self, index: u64, stage: &'static str) -> Error {
+        self.0.index = Some(index);
+        self.0.stage = Some(stage);
+        self
+    }
+
+    /// Which kind it is.
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// What happened, without place and hint.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Where the bytes lie that it is about.
+    pub fn location(&self) -> Option<&Location> {
+        self.0.location.as_ref()
+    }
+
+    /// The index in the source of the sample it is about.
+    pub fn index(&self) -> Option<u64> {
+        self.0.index
+    }
+
+    /// The stage that had the sample.
+    pub fn stage(&self) -> Option<&'static str> {
+        self.0.stage
+    }
+
+    /// What to do.
+    pub fn hint(&self) -> &str {
+        self.0.hint.as_deref().unwrap_or(self.0.kind.hint())
+    }
+
+    /// The number of the system's error behind it.
+    pub fn os_error(&self) -> Option<i32> {
+        self.0.source.as_ref()?.downcast_ref::<io::Error>()?.raw_os_error()
+    }
+}
+
+fn lowered(text: &str) -> String {
+    let mut letters = text.chars();
+    match letters.next() {
+        Some(first) => first.to_lowercase().chain(letters).collect(),
+        None => String::new(),
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        if let (Some(index), Some(stage)) = (inner.index, inner.stage) {
+            write!(formatter, "sample {index} failed in {stage}: ")?;
+        }
+        write!(formatter, "{}", inner.message)?;
+        if let Some(location) = &inner.location {
+            write!(formatter, "\n  in    {location}")?;
+        }
+        write!(formatter, "\nhint: {}", self.hint())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_name_of_its_own_a_hint_and_an_example() {
+        let mut names: Vec<_> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Kind::ALL.len());
+        for kind in Kind::ALL {
+            for text in [kind.hint(), kind.example()] {
+                assert!(text.len() > 10 && !text.ends_with('.'), "{kind:?}: {text:?}");
+            }
+            let first = kind.example().chars().next().unwrap();
+            assert!(!first.is_uppercase(), "{kind:?}: {}", kind.example());
+        }
+    }
+
+    #[test]
+    fn the_table_reads_as_users_will_see_it() {
+        let table: Vec<_> = Kind::ALL
+            .iter()
+            .map(|kind| format!("{}: {}", kind.name(), Error::new(*kind, kind.example())))
+            .collect();
+        insta::assert_snapshot!(table.join("\n\n"));
+    }
+
+    #[test]
+    fn an_error_names_sample_stage_place_cause_and_hint() {
+        let error = Error::new(Kind::Damaged, "the image is cut off")
+            .at(Some(Location::file("data/cat/1.jpg")))
+            .of_sample(48213, "worker");
+        insta::assert_snapshot!(error);
+    }
+}

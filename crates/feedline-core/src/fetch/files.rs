@@ -1,0 +1,202 @@
+//! Open descriptors, kept for the next reader while there is room, and never more than the budget.
+//!
+//! Where the system has fewer than the budget says (EMFILE, ENFILE), that is an answer: the budget
+//! shrinks, idle descriptors are closed, and the file is opened again.
+
+use lru::LruCache;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::budget::{Budget, Closed, Permit};
+use crate::error::{Error, Kind, Result};
+use crate::event::Event;
+use crate::sys::file::Handle;
+
+/// How often, and after which pause, a file is tried again while the system has no descriptor for us.
+const TRIES: usize = 100;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A file and the permit for its descriptor.
+struct Opened {
+    handle: Handle,
+    _permit: Permit,
+}
+
+/// The descriptors of a run.
+pub struct OpenFiles {
+    budget: Budget,
+    idle: Mutex<LruCache<PathBuf, Arc<Opened>>>,
+    waiting: AtomicUsize,
+    on_event: Box<dyn Fn(Event) + Send + Sync>,
+}
+
+impl OpenFiles {
+    /// None are open yet.
+    pub fn new(budget: Budget, on_event: Box<dyn Fn(Event) + Send + Sync>) -> OpenFiles {
+        let idle = Mutex::new(LruCache::unbounded());
+        OpenFiles { budget, idle, waiting: AtomicUsize::new(0), on_event }
+    }
+
+    /// Does `work` with the file open.
+    pub fn with<T>(
+        &self,
+        path: &Path,
+        position: u64,
+        work: impl FnOnce(&Handle) -> Result<T>,
+    ) -> Result<T> {
+        let known = self.idle.lock().get(path).map(Arc::clone);
+        let opened = match known {
+            Some(opened) => opened,
+            None => {
+                let opened = Arc::new(self.open(path, position)?);
+                self.idle.lock().put(path.to_owned(), Arc::clone(&opened));
+                opened
+            }
+        };
+        let outcome = work(&opened.handle);
+        drop(opened);
+        // After our own use: whoever waits needs a descriptor that nobody holds.
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.close_one_idle();
+        }
+        outcome
+    }
+
+    fn open(&self, path: &Path, position: u64) -> Result<Opened> {
+        for _ in 0..TRIES {
+            let permit = self.permit(position).map_err(closed)?;
+            match Handle::open(path) {
+                Ok(handle) => return Ok(Opened { handle, _permit: permit }),
+                Err(error) if is_want_of_descriptors(&error) => {
+                    let (from, to) = self.budget.shrink();
+                    if from != to {
+                        (self.on_event)(Event::BudgetShrunk { budget: "files", from, to });
+                    }
+                    drop(permit);
+                    while self.close_one_idle() {}
+                    self.budget.pause(PAUSE).map_err(closed)?;
+                }
+                Err(error) => return Err(Error::io(Kind::ReadFailed, "opening the file", error)),
+            }
+        }
+        let seconds = (PAUSE * TRIES as u32).as_secs_f32();
+        let message = format!(
+            "the system had no descriptor left for {seconds} s, not even for one file; this program holds {}",
+            crate::sys::limits::open_files()
+        );
+        Err(Error::new(Kind::OutOfFiles, message))
+    }
+
+    fn permit(&self, position: u64) -> std::result::Result<Permit, Closed> {
+        loop {
+            if let Some(permit) = self.budget.try_acquire(1, position) {
+                return Ok(permit);
+            }
+            if !self.close_one_idle() {
+                break;
+            }
+        }
+        // Announced first, then looked once more: a descriptor that became idle in between would
+        // otherwise stay in the cache while we wait for it.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.close_one_idle();
+        let permit = self.budget.acquire(1, position);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        permit
+    }
+
+    /// Closes the descriptor that was used least recently and is not in use.
+    fn close_one_idle(&self) -> bool {
+        let mut idle = self.idle.lock();
+        let oldest = idle
+            .iter()
+            .rev()
+            .find(|(_, opened)| Arc::strong_count(opened) == 1)
+            .map(|(path, _)| path.clone());
+        oldest.is_some_and(|path| idle.pop(&path).is_some())
+    }
+
+    /// How many are open.
+    pub fn count(&self) -> u64 {
+        self.budget.used()
+    }
+
+    /// Closes all that are not in use.
+    pub fn close_idle(&self) {
+        while self.close_one_idle() {}
+    }
+}
+
+fn closed(_: Closed) -> Error {
+    Error::new(Kind::Closed, "the loader is closed")
+}
+
+fn is_want_of_descriptors(error: &std::io::Error) -> bool {
+    Errno::from_io_error(error).is_some_and(|code| code == Errno::MFILE || code == Errno::NFILE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::file;
+    use proptest::prelude::*;
+
+    fn folder(files: usize) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..files {
+            file::write(&folder.path().join(number.to_string()), &[number as u8]).unwrap();
+        }
+        folder
+    }
+
+    fn first_byte(handle: &Handle) -> Result<u8> {
+        let mut byte = [0];
+        handle.read_at(&mut byte, 0).unwrap();
+        Ok(byte[0])
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn many_readers_never_hold_more_than_the_budget(
+            limit in 1_u64..6, threads in 1_usize..6, order in prop::collection::vec(0_usize..12, 1..60),
+        ) {
+            let folder = folder(12);
+            let open = OpenFiles::new(Budget::new("files", limit), Box::new(drop));
+            std::thread::scope(|scope| {
+                for _ in 0..threads {
+                    scope.spawn(|| for (position, number) in order.iter().enumerate() {
+                        let path = folder.path().join(number.to_string());
+                        let byte = open.with(&path, position as u64 + 1, first_byte).unwrap();
+                        assert_eq!(usize::from(byte), *number);
+                    });
+                }
+            });
+            prop_assert!(open.budget.peak() <= limit);
+            open.close_idle();
+            prop_assert_eq!(open.count(), 0);
+        }
+    }
+
+    #[test]
+    fn a_file_used_again_is_not_opened_again() {
+        let folder = folder(1);
+        let path = folder.path().join("0");
+        let open = OpenFiles::new(Budget::new("files", 4), Box::new(drop));
+        open.with(&path, 0, first_byte).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(open.with(&path, 0, first_byte).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named_by_the_system() {
+        let open = OpenFiles::new(Budget::new("files", 4), Box::new(drop));
+        let error = open.with(Path::new("/no/such/file"), 0, first_byte).unwrap_err();
+        assert_eq!((error.kind(), error.os_error()), (Kind::ReadFailed, Some(2)));
+        assert_eq!(open.count(), 0);
+    }
+}

@@ -1,0 +1,7 @@
+//! The bytes of a sample: read through few descriptors, counted before they are read.
+
+mod files;
+mod reader;
+
+pub use files::OpenFiles;
+pub use reader::{Fetched, Reader};

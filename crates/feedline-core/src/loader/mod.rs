@@ -1,0 +1,473 @@
+//! Wires the stages of a run. Only here are all of them known.
+
+mod run;
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::budget::Budget;
+use crate::checkpoint::{Checkpoint, Fingerprint};
+use crate::collate::{Columns, Pool};
+use crate::config::{Batching, Given, Settings, picture_of};
+use crate::deliver::Taken;
+use crate::error::{Error, Kind, Result};
+use crate::event::Event;
+use crate::metrics::Report;
+use crate::plan::Plan;
+use crate::sample::{Batch, Dtype, Extent, Field, FieldKind};
+use crate::source::Source;
+use crate::sys::process::Home;
+use crate::sys::thread::{Crew, processors};
+use crate::sys::{clock, limits};
+use crate::worker::{Picture, Recipe};
+use run::Run;
+
+/// How long closing waits for threads; a read that the kernel does not end is left behind then.
+const GRACE: Duration = Duration::from_secs(1);
+/// Bytes of batches that are made ahead, where the user says nothing.
+const PREFETCH: u64 = 128 << 20;
+/// Descriptors that are used at the most, where the user says nothing.
+const FILES: u64 = 256;
+
+/// What every epoch of a loader uses.
+struct Shared {
+    source: Arc<dyn Source>,
+    plan: Plan,
+    recipe: Option<Recipe>,
+    columns: Columns,
+    settings: Settings,
+    batching: Batching,
+    seed: u64,
+    threads: usize,
+    readers: usize,
+    /// Bytes of working memory that each worker keeps between samples.
+    keep: usize,
+    /// For files and what is made of them.
+    work: Budget,
+    /// For batches, until the consumer lets go of them.
+    batches: Budget,
+    files: Budget,
+    pool: Pool,
+    report: Arc<Mutex<Report>>,
+    progress: Mutex<Progress>,
+    /// The next epoch begins where a checkpoint stands.
+    resumed: AtomicBool,
+    closed: AtomicBool,
+}
+
+/// How far the consumer has come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    number: u64,
+    faults: u64,
+}
+
+/// A data set as batches, epoch after epoch.
+pub struct Loader {
+    shared: Arc<Shared>,
+    current: Mutex<Option<Arc<Running>>>,
+    home: Home,
+}
+
+impl Loader {
+    /// Decides everything that is left to the machine. No thread is started yet.
+    pub fn new(source: Arc<dyn Source>, settings: Settings) -> Result<Loader> {
+        let batching = settings.batching.ok_or_else(|| {
+            Error::new(Kind::BadSetting, "there is no batch size")
+                .with_hint("call batch(size) before loader()")
+        })?;
+        if source.is_empty() {
+            return Err(Error::new(Kind::BadSource, "the source has no samples")
+                .with_hint("give at least one sample"));
+        }
+        let plan = Plan::new(source.len(), settings.shuffle, settings.shard)?;
+        let seed = settings.seed.or(settings.shuffle).unwrap_or(0);
+        let given = given(&*source);
+        let recipe = recipe(&settings, &given, seed);
+        let fields = fields(&*source, &given, recipe.as_ref(), &settings, batching);
+        let columns = Columns { fields: fields.into(), size: batching.size, pad: batching.pad };
+
+        let threads = settings.threads.or(|| processors() as u64) as usize;
+        let fetches = matches!(given, Given::Files);
+        let readers = if fetches {
+            settings.readers.or(|| (threads as u64 * 2).clamp(2, 16)) as usize
+        } else {
+            0
+        };
+        let memory = settings.memory.or(|| (limits::available_memory() / 4).clamp(64 << 20, 4 << 30));
+        let prefetch = settings.prefetch.or(|| PREFETCH.min(memory / 2));
+        let work = memory.saturating_sub(prefetch).max(1 << 20);
+        let keep = (work / (4 * threads as u64)).clamp(256 << 10, 32 << 20) as usize;
+        let files = settings.files.or(|| {
+            let free = limits::raise_open_files().saturating_sub(limits::open_files() + 16);
+            (free / 2).clamp(1, FILES)
+        });
+        let shared = Shared {
+            source,
+            plan,
+            recipe,
+            columns,
+            batching,
+            seed,
+            threads,
+            readers,
+            keep,
+            work: Budget::new("bytes", work.saturating_sub((keep * threads) as u64).max(1 << 20)),
+            batches: Budget::new("bytes of batches", prefetch),
+            files: Budget::new("files", files),
+            pool: Pool::new(usize::try_from(prefetch).unwrap_or(usize::MAX)),
+            report: Arc::default(),
+            progress: Mutex::default(),
+            resumed: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            settings,
+        };
+        Ok(Loader { shared: Arc::new(shared), current: Mutex::new(None), home: Home::here() })
+    }
+
+    /// Starts the next epoch, or goes on with one after `resume`. An epoch that is still running is
+    /// left: a loader has one at a time.
+    pub fn epoch(&self) -> Result<Epoch> {
+        self.check()?;
+        let mut current = self.current.lock();
+        if let Some(running) = current.take() {
+            running.close();
+        }
+        let shared = &self.shared;
+        let length = shared.plan.epoch_len();
+        let start = {
+            let mut progress = shared.progress.lock();
+            // A checkpoint may stand in the middle of an epoch; leaving one does not.
+            let resumed = shared.resumed.swap(false, Ordering::SeqCst);
+            if !progress.number.is_multiple_of(length.max(1)) && !resumed {
+                progress.number = progress.number.next_multiple_of(length);
+                progress.faults = 0;
+            }
+            *progress
+        };
+        shared.batches.reopen();
+        shared.work.reopen();
+        shared.files.reopen();
+        let running = Arc::new(Running::start(Arc::clone(shared), start)?);
+        *current = Some(Arc::clone(&running));
+        Ok(Epoch { running })
+    }
+
+    /// Batches of a whole epoch without faults.
+    pub fn len(&self) -> u64 {
+        let (samples, size) = (self.shared.plan.epoch_len(), self.shared.batching.size as u64);
+        if self.shared.batching.drop_last { samples / size } else { samples.div_ceil(size) }
+    }
+
+    /// Whether an epoch has no batches.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What has happened so far.
+    pub fn report(&self) -> Report {
+        let mut report = self.shared.report.lock().clone();
+        if let Some(running) = &*self.current.lock() {
+            running.measure(&mut report);
+        }
+        report
+    }
+
+    /// Where the consumer stands: after the last batch it took.
+    pub fn checkpoint(&self) -> Checkpoint {
+        self.shared.checkpoint(*self.shared.progress.lock())
+    }
+
+    /// Makes the next epoch go on after a checkpoint.
+    pub fn resume(&self, checkpoint: &Checkpoint) -> Result<()> {
+        self.check()?;
+        checkpoint.must_fit(&self.checkpoint())?;
+        if let Some(running) = self.current.lock().take() {
+            running.close();
+        }
+        let progress = Progress { number: checkpoint.position, faults: checkpoint.faults };
+        *self.shared.progress.lock() = progress;
+        self.shared.resumed.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Ends the epoch that is running. No thread is left, and the loader cannot be used again.
+    pub fn close(&self) {
+        if self.home.is_left() || self.shared.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if let Some(running) = self.current.lock().take() {
+            running.close();
+        }
+        self.shared.pool.close();
+    }
+
+    /// Refuses use after close, and in a forked process.
+    pub fn check(&self) -> Result<()> {
+        if self.home.is_left() {
+            let message = format!(
+                "the loader was made in process {} and used in its fork {}, where its threads do not exist",
+                self.home.pid(),
+                Home::here().pid()
+            );
+            return Err(Error::new(Kind::UsedAfterFork, message));
+        }
+        if self.shared.closed.load(Ordering::SeqCst) {
+            return Err(Error::new(Kind::Closed, "the loader is closed"));
+        }
+        Ok(())
+    }
+
+    /// The budgets and counts that were decided, for people to read.
+    pub fn decided(&self) -> Decided {
+        let shared = &self.shared;
+        Decided {
+            threads: shared.threads,
+            readers: shared.readers,
+            files: shared.files.limit(),
+            prefetch: shared.batches.limit(),
+            memory: shared.batches.limit()
+                + shared.work.limit()
+                + (shared.keep * shared.threads) as u64,
+        }
+    }
+}
+
+/// What was decided from settings and machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// Worker threads.
+    pub threads: usize,
+    /// Threads that read files.
+    pub readers: usize,
+    /// Descriptors at the most.
+    pub files: u64,
+    /// Bytes of batches at the most.
+    pub prefetch: u64,
+    /// Bytes at the most.
+    pub memory: u64,
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn event(&self, event: &Event) {
+        self.report.lock().apply(event);
+    }
+
+    fn checkpoint(&self, progress: Progress) -> Checkpoint {
+        let settings = format!(
+            "{:?} {:?} {:?} {}",
+            self.plan, self.recipe, self.columns, self.batching.drop_last
+        );
+        Checkpoint::new(
+            self.source.len(),
+            self.source.fingerprint(),
+            Fingerprint::of([settings.as_bytes()]),
+            progress.number,
+            progress.faults,
+        )
+    }
+}
+
+/// The threads of an epoch.
+struct Running {
+    run: Arc<Run>,
+    crew: Crew,
+    started: Instant,
+    /// Seconds until the end, once there is one.
+    ended: Mutex<Option<Duration>>,
+    home: Home,
+}
+
+impl Running {
+    fn start(shared: Arc<Shared>, start: Progress) -> Result<Running> {
+        let crew = Crew::default();
+        let run = Run::start(shared, start.number, start.faults, &crew)?;
+        let (started, ended) = (clock::now(), Mutex::new(None));
+        Ok(Running { run, crew, started, ended, home: Home::here() })
+    }
+
+    fn measure(&self, report: &mut Report) {
+        let elapsed = self.ended.lock().unwrap_or_else(|| self.started.elapsed());
+        report.elapsed += elapsed;
+        let shared = &self.run.shared;
+        report.busy = self.run.meters.shares(elapsed, shared.readers, shared.threads);
+    }
+
+    /// Ends every wait and all threads.
+    fn close(&self) {
+        if self.home.is_left() {
+            return;
+        }
+        self.run.close();
+        self.crew.wait(GRACE);
+        self.settle(Event::EpochLeft);
+    }
+
+    /// Writes down how the epoch ended, once.
+    fn settle(&self, event: Event) {
+        let mut ended = self.ended.lock();
+        if ended.is_none() {
+            let elapsed = self.started.elapsed();
+            *ended = Some(elapsed);
+            self.run.shared.event(&event);
+        }
+    }
+}
+
+/// One epoch: an iterator of batches. Dropping it ends its threads.
+pub struct Epoch {
+    running: Arc<Running>,
+}
+
+impl Epoch {
+    /// The next batch if it comes within that time. None for the end of the epoch.
+    pub fn next_within(&mut self, time: Duration) -> Result<Waited> {
+        if self.running.home.is_left() {
+            let message = format!(
+                "the epoch was started in process {} and used in its fork, where its threads do not exist",
+                self.running.home.pid()
+            );
+            return Err(Error::new(Kind::UsedAfterFork, message));
+        }
+        let run = &self.running.run;
+        let before = clock::now();
+        let taken = run.handoff.take(before + time);
+        let waited = before.elapsed();
+        match taken {
+            Taken::NotYet => {
+                run.add_waiting(waited);
+                Ok(Waited::NotYet)
+            }
+            Taken::Ready(delivery) => {
+                run.taken(&delivery, waited);
+                Ok(Waited::Batch(Box::new(delivery.batch)))
+            }
+            Taken::Ended => {
+                if run.is_closed_early() {
+                    let message = "the epoch was left: the loader was closed, or another epoch begun";
+                    return Err(Error::new(Kind::Closed, message));
+                }
+                self.end();
+                Ok(Waited::End)
+            }
+            Taken::Failed(error) => {
+                self.running.close();
+                Err(error)
+            }
+        }
+    }
+
+    fn end(&self) {
+        let run = &self.running.run;
+        if self.running.ended.lock().is_none() {
+            let dropped = run.finish();
+            self.running.settle(Event::EpochEnded { dropped });
+            run.close();
+            self.running.crew.wait(GRACE);
+        }
+    }
+}
+
+/// What came of waiting.
+pub enum Waited {
+    /// The next batch.
+    Batch(Box<Batch>),
+    /// The epoch is over.
+    End,
+    /// Not yet.
+    NotYet,
+}
+
+impl Iterator for Epoch {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Result<Batch>> {
+        loop {
+            match self.next_within(Duration::from_secs(3600)) {
+                Ok(Waited::Batch(batch)) => return Some(Ok(*batch)),
+                Ok(Waited::End) => return None,
+                Ok(Waited::NotYet) => {}
+                Err(error) if error.kind() == Kind::Closed => return None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+impl Drop for Epoch {
+    fn drop(&mut self) {
+        self.running.close();
+    }
+}
+
+/// What a source gives, as the settings must know it.
+pub fn given(source: &dyn Source) -> Given {
+    if source.is_empty() {
+        return Given::Files;
+    }
+    match source.extent(0) {
+        Extent::File(_) => Given::Files,
+        Extent::Memory(arrays) => {
+            Given::Arrays(arrays.iter().map(|array| array.field.clone()).collect())
+        }
+    }
+}
+
+/// What is done to pictures, if there are any and anything is asked for.
+fn recipe(settings: &Settings, given: &Given, seed: u64) -> Option<Recipe> {
+    let picture = match given {
+        Given::Files => Picture::Encoded(settings.decoding?),
+        Given::Arrays(fields) => {
+            let (size, channels) = picture_of(fields)?;
+            if settings.steps.is_empty() && settings.output == Settings::default().output {
+                return None;
+            }
+            Picture::Array { size, channels }
+        }
+    };
+    let (steps, output) = (settings.steps.clone(), settings.output.clone());
+    Some(Recipe { picture, steps, output, seed })
+}
+
+/// The fields of a batch: what the source has, the picture as it will be, and the index on request.
+fn fields(
+    source: &dyn Source,
+    given: &Given,
+    recipe: Option<&Recipe>,
+    settings: &Settings,
+    batching: Batching,
+) -> Vec<Field> {
+    let picture = recipe.map(|recipe| {
+        let dtype = settings.output.dtype;
+        let kind = match recipe.shape() {
+            // Shapes that were asked to be padded come with their lengths, also where they are equal.
+            Some(shape) => FieldKind::Fixed { dtype, shape },
+            None => FieldKind::Ragged { dtype },
+        };
+        Field { name: "image".into(), kind }
+    });
+    let mut fields = match (given, picture) {
+        (Given::Files, Some(picture)) => vec![picture],
+        (Given::Files, None) => vec![Field { name: "bytes".into(), kind: FieldKind::Bytes }],
+        (Given::Arrays(fields), None) => fields.clone(),
+        (Given::Arrays(fields), Some(picture)) => fields
+            .iter()
+            .map(|field| if field.name == picture.name { picture.clone() } else { field.clone() })
+            .collect(),
+    };
+    if source.has_labels() {
+        fields.push(Field::fixed("label", Dtype::Int64, &[]));
+    }
+    if batching.index {
+        fields.push(Field::fixed("index", Dtype::Int64, &[]));
+    }
+    fields
+}

@@ -1,0 +1,327 @@
+//! The words that every stage speaks: ticket, location, value, field, sample, batch.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::budget::Permit;
+use crate::sys::slab::{Borrowed, Row};
+
+/// One sample's place in the order of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket {
+    /// Its place in the run, counted over all ranks and epochs. Randomness is keyed by it.
+    pub position: u64,
+    /// Which epoch that is in, from 0.
+    pub epoch: u64,
+    /// Which sample of the source it is.
+    pub index: u64,
+}
+
+/// The stages of the path of a sample, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// Where the samples lie.
+    Source,
+    /// Which sample is when.
+    Plan,
+    /// The bytes.
+    Fetch,
+    /// From bytes to values.
+    Worker,
+    /// From samples to a batch.
+    Collate,
+    /// To the consumer, in order.
+    Deliver,
+}
+
+impl Stage {
+    /// Its name in messages, metrics and folders.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Source => "source",
+            Stage::Plan => "plan",
+            Stage::Fetch => "fetch",
+            Stage::Worker => "worker",
+            Stage::Collate => "collate",
+            Stage::Deliver => "deliver",
+        }
+    }
+}
+
+/// Where the bytes of a sample lie, for people to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The file.
+    pub path: PathBuf,
+    /// The first byte in it, where it is a part of the file.
+    pub offset: Option<u64>,
+}
+
+impl Location {
+    /// A whole file.
+    pub fn file(path: impl Into<PathBuf>) -> Location {
+        Location { path: path.into(), offset: None }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.path.display())?;
+        match self.offset {
+            Some(offset) => write!(formatter, ", byte {offset}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The type of the numbers in an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Dtype {
+    Bool,
+    Uint8,
+    Uint16,
+    Uint32,
+    Uint64,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Float16,
+    Float32,
+    Float64,
+}
+
+impl Dtype {
+    /// All of them.
+    pub const ALL: &[Dtype] = &[
+        Dtype::Bool,
+        Dtype::Uint8,
+        Dtype::Uint16,
+        Dtype::Uint32,
+        Dtype::Uint64,
+        Dtype::Int8,
+        Dtype::Int16,
+        Dtype::Int32,
+        Dtype::Int64,
+        Dtype::Float16,
+        Dtype::Float32,
+        Dtype::Float64,
+    ];
+
+    /// NumPy's name of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dtype::Bool => "bool",
+            Dtype::Uint8 => "uint8",
+            Dtype::Uint16 => "uint16",
+            Dtype::Uint32 => "uint32",
+            Dtype::Uint64 => "uint64",
+            Dtype::Int8 => "int8",
+            Dtype::Int16 => "int16",
+            Dtype::Int32 => "int32",
+            Dtype::Int64 => "int64",
+            Dtype::Float16 => "float16",
+            Dtype::Float32 => "float32",
+            Dtype::Float64 => "float64",
+        }
+    }
+
+    /// Bytes of one number.
+    pub fn bytes(self) -> usize {
+        match self {
+            Dtype::Bool | Dtype::Uint8 | Dtype::Int8 => 1,
+            Dtype::Uint16 | Dtype::Int16 | Dtype::Float16 => 2,
+            Dtype::Uint32 | Dtype::Int32 | Dtype::Float32 => 4,
+            Dtype::Uint64 | Dtype::Int64 | Dtype::Float64 => 8,
+        }
+    }
+}
+
+/// What a sample has under one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The key in the batch.
+    pub name: Arc<str>,
+    /// What stands under it.
+    pub kind: FieldKind,
+}
+
+/// How the values of a field become a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FieldKind {
+    /// An array of one shape, written straight into its row of the batch.
+    Fixed {
+        /// Of its numbers.
+        dtype: Dtype,
+        /// Of one sample.
+        shape: Vec<usize>,
+    },
+    /// An array whose shape is known when it is made.
+    Ragged {
+        /// Of its numbers.
+        dtype: Dtype,
+    },
+    /// Bytes, which come as a list.
+    Bytes,
+    /// Text, which comes as a list.
+    Text,
+}
+
+impl Field {
+    /// An array of one shape.
+    pub fn fixed(name: &str, dtype: Dtype, shape: &[usize]) -> Field {
+        Field { name: name.into(), kind: FieldKind::Fixed { dtype, shape: shape.to_vec() } }
+    }
+
+    /// Bytes of one sample in its row; None where it has no row.
+    pub fn row_bytes(&self) -> Option<usize> {
+        match &self.kind {
+            FieldKind::Fixed { dtype, shape } => Some(dtype.bytes() * shape.iter().product::<usize>()),
+            FieldKind::Ragged { .. } | FieldKind::Bytes | FieldKind::Text => None,
+        }
+    }
+}
+
+/// An array whose shape is its own.
+#[derive(Debug)]
+pub struct Array {
+    /// Of its numbers.
+    pub dtype: Dtype,
+    /// Of the whole.
+    pub shape: Vec<usize>,
+    /// The numbers, C order.
+    pub bytes: Vec<u8>,
+}
+
+/// What a sample has under a name.
+pub enum Value {
+    /// The row of the batch, filled.
+    Row(Row),
+    /// An array that is copied into the batch when its shape is known to fit.
+    Array(Array),
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// Text.
+    Text(Arc<str>),
+}
+
+/// A sample which is ready for its batch: a value for each field, and the permit for what it holds.
+pub struct Sample {
+    /// Which one it is.
+    pub ticket: Ticket,
+    /// One for each field of the layout, in its order.
+    pub values: Vec<Value>,
+    /// For the bytes of values that are not rows.
+    pub permit: Option<Permit>,
+}
+
+/// One field of a batch.
+pub enum Column {
+    /// An array whose first axis counts the samples.
+    Array {
+        /// Of its numbers.
+        dtype: Dtype,
+        /// Of the whole batch.
+        shape: Vec<usize>,
+        /// The memory itself.
+        memory: Row,
+    },
+    /// A value each.
+    Bytes(Vec<Vec<u8>>),
+    /// A value each.
+    Text(Vec<Arc<str>>),
+}
+
+impl Column {
+    /// The shape of an array, none for a list.
+    pub fn shape(&self) -> Option<&[usize]> {
+        match self {
+            Column::Array { shape, .. } => Some(shape),
+            Column::Bytes(_) | Column::Text(_) => None,
+        }
+    }
+}
+
+/// Some samples, field by field.
+pub struct Batch {
+    /// Name and column, in the order of the layout.
+    pub columns: Vec<(Arc<str>, Column)>,
+    /// Which samples these are, in order.
+    pub tickets: Vec<Ticket>,
+    /// For bytes of lists; arrays carry their own.
+    pub permit: Option<Permit>,
+}
+
+impl Batch {
+    /// How many samples it has.
+    pub fn len(&self) -> usize {
+        self.tickets.len()
+    }
+
+    /// Never true for a batch that was delivered.
+    pub fn is_empty(&self) -> bool {
+        self.tickets.is_empty()
+    }
+
+    /// The column of that name.
+    pub fn get(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|(key, _)| &**key == name).map(|(_, column)| column)
+    }
+
+    /// The bytes of an array of that name.
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
+        match self.get(name)? {
+            Column::Array { memory, .. } => Some(memory),
+            Column::Bytes(_) | Column::Text(_) => None,
+        }
+    }
+}
+
+/// Where the bytes of one sample are to be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Extent<'a> {
+    /// All of a file.
+    File(PathBuf),
+    /// Nothing to fetch: the values are in memory.
+    Memory(&'a [Loaned]),
+}
+
+/// An array in memory of which each sample is a row.
+#[derive(Clone)]
+pub struct Loaned {
+    /// Name, type and shape of a row.
+    pub field: Field,
+    /// The memory.
+    pub memory: Arc<Borrowed>,
+    /// Bytes from one row to the next.
+    pub stride: usize,
+}
+
+impl Loaned {
+    /// The bytes of one row.
+    pub fn range(&self, index: u64) -> Range<usize> {
+        let start = index as usize * self.stride;
+        start..start + self.field.row_bytes().unwrap_or(0)
+    }
+}
+
+impl fmt::Debug for Loaned {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Loaned({:?})", self.field)
+    }
+}
+
+impl PartialEq for Loaned {
+    fn eq(&self, other: &Loaned) -> bool {
+        self.field == other.field && Arc::ptr_eq(&self.memory, &other.memory)
+    }
+}
+impl Eq for Loaned {}
+
+/// What a message says of a path that may not be text.
+pub fn shown(path: &Path) -> String {
+    format!("{:?}", path.display().to_string())
+}

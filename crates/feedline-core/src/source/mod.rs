@@ -1,0 +1,51 @@
+//! Where the samples lie: numbered from 0, each with its bytes in a file or its values in memory.
+
+pub mod files;
+pub mod folder;
+pub mod memory;
+
+use std::sync::Arc;
+
+use crate::checkpoint::Fingerprint;
+use crate::sample::{Extent, Location};
+
+/// The image files that are found by name. Those that cannot be decoded are faults of their sample:
+/// leaving them out would lose them in silence, and shift every index against torchvision's.
+pub(crate) const EXTENSIONS: &[&str] =
+    &["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"];
+
+/// A numbered source. Two calls with the same index say the same.
+pub trait Source: Send + Sync {
+    /// How many samples there are.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where the bytes of a sample are to be had; the index is below `len`.
+    fn extent(&self, index: u64) -> Extent<'_>;
+
+    /// The label of a sample, in a source that has them.
+    fn label(&self, index: u64) -> Option<i64>;
+
+    /// Whether it has labels.
+    fn has_labels(&self) -> bool;
+
+    /// Names of the labels, where they have any.
+    fn classes(&self) -> Arc<[String]> {
+        Arc::new([])
+    }
+
+    /// Differs when the samples do.
+    fn fingerprint(&self) -> Fingerprint;
+
+    /// Where people can look at a sample.
+    fn location(&self, index: u64) -> Option<Location> {
+        match self.extent(index) {
+            Extent::File(path) => Some(Location::file(path)),
+            Extent::Memory(_) => None,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Files and folders. Every descriptor of the core is opened here, by callers who hold a permit for it.
+#![expect(clippy::disallowed_methods, reason = "this is the one door to the file system")]
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// A file opened for reading.
+#[derive(Debug)]
+pub struct Handle(File);
+
+impl Handle {
+    /// Opens `path` for reading.
+    pub fn open(path: &Path) -> io::Result<Handle> {
+        File::open(path).map(Handle)
+    }
+
+    /// Its size now; a folder, pipe or device is refused.
+    pub fn size(&self) -> io::Result<u64> {
+        let meta = self.0.metadata()?;
+        if meta.is_file() {
+            Ok(meta.len())
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+        }
+    }
+
+    /// Fills `buffer` from `offset`, going on after short reads and interruptions. Returns how many
+    /// bytes there were: fewer than asked for only at the end of the file.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.0.read_at(&mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+}
+
+/// What an entry of a folder is, links followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file, or a link to one.
+    File,
+    /// A folder, or a link to one.
+    Folder,
+    /// A link to nothing.
+    BrokenLink,
+    /// A pipe, socket or device.
+    Other,
+}
+
+/// One entry of a folder.
+#[derive(Debug)]
+pub struct Entry {
+    /// The folder's path and the entry's name.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: EntryKind,
+}
+
+/// The entries of a folder, in no order. Only links cost a look at what they point to.
+pub fn list(folder: &Path) -> io::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let (path, found) = (entry.path(), entry.file_type()?);
+        let kind = if found.is_file() {
+            EntryKind::File
+        } else if found.is_dir() {
+            EntryKind::Folder
+        } else if found.is_symlink() {
+            match fs::metadata(&path) {
+                Ok(target) if target.is_file() => EntryKind::File,
+                Ok(target) if target.is_dir() => EntryKind::Folder,
+                Ok(_) => EntryKind::Other,
+                Err(_) => EntryKind::BrokenLink,
+            }
+        } else {
+            EntryKind::Other
+        };
+        entries.push(Entry { path, kind });
+    }
+    Ok(entries)
+}
+
+/// What identifies a folder, so that a cycle of links is noticed.
+pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(path).map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// A small text file, such as those under /proc.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    fs::read_to_string(path)
+}
+
+/// Writes a small file, with its folders.
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(path, bytes)
+}

@@ -1,0 +1,13 @@
+//! The machine: the only unsafe code, the only clock, the only files and threads of the core.
+//!
+//! Nothing here decides anything; each function does one thing and says how it went.
+#![allow(unsafe_code, reason = "this is the one home of unsafe code in the core")]
+
+pub mod clock;
+pub mod file;
+pub mod limits;
+pub mod process;
+pub mod slab;
+pub mod thread;
+#[cfg(feature = "jpeg-c")]
+pub mod turbojpeg;

@@ -1,0 +1,258 @@
+//! Memory that is handed out in rows: threads write into one batch at the same time, and what the
+//! consumer gets is that memory itself.
+//!
+//! A [`Row`] is the only way to its bytes. Rows that lie side by side can be joined into one; when the
+//! last row of a block is gone, the block goes back to where it came from.
+
+use std::alloc::{self, Layout};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::process::Home;
+
+const ALIGNMENT: usize = 64;
+
+/// Owned memory, aligned for vectors and for DLPack.
+pub struct Block {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a block is plain memory with one owner.
+unsafe impl Send for Block {}
+// SAFETY: shared access to a block offers no way to write.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// Zeroed memory, or None where the system has none left. Zero bytes take no memory.
+    pub fn new(bytes: usize) -> Option<Block> {
+        if bytes == 0 {
+            return Some(Block { start: NonNull::<Aligned>::dangling().cast(), bytes });
+        }
+        let layout = Layout::from_size_align(bytes, ALIGNMENT).ok()?;
+        // SAFETY: the layout is not empty.
+        let start = unsafe { alloc::alloc_zeroed(layout) };
+        NonNull::new(start).map(|start| Block { start, bytes })
+    }
+
+    /// How many bytes it has.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            let layout = Layout::from_size_align(self.bytes, ALIGNMENT)
+                .expect("the same layout was valid when the block was made");
+            // SAFETY: allocated in `new` with this very layout.
+            unsafe { alloc::dealloc(self.start.as_ptr(), layout) };
+        }
+    }
+}
+
+#[repr(align(64))]
+struct Aligned;
+
+/// What happens to a block when its last row is gone.
+pub type GiveBack = Box<dyn FnOnce(Block) + Send + Sync>;
+
+struct Carved {
+    block: Option<Block>,
+    give_back: Option<GiveBack>,
+    home: Home,
+}
+
+impl Drop for Carved {
+    fn drop(&mut self) {
+        let (Some(block), Some(give_back)) = (self.block.take(), self.give_back.take()) else {
+            return;
+        };
+        if self.home.is_left() {
+            // In a forked child the pool's lock may be held by a thread that is not here.
+            std::mem::forget(give_back);
+        } else {
+            give_back(block);
+        }
+    }
+}
+
+/// A part of a block that nobody else can reach.
+pub struct Row {
+    carved: Arc<Carved>,
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a row is the only way to its bytes, as a `&mut [u8]` would be.
+unsafe impl Send for Row {}
+// SAFETY: shared access to a row only reads.
+unsafe impl Sync for Row {}
+
+/// Divides a block into `rows` rows of `row_bytes` each, in order; what is left over stays unused.
+///
+/// # Panics
+/// If the block is smaller than that.
+pub fn carve(block: Block, row_bytes: usize, rows: usize, give_back: GiveBack) -> Vec<Row> {
+    assert!(row_bytes.checked_mul(rows).is_some_and(|needed| needed <= block.bytes));
+    let start = block.start;
+    let carved =
+        Arc::new(Carved { block: Some(block), give_back: Some(give_back), home: Home::here() });
+    (0..rows)
+        .map(|number| Row {
+            carved: Arc::clone(&carved),
+            // SAFETY: within the block by the assertion above.
+            start: unsafe { start.add(number * row_bytes) },
+            bytes: row_bytes,
+        })
+        .collect()
+}
+
+impl Row {
+    /// Makes one row of rows that lie side by side in one block, in this order; gives them back as
+    /// they were if they do not, or if there are none.
+    pub fn join(rows: Vec<Row>) -> Result<Row, Vec<Row>> {
+        let adjacent = rows.windows(2).all(|pair| {
+            Arc::ptr_eq(&pair[0].carved, &pair[1].carved) && pair[0].end() == pair[1].start.as_ptr()
+        });
+        let Some(first) = rows.first().filter(|_| adjacent) else {
+            return Err(rows);
+        };
+        Ok(Row {
+            carved: Arc::clone(&first.carved),
+            start: first.start,
+            bytes: rows.iter().map(|row| row.bytes).sum(),
+        })
+    }
+
+    /// Whether this row begins where `other` ends, in the same block.
+    pub fn follows(&self, other: &Row) -> bool {
+        Arc::ptr_eq(&self.carved, &other.carved) && other.end() == self.start.as_ptr()
+    }
+
+    /// Where the bytes lie, for whoever holds the row.
+    pub fn address(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    fn end(&self) -> *mut u8 {
+        self.start.as_ptr().wrapping_add(self.bytes)
+    }
+}
+
+impl Deref for Row {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the row owns these bytes, and `carved` keeps them alive.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl DerefMut for Row {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `self` is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+/// Memory of somebody else (a NumPy array), kept alive by its owner and only read.
+pub struct Borrowed {
+    start: *const u8,
+    bytes: usize,
+    _owner: Box<dyn Send + Sync>,
+}
+
+// SAFETY: reads only; the owner may be dropped in any thread.
+unsafe impl Send for Borrowed {}
+// SAFETY: as above.
+unsafe impl Sync for Borrowed {}
+
+impl Borrowed {
+    /// # Safety
+    /// `start` is valid for reading `bytes` bytes for as long as `owner` lives.
+    pub unsafe fn new(start: *const u8, bytes: usize, owner: Box<dyn Send + Sync>) -> Borrowed {
+        Borrowed { start, bytes, _owner: owner }
+    }
+
+    /// Memory that Rust owns.
+    pub fn of(bytes: Vec<u8>) -> Borrowed {
+        // SAFETY: the heap memory of a vector stays where it is while the vector is moved.
+        unsafe { Borrowed::new(bytes.as_ptr(), bytes.len(), Box::new(bytes)) }
+    }
+
+    /// How many bytes there are.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies what begins at `offset` into `target`. The owner's language may write to this memory
+    /// at the same time; then the copy is old, new or torn, as it is for every reader of an array.
+    ///
+    /// # Panics
+    /// If that reaches beyond the end.
+    pub fn copy(&self, offset: usize, target: &mut [u8]) {
+        assert!(offset.checked_add(target.len()).is_some_and(|end| end <= self.bytes));
+        // SAFETY: in bounds by the assertion; `target` is borrowed alone, so they do not overlap.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.start.add(offset),
+                target.as_mut_ptr(),
+                target.len(),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::sync_channel;
+
+    fn rows(row_bytes: usize, count: usize) -> Vec<Row> {
+        carve(Block::new(row_bytes * count).unwrap(), row_bytes, count, Box::new(drop))
+    }
+
+    #[test]
+    fn rows_written_apart_are_read_as_one() {
+        let mut rows = rows(3, 4);
+        for (number, row) in rows.iter_mut().enumerate() {
+            row.fill(number as u8);
+        }
+        let whole = Row::join(rows).unwrap_or_else(|_| panic!("adjacent rows join"));
+        assert_eq!(&*whole, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
+    }
+
+    #[test]
+    fn rows_out_of_order_or_of_two_blocks_do_not_join() {
+        let mut swapped = rows(3, 2);
+        swapped.swap(0, 1);
+        assert!(Row::join(swapped).is_err());
+        let (mut one, mut other) = (rows(3, 1), rows(3, 1));
+        one.append(&mut other);
+        assert!(Row::join(one).is_err());
+        assert!(Row::join(Vec::new()).is_err());
+    }
+
+    #[test]
+    fn a_block_goes_back_when_its_last_row_is_gone_in_any_thread() {
+        let (sender, receiver) = sync_channel(1);
+        let block = Block::new(8).unwrap();
+        let mut rows =
+            carve(block, 4, 2, Box::new(move |block| sender.send(block.bytes()).unwrap()));
+        drop(rows.pop());
+        assert!(receiver.try_recv().is_err());
+        std::thread::scope(|scope| {
+            scope.spawn(move || drop(rows));
+        });
+        assert_eq!(receiver.try_recv(), Ok(8));
+    }
+
+    #[test]
+    fn an_empty_block_is_no_allocation_and_no_crash() {
+        let rows = rows(0, 3);
+        assert!(rows.iter().all(|row| row.is_empty()));
+        assert!(Row::join(rows).is_ok());
+    }
+}

@@ -1,0 +1,64 @@
+//! Named threads which can be refused, counted, and waited for with a deadline.
+
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::clock;
+
+/// Threads of one run. Its count reaches zero when the last one is gone.
+#[derive(Clone, Default)]
+pub struct Crew {
+    alive: Arc<(Mutex<usize>, Condvar)>,
+}
+
+impl Crew {
+    /// Starts a thread of that name. The system may refuse (EAGAIN): that is an answer for the caller.
+    pub fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let crew = self.clone();
+        // Before the start: a thread that ends at once must already be counted.
+        *crew.alive.0.lock() += 1;
+        let leave = Leave(crew);
+        #[expect(clippy::disallowed_methods, reason = "this is the home of threads")]
+        let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _leave = leave;
+            work();
+        });
+        started.map(drop)
+    }
+
+    /// How many are at work.
+    pub fn count(&self) -> usize {
+        *self.alive.0.lock()
+    }
+
+    /// Waits until all are gone, for `grace` at the most; true if they are. A thread stuck in a read
+    /// that the kernel does not end is left behind: it holds nothing but its own share of the run.
+    pub fn wait(&self, grace: Duration) -> bool {
+        let deadline = clock::now() + grace;
+        let (alive, changed) = &*self.alive;
+        let mut alive = alive.lock();
+        while *alive > 0 {
+            if changed.wait_until(&mut alive, deadline).timed_out() {
+                return *alive == 0;
+            }
+        }
+        true
+    }
+}
+
+struct Leave(Crew);
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        let (alive, changed) = &*self.0.alive;
+        *alive.lock() -= 1;
+        changed.notify_all();
+    }
+}
+
+/// How many threads may compute at once here: affinity and CPU quota are counted.
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
