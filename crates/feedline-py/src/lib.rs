@@ -1,1 +1,44 @@
-//! x
+//! Feedline for Python: conversions only. Every wait releases the GIL and lets Ctrl-C through.
+
+mod arrays;
+mod dlpack;
+mod errors;
+mod loader;
+
+use pyo3::prelude::*;
+
+use loader::{Epoch, Loader, Source};
+
+/// The native part of Feedline. Use the package `feedline`.
+#[pymodule]
+mod _native {
+    use super::*;
+
+    #[pymodule_export]
+    use super::dlpack::Tensor;
+    #[pymodule_export]
+    use super::{Epoch, Loader, Source};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+
+    /// Checks the words of a pipeline over a source.
+    #[pyfunction]
+    fn check(source: &Source, words: &str) -> PyResult<()> {
+        source.settings(words).map(drop)
+    }
+
+    /// The kinds of errors: name, example, hint.
+    #[pyfunction]
+    fn kinds() -> Vec<(&'static str, &'static str, &'static str)> {
+        errors::kinds()
+    }
+
+    /// The command line; returns the exit code.
+    #[pyfunction]
+    fn run(py: Python<'_>, arguments: Vec<String>) -> i32 {
+        py.detach(|| feedline_cli::run(arguments))
+    }
+}

@@ -55,8 +55,7 @@ impl<'a> Call<'a> {
         match self.arguments.keys().find(|name| !taken.contains(name.as_str())) {
             None => Ok(()),
             Some(name) => {
-                let message = format!("{} has no argument {name:?}", self.name);
-                Err(Error::new(Kind::BadSetting, message))
+                Err(self.refused(format!("{} has no argument {name:?}", self.name)))
             }
         }
     }
@@ -68,11 +67,16 @@ impl<'a> Call<'a> {
 
     fn bad(&self, name: &str, wanted: &str, value: &Value) -> Error {
         let message = format!("{}: {name} must be {wanted}, got {value}", self.name);
-        Error::new(Kind::BadSetting, message)
+        self.refused(message)
+    }
+
+    fn refused(&self, message: String) -> Error {
+        let hint = format!("see help(feedline.Pipeline.{})", self.name);
+        Error::new(Kind::BadSetting, message).with_hint(hint)
     }
 
     pub(super) fn lacks(&self, name: &str) -> Error {
-        Error::new(Kind::BadSetting, format!("{}: {name} is missing", self.name))
+        self.refused(format!("{}: {name} is missing", self.name))
     }
 
     /// A whole number in bounds.

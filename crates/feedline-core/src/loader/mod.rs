@@ -204,8 +204,8 @@ impl Loader {
         self.shared.pool.close();
     }
 
-    /// Refuses use after close, and in a forked process.
-    pub fn check(&self) -> Result<()> {
+    /// Refuses use in a forked process, where locks may be held for ever.
+    pub fn check_home(&self) -> Result<()> {
         if self.home.is_left() {
             let message = format!(
                 "the loader was made in process {} and used in its fork {}, where its threads do not exist",
@@ -214,6 +214,11 @@ impl Loader {
             );
             return Err(Error::new(Kind::UsedAfterFork, message));
         }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        self.check_home()?;
         if self.shared.closed.load(Ordering::SeqCst) {
             return Err(Error::new(Kind::Closed, "the loader is closed"));
         }

@@ -1,0 +1,114 @@
+//! Arrays of Python as a source, read where they lie.
+#![allow(unsafe_code, reason = "memory of another language is read here")]
+
+use feedline_core::error::{Error, Kind, Result};
+use feedline_core::sample::{Dtype, Field, FieldKind, Loaned};
+use feedline_core::source::memory::Arrays;
+use feedline_core::sys::slab::Borrowed;
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::sync::Arc;
+
+use crate::errors::raise;
+
+/// A buffer that is given back to Python, if there still is one, in whatever thread.
+struct Held(Option<PyUntypedBuffer>);
+
+// SAFETY: only the drop touches it, with the GIL.
+unsafe impl Send for Held {}
+// SAFETY: as above.
+unsafe impl Sync for Held {}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let buffer = self.0.take();
+        let mut buffer = Some(buffer);
+        let dropped = Python::try_attach(|_| drop(buffer.take()));
+        if dropped.is_none() {
+            // The interpreter has ended: there is nobody to give it back to.
+            std::mem::forget(buffer);
+        }
+    }
+}
+
+/// The arrays of a dict, each with as many rows as the others.
+pub(crate) fn source(arrays: &Bound<'_, PyDict>) -> PyResult<Arrays> {
+    let mut loaned = Vec::new();
+    let mut rows: Option<(String, usize)> = None;
+    for (name, array) in arrays {
+        let name: String = name.extract()?;
+        let buffer = PyUntypedBuffer::get(&array).map_err(|error| {
+            let message = format!("array {name:?} cannot be read: {error}");
+            raise(Error::new(Kind::BadSource, message).with_hint("give NumPy arrays"))
+        })?;
+        let (array, count) = loan(&name, buffer).map_err(raise)?;
+        match &rows {
+            Some((first, expected)) if *expected != count => {
+                let message =
+                    format!("array {name:?} has {count} rows, array {first:?} has {expected}");
+                let hint = "each sample is a row of every array: give as many rows to each";
+                return Err(raise(Error::new(Kind::BadSource, message).with_hint(hint)));
+            }
+            Some(_) => {}
+            None => rows = Some((name, count)),
+        }
+        loaned.push(array);
+    }
+    let count = rows.map_or(0, |(_, count)| count);
+    Arrays::new(loaned, count as u64).map_err(raise)
+}
+
+fn loan(name: &str, buffer: PyUntypedBuffer) -> Result<(Loaned, usize)> {
+    let refused = |what: String, hint: &'static str| {
+        Error::new(Kind::BadSource, format!("array {name:?} {what}")).with_hint(hint)
+    };
+    let format = buffer.format().to_string_lossy().into_owned();
+    let dtype = dtype(&format, buffer.item_size()).ok_or_else(|| {
+        refused(format!("holds numbers of format {format:?}"), "convert it with array.astype(...)")
+    })?;
+    let Some((&rows, shape)) = buffer.shape().split_first() else {
+        return Err(refused("has no rows".into(), "give an array of at least one axis"));
+    };
+    let row_bytes = dtype.bytes() * shape.iter().product::<usize>();
+    // Rows may lie apart, as in a slice array[::2]; each must be in one piece.
+    let strides = buffer.strides();
+    let mut expected = dtype.bytes() as isize;
+    let mut in_one_piece = true;
+    for (length, stride) in shape.iter().zip(&strides[1..]).rev() {
+        in_one_piece &= *length <= 1 || *stride == expected;
+        expected *= *length as isize;
+    }
+    let step = if rows > 1 { strides[0] } else { row_bytes as isize };
+    let Some(stride) = usize::try_from(step).ok().filter(|_| in_one_piece) else {
+        let hint = "make a copy with numpy.ascontiguousarray(array)";
+        return Err(refused("has rows that are not in one piece".into(), hint));
+    };
+    let bytes = if rows == 0 { 0 } else { (rows - 1) * stride + row_bytes };
+    let start = buffer.buf_ptr().cast::<u8>().cast_const();
+    let field =
+        Field { name: name.into(), kind: FieldKind::Fixed { dtype, shape: shape.to_vec() } };
+    // SAFETY: the buffer is valid from `start` over all its rows while it is held.
+    let memory = unsafe { Borrowed::new(start, bytes, Box::new(Held(Some(buffer)))) };
+    Ok((Loaned { field, memory: Arc::new(memory), stride }, rows))
+}
+
+/// From the letters of the buffer protocol; only this machine's byte order.
+fn dtype(format: &str, item_size: usize) -> Option<Dtype> {
+    let letter = format.strip_prefix(['@', '=', '<']).unwrap_or(format);
+    Some(match (letter, item_size) {
+        ("?", 1) => Dtype::Bool,
+        ("B", 1) => Dtype::Uint8,
+        ("b", 1) => Dtype::Int8,
+        ("H", 2) => Dtype::Uint16,
+        ("h", 2) => Dtype::Int16,
+        ("I" | "L", 4) => Dtype::Uint32,
+        ("i" | "l", 4) => Dtype::Int32,
+        ("L" | "Q", 8) => Dtype::Uint64,
+        ("l" | "q", 8) => Dtype::Int64,
+        ("e", 2) => Dtype::Float16,
+        ("f", 4) => Dtype::Float32,
+        ("d", 8) => Dtype::Float64,
+        _ => return None,
+    })
+}

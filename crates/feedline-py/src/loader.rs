@@ -1,0 +1,196 @@
+//! Sources, loaders and epochs as Python objects.
+
+use feedline_core::checkpoint::Checkpoint;
+use feedline_core::config::Settings;
+use feedline_core::loader::{self, Waited};
+use feedline_core::sample::{Batch, Column};
+use feedline_core::source;
+use feedline_core::source::files::Files;
+use feedline_core::source::folder::Folder;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::arrays;
+use crate::dlpack::Tensor;
+use crate::errors::raise;
+
+/// How long a wait goes on before Ctrl-C is looked for.
+const BREATH: Duration = Duration::from_millis(50);
+
+/// Where samples lie.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Source(Arc<dyn source::Source>);
+
+impl Source {
+    pub(crate) fn settings(&self, words: &str) -> PyResult<Settings> {
+        Settings::parse(words, &loader::given(&*self.0)).map_err(raise)
+    }
+}
+
+#[pymethods]
+impl Source {
+    /// A folder with a sub-folder for each class.
+    #[staticmethod]
+    fn images(py: Python<'_>, folder: PathBuf) -> PyResult<Source> {
+        let source = py.detach(|| Folder::images(&folder)).map_err(raise)?;
+        Ok(Source(Arc::new(source)))
+    }
+
+    /// Files in this order.
+    #[staticmethod]
+    fn files(paths: Vec<PathBuf>, labels: Option<Vec<i64>>) -> PyResult<Source> {
+        Ok(Source(Arc::new(Files::list(&paths, labels).map_err(raise)?)))
+    }
+
+    /// Files that a pattern finds, sorted.
+    #[staticmethod]
+    fn glob(py: Python<'_>, pattern: String, labels: Option<Vec<i64>>) -> PyResult<Source> {
+        let source = py.detach(|| Files::glob(&pattern, labels)).map_err(raise)?;
+        Ok(Source(Arc::new(source)))
+    }
+
+    /// Arrays in memory.
+    #[staticmethod]
+    fn arrays(arrays: &Bound<'_, PyDict>) -> PyResult<Source> {
+        Ok(Source(Arc::new(arrays::source(arrays)?)))
+    }
+
+    #[getter]
+    fn classes(&self) -> Vec<String> {
+        self.0.classes().to_vec()
+    }
+
+    /// The path of a sample, and its label.
+    fn sample(&self, index: u64) -> PyResult<(Option<PathBuf>, Option<i64>)> {
+        if index >= self.0.len() {
+            let message = format!("there is no sample {index}: the source has {}", self.0.len());
+            return Err(pyo3::exceptions::PyIndexError::new_err(message));
+        }
+        let path = self.0.location(index).map(|location| location.path);
+        Ok((path, self.0.label(index)))
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len() as usize
+    }
+}
+
+/// A data set as batches.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Loader(loader::Loader);
+
+#[pymethods]
+impl Loader {
+    #[new]
+    fn new(source: &Source, words: &str) -> PyResult<Loader> {
+        let settings = source.settings(words)?;
+        let made = loader::Loader::new(Arc::clone(&source.0), settings).map_err(raise)?;
+        Ok(Loader(made))
+    }
+
+    /// Starts the next epoch.
+    fn epoch(&self, py: Python<'_>) -> PyResult<Epoch> {
+        let epoch = py.detach(|| self.0.epoch()).map_err(raise)?;
+        Ok(Epoch(Mutex::new(Some(epoch))))
+    }
+
+    /// The report as JSON.
+    fn report_json(&self) -> PyResult<String> {
+        self.0.check_home().map_err(raise)?;
+        Ok(self.0.report().to_json().to_string())
+    }
+
+    /// The report as text.
+    fn report_text(&self) -> PyResult<String> {
+        self.0.check_home().map_err(raise)?;
+        Ok(self.0.report().to_string())
+    }
+
+    /// Where the consumer stands, as text.
+    fn checkpoint(&self) -> PyResult<String> {
+        self.0.check_home().map_err(raise)?;
+        Ok(self.0.checkpoint().to_text())
+    }
+
+    /// Makes the next epoch go on after a checkpoint.
+    fn resume(&self, py: Python<'_>, checkpoint: &str) -> PyResult<()> {
+        let checkpoint = Checkpoint::from_text(checkpoint).map_err(raise)?;
+        py.detach(|| self.0.resume(&checkpoint)).map_err(raise)
+    }
+
+    /// What was decided from settings and machine.
+    #[getter]
+    fn decided<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let decided = self.0.decided();
+        let dict = PyDict::new(py);
+        dict.set_item("threads", decided.threads)?;
+        dict.set_item("readers", decided.readers)?;
+        dict.set_item("files", decided.files)?;
+        dict.set_item("prefetch", decided.prefetch)?;
+        dict.set_item("memory", decided.memory)?;
+        Ok(dict)
+    }
+
+    /// Ends the epoch that is running, and all threads.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.0.close());
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len() as usize
+    }
+}
+
+/// One epoch.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Epoch(Mutex<Option<loader::Epoch>>);
+
+#[pymethods]
+impl Epoch {
+    /// The next batch as (name, value) pairs; None at the end. Ctrl-C ends the wait.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        loop {
+            let waited = py.detach(|| {
+                let mut epoch = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                match &mut *epoch {
+                    Some(epoch) => epoch.next_within(BREATH),
+                    None => Ok(Waited::End),
+                }
+            });
+            match waited.map_err(raise)? {
+                Waited::Batch(batch) => return columns(py, *batch).map(Some),
+                Waited::End => return Ok(None),
+                Waited::NotYet => py.check_signals()?,
+            }
+        }
+    }
+
+    /// Ends its threads.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| {
+            let epoch = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+            drop(epoch);
+        });
+    }
+}
+
+fn columns(py: Python<'_>, batch: Batch) -> PyResult<Bound<'_, PyList>> {
+    let columns = PyList::empty(py);
+    for (name, column) in batch.columns {
+        let name = PyString::new(py, &name);
+        let value = match column {
+            Column::Array { dtype, shape, memory } => {
+                Bound::new(py, Tensor::new(dtype, shape, memory))?.into_any()
+            }
+            Column::Bytes(list) => {
+                PyList::new(py, list.iter().map(|bytes| PyBytes::new(py, bytes)))?.into_any()
+            }
+            Column::Text(list) => PyList::new(py, list.iter().map(|text| &**text))?.into_any(),
+        };
+        columns.append((name, value))?;
+    }
+    Ok(columns)
+}

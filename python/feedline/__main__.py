@@ -1,0 +1,18 @@
+"""The command line: `feedline` or `python -m feedline`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from feedline import _native
+
+
+def main() -> int:
+    # The native part holds the thread while it works: Ctrl-C must end it as it ends any program.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return _native.run(["feedline", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

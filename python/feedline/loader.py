@@ -1,0 +1,111 @@
+"""A loader gives its batches epoch by epoch, as dicts of NumPy arrays on the memory they were made in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+import numpy as np
+
+from feedline import _native
+from feedline.report import Report
+
+if TYPE_CHECKING:
+    from feedline.torch import Batches
+
+__all__ = ["Epoch", "Loader"]
+
+Batch = TypeVar("Batch")
+Columns = list[tuple[str, "_native.Tensor | list[bytes] | list[str]"]]
+
+
+def _numpy(columns: Columns) -> dict[str, Any]:
+    return {name: value if isinstance(value, list) else np.from_dlpack(value) for name, value in columns}
+
+
+class Loader:
+    """Iterating over it starts the next epoch. Made by `Pipeline.loader()`.
+
+    A loader has one epoch at a time: starting another ends the one before. `close()`, the end of a `with`
+    block or garbage collection end its threads; arrays that are still in use stay valid.
+    """
+
+    def __init__(self, native: _native.Loader, words: str, classes: list[str]) -> None:
+        self._native = native
+        self._words = words
+        self.classes = classes
+
+    def __iter__(self) -> Epoch[dict[str, Any]]:
+        return self._epoch(_numpy)
+
+    def _epoch(self, make: Callable[[Columns], Batch]) -> Epoch[Batch]:
+        return Epoch(self, self._native.epoch(), make)
+
+    def __len__(self) -> int:
+        """Batches of an epoch without faults."""
+        return len(self._native)
+
+    def torch(self) -> Batches:
+        """The same batches as torch tensors, on the same memory."""
+        from feedline.torch import Batches
+
+        return Batches(self)
+
+    def report(self) -> Report:
+        """What has happened so far: delivered, skipped, waited, busiest stage."""
+        return Report._parse(self._native.report_json(), self._native.report_text())
+
+    def checkpoint(self) -> str:
+        """Where this run stands, after the last batch that was taken: a short text."""
+        return self._native.checkpoint()
+
+    def resume(self, checkpoint: str) -> None:
+        """Makes the next epoch go on after a checkpoint, with the very batches that would have come."""
+        self._native.resume(checkpoint)
+
+    @property
+    def decided(self) -> dict[str, int]:
+        """What was decided from settings and machine: threads, readers, files, prefetch, memory."""
+        return self._native.decided
+
+    def close(self) -> None:
+        """Ends the running epoch and all threads. The loader cannot be used again."""
+        self._native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<feedline.Loader of {len(self)} batches: {self._words}>"
+
+
+class Epoch(Generic[Batch]):
+    """The batches of one epoch."""
+
+    def __init__(
+        self, loader: Loader, native: _native.Epoch, make: Callable[[Columns], Batch]
+    ) -> None:
+        # Keeps the loader alive: it owns the threads.
+        self._loader = loader
+        self._native = native
+        self._make = make
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        columns = self._native.next()
+        if columns is None:
+            self._native.close()
+            raise StopIteration
+        return self._make(columns)
+
+    def close(self) -> None:
+        """Ends its threads."""
+        self._native.close()

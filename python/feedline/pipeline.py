@@ -1,0 +1,316 @@
+"""What is wanted, written down step by step and checked at every step.
+
+A pipeline is plain settings for the stages of the path of a sample; nothing runs before `loader()`.
+"""
+
+from __future__ import annotations
+
+import glob as _glob
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from feedline import _native
+from feedline.errors import BadSetting, BadSource
+from feedline.loader import Loader
+
+__all__ = ["FaultPolicy", "Pipeline", "arrays", "files", "images"]
+
+Size = int | Sequence[int]
+Numbers = float | Sequence[float]
+Auto = Literal["auto"]
+
+
+@dataclass(frozen=True)
+class FaultPolicy:
+    """What to do about samples that cannot be made.
+
+    Args:
+        then: "raise" ends the run with an error that names the sample. "skip" leaves it out: those that
+            follow move up, so batches stay full. "replace" puts another sample of the source in its place.
+        limit: how many faults of one epoch are borne: a count (a whole number) or a share of its samples
+            (a float below 1.0). Without a limit, any number.
+    """
+
+    then: Literal["raise", "skip", "replace"] = "raise"
+    limit: int | float | None = None
+
+    def __post_init__(self) -> None:
+        if self.then not in ("raise", "skip", "replace"):
+            raise BadSetting(f'FaultPolicy: then must be "raise", "skip" or "replace", got {self.then!r}')
+        limit = self.limit
+        is_count = isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0
+        is_share = isinstance(limit, float) and 0.0 <= limit < 1.0
+        if limit is not None and not is_count and not is_share:
+            raise BadSetting(
+                f"FaultPolicy: limit must be a count such as 10 or a share such as 0.01, got {limit!r}"
+            )
+
+
+class Pipeline:
+    """A source and what is to be done with its samples. Every method returns a new pipeline.
+
+    The order is: source, shuffle, shard, decode, resize and crops, to_float or cast, batch, loader.
+    """
+
+    __slots__ = ("_calls", "_origin", "_source")
+
+    def __init__(
+        self, source: _native.Source, origin: str, calls: tuple[dict[str, Any], ...] = ()
+    ) -> None:
+        self._source = source
+        self._origin = origin
+        self._calls = calls
+
+    def _with(self, call: str, **arguments: Any) -> Pipeline:
+        given = {name: _plain(value) for name, value in arguments.items() if value is not None}
+        calls = (*self._calls, {"call": call, **given})
+        _native.check(self._source, _words(calls))
+        return Pipeline(self._source, self._origin, calls)
+
+    # ---- plan ----
+
+    def shuffle(self, seed: int = 0) -> Pipeline:
+        """Puts the samples into another order each epoch, decided by the seed alone."""
+        return self._with("shuffle", seed=seed)
+
+    def shard(
+        self,
+        rank: int | Auto = "auto",
+        world: int | None = None,
+        remainder: Literal["pad", "drop", "uneven"] = "pad",
+    ) -> Pipeline:
+        """Takes this rank's part of every epoch.
+
+        Args:
+            rank: which part, from 0; "auto" reads RANK and WORLD_SIZE as torchrun sets them.
+            world: how many parts there are.
+            remainder: what to do when samples cannot be divided evenly. "pad" gives some samples twice,
+                "drop" leaves the last out, "uneven" gives some ranks one more.
+        """
+        if rank == "auto":
+            if world is not None:
+                raise BadSetting(f'shard: world={world} needs a rank, or leave both to "auto"')
+            values = [os.environ.get(name, default) for name, default in [("RANK", "0"), ("WORLD_SIZE", "1")]]
+            if not all(value.isdecimal() for value in values):
+                raise BadSetting(f"shard: RANK and WORLD_SIZE must be whole numbers, got {values}")
+            rank, world = (int(value) for value in values)
+        elif world is None:
+            raise BadSetting(f"shard: rank={rank} needs world, the number of ranks")
+        return self._with("shard", rank=rank, world=world, remainder=remainder)
+
+    # ---- worker ----
+
+    def decode(
+        self,
+        mode: Literal["rgb", "gray"] = "rgb",
+        *,
+        orient: bool = False,
+        max_pixels: int | None = None,
+        scaled: bool = False,
+    ) -> Pipeline:
+        """Decodes JPEG, PNG and WebP, told by content; the pixels are Pillow's.
+
+        Args:
+            mode: the channels to make, whatever the file has.
+            orient: turn the picture as its EXIF data says.
+            max_pixels: refuse larger pictures before anything is allocated.
+            scaled: let the JPEG decoder do a part of a following resize, by 2, 4 or 8. Much faster for
+                pictures several times larger than what is wanted; the pixels are similar, not identical.
+        """
+        return self._with("decode", mode=mode, orient=orient, max_pixels=max_pixels, scaled=scaled)
+
+    def resize(self, size: Size, filter: Literal["bilinear", "bicubic"] = "bilinear") -> Pipeline:
+        """Resizes with antialias, bit for bit as torchvision does.
+
+        Args:
+            size: the length of the shorter side, or (height, width).
+            filter: how neighbours are weighed.
+        """
+        return self._with("resize", size=size, filter=filter)
+
+    def center_crop(self, size: Size) -> Pipeline:
+        """Takes the middle; what is missing is black."""
+        return self._with("center_crop", size=size)
+
+    def random_crop(self, size: Size, padding: int = 0) -> Pipeline:
+        """Takes a part anywhere, after putting `padding` black pixels on each side."""
+        return self._with("random_crop", size=size, padding=padding)
+
+    def random_resized_crop(
+        self,
+        size: Size,
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        filter: Literal["bilinear", "bicubic"] = "bilinear",
+    ) -> Pipeline:
+        """Takes a part of random area and proportion and resizes it."""
+        return self._with("random_resized_crop", size=size, scale=scale, ratio=ratio, filter=filter)
+
+    def flip(self, p: float = 0.5) -> Pipeline:
+        """Turns left into right with probability `p`."""
+        return self._with("flip", p=p)
+
+    def to_float(
+        self,
+        mean: Numbers | None = None,
+        std: Numbers | None = None,
+        layout: Literal["CHW", "HWC"] = "CHW",
+    ) -> Pipeline:
+        """Makes float32 from 0 to 1, less the mean and divided by std, as torchvision's ToTensor and Normalize."""
+        return self._with("to_float", mean=mean, std=std, layout=layout)
+
+    def cast(self, dtype: str, layout: Literal["CHW", "HWC"] = "HWC") -> Pipeline:
+        """Writes the values from 0 to 255 as numbers of another type, or in another layout."""
+        return self._with("cast", dtype=_dtype_name(dtype), layout=layout)
+
+    # ---- collate, deliver ----
+
+    def batch(
+        self, size: int, *, drop_last: bool = False, pad: bool = False, index: bool = False
+    ) -> Pipeline:
+        """Puts samples together.
+
+        Args:
+            size: how many.
+            drop_last: leave out a last, short batch.
+            pad: make arrays of different shapes equal with zeros; the shapes come as "image_shape".
+            index: add "index", which says which samples of the source these are.
+        """
+        return self._with("batch", size=size, drop_last=drop_last, pad=pad, index=index)
+
+    def loader(
+        self,
+        *,
+        threads: int | Auto = "auto",
+        readers: int | Auto = "auto",
+        memory: int | str = "auto",
+        prefetch: int | str = "auto",
+        files: int | Auto = "auto",
+        seed: int | None = None,
+        faults: FaultPolicy | None = None,
+    ) -> Loader:
+        """Makes the loader. What is "auto" is decided from this machine's limits.
+
+        Args:
+            threads: threads that decode and transform.
+            readers: threads that read files.
+            memory: bytes that may be used, as a number or as in "512MiB".
+            prefetch: the part of it for batches, those in the consumer's hands among them.
+            files: descriptors that may be open at once.
+            seed: of random crops and flips; that of the shuffle where there is none.
+            faults: what to do about samples that cannot be made; by default the first one is raised.
+        """
+        if faults is not None and not isinstance(faults, FaultPolicy):
+            raise BadSetting(f"loader: faults must be a FaultPolicy, got {faults!r}")
+        policy = faults or FaultPolicy()
+        made = self._with(
+            "loader",
+            threads=threads,
+            readers=readers,
+            memory=memory,
+            prefetch=prefetch,
+            files=files,
+            seed=seed,
+            then=policy.then,
+            limit=policy.limit,
+        )
+        return Loader(_native.Loader(made._source, _words(made._calls)), repr(made), self.classes)
+
+    # ---- looking at it ----
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the labels, where they have names."""
+        return self._source.classes
+
+    @property
+    def settings(self) -> list[dict[str, Any]]:
+        """The calls so far, as plain data."""
+        return [dict(call) for call in self._calls]
+
+    def __len__(self) -> int:
+        """The number of samples of the source."""
+        return len(self._source)
+
+    def __repr__(self) -> str:
+        steps = [self._origin]
+        for call in self._calls:
+            arguments = ", ".join(f"{name}={value!r}" for name, value in call.items() if name != "call")
+            steps.append(f"{call['call']}({arguments})")
+        return ".".join(steps)
+
+
+def images(folder: str | os.PathLike[str]) -> Pipeline:
+    """A folder with a sub-folder for each class, in the order of torchvision's ImageFolder.
+
+    Batches have "image" (after decode) or "bytes", and "label".
+    """
+    return Pipeline(_native.Source.images(_path(folder, "images")), f"images({os.fspath(folder)!r})")
+
+
+def files(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], labels: Sequence[int] | None = None
+) -> Pipeline:
+    """Files by list, in its order, or by a pattern such as "data/**/*.jpg", sorted.
+
+    Batches have "image" (after decode) or "bytes", and "label" if there are labels.
+    """
+    numbers = None if labels is None else [int(label) for label in labels]
+    if isinstance(paths, (str, os.PathLike)):
+        pattern = os.fspath(paths)
+        if not _glob.has_magic(pattern):
+            return Pipeline(_native.Source.files([pattern], numbers), f"files({pattern!r})")
+        return Pipeline(_native.Source.glob(pattern, numbers), f"files({pattern!r})")
+    listed = [_path(path, "files") for path in paths]
+    return Pipeline(_native.Source.files(listed, numbers), f"files([... {len(listed)} paths])")
+
+
+def arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Pipeline:
+    """Arrays in memory, read where they lie; each sample is a row of every array.
+
+    An array named "image", of uint8 with shape (samples, height, width, 1 or 3), can be cropped, flipped,
+    resized and made float like a decoded picture.
+    """
+    if not isinstance(arrays, Mapping):
+        raise BadSource(f"arrays: give a dict of arrays, got {type(arrays).__name__}")
+    shapes = {name: f"{np.asarray(array).dtype}{list(np.shape(array))}" for name, array in arrays.items()}
+    origin = f"arrays({', '.join(f'{name}: {shape}' for name, shape in shapes.items())})"
+    return Pipeline(_native.Source.arrays(dict(arrays)), origin)
+
+
+def _path(path: str | os.PathLike[str], call: str) -> str:
+    if not isinstance(path, (str, os.PathLike)):
+        raise BadSource(f"{call}: a path must be text, got {path!r}")
+    return os.fspath(path)
+
+
+def _dtype_name(dtype: Any) -> Any:
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        return dtype
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of NumPy and tuples, as JSON knows them."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value
+
+
+def _words(calls: Sequence[dict[str, Any]]) -> str:
+    try:
+        return json.dumps(calls, allow_nan=False)
+    except (TypeError, ValueError):
+        last = calls[-1]
+        shown = ", ".join(f"{name}={value!r}" for name, value in last.items() if name != "call")
+        raise BadSetting(f"{last['call']}: these are not plain numbers and words: {shown}") from None
