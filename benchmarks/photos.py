@@ -1,6 +1,6 @@
 """Makes a folder of JPEGs that weigh and look like photographs, from a seed.
 
-    python benchmarks/photos.py FOLDER --count 3000 --size 500x375
+python benchmarks/photos.py FOLDER --count 3000 --size 500x375
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def photo(seed: int, width: int, height: int) -> Image.Image:
     image = Image.fromarray((pixels + 120).clip(0, 255).astype(np.uint8))
     draw = ImageDraw.Draw(image, "RGBA")
     for _ in range(12):
-        left, top = random.integers(0, width), random.integers(0, height)
-        right, bottom = left + random.integers(5, width // 3), top + random.integers(5, height // 3)
+        left, top = int(random.integers(0, width)), int(random.integers(0, height))
+        right = left + int(random.integers(5, width // 3))
+        bottom = top + int(random.integers(5, height // 3))
         colour = (*(int(part) for part in random.integers(0, 256, 3)), 110)
         (draw.ellipse if random.random() < 0.5 else draw.rectangle)((left, top, right, bottom), fill=colour)
     grain = random.normal(scale=5.0, size=(height, width, 1))
@@ -51,7 +52,9 @@ def make(folder: Path, count: int, width: int, height: int, seed: int = 0) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=3000)
     parser.add_argument("--size", default="500x375", help="width x height")

@@ -143,6 +143,9 @@ impl Loader {
             let resumed = shared.resumed.swap(false, Ordering::SeqCst);
             if !progress.number.is_multiple_of(length.max(1)) && !resumed {
                 progress.number = progress.number.next_multiple_of(length);
+            }
+            if progress.number.is_multiple_of(length.max(1)) {
+                // Faults are counted by the epoch.
                 progress.faults = 0;
             }
             *progress
@@ -169,7 +172,9 @@ impl Loader {
     /// What has happened so far.
     pub fn report(&self) -> Report {
         let mut report = self.shared.report.lock().clone();
-        if let Some(running) = &*self.current.lock() {
+        if let Some(running) = &*self.current.lock()
+            && !*running.ended.lock()
+        {
             running.measure(&mut report);
         }
         report
@@ -286,8 +291,8 @@ struct Running {
     run: Arc<Run>,
     crew: Crew,
     started: Instant,
-    /// Seconds until the end, once there is one.
-    ended: Mutex<Option<Duration>>,
+    /// Whether its end is written down.
+    ended: Mutex<bool>,
     home: Home,
 }
 
@@ -295,12 +300,13 @@ impl Running {
     fn start(shared: Arc<Shared>, start: Progress) -> Result<Running> {
         let crew = Crew::default();
         let run = Run::start(shared, start.number, start.faults, &crew)?;
-        let (started, ended) = (clock::now(), Mutex::new(None));
+        let (started, ended) = (clock::now(), Mutex::new(false));
         Ok(Running { run, crew, started, ended, home: Home::here() })
     }
 
+    /// Adds how long it took, and how busy its stages were.
     fn measure(&self, report: &mut Report) {
-        let elapsed = self.ended.lock().unwrap_or_else(|| self.started.elapsed());
+        let elapsed = self.started.elapsed();
         report.elapsed += elapsed;
         let shared = &self.run.shared;
         report.busy = self.run.meters.shares(elapsed, shared.readers, shared.threads);
@@ -319,9 +325,9 @@ impl Running {
     /// Writes down how the epoch ended, once.
     fn settle(&self, event: Event) {
         let mut ended = self.ended.lock();
-        if ended.is_none() {
-            let elapsed = self.started.elapsed();
-            *ended = Some(elapsed);
+        if !*ended {
+            *ended = true;
+            self.measure(&mut self.run.shared.report.lock());
             self.run.shared.event(&event);
         }
     }
@@ -372,7 +378,7 @@ impl Epoch {
 
     fn end(&self) {
         let run = &self.running.run;
-        if self.running.ended.lock().is_none() {
+        if !*self.running.ended.lock() {
             let dropped = run.finish();
             self.running.settle(Event::EpochEnded { dropped });
             run.close();

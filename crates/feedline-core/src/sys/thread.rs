@@ -3,6 +3,7 @@
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::clock;
@@ -11,21 +12,22 @@ use super::clock;
 #[derive(Clone, Default)]
 pub struct Crew {
     alive: Arc<(Mutex<usize>, Condvar)>,
+    handles: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
 impl Crew {
     /// Starts a thread of that name. The system may refuse (EAGAIN): that is an answer for the caller.
     pub fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let crew = self.clone();
         // Before the start: a thread that ends at once must already be counted.
-        *crew.alive.0.lock() += 1;
-        let leave = Leave(crew);
+        *self.alive.0.lock() += 1;
+        let leave = Leave(Arc::clone(&self.alive));
         #[expect(clippy::disallowed_methods, reason = "this is the home of threads")]
         let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let _leave = leave;
             work();
         });
-        started.map(drop)
+        self.handles.lock().push(started?);
+        Ok(())
     }
 
     /// How many are at work.
@@ -40,19 +42,24 @@ impl Crew {
         let (alive, changed) = &*self.alive;
         let mut alive = alive.lock();
         while *alive > 0 {
-            if changed.wait_until(&mut alive, deadline).timed_out() {
-                return *alive == 0;
+            if changed.wait_until(&mut alive, deadline).timed_out() && *alive > 0 {
+                return false;
             }
+        }
+        drop(alive);
+        // Their work is done: this only waits until the system has put them away too.
+        for handle in self.handles.lock().drain(..) {
+            let _ = handle.join();
         }
         true
     }
 }
 
-struct Leave(Crew);
+struct Leave(Arc<(Mutex<usize>, Condvar)>);
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        let (alive, changed) = &*self.0.alive;
+        let (alive, changed) = &*self.0;
         *alive.lock() -= 1;
         changed.notify_all();
     }

@@ -1,4 +1,6 @@
-//! For tests, of Feedline and of those who extend it: contracts, and data made from a seed.
+//! For tests, of Feedline and of those who extend it: contracts, data made from a seed, the entries
+//! that fuzzers call.
 
 pub mod contracts;
+pub mod fuzz;
 pub mod photos;

@@ -1,0 +1,82 @@
+# Feedline. `make` explains the targets; each does all of its own set-up.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+SETUP := .setup
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
+# Which JPEG decoder can be built here, found out by tools/system-tools.
+JPEG = $(shell cat $(SETUP)/jpeg)
+FEATURES = --no-default-features --features $(JPEG)
+# Some machines have cargo-nextest, all have cargo test.
+RUST_TEST = $(shell cargo nextest --version >/dev/null 2>&1 && echo "cargo nextest run --no-fail-fast" || echo "cargo test")
+
+.PHONY: help demo test check fix bench fuzz
+.DEFAULT_GOAL := help
+
+help: ## explain the targets (the default)
+	@echo "Feedline: the data loader that does not die. The targets, each of which sets up what it needs:"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "The first build takes a few minutes; make test also installs torch to compare with."
+
+demo: $(SETUP)/native ## load a small data set with bad files in it and print the report
+	@feedline demo
+
+test: $(SETUP)/native $(SETUP)/test ## run all tests: Rust, Python against torch and Pillow, the fuzz corpus
+	$(RUST_TEST) -p feedline-core -p feedline-cli $(FEATURES)
+	cargo test -q -p feedline-core $(FEATURES) --doc
+	$(PYTHON) -m pytest -q
+
+check: $(SETUP)/native $(SETUP)/test ## formats, lints, types, stubs, without changing a file
+	cargo fmt --all --check
+	cargo clippy -q --workspace --all-targets $(FEATURES) -- -D warnings
+	ruff check
+	ruff format --check
+	mypy
+	$(PYTHON) -m mypy.stubtest feedline._native
+
+fix: $(SETUP)/test ## format, and mend what the linters can mend
+	cargo fmt --all
+	ruff check --fix
+	ruff format
+
+bench: $(SETUP)/native $(SETUP)/bench ## measure against torch, tf.data and DALI, side by side (about an hour)
+	cargo build -q --release -p feedline-core --features testing,$(JPEG) --no-default-features --example bare
+	$(PYTHON) benchmarks/images.py
+
+fuzz: $(SETUP)/jpeg ## fuzz the decoders and the settings on from the corpus, 60 s each (FUZZ_SECONDS=...)
+	tools/fuzz $${FUZZ_SECONDS:-60}
+
+# ---- what the targets need ----
+
+$(SETUP)/jpeg: tools/system-tools
+	@mkdir -p $(SETUP)
+	@tools/system-tools $@
+
+$(SETUP)/venv:
+	@mkdir -p $(SETUP)
+	python3 -m venv $(VENV)
+	@touch $@
+
+$(SETUP)/demo: requirements/demo.txt | $(SETUP)/venv
+	$(PYTHON) -m pip install -q -r $<
+	@touch $@
+
+$(SETUP)/test: requirements/test.txt | $(SETUP)/venv
+	@echo "installing torch and the test tools (some minutes the first time)"
+	$(PYTHON) -m pip install -q -r $<
+	@touch $@
+
+$(SETUP)/bench: requirements/bench.txt $(SETUP)/test
+	@echo "installing tensorflow and DALI"
+	$(PYTHON) -m pip install -q -r $<
+	@touch $@
+
+$(SETUP)/native: $(RUST_SOURCES) $(SETUP)/jpeg $(SETUP)/demo
+	@echo "building the native part"
+	maturin develop -q --release $(FEATURES)
+	@touch $@

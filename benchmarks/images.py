@@ -1,0 +1,239 @@
+"""Measures how fast, and with how much CPU time, loaders turn folders of JPEGs into batches.
+
+    python benchmarks/images.py                                 everything, for the record
+    python benchmarks/images.py --quick                         does everything run? the numbers mean little
+    python benchmarks/images.py --size small --workload center  one table
+    python benchmarks/images.py --only feedline,dali --repeat 9
+
+Workloads, batches of 64, uint8 for everybody:
+
+    center  resize the shorter side to 256 (bilinear, antialias), take the middle 224x224
+    random  a random part resized to 224x224, flipped at random
+
+Sizes: small is 3000 JPEGs of 500x375, large 240 of 2000x1500. They are in .bench, made when missing, and read
+once before each measurement, so that the disk has no part in it.
+
+Each measurement has a process of its own. Repetition 1 of all contestants comes before repetition 2 of any,
+each repetition begins with another contestant, and the table has medians with min..max. Imports, the start of
+workers and a warm-up of 4 batches are not measured. CPU time is that of all threads and worker processes.
+"others" is how many cores the rest of this machine took meanwhile: where it is not near 0, the rates are not
+to be trusted, and the CPU times are too high.
+
+Tables go to stdout, progress to stderr, and results to benchmarks/results (with --quick to .bench/results).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+import photos
+import report
+from peers import BATCH, CONTESTANTS, SIDE, Contestant, Workload, run_bare
+from report import Measured, Table
+
+ROOT = Path(__file__).parent.parent
+WORKLOADS: tuple[Workload, ...] = get_args(Workload)
+# Width, height, images, images with --quick, epochs of a measurement.
+SIZES = {"small": (500, 375, 3000, 320, 2), "large": (2000, 1500, 240, 128, 2)}
+WARM_UP_BATCHES = 4
+LONGEST_SECONDS = 1800
+
+
+# ---- one measurement, in a process of its own ----
+
+
+def measure(contestant: Contestant, workload: Workload, folder: Path, epochs: int, threads: int) -> Measured:
+    for path in folder.rglob("*.jpg"):
+        path.read_bytes()
+    busy = machine_seconds()
+    if contestant.open is None:
+        runs = [run_bare(str(folder), workload, threads) for _ in range(epochs)]
+        images = int(sum(run["images"] for run in runs))
+        seconds, cpu = (sum(run[name] for run in runs) for name in ("seconds", "cpu_seconds"))
+        return Measured(images, seconds, cpu, max(0.0, machine_seconds() - busy - cpu))
+    epoch = contestant.open(str(folder), workload, threads)
+    for batch in epoch(WARM_UP_BATCHES):
+        check(batch)
+    images = 0
+    busy, cpu, start = machine_seconds(), cpu_seconds(), time.perf_counter()
+    for _ in range(epochs):
+        for batch in epoch(None):
+            images += len(batch)
+    seconds, cpu, busy = time.perf_counter() - start, cpu_seconds() - cpu, machine_seconds() - busy
+    return Measured(images, seconds, cpu, max(0.0, busy - cpu))
+
+
+def check(batch: Any) -> None:
+    shape, dtype = tuple(batch.shape), str(batch.dtype)
+    if shape[1:] not in ((SIDE, SIDE, 3), (3, SIDE, SIDE)) or shape[0] > BATCH or "uint8" not in dtype:
+        raise SystemExit(f"a batch must be uint8 of {BATCH} images of {SIDE}x{SIDE}, got {dtype} of {shape}")
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process, its threads and its descendants so far.
+
+    The kernel adds the time of a child to its parent's only when it has been waited for. Workers that live
+    are therefore looked up in /proc; one that ends in between moves from there to RUSAGE_CHILDREN.
+    """
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    alive = sum(descendant_ticks(os.getpid(), dict(processes())))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + alive / os.sysconf("SC_CLK_TCK")
+
+
+def processes() -> Iterator[tuple[int, tuple[int, int]]]:
+    """Each process with its parent and its CPU time in ticks, that of its ended children included."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # It has ended since the folder was listed.
+                continue
+            yield int(entry.name), (int(fields[1]), sum(int(field) for field in fields[11:15]))
+
+
+def descendant_ticks(of: int, table: dict[int, tuple[int, int]]) -> Iterator[int]:
+    for pid, (parent, ticks) in table.items():
+        if parent == of:
+            yield ticks
+            yield from descendant_ticks(pid, table)
+
+
+def machine_seconds() -> float:
+    """CPU time of everything on this machine, and what its host took away, so far."""
+    with Path("/proc/stat").open() as stat:
+        user, nice, system, _idle, _wait, irq, softirq, steal = map(int, stat.readline().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+# ---- all measurements, in turns ----
+
+
+def measure_apart(name: str, workload: Workload, folder: Path, epochs: int, threads: int) -> Measured:
+    """Runs this file again for one measurement."""
+    command = [sys.executable, __file__, "--one", name, "--workload", workload, "--folder", str(folder)]
+    command += ["--epochs", str(epochs), "--threads", str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_SECONDS)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or not lines:
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        raise RuntimeError(f"exit code {done.returncode}: {last}")
+    return Measured(**json.loads(lines[-1]))
+
+
+def measure_all(
+    names: list[str], size: str, workload: Workload, folder: Path, arguments: argparse.Namespace
+) -> Table:
+    width, height, *_, epochs = SIZES[size]
+    epochs = arguments.epochs or (1 if arguments.quick else epochs)
+    table = Table(size, workload, f"{width}x{height}", epochs, {name: [] for name in names})
+    for repetition in range(arguments.repeat):
+        turn = repetition % len(names)
+        for name in names[turn:] + names[:turn]:
+            if name not in table.measured:
+                continue
+            where = f"{size} {workload} {repetition + 1}/{arguments.repeat} {name}"
+            try:
+                measured = measure_apart(name, workload, folder, epochs, arguments.threads)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                del table.measured[name]
+                say(f"{where}: left out, {error}")
+                continue
+            table.measured[name].append(measured)
+            say(
+                f"{where}: {measured.rate:.0f} images/s, CPU {measured.cpu_micros:.0f} µs/image,"
+                f" others {measured.others_share:.0%} of a core"
+            )
+    return table
+
+
+def prepare(size: str, quick: bool) -> Path:
+    width, height, count, quick_count, _epochs = SIZES[size]
+    folder = ROOT / ".bench" / (f"quick-{size}" if quick else size)
+    say(f"photos of {width}x{height} in {folder}")
+    photos.make(folder, quick_count if quick else count, width, height)
+    return folder
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+# ---- command line ----
+
+
+def read_arguments() -> argparse.Namespace:
+    listed = "\n".join(f"    {name:<10}{one.about}" for name, one in CONTESTANTS.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=f"contestants (one whose packages are not installed is left out with a note):\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="few images, one epoch, one repetition")
+    parser.add_argument("--repeat", type=int, metavar="N", help="repetitions (5; with --quick 1)")
+    parser.add_argument("--workload", choices=[*WORKLOADS, "all"], default="all")
+    parser.add_argument("--size", choices=[*SIZES, "all"], default="all")
+    parser.add_argument("--only", metavar="NAMES", help="contestants, with commas between them")
+    parser.add_argument("--threads", type=int, default=2, help="threads or workers of each contestant (2)")
+    parser.add_argument("--epochs", type=int, metavar="N", help="epochs of a measurement (2; with --quick 1)")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="where to write results")
+    parser.add_argument(
+        "--one", metavar="NAME", choices=CONTESTANTS, help="one measurement here, as a line of JSON"
+    )
+    parser.add_argument("--folder", type=Path, help="the images of --one")
+    arguments = parser.parse_args()
+    arguments.repeat = arguments.repeat or (1 if arguments.quick else 5)
+    wanted = arguments.only.split(",") if arguments.only else list(CONTESTANTS)
+    unknown = [name for name in wanted if name not in CONTESTANTS]
+    if unknown:
+        parser.error(f"--only: no contestant {', '.join(unknown)}; there are {', '.join(CONTESTANTS)}")
+    arguments.only = wanted
+    if arguments.one and (arguments.folder is None or arguments.workload == "all"):
+        parser.error("--one needs --folder and --workload center or random")
+    return arguments
+
+
+def main() -> None:
+    arguments = read_arguments()
+    if arguments.one:
+        contestant = CONTESTANTS[arguments.one]
+        epochs = arguments.epochs or 1
+        measured = measure(contestant, arguments.workload, arguments.folder, epochs, arguments.threads)
+        print(json.dumps(asdict(measured)), flush=True)
+        return
+
+    names = []
+    for name in arguments.only:
+        missing = CONTESTANTS[name].missing()
+        if missing:
+            say(f"{name}: left out, {missing}")
+        else:
+            names.append(name)
+    if not names:
+        raise SystemExit("no contestant can run here")
+
+    machine = report.machine()
+    tables = []
+    for size in SIZES if arguments.size == "all" else [arguments.size]:
+        folder = prepare(size, arguments.quick)
+        for workload in WORKLOADS if arguments.workload == "all" else [arguments.workload]:
+            tables.append(measure_all(names, size, workload, folder, arguments))
+            print("\n".join(report.lines(tables[-1])), end="\n\n", flush=True)
+    results = arguments.results or (
+        ROOT / ".bench" / "results" if arguments.quick else ROOT / "benchmarks" / "results"
+    )
+    for path in report.write(results, tables, machine):
+        say(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

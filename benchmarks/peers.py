@@ -1,0 +1,242 @@
+"""The contestants of the image benchmark: the same work, asked for in the way of each loader.
+
+All read the same folder, decode with the accurate DCT and smooth chroma, resize with antialias and give uint8
+batches with their labels. None may do less than the others, and none may keep decoded pictures.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+BATCH = 64
+SHORTER, SIDE = 256, 224
+AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+BARE = Path(__file__).parent.parent / "target" / "release" / "examples" / "bare"
+
+Workload = Literal["center", "random"]
+# Gives the images of one epoch batch by batch, or of its first batches only. After the last one no work of
+# that epoch is left in progress, so what is measured next pays for itself alone.
+Epoch = Callable[[int | None], Iterator[Any]]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A loader, how to open it and the modules that it needs."""
+
+    name: str
+    about: str
+    needs: tuple[str, ...]
+    open: Callable[[str, Workload, int], Epoch] | None
+
+    def missing(self) -> str | None:
+        """Why this contestant cannot run here."""
+        if self.open is None:
+            how = "cargo build --release -p feedline-core --features testing --example bare"
+            return None if BARE.exists() else f"{BARE} is missing; make it with {how}"
+        absent = [module for module in self.needs if not _is_installed(module)]
+        return f"not installed: {', '.join(absent)}" if absent else None
+
+
+def feedline(folder: str, workload: Workload, threads: int) -> Epoch:
+    import feedline as fl
+
+    source = fl.images(folder)
+    pipeline = {
+        "center": lambda: source.decode().resize(SHORTER).center_crop(SIDE),
+        "random": lambda: source.shuffle(1).decode().random_resized_crop(SIDE).flip(),
+    }[workload]()
+    loader = pipeline.batch(BATCH).loader(threads=threads)
+
+    def epoch(batches: int | None) -> Iterator[Any]:
+        running = iter(loader)
+        for batch in itertools.islice(running, batches):
+            yield batch["image"]
+        running.close()
+
+    return epoch
+
+
+def torch_pil(folder: str, workload: Workload, threads: int) -> Epoch:
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    transform = v2.Compose([*_torchvision_steps(workload), v2.PILToTensor()])
+    return _torch_epochs(ImageFolder(folder, transform), workload, threads)
+
+
+def torch_io(folder: str, workload: Workload, threads: int) -> Epoch:
+    from torchvision.datasets import ImageFolder
+    from torchvision.io import ImageReadMode, decode_jpeg, read_file
+    from torchvision.transforms import v2
+
+    def load(path: str) -> Any:
+        return decode_jpeg(read_file(path), mode=ImageReadMode.RGB)
+
+    transform = v2.Compose(_torchvision_steps(workload))
+    return _torch_epochs(ImageFolder(folder, transform, loader=load), workload, threads)
+
+
+def _torchvision_steps(workload: Workload) -> list[Any]:
+    from torchvision.transforms import v2
+
+    if workload == "center":
+        return [v2.Resize(SHORTER, antialias=True), v2.CenterCrop(SIDE)]
+    return [v2.RandomResizedCrop(SIDE, AREA, RATIO, antialias=True), v2.RandomHorizontalFlip()]
+
+
+def _torch_epochs(dataset: Any, workload: Workload, threads: int) -> Epoch:
+    import torch
+    from torch.utils.data import DataLoader, Sampler
+
+    class Order(Sampler[int]):
+        """All samples, or the first ones: breaking out of an epoch would leave workers busy with the rest."""
+
+        limit: int | None = None
+
+        def __iter__(self) -> Iterator[int]:
+            count = len(dataset)
+            order = torch.randperm(count).tolist() if workload == "random" else list(range(count))
+            return iter(order[: self.limit])
+
+        def __len__(self) -> int:
+            return min(len(dataset), len(dataset) if self.limit is None else self.limit)
+
+    order = Order()
+    # Workers that stay: their start is over after the warm-up, and their CPU time can be read at any moment.
+    loader = DataLoader(
+        dataset, batch_size=BATCH, sampler=order, num_workers=threads, persistent_workers=True
+    )
+
+    def epoch(batches: int | None) -> Iterator[Any]:
+        order.limit = None if batches is None else batches * BATCH
+        for images, _labels in loader:
+            yield images
+
+    return epoch
+
+
+def tf_data(folder: str, workload: Workload, threads: int) -> Epoch:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    # Without a name TensorFlow takes the fast, less accurate DCT.
+    accurate = {"channels": 3, "dct_method": "INTEGER_ACCURATE"}
+
+    def center(path: Any, label: Any) -> tuple[Any, Any]:
+        image = tf.io.decode_jpeg(tf.io.read_file(path), **accurate)
+        height, width = tf.shape(image)[0], tf.shape(image)[1]
+        shorter = tf.minimum(height, width)
+        size = tf.stack([SHORTER * height // shorter, SHORTER * width // shorter])
+        image = tf.image.resize(image, size, "bilinear", antialias=True)
+        top, left = (size[0] - SIDE) // 2, (size[1] - SIDE) // 2
+        image = tf.image.crop_to_bounding_box(image, top, left, SIDE, SIDE)
+        return tf.cast(image, tf.uint8), label
+
+    def random(path: Any, label: Any) -> tuple[Any, Any]:
+        content = tf.io.read_file(path)
+        begin, size, _box = tf.image.sample_distorted_bounding_box(
+            tf.io.extract_jpeg_shape(content),
+            bounding_boxes=tf.zeros([1, 0, 4]),
+            min_object_covered=0.0,
+            aspect_ratio_range=RATIO,
+            area_range=AREA,
+            max_attempts=10,
+            use_image_if_no_bounding_boxes=True,
+        )
+        window = tf.concat([begin[:2], size[:2]], 0)
+        image = tf.io.decode_and_crop_jpeg(content, window, **accurate)
+        image = tf.image.resize(image, [SIDE, SIDE], "bilinear", antialias=True)
+        return tf.image.random_flip_left_right(tf.cast(image, tf.uint8)), label
+
+    classes = sorted(entry for entry in Path(folder).iterdir() if entry.is_dir())
+    listed = [(str(path), label) for label, kind in enumerate(classes) for path in sorted(kind.iterdir())]
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+
+    def epoch(batches: int | None) -> Iterator[Any]:
+        limit = None if batches is None else batches * BATCH
+        paths, labels = zip(*listed[:limit], strict=True)
+        data = tf.data.Dataset.from_tensor_slices((list(paths), list(labels)))
+        if workload == "random":
+            data = data.shuffle(len(paths))
+        data = data.map(center if workload == "center" else random, num_parallel_calls=threads)
+        for images, _labels in data.batch(BATCH).prefetch(tf.data.AUTOTUNE).with_options(options):
+            yield images
+
+    return epoch
+
+
+def dali(folder: str, workload: Workload, threads: int) -> Epoch:
+    import numpy as np
+    from nvidia.dali import fn, types
+    from nvidia.dali.pipeline import Pipeline
+
+    pipeline = Pipeline(batch_size=BATCH, num_threads=threads, device_id=None, seed=1)
+    with pipeline:
+        content, labels = fn.readers.file(
+            file_root=folder, name="files", shuffle_after_epoch=workload == "random"
+        )
+        if workload == "center":
+            images = fn.decoders.image(content, device="cpu", output_type=types.RGB)
+            images = fn.resize(
+                images, resize_shorter=SHORTER, interp_type=types.INTERP_LINEAR, antialias=True
+            )
+            images = fn.crop(images, crop=(SIDE, SIDE))
+        else:
+            images = fn.decoders.image_random_crop(
+                content, device="cpu", output_type=types.RGB, random_area=AREA, random_aspect_ratio=RATIO
+            )
+            images = fn.resize(images, size=(SIDE, SIDE), interp_type=types.INTERP_LINEAR, antialias=True)
+            images = fn.flip(images, horizontal=fn.random.coin_flip())
+        pipeline.set_outputs(images, labels)
+    pipeline.build()
+    whole = -(-pipeline.reader_meta("files")["epoch_size"] // BATCH)
+
+    def epoch(batches: int | None) -> Iterator[Any]:
+        # The pipeline prepares the next batches across the end of an epoch; as many are ready at the start
+        # of what is measured as at its end. The last batch of an epoch is filled from the next one.
+        for _ in range(whole if batches is None else min(batches, whole)):
+            images, _labels = pipeline.run()
+            yield np.asarray(images.as_tensor())
+
+    return epoch
+
+
+def run_bare(folder: str, workload: Workload, threads: int) -> dict[str, float]:
+    """Our own decoding and resizing in a bare loop, without a loader around it. It measures itself."""
+    command = [str(BARE), folder, workload, str(threads)]
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    measured: dict[str, float] = json.loads(answer.strip().splitlines()[-1])
+    return measured
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+CONTESTANTS = {
+    contestant.name: contestant
+    for contestant in (
+        Contestant("feedline", "feedline, threads", ("feedline",), feedline),
+        Contestant(
+            "torch-pil", "torch DataLoader, worker processes, Pillow", ("torch", "torchvision"), torch_pil
+        ),
+        Contestant(
+            "torch-io", "torch DataLoader, worker processes, decode_jpeg", ("torch", "torchvision"), torch_io
+        ),
+        Contestant("tf.data", "tf.data, parallel map", ("tensorflow",), tf_data),
+        Contestant("dali", "NVIDIA DALI on the CPU", ("nvidia.dali",), dali),
+        Contestant("bare", "feedline's decode and resize in a loop, no loader", (), None),
+    )
+}

@@ -1,0 +1,78 @@
+//! The cost of the parts alone: read, decode, resize on some threads, with no loader around them.
+//! The benchmark `images` compares the loader with it.
+//!
+//! ```text
+//! cargo run --release --features testing --example bare -- FOLDER center|random THREADS
+//! ```
+
+#![allow(clippy::print_stdout, reason = "a program that prints its result")]
+
+use feedline_core::config::{Given, Settings};
+use feedline_core::error::Result;
+use feedline_core::sample::{Extent, Ticket};
+use feedline_core::source::Source;
+use feedline_core::source::folder::Folder;
+use feedline_core::sys::{clock, file};
+use feedline_core::worker::{Native, Picture, Prepared, Recipe};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, folder, workload, threads] = arguments.as_slice() else {
+        println!("usage: bare FOLDER center|random THREADS");
+        return Ok(());
+    };
+    let words = match workload.as_str() {
+        "random" => r#"[{"call": "decode"}, {"call": "random_resized_crop", "size": 224}, {"call": "flip"}]"#,
+        _ => r#"[{"call": "decode"}, {"call": "resize", "size": 256}, {"call": "center_crop", "size": 224}]"#,
+    };
+    let settings = Settings::parse(words, &Given::Files)?;
+    let recipe = Recipe {
+        picture: Picture::Encoded(settings.decoding.unwrap_or_default()),
+        steps: settings.steps,
+        output: settings.output,
+        seed: 1,
+    };
+    let source = Folder::images(Path::new(folder))?;
+    let next = AtomicU64::new(0);
+    let (before, start) = (cpu_seconds(), clock::now());
+    std::thread::scope(|scope| {
+        for _ in 0..threads.parse().unwrap_or(2) {
+            scope.spawn(|| {
+                let (mut native, mut row) = (Native::default(), vec![0; 224 * 224 * 3]);
+                let mut bytes = Vec::new();
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= source.len() {
+                        return;
+                    }
+                    let Extent::File(path) = source.extent(index) else { return };
+                    let ticket = Ticket { position: index, epoch: 0, index };
+                    let made = file::Handle::open(&path)
+                        .and_then(|handle| {
+                            bytes.resize(handle.size()? as usize, 0);
+                            handle.read_at(&mut bytes, 0)
+                        })
+                        .is_ok()
+                        && Prepared::new(&recipe, &bytes, ticket)
+                            .and_then(|prepared| native.make(&recipe, &prepared, &bytes, &mut row))
+                            .is_ok();
+                    assert!(made, "{} is a good file", path.display());
+                }
+            });
+        }
+    });
+    let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds() - before);
+    println!(
+        r#"{{"images": {}, "seconds": {seconds}, "cpu_seconds": {cpu}}}"#,
+        source.len()
+    );
+    Ok(())
+}
+
+/// User and system time of this process, as the kernel counts it.
+fn cpu_seconds() -> f64 {
+    let usage = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    usage.tv_sec as f64 + usage.tv_nsec as f64 / 1e9
+}

@@ -1,0 +1,183 @@
+//! Epochs: the same batches whatever the threads, every sample accounted for, nothing left behind.
+
+use feedline_core::error::Kind;
+use feedline_core::sample::{Batch, Dtype, Field, Loaned};
+use feedline_core::source::memory::Arrays;
+use feedline_core::sys::slab::Borrowed;
+use proptest::prelude::*;
+use std::sync::Arc;
+
+use crate::data::{content, folder_loader, indices, loader, photographs};
+
+fn words(extra: &str) -> String {
+    format!(
+        r#"[{{"call": "shuffle", "seed": 3}}, {{"call": "decode"}}, {{"call": "random_resized_crop", "size": 24}},
+           {{"call": "flip"}}, {{"call": "batch", "size": 7}}, {{"call": "loader", {extra}}}]"#
+    )
+}
+
+fn batches(loader: &feedline_core::loader::Loader) -> Vec<Batch> {
+    loader.epoch().unwrap().map(Result::unwrap).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn batches_are_the_same_for_any_threads_prefetch_and_files(
+        threads in prop_oneof![Just(1), Just(2), Just(3), Just(8)], readers in 1..6,
+        prefetch in prop_oneof![Just(0), 1..100_000_u32], files in 1..5,
+        bad in prop::collection::btree_set(0_usize..40, 0..4), replace: bool,
+    ) {
+        let bad: Vec<_> = bad.into_iter().collect();
+        let folder = photographs(40, &bad);
+        let then = if replace { "replace" } else { "skip" };
+        let plain = folder_loader(
+            folder.path(), &words(&format!(r#""threads": 1, "readers": 1, "then": "{then}""#)),
+        );
+        let other = folder_loader(folder.path(), &words(&format!(
+            r#""threads": {threads}, "readers": {readers}, "prefetch": {prefetch}, "files": {files},
+               "memory": "2MiB", "then": "{then}""#
+        )));
+        for _ in 0..2 {
+            let (expected, found) = (batches(&plain), batches(&other));
+            prop_assert_eq!(indices(&expected), indices(&found));
+            prop_assert!(expected.iter().map(content).eq(found.iter().map(content)));
+            let samples: usize = found.iter().map(Batch::len).sum();
+            prop_assert_eq!(samples, if replace { 40 } else { 40 - bad.len() });
+            prop_assert!(found.iter().rev().skip(1).all(|batch| batch.len() == 7), "batches stay full");
+        }
+        let report = other.report();
+        prop_assert_eq!(report.delivered + report.skipped, report.expected);
+        prop_assert_eq!(report.faults.len(), bad.len());
+    }
+}
+
+#[test]
+fn a_run_can_go_on_after_every_batch() {
+    let folder = photographs(30, &[4, 11, 29]);
+    let words = words(r#""then": "skip", "limit": 5"#);
+    let whole = folder_loader(folder.path(), &words);
+    let mut expected = Vec::new();
+    let mut checkpoints = vec![whole.checkpoint()];
+    for _ in 0..2 {
+        for batch in whole.epoch().unwrap() {
+            expected.push(content(&batch.unwrap()));
+            checkpoints.push(whole.checkpoint());
+        }
+    }
+    for (taken, checkpoint) in checkpoints.iter().enumerate() {
+        let resumed = folder_loader(folder.path(), &words);
+        resumed.resume(checkpoint).unwrap();
+        let mut found = Vec::new();
+        while found.len() < expected.len() - taken {
+            let before = found.len();
+            found.extend(batches(&resumed).iter().map(content));
+            // What is left of an epoch after its last batch may be bad samples only.
+            assert!(found.len() > before || taken > 0);
+        }
+        assert!(found == expected[taken..], "after batch {taken}");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_other_settings_is_refused() {
+    let folder = photographs(10, &[]);
+    let one = folder_loader(folder.path(), &words(r#""threads": 1"#));
+    let other = words(r#""threads": 1"#).replace("\"seed\": 3", "\"seed\": 4");
+    let other = folder_loader(folder.path(), &other);
+    assert_eq!(other.resume(&one.checkpoint()).unwrap_err().kind(), Kind::WrongCheckpoint);
+}
+
+#[test]
+fn the_first_fault_is_raised_after_the_batches_before_it() {
+    let folder = photographs(30, &[17]);
+    let words = r#"[{"call": "decode"}, {"call": "center_crop", "size": 8}, {"call": "batch", "size": 5}]"#;
+    let loader = folder_loader(folder.path(), words);
+    let mut epoch = loader.epoch().unwrap();
+    for _ in 0..3 {
+        assert!(epoch.next().unwrap().is_ok());
+    }
+    let Some(Err(error)) = epoch.next() else { panic!("batch 3 holds the bad sample") };
+    assert_eq!((error.kind(), error.index(), error.stage()), (Kind::Damaged, Some(17), Some("worker")));
+    assert!(error.to_string().contains("dog/0017.jpg"), "{error}");
+    assert!(epoch.next().is_none());
+    let report = loader.report();
+    assert_eq!((report.delivered, report.pending()), (15, 15));
+}
+
+#[test]
+fn a_limit_ends_the_run_with_the_count() {
+    let folder = photographs(30, &[1, 2, 3]);
+    let loader = folder_loader(folder.path(), &words(r#""then": "skip", "limit": 2"#));
+    let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), Kind::TooManyFaults);
+    assert!(error.message().starts_with("3 faults are more than the limit of 2"), "{error}");
+}
+
+#[test]
+fn where_everything_is_bad_there_is_no_replacement() {
+    let all: Vec<_> = (0..12).collect();
+    let folder = photographs(12, &all);
+    let loader = folder_loader(folder.path(), &words(r#""then": "replace""#));
+    let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), Kind::NoReplacement);
+}
+
+#[test]
+fn different_shapes_are_padded_on_request_and_a_fault_otherwise() {
+    let folder = photographs(8, &[]);
+    let stacked = folder_loader(folder.path(), r#"[{"call": "decode"}, {"call": "batch", "size": 8}]"#);
+    let error = stacked.epoch().unwrap().find_map(Result::err).unwrap();
+    assert_eq!((error.kind(), error.stage()), (Kind::ShapeMismatch, Some("collate")));
+    let padded =
+        folder_loader(folder.path(), r#"[{"call": "decode"}, {"call": "batch", "size": 8, "pad": true}]"#);
+    let batch = padded.epoch().unwrap().next().unwrap().unwrap();
+    assert_eq!(batch.get("image").unwrap().shape(), Some([8, 64, 94, 3].as_slice()));
+    assert_eq!(batch.get("image_shape").unwrap().shape(), Some([8, 3].as_slice()));
+}
+
+fn numbers(rows: u64) -> Arc<Arrays> {
+    let values: Vec<u8> = (0..rows as u32).flat_map(u32::to_ne_bytes).collect();
+    let field = Field::fixed("x", Dtype::Uint32, &[]);
+    let array = Loaned { field, memory: Arc::new(Borrowed::of(values)), stride: 4 };
+    Arc::new(Arrays::new(vec![array], rows).unwrap())
+}
+
+#[test]
+fn arrays_come_back_row_by_row_and_dropped_rows_are_told() {
+    let words = r#"[{"call": "batch", "size": 64, "drop_last": true}]"#;
+    let loader = loader(numbers(1000), words);
+    let rows: Vec<u8> = batches(&loader).iter().flat_map(|batch| batch.bytes("x").unwrap().to_vec()).collect();
+    let expected: Vec<u8> = (0..960_u32).flat_map(u32::to_ne_bytes).collect();
+    assert_eq!(rows, expected);
+    let report = loader.report();
+    assert_eq!((report.delivered, report.dropped, report.expected), (960, 40, 960));
+}
+
+#[test]
+fn a_consumer_that_keeps_every_batch_still_gets_all_of_them() {
+    let loader = loader(
+        numbers(5000),
+        r#"[{"call": "batch", "size": 10}, {"call": "loader", "prefetch": 100, "threads": 3}]"#,
+    );
+    let kept = batches(&loader);
+    assert_eq!(kept.len(), 500);
+    assert_eq!(kept[499].bytes("x").unwrap()[36..], 4999_u32.to_ne_bytes());
+}
+
+#[test]
+fn leaving_an_epoch_starts_the_next_one_and_leaves_no_thread() {
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let before = threads();
+    let folder = photographs(20, &[]);
+    let loader = folder_loader(folder.path(), &words(r#""threads": 3"#));
+    let epoch_of = |batch: Batch| batch.tickets[0].epoch;
+    assert_eq!(epoch_of(loader.epoch().unwrap().next().unwrap().unwrap()), 0);
+    assert_eq!(epoch_of(loader.epoch().unwrap().next().unwrap().unwrap()), 1);
+    let mut old = loader.epoch().unwrap();
+    let _new = loader.epoch().unwrap();
+    assert!(old.next().is_none(), "an epoch that was left gives nothing");
+    loader.close();
+    assert_eq!(threads(), before);
+    assert_eq!(loader.epoch().map(drop).unwrap_err().kind(), Kind::Closed);
+}

@@ -1,0 +1,106 @@
+//! Sources keep the contract, and say clearly what is wrong with a data set.
+
+use feedline_core::error::{Error, Kind};
+use feedline_core::sample::{Dtype, Extent, Field, Loaned};
+use feedline_core::source::Source;
+use feedline_core::source::files::Files;
+use feedline_core::source::folder::Folder;
+use feedline_core::source::memory::Arrays;
+use feedline_core::sys::slab::Borrowed;
+use feedline_core::testing::contracts::check_source;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::data::photographs;
+
+#[test]
+fn every_source_keeps_the_contract() {
+    let folder = photographs(20, &[]);
+    check_source(&Folder::images(folder.path()).unwrap());
+    let pattern = folder.path().join("**/*.jpg");
+    check_source(&Files::glob(pattern.to_str().unwrap(), None).unwrap());
+    let paths = vec!["b".into(), "a".into()];
+    check_source(&Files::list(&paths, Some(vec![4, -2])).unwrap());
+    let field = Field::fixed("x", Dtype::Float32, &[3]);
+    let memory = Arc::new(Borrowed::of(vec![0; 12 * 7]));
+    check_source(&Arrays::new(vec![Loaned { field, memory, stride: 12 }], 7).unwrap());
+}
+
+#[test]
+fn an_array_without_its_memory_is_refused() {
+    let field = Field::fixed("x", Dtype::Float32, &[3]);
+    let memory = Arc::new(Borrowed::of(vec![0; 12 * 7 - 1]));
+    assert!(Arrays::new(vec![Loaned { field, memory, stride: 12 }], 7).is_err());
+}
+
+fn touch(folder: &Path, names: &[&str]) {
+    for name in names {
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, b"x").unwrap();
+    }
+}
+
+fn names(source: &dyn Source, root: &Path) -> Vec<String> {
+    let name = |index| match source.extent(index) {
+        Extent::File(path) => path.strip_prefix(root).unwrap().display().to_string(),
+        Extent::Memory(_) => panic!("a file"),
+    };
+    (0..source.len()).map(name).collect()
+}
+
+#[test]
+fn folders_are_sorted_by_path_and_files_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    touch(folder.path(), &[
+        "b/z.jpg", "b/b/1.png", "b/b-c/2.JPEG", "a/10.jpg", "a/9.jpg", "a/.hidden.jpg", "a/notes.txt",
+        "a/.cache/3.jpg", ".git/4.jpg", "top.jpg", "b/b/deep/3.jpg",
+    ]);
+    let source = Folder::images(folder.path()).unwrap();
+    let expected = ["a/10.jpg", "a/9.jpg", "b/z.jpg", "b/b/1.png", "b/b-c/2.JPEG", "b/b/deep/3.jpg"];
+    assert_eq!(names(&source, folder.path()), expected);
+    assert_eq!(&*source.classes(), ["a", "b"]);
+    assert_eq!((0..6).map(|index| source.label(index).unwrap()).collect::<Vec<_>>(), [0, 0, 1, 1, 1, 1]);
+}
+
+fn refusal(make: impl FnOnce(&Path)) -> Error {
+    let folder = tempfile::tempdir().unwrap();
+    make(folder.path());
+    let error = Folder::images(folder.path()).map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::BadSource);
+    error
+}
+
+#[test]
+fn what_is_wrong_with_a_folder_is_said() {
+    let missing = Folder::images(Path::new("/no/such/folder")).map(drop).unwrap_err();
+    assert!(missing.message().contains("/no/such/folder"), "{missing}");
+    assert!(refusal(|_| ()).message().contains("no class folders"));
+    let empty = refusal(|root| {
+        touch(root, &["a/1.jpg"]);
+        fs::create_dir(root.join("b")).unwrap();
+    });
+    assert!(empty.message().contains("/b\" has no images"), "{empty}");
+    let broken = refusal(|root| {
+        touch(root, &["a/1.jpg"]);
+        symlink("nowhere.jpg", root.join("a/2.jpg")).unwrap();
+    });
+    assert!(broken.to_string().contains("a/2.jpg"), "{broken}");
+    let cycle = refusal(|root| {
+        touch(root, &["a/1.jpg"]);
+        symlink("..", root.join("a/up")).unwrap();
+    });
+    assert!(cycle.message().contains("leads back"), "{cycle}");
+}
+
+#[test]
+fn lists_and_patterns_that_give_nothing_are_refused() {
+    assert!(Files::list(&[], None).is_err());
+    let labels = Files::list(&["a".into()], Some(vec![1, 2])).map(drop).unwrap_err();
+    assert_eq!(labels.message(), "2 labels for 1 files");
+    let none = Files::glob("/no/such/*.jpg", None).map(drop).unwrap_err();
+    assert!(none.message().contains("no file matches"), "{none}");
+    assert!(Files::glob("a/**b", None).is_err());
+}

@@ -1,0 +1,118 @@
+//! The direction of dependencies, as a test: a module uses what is below it, stages never name one
+//! another, and what must be pure touches neither files nor threads nor the clock.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Modules from the ground up. Within a layer they may know each other, but for the stages.
+const LAYERS: [&[&str]; 5] = [
+    &["sys"],
+    &["sample", "budget", "fault", "event", "metrics", "checkpoint", "error", "random"],
+    &["decode"],
+    &["source", "plan", "fetch", "worker", "collate", "deliver"],
+    &["config", "loader", "testing"],
+];
+const STAGES: usize = 3;
+
+/// What pure code must not say, and where code must be pure.
+const IMPURE: [&str; 6] =
+    ["std::fs", "std::thread", "std::time", "sys::file", "sys::thread", "sys::clock"];
+const PURE: [&str; 5] = ["decode", "plan", "fault", "config", "random"];
+
+fn layer(module: &str) -> usize {
+    LAYERS
+        .iter()
+        .position(|layer| layer.contains(&module))
+        .unwrap_or_else(|| panic!("module {module} has no layer: add it to tests/layers.rs"))
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The code of a file without comments and without its tests, which may use anything.
+fn code(text: &str) -> String {
+    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let lines = code.lines().map(|line| line.split("//").next().unwrap_or_default());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The modules of this crate that some code names.
+fn named(code: &str) -> Vec<String> {
+    let word = |text: &str| -> String {
+        text.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect()
+    };
+    code.match_indices("crate::")
+        .map(|(at, found)| &code[at + found.len()..])
+        .flat_map(|rest| match rest.strip_prefix('{') {
+            None => vec![word(rest)],
+            Some(list) => {
+                let list = list.split('}').next().unwrap_or_default();
+                list.split(',').map(|part| word(part.trim())).collect()
+            }
+        })
+        .filter(|module| !module.is_empty())
+        .collect()
+}
+
+/// What is wrong with the code of a module.
+fn objections(module: &str, code: &str) -> Vec<String> {
+    let own = layer(module);
+    let mut objections = Vec::new();
+    for other in named(code) {
+        let theirs = layer(&other);
+        if theirs > own || (own == STAGES && theirs == STAGES && other != module) {
+            objections.push(format!("{module} uses {other}"));
+        }
+    }
+    if PURE.contains(&module) {
+        objections.extend(
+            IMPURE
+                .iter()
+                .filter(|word| code.contains(**word))
+                .map(|word| format!("{module} is pure, but names {word}")),
+        );
+    }
+    objections
+}
+
+#[test]
+fn every_module_uses_only_what_is_below_it() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for path in files(&source) {
+        let inside = path.strip_prefix(&source).unwrap();
+        let first = inside.iter().next().unwrap().to_string_lossy();
+        let module = first.trim_end_matches(".rs");
+        if module == "lib" {
+            continue;
+        }
+        seen += 1;
+        for objection in objections(module, &code(&fs::read_to_string(&path).unwrap())) {
+            wrong.push(format!("{}: {objection}", inside.display()));
+        }
+    }
+    assert!(seen > 30, "the sources were not found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_check_itself_finds_what_it_looks_for() {
+    let objected = |module, code: &str| !objections(module, code).is_empty();
+    assert!(objected("plan", "use crate::source::Source;"));
+    assert!(objected("decode", "use crate::fetch::Reader;"));
+    assert!(objected("sys", "let x = crate::{error::Error, sample};"));
+    assert!(objected("plan", "use std::time::Instant;"));
+    assert!(!objected("loader", "use crate::{source, plan, sys};"));
+    assert!(!objected("plan", "use crate::plan::Shard; use crate::error::Kind;"));
+}

@@ -1,0 +1,25 @@
+"""What several test files need: small data sets made once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pictures import encoded, photo, write
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """24 JPEG photos of different sizes, as a list of files."""
+    contents = {f"{number:02}.jpg": encoded(photo(number, 60 + number, 80 - number)) for number in range(24)}
+    return write(tmp_path_factory.mktemp("photos"), contents)
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory, photos: list[Path]) -> Path:
+    """The same photos as three class folders: "cat", "dog" and "owl"."""
+    root = tmp_path_factory.mktemp("tree")
+    for number, path in enumerate(photos):
+        kind = ("cat", "dog", "owl")[number % 3]
+        write(root, {f"{kind}/{path.name}": path.read_bytes()})
+    return root

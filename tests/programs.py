@@ -1,0 +1,68 @@
+"""Programs that are run beside the tests, where a test needs a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+__all__ = ["answer", "descriptors", "run", "start", "threads"]
+
+# What a program can use without writing it: feedline is imported, `say` prints its answer.
+OPENING = """
+import json, os, signal, sys, time
+from pathlib import Path
+import feedline as fl
+
+arguments = sys.argv[1:]
+
+def say(value):
+    print(json.dumps(value), flush=True)
+
+def memory(name):
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) << 10
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd")) - 1
+"""
+
+
+def start(program: str, *arguments: object) -> subprocess.Popen[str]:
+    """Starts a program; who starts it waits for it."""
+    text = OPENING + textwrap.dedent(program)
+    command = [sys.executable, "-c", text, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(program: str, *arguments: object, seconds: float = 60) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a program. One that does not end in time is killed: the test fails."""
+    with start(program, *arguments) as process:
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, errors = process.communicate()
+            raise AssertionError(f"no end after {seconds} s; it said {output!r}, {errors!r}") from None
+    return process.returncode, output, errors
+
+
+def answer(program: str, *arguments: object, seconds: float = 60) -> Any:
+    """What a program says, which must end well."""
+    code, output, errors = run(program, *arguments, seconds=seconds)
+    assert code == 0, errors
+    return json.loads(output)
+
+
+def threads() -> int:
+    """How many this process has."""
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def descriptors() -> int:
+    """How many this process has open, but for the one that is opened to count them."""
+    return len(list(Path("/proc/self/fd").iterdir())) - 1

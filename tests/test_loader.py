@@ -1,0 +1,909 @@
+"""Sources, order, batches and checkpoints, as a user of the builder sees them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import feedline as fl
+import numpy as np
+import pytest
+from draws import Draws
+from feedline.errors import BadSetting, BadSource, Closed, WrongCheckpoint
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pictures import encoded, noise, opened, photo, write
+from torchvision.datasets import ImageFolder
+
+Batch = dict[str, Any]
+Remainder = Literal["pad", "drop", "uneven"]
+PHOTO = encoded(photo(1, 20, 16))
+
+
+def indices(batches: Iterable[Batch]) -> list[int]:
+    return [int(index) for batch in batches for index in batch["index"]]
+
+
+def kept(batches: Iterable[Batch]) -> list[dict[str, Any]]:
+    """Copies, so that nothing depends on the memory of the loader."""
+    return [{name: np.array(value) for name, value in batch.items()} for batch in batches]
+
+
+def assert_same(ours: Sequence[Batch], theirs: Sequence[Batch]) -> None:
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert list(one) == list(other)
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def numbers(count: int) -> fl.Pipeline:
+    return fl.arrays({"x": np.arange(count)})
+
+
+# ---- images in class folders ----
+
+
+def assert_as_image_folder(root: Path) -> None:
+    theirs = ImageFolder(str(root))
+    loader = fl.images(root).batch(3).loader()
+
+    contents, labels = [], []
+    for batch in loader:
+        contents += batch["bytes"]
+        labels += batch["label"].tolist()
+
+    assert loader.classes == theirs.classes
+    assert labels == [label for _, label in theirs.samples]
+    assert contents == [Path(path).read_bytes() for path, _ in theirs.samples]
+
+
+def test_images_come_in_the_order_of_torchvisions_image_folder(tmp_path: Path) -> None:
+    names = [
+        "b/1.jpg",
+        "b/10.jpg",
+        "b/2.JPG",
+        "b/B.Jpeg",
+        "b/a.webp",
+        "b/x/1.jpg",
+        "b/x-y/1.jpg",
+        "b/x/z/1.jpg",
+    ]
+    names += [
+        "b-c/1.png",
+        "b-c/1.tiff",
+        "B/q.bmp",
+        "é/ü.jpg",
+        "b c/e f.jpg",
+        "z/folder.jpg/1.jpg",
+        "b/..jpg.jpg.jpg",
+    ]
+    names = [name for name in names if not Path(name).name.startswith(".")]
+    write(tmp_path, {name: name.encode() for name in names})
+
+    assert_as_image_folder(tmp_path)
+
+
+@settings(max_examples=30, derandomize=True, deadline=None, database=None)
+@given(
+    st.sets(
+        st.tuples(
+            st.sampled_from(["a", "A", "a-b", "a.b", "a b", "aé", "ab"]),
+            st.lists(st.sampled_from(["x", "x-y", "x.y", "x y", "X"]), max_size=3).map("/".join),
+            st.sampled_from(["1.jpg", "10.jpg", "1-2.png", "é.jpg", "1.jpg.png"]),
+        ),
+        min_size=1,
+        max_size=25,
+    )
+)
+def test_any_tree_of_names_comes_in_torchvisions_order(
+    tmp_path_factory: pytest.TempPathFactory, files: set[tuple[str, str, str]]
+) -> None:
+    root = tmp_path_factory.mktemp("names")
+    write(root, {f"{kind}/{below}/{name}": f"{kind}{below}{name}".encode() for kind, below, name in files})
+
+    assert_as_image_folder(root)
+
+
+def test_links_to_folders_and_files_are_followed_as_torchvision_does(tmp_path: Path) -> None:
+    write(tmp_path, {"outside/deep/1.jpg": b"one", "outside/2.jpg": b"two", "root/cat/0.jpg": b"zero"})
+    (tmp_path / "root/dog").symlink_to(tmp_path / "outside")
+    (tmp_path / "root/cat/linked").symlink_to(tmp_path / "outside/deep")
+    (tmp_path / "root/cat/9.jpg").symlink_to(tmp_path / "outside/2.jpg")
+
+    assert_as_image_folder(tmp_path / "root")
+
+
+def test_hidden_files_and_files_that_are_no_images_are_passed_over(tmp_path: Path) -> None:
+    names = [
+        "cat/1.jpg",
+        "cat/.2.jpg",
+        "cat/Thumbs.db",
+        "cat/jpg",
+        "cat/.git/3.jpg",
+        ".hidden/4.jpg",
+        "5.jpg",
+    ]
+    write(tmp_path, {name: name.encode() for name in names})
+
+    pipeline = fl.images(tmp_path)
+
+    assert pipeline.classes == ["cat"]
+    assert [batch["bytes"] for batch in pipeline.batch(9).loader()] == [[b"cat/1.jpg"]]
+
+
+def missing(root: Path) -> Path:
+    return root / "missing"
+
+
+def file_instead_of_folder(root: Path) -> Path:
+    return write(root, {"a.jpg": PHOTO})[0]
+
+
+def no_classes(root: Path) -> Path:
+    write(root, {"a.jpg": PHOTO})
+    return root
+
+
+def empty_class(root: Path) -> Path:
+    write(root, {"cat/a.jpg": PHOTO, "dog/readme.txt": b"no dogs yet"})
+    return root
+
+
+def broken_link(root: Path) -> Path:
+    write(root, {"cat/a.jpg": PHOTO})
+    (root / "cat/b.jpg").symlink_to(root / "gone.jpg")
+    return root
+
+
+def cycle(root: Path) -> Path:
+    write(root, {"cat/a.jpg": PHOTO})
+    (root / "cat/again").symlink_to(root / "cat")
+    return root
+
+
+def link_to_itself(root: Path) -> Path:
+    (root / "itself").symlink_to(root / "itself")
+    return root / "itself"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named", "advice"),
+    [
+        (missing, "missing", "check the path"),
+        (file_instead_of_folder, "a.jpg", "check that this is a folder"),
+        (no_classes, "no class folders", "feedline.files("),
+        (empty_class, "dog", "remove the folder"),
+        (broken_link, "b.jpg", "remove the link"),
+        (cycle, "again", "remove the link"),
+        (link_to_itself, "itself", "check"),
+    ],
+)
+def test_a_folder_that_is_not_as_it_must_be_is_refused_with_a_hint(
+    tmp_path: Path, spoil: Callable[[Path], Path], named: str, advice: str
+) -> None:
+    root = spoil(tmp_path)
+
+    with pytest.raises(BadSource) as caught:
+        fl.images(root)
+
+    assert named in str(caught.value)
+    assert advice in caught.value.hint
+    assert caught.value.hint in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+def test_a_folder_that_may_not_be_read_is_refused_with_a_hint(tmp_path: Path) -> None:
+    write(tmp_path, {"cat/a.jpg": PHOTO})
+    (tmp_path / "cat").chmod(0)
+
+    with pytest.raises(BadSource, match="chmod"):
+        fl.images(tmp_path)
+
+
+def test_a_name_that_is_no_text_is_found_and_named(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/cat"
+    Path(os.fsdecode(folder)).mkdir()
+    path = folder + b"/\xff\xfe.jpg"
+    Path(os.fsdecode(path)).write_bytes(b"no image")
+
+    with pytest.raises(fl.errors.UnknownFormat) as caught:
+        next(iter(fl.images(tmp_path).decode().batch(1).loader()))
+
+    assert os.fsencode(caught.value.path or "") == path
+
+
+# ---- files ----
+
+
+def test_files_come_in_the_order_of_the_list_with_their_labels(photos: list[Path]) -> None:
+    listed: list[str | os.PathLike[str]] = [str(photos[5]), photos[2], photos[5], photos[0]]
+
+    batches = list(fl.files(listed, labels=[7, -1, 3, 2**40]).batch(2).loader())
+
+    contents = [content for batch in batches for content in batch["bytes"]]
+    assert contents == [Path(path).read_bytes() for path in listed]
+    assert [batch["label"].tolist() for batch in batches] == [[7, -1], [3, 2**40]]
+
+
+def test_files_without_labels_have_none(photos: list[Path]) -> None:
+    assert list(next(iter(fl.files(photos).batch(2).loader()))) == ["bytes"]
+
+
+def test_labels_may_be_numbers_of_numpy(photos: list[Path]) -> None:
+    labels = np.arange(len(photos), dtype=np.uint8)
+
+    batch = next(iter(fl.files(photos, labels=list(labels)).batch(24).loader()))
+
+    np.testing.assert_array_equal(batch["label"], labels)
+
+
+def test_a_pattern_finds_files_below_any_folder_sorted_and_no_folders(tmp_path: Path) -> None:
+    names = ["b/2.jpg", "a/1.jpg", "a/c/3.jpg", "a/4.png", "a/folder.jpg/5.jpg"]
+    write(tmp_path, {name: name.encode() for name in names})
+
+    batch = next(iter(fl.files(f"{tmp_path}/**/*.jpg").batch(9).loader()))
+
+    assert batch["bytes"] == [b"a/1.jpg", b"a/c/3.jpg", b"a/folder.jpg/5.jpg", b"b/2.jpg"]
+
+
+def test_one_path_is_one_file_also_when_it_is_no_text(photos: list[Path]) -> None:
+    for path in (photos[3], str(photos[3])):
+        assert len(fl.files(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("paths", "labels", "named"),
+    [
+        ([], None, "empty"),
+        (["a", "b"], [1], "1 labels for 2 files"),
+        ("/nowhere/*.jpg", None, "/nowhere/*.jpg"),
+        ("/nowhere/[", None, "/nowhere/["),
+        ([3], None, "3"),
+    ],
+)
+def test_files_that_cannot_be_are_refused(paths: Any, labels: Any, named: str) -> None:
+    with pytest.raises(BadSource) as caught:
+        fl.files(paths, labels)
+
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("label", ["cat", 1.5, 1 << 70, None])
+def test_a_label_that_is_no_whole_number_is_refused_with_its_value(label: Any) -> None:
+    with pytest.raises(fl.FeedlineError) as caught:
+        fl.files(["a", "b"], labels=[0, label])
+
+    assert str(label) in str(caught.value)
+
+
+# ---- arrays ----
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "bool",
+        "uint8",
+        "int8",
+        "uint16",
+        "int16",
+        "uint32",
+        "int32",
+        "uint64",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+    ],
+)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 2), (0,), (1, 1)])
+def test_arrays_of_every_type_and_shape_come_back(dtype: str, shape: tuple[int, ...]) -> None:
+    bits = noise(1, 11, *shape, np.dtype(dtype).itemsize)
+    array = bits[..., 0] > 99 if dtype == "bool" else bits.view(dtype)[..., 0]
+
+    batches = list(fl.arrays({"x": array}).batch(4).loader(threads=2))
+
+    assert all(batch["x"].dtype == np.dtype(dtype) for batch in batches)
+    assert np.concatenate([batch["x"] for batch in batches]).tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("slice_of", [slice(None, None, 2), slice(3, None, 5), slice(4, 5), slice(1, 9)])
+def test_rows_that_lie_apart_are_read_where_they_are(slice_of: slice) -> None:
+    array = np.random.default_rng(1).normal(size=(20, 3))[slice_of]
+
+    batches = kept(fl.arrays({"x": array}).batch(3).loader())
+
+    np.testing.assert_array_equal(np.concatenate([batch["x"] for batch in batches]), array)
+
+
+def test_a_row_that_is_repeated_without_memory_of_its_own_is_repeated() -> None:
+    array = np.broadcast_to(np.arange(3), (5, 3))
+
+    batch = next(iter(fl.arrays({"x": array}).batch(5).loader()))
+
+    np.testing.assert_array_equal(batch["x"], array)
+
+
+def test_arrays_that_may_not_be_written_are_read() -> None:
+    array = np.arange(6)
+    array.flags.writeable = False
+
+    np.testing.assert_array_equal(next(iter(fl.arrays({"x": array}).batch(6).loader()))["x"], array)
+
+
+def test_every_array_gives_a_row_to_each_sample() -> None:
+    images, targets = noise(1, 10, 4, 5, 3), np.arange(10.0)
+
+    batches = kept(fl.arrays({"image": images, "target": targets}).shuffle(3).batch(4, index=True).loader())
+
+    for batch in batches:
+        np.testing.assert_array_equal(batch["image"], images[batch["index"]])
+        np.testing.assert_array_equal(batch["target"], targets[batch["index"]])
+
+
+def test_arrays_are_read_at_the_time_of_the_epoch() -> None:
+    array = np.zeros(4)
+    loader = fl.arrays({"x": array}).batch(4).loader()
+    array[:] = 5
+
+    assert next(iter(loader))["x"].tolist() == [5, 5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "named"),
+    [
+        ({}, "no arrays"),
+        ({"x": np.arange(3), "y": np.arange(4)}, '"y" has 4 rows, array "x" has 3'),
+        ({"x": np.arange(5)[::-1]}, "not in one piece"),
+        ({"x": np.zeros((3, 4)).T}, "not in one piece"),
+        ({"x": np.zeros((3, 4))[:, ::2]}, "not in one piece"),
+        ({"x": np.array([None, 1])}, '"O"'),
+        ({"x": np.array(["a", "b"])}, '"x"'),
+        ({"x": np.array([1, 2], "datetime64[s]")}, '"x"'),
+        ({"x": np.array([1j])}, '"x"'),
+        ({"x": np.array([1], ">i4")}, '">i"'),
+        ({"x": np.array(5)}, '"x"'),
+        ({"x": [1, 2, 3]}, '"x"'),
+        ({1: np.arange(3)}, "1"),
+        ([np.arange(3)], "list"),
+    ],
+)
+def test_arrays_that_cannot_be_read_are_refused_with_their_name(arrays: Any, named: str) -> None:
+    with pytest.raises(BadSource) as caught:
+        fl.arrays(arrays)
+
+    assert named in str(caught.value)
+
+
+def test_a_source_without_samples_is_refused() -> None:
+    with pytest.raises(BadSource, match="no samples"):
+        fl.arrays({"x": np.zeros((0, 3))}).batch(2).loader()
+
+
+def test_an_array_named_index_is_not_mixed_up_with_the_index_of_samples() -> None:
+    array = np.arange(100, 110, dtype=np.float32)
+
+    try:
+        batches = kept(fl.arrays({"index": array}).batch(5, index=True).loader())
+    except BadSetting:
+        return
+    assert indices(batches) == list(range(10))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_array_named_image_is_a_picture(channels: int) -> None:
+    images = noise(2, 6, 9, 8, channels)
+
+    pipeline = fl.arrays({"image": images, "y": np.arange(6)}).random_crop(5).flip().batch(6)
+    batch = next(iter(pipeline.loader(seed=4)))
+
+    for position in range(6):
+        draws = Draws(4, position, 0)
+        top, left = draws.below(9 - 5 + 1), draws.below(8 - 5 + 1)
+        expected = images[position, top : top + 5, left : left + 5]
+        if Draws(4, position, 1).unit() < 0.5:
+            expected = expected[:, ::-1]
+        np.testing.assert_array_equal(batch["image"][position], expected)
+    assert batch["y"].tolist() == list(range(6))
+
+
+def test_an_array_of_pictures_is_as_files_of_the_same_pixels(tmp_path: Path) -> None:
+    images = noise(3, 8, 20, 24, 3)
+    paths = write(tmp_path, {f"{number}.png": encoded(image, "PNG") for number, image in enumerate(images)})
+
+    def steps(pipeline: fl.Pipeline) -> fl.Pipeline:
+        return pipeline.resize(17).random_resized_crop(9).flip().to_float(0.4, 0.3).batch(3)
+
+    ours = kept(steps(fl.arrays({"image": images})).loader(seed=1))
+    assert_same(ours, kept(steps(fl.files(paths).decode()).loader(seed=1)))
+
+
+# ---- batches ----
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 7, 11, 12, 100])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_length_is_the_number_of_batches(size: int, drop_last: bool) -> None:
+    loader = numbers(11).batch(size, drop_last=drop_last).loader()
+
+    lengths = [len(batch["x"]) for batch in loader]
+
+    full, rest = divmod(11, size)
+    assert lengths == [size] * full + ([rest] if rest and not drop_last else [])
+    assert len(loader) == len(lengths)
+    assert loader.report().dropped == (rest if drop_last else 0)
+
+
+def test_a_pipeline_says_how_many_samples_it_has(photos: list[Path]) -> None:
+    assert len(fl.files(photos).decode().batch(5)) == len(photos)
+
+
+def test_the_index_says_which_samples_of_the_source_a_batch_has(photos: list[Path]) -> None:
+    loader = fl.files(photos).shuffle(1).batch(5, index=True).loader()
+
+    for batch in loader:
+        assert batch["index"].dtype == np.int64
+        assert batch["bytes"] == [photos[index].read_bytes() for index in batch["index"]]
+
+
+def test_bytes_come_as_a_list_where_nothing_is_decoded(tree: Path) -> None:
+    for batch in fl.images(tree).batch(7).loader():
+        assert isinstance(batch["bytes"], list)
+        assert all(isinstance(content, bytes) for content in batch["bytes"])
+        assert len(batch["bytes"]) == len(batch["label"])
+
+
+def test_padded_pictures_stand_in_the_corner_with_their_shapes_beside_them(photos: list[Path]) -> None:
+    for batch in fl.files(photos).decode().batch(5, pad=True, index=True).loader():
+        shapes = batch["image_shape"]
+        assert batch["image"].shape[1:] == tuple(shapes.max(axis=0))
+        for image, shape, index in zip(batch["image"], shapes, batch["index"], strict=True):
+            picture = opened(photos[index].read_bytes())
+            assert tuple(shape) == picture.shape
+            np.testing.assert_array_equal(image[: shape[0], : shape[1]], picture)
+            assert int(image.sum()) == int(picture.sum()), "what is around the picture is not zero"
+
+
+def test_padded_floats_with_channels_first_stand_in_the_corner(photos: list[Path]) -> None:
+    batch = next(iter(fl.files(photos).decode().to_float().batch(4, pad=True).loader()))
+
+    for image, shape, path in zip(batch["image"], batch["image_shape"], photos, strict=False):
+        picture = np.float32(opened(path.read_bytes()).transpose(2, 0, 1)) / np.float32(255)
+        assert tuple(shape) == picture.shape
+        np.testing.assert_array_equal(image[:, : shape[1], : shape[2]], picture)
+        assert not image[:, shape[1] :].any()
+        assert not image[:, :, shape[2] :].any()
+
+
+def test_shapes_come_with_padding_also_where_they_are_equal(photos: list[Path]) -> None:
+    batch = next(iter(fl.files(photos).decode().resize((8, 9)).batch(4, pad=True).loader()))
+
+    assert batch["image"].shape == (4, 8, 9, 3)
+    assert batch["image_shape"].tolist() == [[8, 9, 3]] * 4
+
+
+def test_pictures_of_one_size_need_no_padding(tmp_path: Path) -> None:
+    contents = {f"{number}.png": encoded(noise(number, 6, 7, 3), "PNG") for number in range(4)}
+    paths = write(tmp_path, contents)
+
+    batch = next(iter(fl.files(paths).decode().batch(4).loader()))
+
+    np.testing.assert_array_equal(batch["image"], [opened(content) for content in contents.values()])
+
+
+# ---- epochs, shuffle, shards ----
+
+
+def test_every_epoch_has_every_sample_once_in_an_order_of_its_own() -> None:
+    loader = numbers(50).shuffle(7).batch(8, index=True).loader()
+
+    epochs = [indices(loader) for _ in range(4)]
+
+    assert all(sorted(epoch) == list(range(50)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+    assert epochs[0] != list(range(50))
+
+
+def test_the_seed_alone_decides_the_order() -> None:
+    def orders(seed: int) -> list[list[int]]:
+        loader = numbers(50).shuffle(seed).batch(8, index=True).loader()
+        return [indices(loader) for _ in range(2)]
+
+    assert orders(7) == orders(7)
+    assert orders(7) != orders(8)
+
+
+def test_without_shuffle_every_epoch_is_in_the_order_of_the_source() -> None:
+    loader = numbers(20).batch(6, index=True).loader()
+
+    assert [indices(loader) for _ in range(3)] == [list(range(20))] * 3
+
+
+def test_random_crops_differ_from_epoch_to_epoch_and_by_seed(photos: list[Path]) -> None:
+    pipeline = fl.files(photos[:4]).decode().random_resized_crop(16).batch(4)
+    loader = pipeline.loader(seed=1)
+
+    first, second = kept(loader), kept(loader)
+
+    assert not np.array_equal(first[0]["image"], second[0]["image"])
+    assert_same(kept(pipeline.loader(seed=1)), first)
+    assert not np.array_equal(kept(pipeline.loader(seed=2))[0]["image"], first[0]["image"])
+
+
+@pytest.mark.parametrize("remainder", ["pad", "drop", "uneven"])
+@pytest.mark.parametrize(("samples", "world"), [(20, 4), (21, 4), (3, 4), (7, 1)])
+def test_the_ranks_together_have_the_epoch(samples: int, world: int, remainder: Remainder) -> None:
+    pipeline = numbers(samples).shuffle(5)
+    parts = [
+        indices(pipeline.shard(rank, world, remainder).batch(2, index=True).loader()) for rank in range(world)
+    ]
+
+    together = [index for part in parts for index in part]
+    lengths = {len(part) for part in parts}
+    if remainder == "pad":
+        assert lengths == {-(-samples // world)}
+        assert set(together) == set(range(samples))
+    elif remainder == "drop":
+        assert lengths == {samples // world}
+        assert len(set(together)) == len(together)
+    else:
+        assert sorted(together) == list(range(samples))
+        assert max(lengths) - min(lengths) <= 1
+
+
+def test_the_rank_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+
+    automatic = numbers(20).shard("auto").batch(5, index=True)
+    given_rank = numbers(20).shard(2, 4).batch(5, index=True)
+
+    assert indices(automatic.loader()) == indices(given_rank.loader()) == [2, 6, 10, 14, 18]
+
+
+def test_without_an_environment_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+
+    assert indices(numbers(5).shard().batch(5, index=True).loader()) == list(range(5))
+
+
+def test_an_environment_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "first")
+
+    with pytest.raises(BadSetting, match="first"):
+        numbers(5).shard()
+
+
+# ---- what must not matter ----
+
+SPLIT_BUDGETS: list[dict[str, Any]] = [
+    {"prefetch": 0},
+    {"prefetch": 1},
+    {"prefetch": "1MiB"},
+    {"prefetch": "64MiB"},
+    {"memory": "1MiB"},
+    {"readers": 1, "files": 1},
+    {"readers": 16, "files": 2},
+]
+
+
+@pytest.fixture(scope="module")
+def expected(photos: list[Path]) -> list[Batch]:
+    loader = crops(photos).loader(threads=1, readers=1)
+    return kept(loader) + kept(loader)
+
+
+def crops(photos: list[Path]) -> fl.Pipeline:
+    return fl.files(photos, range(24)).shuffle(3).decode().random_resized_crop(24).flip().batch(5, index=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("budget", SPLIT_BUDGETS)
+def test_batches_are_the_same_for_any_threads_and_budgets(
+    photos: list[Path], expected: list[Batch], threads: int, budget: dict[str, Any]
+) -> None:
+    loader = crops(photos).loader(threads=threads, **budget)
+
+    assert_same(kept(loader) + kept(loader), expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("prefetch", [0, 1, "64MiB"])
+def test_batches_of_arrays_and_padded_ones_are_the_same_for_any_threads(
+    photos: list[Path], threads: int, prefetch: int | str
+) -> None:
+    arrays = (
+        fl.arrays({"image": noise(1, 300, 9, 9, 3), "y": np.arange(300)}).shuffle(1).random_crop(5).batch(7)
+    )
+    padded = fl.files(photos).shuffle(1).decode().flip().batch(5, pad=True)
+
+    for pipeline in (arrays, padded):
+        ours = kept(pipeline.loader(threads=threads, prefetch=prefetch))
+        assert_same(ours, kept(pipeline.loader(threads=1)))
+
+
+# ---- checkpoints ----
+
+
+def spoilt(photos: list[Path], folder: Path, bad: Sequence[int]) -> list[Path]:
+    """The photos, some of them cut off."""
+    contents = [path.read_bytes() for path in photos]
+    return write(
+        folder,
+        {
+            f"{number:02}.jpg": content[: len(content) // 2] if number in bad else content
+            for number, content in enumerate(contents)
+        },
+    )
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(
+    ("bad", "policy"),
+    [
+        ((), fl.FaultPolicy()),
+        ((0, 4, 5, 6, 13, 23), fl.FaultPolicy("skip")),
+        ((0, 4, 5, 6, 13, 23), fl.FaultPolicy("skip", limit=6)),
+        ((0, 4, 5, 6, 13, 23), fl.FaultPolicy("replace")),
+    ],
+)
+def test_a_run_resumed_after_any_batch_goes_on_as_the_run_itself(
+    tmp_path: Path, photos: list[Path], bad: Sequence[int], policy: fl.FaultPolicy, drop_last: bool
+) -> None:
+    paths = spoilt(photos, tmp_path, bad)
+    pipeline = fl.files(paths).shuffle(3).decode().random_resized_crop(16).flip()
+    pipeline = pipeline.batch(5, index=True, drop_last=drop_last)
+    loader = pipeline.loader(faults=policy)
+    whole: list[Batch] = []
+    checkpoints = [loader.checkpoint()]
+    for _ in range(2):
+        for batch in loader:
+            whole += kept([batch])
+            checkpoints.append(loader.checkpoint())
+
+    for taken, checkpoint in enumerate(checkpoints):
+        again = pipeline.loader(threads=3, faults=policy)
+        again.resume(checkpoint)
+        # What is left of the epoch, which may be nothing, and those after it.
+        rest = [batch for _ in range(3) for batch in kept(again)]
+        assert_same(rest[: len(whole) - taken], whole[taken:])
+
+
+def test_faults_before_a_checkpoint_still_count_against_the_limit(tmp_path: Path, photos: list[Path]) -> None:
+    paths = spoilt(photos, tmp_path, (0, 1, 20))
+    pipeline = fl.files(paths).decode().resize((8, 8)).batch(4)
+    policy = fl.FaultPolicy("skip", limit=2)
+    loader = pipeline.loader(faults=policy)
+    next(iter(loader))
+    again = pipeline.loader(faults=policy)
+    again.resume(loader.checkpoint())
+
+    with pytest.raises(fl.errors.TooManyFaults):
+        list(again)
+
+
+def test_a_checkpoint_of_a_finished_epoch_leads_to_the_next() -> None:
+    pipeline = numbers(20).shuffle(1).batch(6, index=True)
+    loader = pipeline.loader()
+    list(loader)
+    checkpoint = loader.checkpoint()
+
+    again = pipeline.loader()
+    again.resume(checkpoint)
+
+    assert indices(again) == indices(loader)
+
+
+def test_a_loader_can_be_taken_back_to_an_earlier_checkpoint_of_its_own() -> None:
+    loader = numbers(20).shuffle(1).batch(6, index=True).loader()
+    running = iter(loader)
+    next(running)
+    checkpoint = loader.checkpoint()
+    rest = indices(running)
+
+    loader.resume(checkpoint)
+
+    assert indices(loader) == rest
+
+
+def test_resuming_ends_the_epoch_that_runs() -> None:
+    loader = numbers(2000).batch(2).loader(prefetch=0)
+    running = iter(loader)
+    next(running)
+    loader.resume(loader.checkpoint())
+
+    with pytest.raises(Closed):
+        next(running)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: numbers(19).shuffle(1).batch(6),
+        lambda: fl.arrays({"y": np.arange(20)}).shuffle(1).batch(6),
+        lambda: fl.arrays({"x": np.arange(20.0)}).shuffle(1).batch(6),
+        lambda: numbers(20).shuffle(2).batch(6),
+        lambda: numbers(20).batch(6),
+        lambda: numbers(20).shuffle(1).batch(5),
+        lambda: numbers(20).shuffle(1).batch(6, drop_last=True),
+        lambda: numbers(20).shuffle(1).batch(6, index=True),
+        lambda: numbers(20).shuffle(1).shard(0, 2).batch(6),
+    ],
+)
+def test_a_checkpoint_of_other_data_or_settings_is_refused(other: Callable[[], fl.Pipeline]) -> None:
+    checkpoint = other().loader().checkpoint()
+
+    with pytest.raises(WrongCheckpoint):
+        numbers(20).shuffle(1).batch(6).loader().resume(checkpoint)
+
+
+def test_a_checkpoint_of_other_transforms_files_or_seed_is_refused(photos: list[Path]) -> None:
+    def loader(paths: list[Path], size: int, seed: int) -> fl.Loader:
+        return fl.files(paths).decode().random_resized_crop(size).batch(6).loader(seed=seed)
+
+    ours = loader(photos, 16, 1)
+    ours.resume(ours.checkpoint())
+    for other in (loader(photos[::-1], 16, 1), loader(photos, 17, 1), loader(photos, 16, 2)):
+        with pytest.raises(WrongCheckpoint):
+            ours.resume(other.checkpoint())
+
+
+@pytest.mark.parametrize("text", ["", "hello", "{}", "[]", "null", '{"version":1}'])
+def test_a_text_that_is_no_checkpoint_is_refused(text: str) -> None:
+    with pytest.raises(WrongCheckpoint, match="not a checkpoint"):
+        numbers(20).batch(6).loader().resume(text)
+
+
+# ---- wrong settings ----
+
+Build = Callable[[fl.Pipeline], object]
+
+MISTAKES: list[tuple[str, Build, str]] = [
+    ("a seed below zero", lambda files: files.shuffle(-1), "-1"),
+    ("a seed that is no whole number", lambda files: files.shuffle(1.5), "1.5"),  # type: ignore[arg-type]
+    ("a rank outside the world", lambda files: files.shard(4, 4), "4"),
+    ("a rank without a world", lambda files: files.shard(3), "3"),
+    ("a world without a rank", lambda files: files.shard(world=3), "3"),
+    ("an empty world", lambda files: files.shard(0, 0), "0"),
+    ("an unknown remainder", lambda files: files.shard(0, 2, "keep"), "keep"),  # type: ignore[arg-type]
+    ("an unknown mode", lambda files: files.decode("cmyk"), "cmyk"),  # type: ignore[arg-type]
+    ("no pixels at all", lambda files: files.decode(max_pixels=0), "0"),
+    ("a word for a truth", lambda files: files.decode(orient="yes"), "yes"),  # type: ignore[arg-type]
+    ("a size of zero", lambda files: files.decode().resize(0), "0"),
+    ("a size below zero", lambda files: files.decode().center_crop(-3), "-3"),
+    ("a size of three sides", lambda files: files.decode().resize((1, 2, 3)), "[1,2,3]"),
+    ("a size that is a word", lambda files: files.decode().resize("big"), "big"),  # type: ignore[arg-type]
+    ("a size beyond all bounds", lambda files: files.decode().resize(1 << 20), "1048576"),
+    ("a size that is half a pixel", lambda files: files.decode().resize(2.5), "2.5"),  # type: ignore[arg-type]
+    ("an unknown filter", lambda files: files.decode().resize(8, "nearest"), "nearest"),  # type: ignore[arg-type]
+    ("padding below zero", lambda files: files.decode().random_crop(8, -1), "-1"),
+    ("a scale of nothing", lambda files: files.decode().random_resized_crop(8, (0.0, 1.0)), "[0.0,1.0]"),
+    ("a scale upside down", lambda files: files.decode().random_resized_crop(8, (0.5, 0.2)), "[0.5,0.2]"),
+    ("a scale above one", lambda files: files.decode().random_resized_crop(8, (0.5, 1.5)), "[0.5,1.5]"),
+    ("a ratio below zero", lambda files: files.decode().random_resized_crop(8, ratio=(-1.0, 2.0)), "-1.0"),
+    ("a probability above one", lambda files: files.decode().flip(1.5), "1.5"),
+    ("a probability that is no number", lambda files: files.decode().flip(float("nan")), "nan"),
+    ("too few means", lambda files: files.decode().to_float(mean=[0.1, 0.2]), "[0.1,0.2]"),
+    ("a deviation of zero", lambda files: files.decode().to_float(std=0.0), "0"),
+    ("an infinite mean", lambda files: files.decode().to_float(mean=float("inf")), "inf"),
+    ("an unknown layout", lambda files: files.decode().to_float(layout="NHWC"), "NHWC"),  # type: ignore[arg-type]
+    ("a type that is too small", lambda files: files.decode().cast("int8"), "int8"),
+    ("a type that is unknown", lambda files: files.decode().cast("float33"), "float33"),
+    ("no type", lambda files: files.decode().cast(None), "dtype"),  # type: ignore[arg-type]
+    ("a batch of nothing", lambda files: files.batch(0), "0"),
+    ("a batch of half samples", lambda files: files.batch(2.5), "2.5"),  # type: ignore[arg-type]
+    ("a number for a truth", lambda files: files.batch(2, drop_last=2), "2"),  # type: ignore[arg-type]
+    ("no threads", lambda files: files.batch(2).loader(threads=0), "0"),
+    ("an unknown word for threads", lambda files: files.batch(2).loader(threads="all"), "all"),  # type: ignore[arg-type]
+    ("no files", lambda files: files.batch(2).loader(files=0), "0"),
+    ("no readers", lambda files: files.batch(2).loader(readers=0), "0"),
+    ("an unknown unit", lambda files: files.batch(2).loader(memory="5 apples"), "5 apples"),
+    ("too little memory", lambda files: files.batch(2).loader(memory=1000), "1000"),
+    ("memory below zero", lambda files: files.batch(2).loader(memory=-1), "-1"),
+    ("all memory prefetched", lambda files: files.batch(2).loader(memory="2MiB", prefetch="2MiB"), "2097152"),
+    ("a loader's seed below zero", lambda files: files.batch(2).loader(seed=-5), "-5"),
+    ("a seed of 65 bits", lambda files: files.batch(2).loader(seed=1 << 64), "18446744073709551616"),
+    ("a policy that is none", lambda files: files.batch(2).loader(faults="skip"), "skip"),  # type: ignore[arg-type]
+    ("an unknown policy", lambda files: fl.FaultPolicy("ignore"), "ignore"),  # type: ignore[arg-type]
+    ("a share above one", lambda files: fl.FaultPolicy("skip", limit=1.5), "1.5"),
+    ("a count below zero", lambda files: fl.FaultPolicy("skip", limit=-1), "-1"),
+    ("a truth for a count", lambda files: fl.FaultPolicy("skip", limit=True), "True"),
+    ("an object that is no value", lambda files: files.decode().resize({3}), "{3}"),  # type: ignore[arg-type]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("build", "value"),
+    [(build, value) for _, build, value in MISTAKES],
+    ids=[name for name, _, _ in MISTAKES],
+)
+def test_a_wrong_setting_is_refused_at_once_with_its_value(build: Build, value: str) -> None:
+    files = fl.files(["never-opened.jpg"])
+
+    with pytest.raises(BadSetting) as caught:
+        build(files)
+
+    assert isinstance(caught.value, ValueError)
+    assert value in str(caught.value)
+
+
+MISPLACED: list[tuple[str, Build]] = [
+    ("resize before decode", lambda files: files.resize(8)),
+    ("to_float before decode", lambda files: files.to_float()),
+    ("decode twice", lambda files: files.decode().decode()),
+    ("decode after batch", lambda files: files.batch(2).decode()),
+    ("resize after batch", lambda files: files.decode().batch(2).resize(8)),
+    ("resize after to_float", lambda files: files.decode().to_float().resize(8)),
+    ("cast after to_float", lambda files: files.decode().to_float().cast("int64")),
+    ("batch twice", lambda files: files.batch(2).batch(2)),
+    ("shuffle after batch", lambda files: files.batch(2).shuffle()),
+    ("shard after batch", lambda files: files.batch(2).shard(0, 1)),
+    ("loader without batch", lambda files: files.decode().loader()),
+]
+
+
+@pytest.mark.parametrize("build", [build for _, build in MISPLACED], ids=[name for name, _ in MISPLACED])
+def test_a_call_in_the_wrong_place_is_refused_with_advice(build: Build) -> None:
+    with pytest.raises(BadSetting) as caught:
+        build(fl.files(["never-opened.jpg"]))
+
+    assert caught.value.hint
+    assert caught.value.hint in str(caught.value)
+
+
+@pytest.mark.parametrize("image", [noise(1, 5, 9, 8, 4), noise(1, 5, 9, 8), np.zeros((5, 9, 8, 3))])
+def test_an_array_that_is_no_picture_cannot_be_resized(image: NDArray[Any]) -> None:
+    with pytest.raises(BadSetting, match="resize needs a picture"):
+        fl.arrays({"image": image}).resize(3)
+
+
+def test_arrays_cannot_be_decoded() -> None:
+    with pytest.raises(BadSetting, match="decode"):
+        numbers(3).decode()
+
+
+def test_a_pipeline_is_not_changed_by_what_is_built_on_it() -> None:
+    start = fl.files(["a.jpg"]).decode()
+    before = start.settings
+
+    start.resize(8).batch(2)
+
+    assert start.settings == before
+    assert start.batch(3).settings[-1]["size"] == 3
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    pipeline = fl.files(["a.jpg"]).decode().resize(np.array([4, 5])).batch(np.int64(3))  # type: ignore[arg-type]
+
+    assert [call.get("size") for call in pipeline.settings] == [None, [4, 5], 3]
+
+
+# ---- the report ----
+
+
+def test_the_report_adds_up_while_an_epoch_runs_and_after_it() -> None:
+    loader = numbers(20).batch(6).loader()
+    running = iter(loader)
+    next(running)
+    report = loader.report()
+    assert (report.expected, report.delivered, report.pending, report.batches) == (20, 6, 14, 1)
+
+    list(running)
+    report = loader.report()
+
+    assert (report.epochs, report.completed, report.delivered, report.pending) == (1, 1, 20, 0)
+    assert report.delivered + report.skipped + report.pending == report.expected
+    assert "20 samples delivered" in str(report)
+
+
+def test_what_was_decided_is_what_was_asked_for() -> None:
+    loader = (
+        fl.files(["a.jpg"]).batch(2).loader(threads=3, readers=5, files=7, prefetch="2MiB", memory="64MiB")
+    )
+
+    assert loader.decided == {"threads": 3, "readers": 5, "files": 7, "prefetch": 2 << 20, "memory": 64 << 20}
