@@ -1,5 +1,7 @@
 //! Pixels in memory that is used again: rows of interleaved bytes, of which only a part may be valid.
 
+use crate::sys::simd::SLACK;
+
 /// A part of a picture, in pixels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rect {
@@ -53,9 +55,9 @@ impl Canvas {
     /// Makes it that large; no pixel is valid then.
     pub fn reshape(&mut self, width: usize, height: usize, channels: usize) {
         let bytes = width * height * channels;
-        if self.pixels.len() < bytes {
+        if self.pixels.len() < bytes + SLACK {
             // A fresh vector: growing the old one would copy pixels that mean nothing.
-            self.pixels = vec![0; bytes];
+            self.pixels = vec![0; bytes + SLACK];
         }
         (self.width, self.height, self.channels) = (width, height, channels);
         self.valid = Rect::default();
@@ -95,6 +97,11 @@ impl Canvas {
     /// All bytes, row by row.
     pub fn bytes(&self) -> &[u8] {
         &self.pixels[..self.pitch() * self.height]
+    }
+
+    /// All bytes, and some behind them that may be read and mean nothing.
+    pub fn bytes_with_slack(&self) -> &[u8] {
+        &self.pixels[..self.pitch() * self.height + SLACK]
     }
 
     /// All bytes, row by row.

@@ -1,14 +1,17 @@
 //! Resizing with antialias, bit for bit as torchvision does it for uint8.
 //!
-//! Two passes, first along the rows and then along the columns, each rounded to bytes: one combined
-//! call of the library rounds elsewhere. The weights are those of the whole picture, also where only
-//! a window of the result is computed: weights of a part alone are rounded to another precision.
+//! Two passes, first along the rows and then along the columns, each rounded to bytes. The weights are
+//! those of the whole picture, also where only a window of the result is computed, which no library
+//! offers: weights of a part alone are rounded to another precision.
 
-use fast_image_resize::images::{CroppedImage, CroppedImageMut, Image, ImageRef};
-use fast_image_resize::{FilterType, IntoImageView, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::canvas::{Canvas, Rect};
-use crate::error::{Error, Kind, Result};
+use crate::sys::simd::{self, Taps};
+
+/// Weights that are kept: pictures of a data set often share their sizes.
+const KNOWN: usize = 8;
 
 /// How neighbours are weighed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,14 +30,20 @@ impl Filter {
         }
     }
 
-    fn options(self) -> ResizeOptions {
-        let filter = match self {
-            Filter::Bilinear => FilterType::Bilinear,
-            Filter::Bicubic => FilterType::CatmullRom,
-        };
-        ResizeOptions::new().resize_alg(ResizeAlg::Convolution(filter)).use_alpha(false)
+    /// The weight of a neighbour at that distance.
+    fn at(self, distance: f64) -> f64 {
+        let x = distance.abs();
+        match self {
+            Filter::Bilinear if x < 1.0 => 1.0 - x,
+            Filter::Bicubic if x < 1.0 => ((SHARPNESS + 2.0) * x - (SHARPNESS + 3.0)) * x * x + 1.0,
+            Filter::Bicubic if x < 2.0 => (((x - 5.0) * x + 8.0) * x - 4.0) * SHARPNESS,
+            Filter::Bilinear | Filter::Bicubic => 0.0,
+        }
     }
 }
+
+/// Of the bicubic filter, as torch and Pillow have it.
+const SHARPNESS: f64 = -0.5;
 
 /// A resize of a whole picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +77,81 @@ impl Scale {
     }
 }
 
-/// The library's state, and the picture between the passes.
+/// The weights of one axis, in whole numbers: those of torch, to the last bit.
+#[derive(Debug)]
+struct Weights {
+    /// The first input of each output, and how many count.
+    spans: Vec<(u32, u32)>,
+    /// The same with a uniform number of inputs; the weights of those that do not count are zero.
+    starts: Vec<u32>,
+    count: usize,
+    numbers: Vec<i16>,
+    precision: u32,
+}
+
+impl Weights {
+    fn new(from: usize, to: usize, filter: Filter) -> Weights {
+        let scale = from as f64 / to as f64;
+        let (support, inverse) = match scale >= 1.0 {
+            true => (filter.radius() * scale, 1.0 / scale),
+            false => (filter.radius(), 1.0),
+        };
+        let mut reals: Vec<Vec<f64>> = Vec::with_capacity(to);
+        let mut spans = Vec::with_capacity(to);
+        let mut largest = 0.0_f64;
+        for output in 0..to {
+            let center = scale * (output as f64 + 0.5);
+            let first = (center - support + 0.5).max(0.0) as usize;
+            let end = ((center + support + 0.5) as usize).min(from);
+            let mut weights: Vec<f64> = (first..end)
+                .map(|input| filter.at((input as f64 - center + 0.5) * inverse))
+                .collect();
+            let total: f64 = weights.iter().sum();
+            if total != 0.0 {
+                weights.iter_mut().for_each(|weight| *weight /= total);
+            }
+            largest = weights.iter().copied().fold(largest, f64::max);
+            spans.push((first as u32, (end - first) as u32));
+            reals.push(weights);
+        }
+        // As many bits as 16 have room for: the largest weight of the whole axis decides.
+        let precision = (0..22_u32)
+            .find(|bits| (0.5 + largest * f64::from(1 << (bits + 1))) as i32 >= 1 << 15)
+            .unwrap_or(22);
+        let most = reals.iter().map(Vec::len).max().unwrap_or(0);
+        let count = match most.next_multiple_of(4) {
+            padded if padded <= from => padded,
+            _ => most,
+        };
+        let mut numbers = vec![0; to * count];
+        let mut starts = Vec::with_capacity(to);
+        for (output, weights) in reals.iter().enumerate() {
+            let first = spans[output].0 as usize;
+            // At the far edge a uniform number of inputs must begin earlier.
+            let start = first.min(from - count);
+            starts.push(start as u32);
+            for (at, weight) in weights.iter().enumerate() {
+                let scaled = weight * f64::from(1 << precision);
+                let number = if scaled < 0.0 { scaled - 0.5 } else { scaled + 0.5 };
+                numbers[output * count + first - start + at] = number as i16;
+            }
+        }
+        Weights { spans, starts, count, numbers, precision }
+    }
+
+    /// The weights of one output, only those that count.
+    fn of(&self, output: usize) -> (usize, &[i16]) {
+        let (first, length) = (self.spans[output].0 as usize, self.spans[output].1 as usize);
+        let skipped = first - self.starts[output] as usize;
+        let start = output * self.count + skipped;
+        (first, &self.numbers[start..start + length])
+    }
+}
+
+/// Weights of sizes that came before, and the picture between the passes.
 #[derive(Default)]
 pub struct Workshop {
-    resizer: Resizer,
+    known: VecDeque<((usize, usize, Filter), Arc<Weights>)>,
     between: Canvas,
 }
 
@@ -85,74 +165,56 @@ impl Workshop {
         scale: &Scale,
         window: Rect,
         to: &mut Canvas,
-    ) -> Result<()> {
-        let source = scale.source(window);
-        let options = scale.filter.options();
+    ) {
         let channels = from.channels();
-        let pixel = match channels {
-            1 => PixelType::U8,
-            _ => PixelType::U8x3,
+        let source = scale.source(window);
+        to.reshape(scale.width.1, scale.height.1, channels);
+        let mut between = std::mem::take(&mut self.between);
+        // The part of the picture from which the columns are made, and its first row and column.
+        let (columns, top, left) = if scale.width.0 == scale.width.1 {
+            (from, frame.top, frame.left + window.left)
+        } else {
+            between.reshape(window.width, source.height, channels);
+            let weights = self.weights(scale.width.0, scale.width.1, scale.filter);
+            let part = Rect { left: frame.left, top: frame.top + source.top, ..source };
+            rows(from, part, &weights, window, &mut between);
+            (&between, 0, 0)
         };
-        let (_, new_width) = scale.width;
-        let (old_height, new_height) = scale.height;
-        let picture = ImageRef::new(from.width() as u32, from.height() as u32, from.bytes(), pixel)
-            .map_err(refused)?;
-        let part = |left: usize, top: usize, width: usize, height: usize| {
-            let (left, top) = (frame.left + left, frame.top + top);
-            CroppedImage::new(&picture, left as u32, top as u32, width as u32, height as u32)
-                .map_err(refused)
-        };
-        to.reshape(new_width, new_height, channels);
-
-        if scale.width.0 == new_width {
-            // Rows stay as they are: only the columns of the window are looked at.
-            let input = part(window.left, 0, window.width, old_height)?;
-            return self.columns(&input, window, old_height == new_height, options, to);
+        let skipped = if scale.width.0 == scale.width.1 { 0 } else { source.top };
+        if scale.height.0 == scale.height.1 {
+            for row in window.top..window.bottom() {
+                let bytes = columns.row(top + row - skipped, left, window.width);
+                to.row_mut(row, window.left, window.width).copy_from_slice(bytes);
+            }
+        } else {
+            let weights = self.weights(scale.height.0, scale.height.1, scale.filter);
+            for row in window.top..window.bottom() {
+                let (first, numbers) = weights.of(row);
+                let start = (top + first - skipped) * columns.pitch() + left * channels;
+                simd::columns(
+                    &columns.bytes()[start..],
+                    columns.pitch(),
+                    to.row_mut(row, window.left, window.width),
+                    numbers,
+                    weights.precision,
+                );
+            }
         }
-        // Only the rows that the columns will need; each row is whole, for the sake of the weights.
-        self.between.reshape(new_width, old_height, channels);
-        let pitch = self.between.pitch();
-        let input = part(0, source.top, frame.width, source.height)?;
-        let mut output = Image::from_slice_u8(
-            new_width as u32,
-            source.height as u32,
-            &mut self.between.bytes_mut()[source.top * pitch..source.bottom() * pitch],
-            pixel,
-        )
-        .map_err(refused)?;
-        self.resizer.resize(&input, &mut output, &options).map_err(refused)?;
-
-        let between = std::mem::take(&mut self.between);
-        let whole = ImageRef::new(new_width as u32, old_height as u32, between.bytes(), pixel)
-            .map_err(refused)?;
-        let (left, width) = (window.left as u32, window.width as u32);
-        let input =
-            CroppedImage::new(&whole, left, 0, width, old_height as u32).map_err(refused)?;
-        let outcome = self.columns(&input, window, old_height == new_height, options, to);
+        to.set_valid(window);
         self.between = between;
-        outcome
     }
 
-    /// The second pass: from the columns of the window, in all rows, to those of the result.
-    fn columns(
-        &mut self,
-        input: &impl IntoImageView,
-        window: Rect,
-        unchanged: bool,
-        options: ResizeOptions,
-        to: &mut Canvas,
-    ) -> Result<()> {
-        let options = if unchanged { options.resize_alg(ResizeAlg::Nearest) } else { options };
-        let pixel = input.pixel_type().ok_or_else(|| refused("no pixel type"))?;
-        let (new_width, new_height) = (to.width() as u32, to.height() as u32);
-        let mut output = Image::from_slice_u8(new_width, new_height, to.bytes_mut(), pixel)
-            .map_err(refused)?;
-        let (left, width) = (window.left as u32, window.width as u32);
-        let mut output = CroppedImageMut::new(&mut output, left, 0, width, new_height)
-            .map_err(refused)?;
-        self.resizer.resize(input, &mut output, &options).map_err(refused)?;
-        to.set_valid(window);
-        Ok(())
+    fn weights(&mut self, from: usize, to: usize, filter: Filter) -> Arc<Weights> {
+        let key = (from, to, filter);
+        if let Some((_, weights)) = self.known.iter().find(|(known, _)| *known == key) {
+            return Arc::clone(weights);
+        }
+        let weights = Arc::new(Weights::new(from, to, filter));
+        if self.known.len() == KNOWN {
+            self.known.pop_front();
+        }
+        self.known.push_back((key, Arc::clone(&weights)));
+        weights
     }
 
     /// Gives back working memory beyond `keep` bytes.
@@ -163,8 +225,34 @@ impl Workshop {
     }
 }
 
-fn refused(error: impl std::fmt::Display) -> Error {
-    Error::new(Kind::Internal, format!("resizing: {error}"))
+/// The first pass: the columns of the window, of all rows that the second pass needs.
+fn rows(from: &Canvas, part: Rect, weights: &Weights, window: Rect, to: &mut Canvas) {
+    let columns = window.left..window.right();
+    let starts = &weights.starts[columns.clone()];
+    let numbers = &weights.numbers[columns.start * weights.count..columns.end * weights.count];
+    let (pitch, channels) = (to.pitch(), from.channels());
+    if channels == 3 && weights.count.is_multiple_of(4) {
+        let taps =
+            Taps { starts, weights: numbers, count: weights.count, precision: weights.precision };
+        let start = part.top * from.pitch() + part.left * 3;
+        let bytes = &from.bytes_with_slack()[start..];
+        if simd::rows_of_rgb(bytes, from.pitch(), to.bytes_mut(), pitch, part.height, taps) {
+            return;
+        }
+    }
+    for row in 0..part.height {
+        let line = from.row(part.top + row, part.left, from.width() - part.left);
+        let target = to.row_mut(row, 0, window.width);
+        for (x, start) in starts.iter().enumerate() {
+            let weights_of = &numbers[x * weights.count..(x + 1) * weights.count];
+            for channel in 0..channels {
+                let inputs = line[*start as usize * channels + channel..].iter().step_by(channels);
+                let sum: i32 =
+                    inputs.zip(weights_of).map(|(byte, weight)| i32::from(*byte) * i32::from(*weight)).sum();
+                target[x * channels + channel] = simd::rounded(sum, weights.precision);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -201,7 +289,7 @@ mod tests {
             let mut workshop = Workshop::default();
             let (mut whole, mut part) = (Canvas::default(), Canvas::default());
             let picture = canvas(5, from.0, from.1);
-            workshop.resize(&picture, picture.valid(), &scale, Rect::whole(to.0, to.1), &mut whole).unwrap();
+            workshop.resize(&picture, picture.valid(), &scale, Rect::whole(to.0, to.1), &mut whole);
             // Everything that is not needed is spoilt: it must not matter.
             let mut spoilt = canvas(5, from.0, from.1);
             let needed = scale.source(window);
@@ -214,7 +302,7 @@ mod tests {
                 }
             }
             spoilt.set_valid(needed);
-            workshop.resize(&spoilt, Rect::whole(from.0, from.1), &scale, window, &mut part).unwrap();
+            workshop.resize(&spoilt, Rect::whole(from.0, from.1), &scale, window, &mut part);
             for row in window.top..window.bottom() {
                 prop_assert_eq!(
                     part.row(row, window.left, window.width),

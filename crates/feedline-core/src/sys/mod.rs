@@ -7,6 +7,7 @@ pub mod clock;
 pub mod file;
 pub mod limits;
 pub mod process;
+pub mod simd;
 pub mod slab;
 pub mod thread;
 #[cfg(feature = "jpeg-c")]

@@ -66,7 +66,7 @@ impl Native {
                         frame = self.mirror(frame);
                         mirrored = false;
                     }
-                    self.workshop.resize(&self.picture, frame, scale, *wanted, &mut self.other)?;
+                    self.workshop.resize(&self.picture, frame, scale, *wanted, &mut self.other);
                     std::mem::swap(&mut self.picture, &mut self.other);
                     frame = Rect::whole(scale.width.1, scale.height.1);
                 }
