@@ -5,10 +5,12 @@
     python benchmarks/images.py --size small --workload center  one table
     python benchmarks/images.py --only feedline,dali --repeat 9
 
-Workloads, batches of 64, uint8 for everybody:
+Workloads, batches of 64:
 
-    center  resize the shorter side to 256 (bilinear, antialias), take the middle 224x224
-    random  a random part resized to 224x224, flipped at random
+    center        resize the shorter side to 256 (bilinear, antialias), take the middle 224x224; uint8
+    random        a random part resized to 224x224, flipped at random; uint8
+    center-float  as center, then float32, less the mean and divided by the deviation, as models are fed
+    random-float  as random, then the same
 
 Sizes: small is 3000 JPEGs of 500x375, large 240 of 2000x1500. They are in .bench, made when missing, and read
 once before each measurement, so that the disk has no part in it.
@@ -38,7 +40,7 @@ from typing import Any, get_args
 
 import photos
 import report
-from peers import BATCH, CONTESTANTS, SIDE, Contestant, Workload, run_bare
+from peers import BATCH, CONTESTANTS, SIDE, Contestant, Workload, is_float, run_bare
 from report import Measured, Table
 
 ROOT = Path(__file__).parent.parent
@@ -63,7 +65,7 @@ def measure(contestant: Contestant, workload: Workload, folder: Path, epochs: in
         return Measured(images, seconds, cpu, max(0.0, machine_seconds() - busy - cpu))
     epoch = contestant.open(str(folder), workload, threads)
     for batch in epoch(WARM_UP_BATCHES):
-        check(batch)
+        check(batch, workload)
     images = 0
     busy, cpu, start = machine_seconds(), cpu_seconds(), time.perf_counter()
     for _ in range(epochs):
@@ -73,10 +75,13 @@ def measure(contestant: Contestant, workload: Workload, folder: Path, epochs: in
     return Measured(images, seconds, cpu, max(0.0, busy - cpu))
 
 
-def check(batch: Any) -> None:
+def check(batch: Any, workload: Workload) -> None:
     shape, dtype = tuple(batch.shape), str(batch.dtype)
-    if shape[1:] not in ((SIDE, SIDE, 3), (3, SIDE, SIDE)) or shape[0] > BATCH or "uint8" not in dtype:
-        raise SystemExit(f"a batch must be uint8 of {BATCH} images of {SIDE}x{SIDE}, got {dtype} of {shape}")
+    wanted = "float32" if is_float(workload) else "uint8"
+    if shape[1:] not in ((SIDE, SIDE, 3), (3, SIDE, SIDE)) or shape[0] > BATCH or wanted not in dtype:
+        raise SystemExit(
+            f"a batch must be {wanted} of {BATCH} images of {SIDE}x{SIDE}, got {dtype} of {shape}"
+        )
 
 
 def cpu_seconds() -> float:
@@ -198,7 +203,7 @@ def read_arguments() -> argparse.Namespace:
         parser.error(f"--only: no contestant {', '.join(unknown)}; there are {', '.join(CONTESTANTS)}")
     arguments.only = wanted
     if arguments.one and (arguments.folder is None or arguments.workload == "all"):
-        parser.error("--one needs --folder and --workload center or random")
+        parser.error("--one needs --folder and one --workload")
     return arguments
 
 

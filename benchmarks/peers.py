@@ -1,7 +1,8 @@
 """The contestants of the image benchmark: the same work, asked for in the way of each loader.
 
-All read the same folder, decode with the accurate DCT and smooth chroma, resize with antialias and give uint8
-batches with their labels. None may do less than the others, and none may keep decoded pictures.
+All read the same folder, decode with the accurate DCT and smooth chroma, resize with antialias and give
+batches with their labels: uint8, or float32 less the mean and divided by the deviation, as models are fed.
+None may do less than the others, and none may keep decoded pictures.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ SHORTER, SIDE = 256, 224
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 BARE = Path(__file__).parent.parent / "target" / "release" / "examples" / "bare"
 
-Workload = Literal["center", "random"]
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+Workload = Literal["center", "random", "center-float", "random-float"]
 # Gives the images of one epoch batch by batch, or of its first batches only. After the last one no work of
 # that epoch is left in progress, so what is measured next pays for itself alone.
 Epoch = Callable[[int | None], Iterator[Any]]
@@ -45,14 +47,24 @@ class Contestant:
         return f"not installed: {', '.join(absent)}" if absent else None
 
 
+def is_random(workload: Workload) -> bool:
+    return workload.startswith("random")
+
+
+def is_float(workload: Workload) -> bool:
+    return workload.endswith("float")
+
+
 def feedline(folder: str, workload: Workload, threads: int) -> Epoch:
     import feedline as fl
 
     source = fl.images(folder)
-    pipeline = {
-        "center": lambda: source.decode().resize(SHORTER).center_crop(SIDE),
-        "random": lambda: source.shuffle(1).decode().random_resized_crop(SIDE).flip(),
-    }[workload]()
+    if is_random(workload):
+        pipeline = source.shuffle(1).decode().random_resized_crop(SIDE).flip()
+    else:
+        pipeline = source.decode().resize(SHORTER).center_crop(SIDE)
+    if is_float(workload):
+        pipeline = pipeline.to_float(MEAN, STD)
     loader = pipeline.batch(BATCH).loader(threads=threads)
 
     def epoch(batches: int | None) -> Iterator[Any]:
@@ -68,7 +80,8 @@ def torch_pil(folder: str, workload: Workload, threads: int) -> Epoch:
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
 
-    transform = v2.Compose([*_torchvision_steps(workload), v2.PILToTensor()])
+    steps = _torchvision_steps(workload)
+    transform = v2.Compose([*steps, v2.PILToTensor(), *_torchvision_floats(workload)])
     return _torch_epochs(ImageFolder(folder, transform), workload, threads)
 
 
@@ -80,16 +93,23 @@ def torch_io(folder: str, workload: Workload, threads: int) -> Epoch:
     def load(path: str) -> Any:
         return decode_jpeg(read_file(path), mode=ImageReadMode.RGB)
 
-    transform = v2.Compose(_torchvision_steps(workload))
+    transform = v2.Compose([*_torchvision_steps(workload), *_torchvision_floats(workload)])
     return _torch_epochs(ImageFolder(folder, transform, loader=load), workload, threads)
 
 
 def _torchvision_steps(workload: Workload) -> list[Any]:
     from torchvision.transforms import v2
 
-    if workload == "center":
-        return [v2.Resize(SHORTER, antialias=True), v2.CenterCrop(SIDE)]
-    return [v2.RandomResizedCrop(SIDE, AREA, RATIO, antialias=True), v2.RandomHorizontalFlip()]
+    if is_random(workload):
+        return [v2.RandomResizedCrop(SIDE, AREA, RATIO, antialias=True), v2.RandomHorizontalFlip()]
+    return [v2.Resize(SHORTER, antialias=True), v2.CenterCrop(SIDE)]
+
+
+def _torchvision_floats(workload: Workload) -> list[Any]:
+    import torch
+    from torchvision.transforms import v2
+
+    return [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)] if is_float(workload) else []
 
 
 def _torch_epochs(dataset: Any, workload: Workload, threads: int) -> Epoch:
@@ -103,7 +123,7 @@ def _torch_epochs(dataset: Any, workload: Workload, threads: int) -> Epoch:
 
         def __iter__(self) -> Iterator[int]:
             count = len(dataset)
-            order = torch.randperm(count).tolist() if workload == "random" else list(range(count))
+            order = torch.randperm(count).tolist() if is_random(workload) else list(range(count))
             return iter(order[: self.limit])
 
         def __len__(self) -> int:
@@ -138,7 +158,10 @@ def tf_data(folder: str, workload: Workload, threads: int) -> Epoch:
         image = tf.image.resize(image, size, "bilinear", antialias=True)
         top, left = (size[0] - SIDE) // 2, (size[1] - SIDE) // 2
         image = tf.image.crop_to_bounding_box(image, top, left, SIDE, SIDE)
-        return tf.cast(image, tf.uint8), label
+        return written(image), label
+
+    def written(image: Any) -> Any:
+        return (image / 255.0 - MEAN) / STD if is_float(workload) else tf.cast(image, tf.uint8)
 
     def random(path: Any, label: Any) -> tuple[Any, Any]:
         content = tf.io.read_file(path)
@@ -154,7 +177,7 @@ def tf_data(folder: str, workload: Workload, threads: int) -> Epoch:
         window = tf.concat([begin[:2], size[:2]], 0)
         image = tf.io.decode_and_crop_jpeg(content, window, **accurate)
         image = tf.image.resize(image, [SIDE, SIDE], "bilinear", antialias=True)
-        return tf.image.random_flip_left_right(tf.cast(image, tf.uint8)), label
+        return tf.image.random_flip_left_right(written(image)), label
 
     classes = sorted(entry for entry in Path(folder).iterdir() if entry.is_dir())
     listed = [(str(path), label) for label, kind in enumerate(classes) for path in sorted(kind.iterdir())]
@@ -165,9 +188,9 @@ def tf_data(folder: str, workload: Workload, threads: int) -> Epoch:
         limit = None if batches is None else batches * BATCH
         paths, labels = zip(*listed[:limit], strict=True)
         data = tf.data.Dataset.from_tensor_slices((list(paths), list(labels)))
-        if workload == "random":
+        if is_random(workload):
             data = data.shuffle(len(paths))
-        data = data.map(center if workload == "center" else random, num_parallel_calls=threads)
+        data = data.map(random if is_random(workload) else center, num_parallel_calls=threads)
         for images, _labels in data.batch(BATCH).prefetch(tf.data.AUTOTUNE).with_options(options):
             yield images
 
@@ -182,20 +205,33 @@ def dali(folder: str, workload: Workload, threads: int) -> Epoch:
     pipeline = Pipeline(batch_size=BATCH, num_threads=threads, device_id=None, seed=1)
     with pipeline:
         content, labels = fn.readers.file(
-            file_root=folder, name="files", shuffle_after_epoch=workload == "random"
+            file_root=folder, name="files", shuffle_after_epoch=is_random(workload)
         )
-        if workload == "center":
-            images = fn.decoders.image(content, device="cpu", output_type=types.RGB)
-            images = fn.resize(
-                images, resize_shorter=SHORTER, interp_type=types.INTERP_LINEAR, antialias=True
-            )
-            images = fn.crop(images, crop=(SIDE, SIDE))
-        else:
+        if is_random(workload):
             images = fn.decoders.image_random_crop(
                 content, device="cpu", output_type=types.RGB, random_area=AREA, random_aspect_ratio=RATIO
             )
             images = fn.resize(images, size=(SIDE, SIDE), interp_type=types.INTERP_LINEAR, antialias=True)
-            images = fn.flip(images, horizontal=fn.random.coin_flip())
+            mirror = fn.random.coin_flip()
+        else:
+            images = fn.decoders.image(content, device="cpu", output_type=types.RGB)
+            images = fn.resize(
+                images, resize_shorter=SHORTER, interp_type=types.INTERP_LINEAR, antialias=True
+            )
+            mirror = None
+        if is_float(workload):
+            images = fn.crop_mirror_normalize(
+                images,
+                crop=(SIDE, SIDE),
+                mirror=0 if mirror is None else mirror,
+                mean=[255 * mean for mean in MEAN],
+                std=[255 * std for std in STD],
+                dtype=types.FLOAT,
+            )
+        elif mirror is None:
+            images = fn.crop(images, crop=(SIDE, SIDE))
+        else:
+            images = fn.flip(images, horizontal=mirror)
         pipeline.set_outputs(images, labels)
     pipeline.build()
     whole = -(-pipeline.reader_meta("files")["epoch_size"] // BATCH)

@@ -2,7 +2,7 @@
 //! The benchmark `images` compares the loader with it.
 //!
 //! ```text
-//! cargo run --release --features testing --example bare -- FOLDER center|random THREADS
+//! cargo run --release --features testing --example bare -- FOLDER center|random[-float] THREADS
 //! ```
 
 #![allow(clippy::print_stdout, reason = "a program that prints its result")]
@@ -20,27 +20,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, folder, workload, threads] = arguments.as_slice() else {
-        println!("usage: bare FOLDER center|random THREADS");
+        println!("usage: bare FOLDER center|random[-float] THREADS");
         return Ok(());
     };
-    let words = match workload.as_str() {
-        "random" => r#"[{"call": "decode"}, {"call": "random_resized_crop", "size": 224}, {"call": "flip"}]"#,
-        _ => r#"[{"call": "decode"}, {"call": "resize", "size": 256}, {"call": "center_crop", "size": 224}]"#,
+    let steps = match workload.strip_suffix("-float").unwrap_or(workload) {
+        "random" => r#"{"call": "random_resized_crop", "size": 224}, {"call": "flip"}"#,
+        _ => r#"{"call": "resize", "size": 256}, {"call": "center_crop", "size": 224}"#,
     };
-    let settings = Settings::parse(words, &Given::Files)?;
+    let floats = match workload.ends_with("-float") {
+        true => r#", {"call": "to_float", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}"#,
+        false => "",
+    };
+    let words = format!(r#"[{{"call": "decode"}}, {steps}{floats}]"#);
+    let settings = Settings::parse(&words, &Given::Files)?;
     let recipe = Recipe {
         picture: Picture::Encoded(settings.decoding.unwrap_or_default()),
         steps: settings.steps,
         output: settings.output,
         seed: 1,
     };
+    let row_bytes = 224 * 224 * 3 * recipe.output.dtype.bytes();
     let source = Folder::images(Path::new(folder))?;
     let next = AtomicU64::new(0);
     let (before, start) = (cpu_seconds(), clock::now());
     std::thread::scope(|scope| {
         for _ in 0..threads.parse().unwrap_or(2) {
             scope.spawn(|| {
-                let (mut native, mut row) = (Native::default(), vec![0; 224 * 224 * 3]);
+                let (mut native, mut row) = (Native::default(), vec![0; row_bytes]);
                 let mut bytes = Vec::new();
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);

@@ -79,6 +79,21 @@ impl Budget {
         }
     }
 
+    /// As `acquire`, but calls `before_wait` if it must wait: whoever holds what an earlier sample
+    /// needs hands it on first.
+    pub fn acquire_after(
+        &self,
+        amount: u64,
+        position: u64,
+        before_wait: &mut dyn FnMut(),
+    ) -> Result<Permit, Closed> {
+        if let Some(permit) = self.try_acquire(amount, position) {
+            return Ok(permit);
+        }
+        before_wait();
+        self.acquire(amount, position)
+    }
+
     /// Takes `amount` if there is room for it now.
     pub fn try_acquire(&self, amount: u64, position: u64) -> Option<Permit> {
         let mut state = self.0.state.lock();
@@ -198,9 +213,9 @@ impl Permit {
         self.amount
     }
 
-    /// Takes `more` for the same sample, waiting as `acquire` does.
-    pub fn grow(&mut self, more: u64) -> Result<(), Closed> {
-        let mut extra = self.budget.acquire(more, self.position)?;
+    /// Takes `more` for the same sample, waiting as `acquire_after` does.
+    pub fn grow(&mut self, more: u64, before_wait: &mut dyn FnMut()) -> Result<(), Closed> {
+        let mut extra = self.budget.acquire_after(more, self.position, before_wait)?;
         // The amount moves over; what is left of the other permit gives nothing back.
         self.amount += std::mem::take(&mut extra.amount);
         Ok(())

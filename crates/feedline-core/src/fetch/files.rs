@@ -41,23 +41,25 @@ impl OpenFiles {
         OpenFiles { budget, idle, waiting: AtomicUsize::new(0), on_event }
     }
 
-    /// Does `work` with the file open.
+    /// Does `work` with the file open. `before_wait` is called before any wait for a descriptor, and
+    /// handed on to `work`.
     pub fn with<T>(
         &self,
         path: &Path,
         position: u64,
-        work: impl FnOnce(&Handle) -> Result<T>,
+        before_wait: &mut dyn FnMut(),
+        work: impl FnOnce(&Handle, &mut dyn FnMut()) -> Result<T>,
     ) -> Result<T> {
         let known = self.idle.lock().get(path).map(Arc::clone);
         let opened = match known {
             Some(opened) => opened,
             None => {
-                let opened = Arc::new(self.open(path, position)?);
+                let opened = Arc::new(self.open(path, position, before_wait)?);
                 self.idle.lock().put(path.to_owned(), Arc::clone(&opened));
                 opened
             }
         };
-        let outcome = work(&opened.handle);
+        let outcome = work(&opened.handle, before_wait);
         drop(opened);
         // After our own use: whoever waits needs a descriptor that nobody holds.
         if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -66,9 +68,14 @@ impl OpenFiles {
         outcome
     }
 
-    fn open(&self, path: &Path, position: u64) -> Result<Opened> {
+    fn open(
+        &self,
+        path: &Path,
+        position: u64,
+        before_wait: &mut dyn FnMut(),
+    ) -> Result<Opened> {
         for _ in 0..TRIES {
-            let permit = self.permit(position).map_err(closed)?;
+            let permit = self.permit(position, before_wait).map_err(closed)?;
             match Handle::open(path) {
                 Ok(handle) => return Ok(Opened { handle, _permit: permit }),
                 Err(error) if is_want_of_descriptors(&error) => {
@@ -77,6 +84,7 @@ impl OpenFiles {
                         (self.on_event)(Event::BudgetShrunk { budget: "files", from, to });
                     }
                     drop(permit);
+                    before_wait();
                     while self.close_one_idle() {}
                     self.budget.pause(PAUSE).map_err(closed)?;
                 }
@@ -91,7 +99,11 @@ impl OpenFiles {
         Err(Error::new(Kind::OutOfFiles, message))
     }
 
-    fn permit(&self, position: u64) -> std::result::Result<Permit, Closed> {
+    fn permit(
+        &self,
+        position: u64,
+        before_wait: &mut dyn FnMut(),
+    ) -> std::result::Result<Permit, Closed> {
         loop {
             if let Some(permit) = self.budget.try_acquire(1, position) {
                 return Ok(permit);
@@ -100,6 +112,7 @@ impl OpenFiles {
                 break;
             }
         }
+        before_wait();
         // Announced first, then looked once more: a descriptor that became idle in between would
         // otherwise stay in the cache while we wait for it.
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -153,7 +166,7 @@ mod tests {
         folder
     }
 
-    fn first_byte(handle: &Handle) -> Result<u8> {
+    fn first_byte(handle: &Handle, _: &mut dyn FnMut()) -> Result<u8> {
         let mut byte = [0];
         handle.read_at(&mut byte, 0).unwrap();
         Ok(byte[0])
@@ -171,7 +184,7 @@ mod tests {
                 for _ in 0..threads {
                     scope.spawn(|| for (position, number) in order.iter().enumerate() {
                         let path = folder.path().join(number.to_string());
-                        let byte = open.with(&path, position as u64 + 1, first_byte).unwrap();
+                        let byte = open.with(&path, position as u64 + 1, &mut || (), first_byte).unwrap();
                         assert_eq!(usize::from(byte), *number);
                     });
                 }
@@ -187,15 +200,15 @@ mod tests {
         let folder = folder(1);
         let path = folder.path().join("0");
         let open = OpenFiles::new(Budget::new("files", 4), Box::new(drop));
-        open.with(&path, 0, first_byte).unwrap();
+        open.with(&path, 0, &mut || (), first_byte).unwrap();
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(open.with(&path, 0, first_byte).unwrap(), 0);
+        assert_eq!(open.with(&path, 0, &mut || (), first_byte).unwrap(), 0);
     }
 
     #[test]
     fn a_file_that_is_not_there_is_named_by_the_system() {
         let open = OpenFiles::new(Budget::new("files", 4), Box::new(drop));
-        let error = open.with(Path::new("/no/such/file"), 0, first_byte).unwrap_err();
+        let error = open.with(Path::new("/no/such/file"), 0, &mut || (), first_byte).unwrap_err();
         assert_eq!((error.kind(), error.os_error()), (Kind::ReadFailed, Some(2)));
         assert_eq!(open.count(), 0);
     }

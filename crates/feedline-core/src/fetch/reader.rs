@@ -60,8 +60,14 @@ impl Reader {
     }
 
     /// All of a file. One that changes its size meanwhile is a fault: half of it may be old.
-    pub fn read(&self, path: &Path, position: u64) -> Result<Fetched> {
-        self.files.with(path, position, |handle| {
+    /// `before_wait` is called before any wait.
+    pub fn read(
+        &self,
+        path: &Path,
+        position: u64,
+        before_wait: &mut dyn FnMut(),
+    ) -> Result<Fetched> {
+        self.files.with(path, position, before_wait, |handle, before_wait| {
             let size = handle
                 .size()
                 .map_err(|error| Error::io(Kind::ReadFailed, "looking at the file", error))?;
@@ -70,7 +76,7 @@ impl Reader {
             })?;
             let permit = self
                 .bytes
-                .acquire(size, position)
+                .acquire_after(size, position, before_wait)
                 .map_err(|_| Error::new(Kind::Closed, "the loader is closed"))?;
             let mut bytes = self.buffers.lock().pop().unwrap_or_default();
             bytes.truncate(length);
@@ -112,19 +118,19 @@ mod tests {
         let path = folder.path().join("a");
         file::write(&path, b"hello").unwrap();
         let reader = reader(100);
-        let fetched = reader.read(&path, 0).unwrap();
+        let fetched = reader.read(&path, 0, &mut || ()).unwrap();
         assert_eq!((fetched.bytes(), reader.bytes.used()), (b"hello".as_slice(), 5));
         drop(fetched);
         assert_eq!(reader.bytes.used(), 0);
         // A shorter file in a buffer that was used before has no rest of the other.
         file::write(&path.with_extension("b"), b"hi").unwrap();
-        assert_eq!(reader.read(&path.with_extension("b"), 0).unwrap().bytes(), b"hi");
+        assert_eq!(reader.read(&path.with_extension("b"), 0, &mut || ()).unwrap().bytes(), b"hi");
     }
 
     #[test]
     fn a_folder_is_not_read_as_a_file() {
         let folder = tempfile::tempdir().unwrap();
-        let error = reader(100).read(folder.path(), 0).map(drop).unwrap_err();
+        let error = reader(100).read(folder.path(), 0, &mut || ()).map(drop).unwrap_err();
         assert_eq!(error.kind(), Kind::ReadFailed);
         assert!(error.message().contains("not a regular file"), "{error}");
     }

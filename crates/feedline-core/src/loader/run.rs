@@ -29,6 +29,8 @@ use crate::worker::{Native, Prepared, Recipe};
 
 /// Samples from memory that a worker takes at once: each costs less than taking it.
 const MEMORY_CHUNK: usize = 64;
+/// Files that a reader fetches at once, at the most.
+const FILES_CHUNK: usize = 8;
 /// Others that are tried in the place of a bad sample before the run is stopped.
 const REPLACEMENTS: u64 = 8;
 /// What a sample costs besides its bytes.
@@ -194,16 +196,29 @@ impl Run {
 
     // ---- fetch ----
 
+    /// Fetches some samples at a time: a thread that is woken for each of them costs more than it
+    /// reads. What is fetched is handed on before any wait.
     fn read(&self, tasks: &Sender<Vec<Task>>) {
-        while let Some(orders) = self.next_orders(1) {
+        let share = self.shared.batching.size / (self.shared.threads * 2).max(1);
+        let chunk = share.clamp(1, FILES_CHUNK);
+        while let Some(orders) = self.next_orders(chunk) {
             let mut ready = Vec::with_capacity(orders.len());
             for order in orders {
                 let (number, start) = (order.number, clock::now());
-                let fetched = self.fetch(order);
+                let mut hand_on = || {
+                    if !ready.is_empty() {
+                        // Nobody listens any more when the run is closed: then nothing is needed.
+                        let _ = tasks.send(std::mem::take(&mut ready));
+                    }
+                };
+                let fetched = self.fetch(order, &mut hand_on);
                 self.meters.add(Stage::Fetch, start.elapsed());
                 match fetched {
                     Ok(task) => ready.push(task),
-                    Err(bad) => self.settle(vec![(number, Err(bad))], None),
+                    Err(bad) => {
+                        hand_on();
+                        self.settle(vec![(number, Err(bad))], None);
+                    }
                 }
             }
             if !ready.is_empty() && tasks.send(ready).is_err() {
@@ -244,16 +259,20 @@ impl Run {
     }
 
     /// Gets the bytes of a sample, and a permit for all that will be made of them.
-    fn fetch(&self, order: Order) -> std::result::Result<Task, Box<(Fault, Seat)>> {
+    fn fetch(
+        &self,
+        order: Order,
+        before_wait: &mut dyn FnMut(),
+    ) -> std::result::Result<Task, Box<(Fault, Seat)>> {
         let Extent::File(path) = self.shared.source.extent(order.ticket.index) else {
             return Ok(Task { order, fetched: None, prepared: None });
         };
-        let mut fetched = match self.reader.read(&path, order.number) {
+        let mut fetched = match self.reader.read(&path, order.number, before_wait) {
             Ok(fetched) => fetched,
             Err(error) => return Err(self.fault(order.ticket, Stage::Fetch, error, order.seat)),
         };
         let Some(recipe) = &self.shared.recipe else {
-            let grown = fetched.permit.grow(OVERHEAD);
+            let grown = fetched.permit.grow(OVERHEAD, before_wait);
             return match grown {
                 Ok(()) => Ok(Task { order, fetched: Some(fetched), prepared: None }),
                 Err(_) => Err(self.fault(order.ticket, Stage::Fetch, closed(), order.seat)),
@@ -263,7 +282,8 @@ impl Run {
         let outcome = outcome.and_then(|prepared| {
             let result = if recipe.size().is_none() { self.result_bytes(&prepared) } else { 0 };
             let work = prepared.working_bytes.saturating_sub(self.shared.keep);
-            fetched.permit.grow((work + result) as u64 + OVERHEAD).map_err(|_| closed())?;
+            let more = (work + result) as u64 + OVERHEAD;
+            fetched.permit.grow(more, before_wait).map_err(|_| closed())?;
             Ok(prepared)
         });
         match outcome {
@@ -458,7 +478,7 @@ impl Run {
             let index = Random::keyed(&key).below(self.shared.source.len());
             let other = Ticket { index, ..ticket };
             let outcome = self
-                .fetch(Order { number, ticket: other, seat })
+                .fetch(Order { number, ticket: other, seat }, &mut || ())
                 .and_then(|task| self.make(task, native));
             match outcome {
                 Ok(sample) => {

@@ -56,22 +56,23 @@ impl Output {
         let pixels = Pixels { canvas, frame, mirrored, layout: self.layout };
         match self.dtype {
             Dtype::Uint8 if self.layout == Layout::Hwc && !mirrored => pixels.copy(row),
-            Dtype::Bool | Dtype::Uint8 | Dtype::Int8 => pixels.write(row, |byte, _| [byte]),
+            Dtype::Bool | Dtype::Uint8 | Dtype::Int8 => pixels.write(row, |_| |byte| [byte]),
             Dtype::Uint16 | Dtype::Int16 => {
-                pixels.write(row, |byte, _| u16::from(byte).to_ne_bytes());
+                pixels.write(row, |_| |byte| u16::from(byte).to_ne_bytes());
             }
             Dtype::Uint32 | Dtype::Int32 => {
-                pixels.write(row, |byte, _| u32::from(byte).to_ne_bytes());
+                pixels.write(row, |_| |byte| u32::from(byte).to_ne_bytes());
             }
             Dtype::Uint64 | Dtype::Int64 => {
-                pixels.write(row, |byte, _| u64::from(byte).to_ne_bytes());
+                pixels.write(row, |_| |byte| u64::from(byte).to_ne_bytes());
             }
             // All numbers up to 255 are exact in 16 bits: eleven bits count.
-            Dtype::Float16 => pixels.write(row, |byte, _| half(byte).to_ne_bytes()),
-            Dtype::Float32 => pixels.write(row, |byte, channel| {
-                self.floats[channel][usize::from(byte)].to_ne_bytes()
+            Dtype::Float16 => pixels.write(row, |_| |byte| half(byte).to_ne_bytes()),
+            Dtype::Float32 => pixels.write(row, |channel| {
+                let table = &self.floats[channel];
+                move |byte| table[usize::from(byte)].to_ne_bytes()
             }),
-            Dtype::Float64 => pixels.write(row, |byte, _| f64::from(byte).to_ne_bytes()),
+            Dtype::Float64 => pixels.write(row, |_| |byte| f64::from(byte).to_ne_bytes()),
         }
     }
 }
@@ -104,38 +105,54 @@ impl Pixels<'_> {
         }
     }
 
-    fn write<const N: usize>(&self, target: &mut [u8], number: impl Fn(u8, usize) -> [u8; N]) {
+    fn write<const N: usize, F: Fn(u8) -> [u8; N]>(
+        &self,
+        target: &mut [u8],
+        number_of: impl Fn(usize) -> F,
+    ) {
         match self.canvas.channels() {
-            1 => self.write_channels::<1, N>(target, number),
-            _ => self.write_channels::<3, N>(target, number),
+            1 => self.write_channels::<1, N, F>(target, [number_of(0)]),
+            _ => self.write_channels::<3, N, F>(target, [number_of(0), number_of(1), number_of(2)]),
         }
     }
 
-    fn write_channels<const CHANNELS: usize, const N: usize>(
+    fn write_channels<const CHANNELS: usize, const N: usize, F: Fn(u8) -> [u8; N]>(
         &self,
         target: &mut [u8],
-        number: impl Fn(u8, usize) -> [u8; N],
+        numbers_of: [F; CHANNELS],
     ) {
         let Rect { width, height, .. } = self.frame;
         let (numbers, rest) = target.as_chunks_mut::<N>();
         assert!(rest.is_empty() && numbers.len() == width * height * CHANNELS);
         for (row, line) in self.lines().enumerate() {
             let (line, _) = line.as_chunks::<CHANNELS>();
-            for channel in 0..CHANNELS {
-                let (start, step) = match self.layout {
-                    Layout::Hwc => (row * width * CHANNELS + channel, CHANNELS),
-                    Layout::Chw => ((channel * height + row) * width, 1),
-                };
-                let to = numbers[start..].iter_mut().step_by(step);
-                if self.mirrored {
-                    for (to, pixel) in to.zip(line.iter().rev()) {
-                        *to = number(pixel[channel], channel);
-                    }
-                } else {
-                    for (to, pixel) in to.zip(line) {
-                        *to = number(pixel[channel], channel);
+            match self.layout {
+                Layout::Hwc => {
+                    let (pixels, _) = numbers[row * width * CHANNELS..].as_chunks_mut::<CHANNELS>();
+                    self.each(line, &mut pixels[..width], |pixel| {
+                        std::array::from_fn(|channel| numbers_of[channel](pixel[channel]))
+                    });
+                }
+                Layout::Chw => {
+                    for (channel, number) in numbers_of.iter().enumerate() {
+                        let start = (channel * height + row) * width;
+                        let to = &mut numbers[start..start + width];
+                        self.each(line, to, |pixel| number(pixel[channel]));
                     }
                 }
+            }
+        }
+    }
+
+    /// Writes a line, from its end if it is mirrored.
+    fn each<P: Copy, T>(&self, line: &[P], to: &mut [T], number: impl Fn(P) -> T) {
+        if self.mirrored {
+            for (to, pixel) in to.iter_mut().rev().zip(line) {
+                *to = number(*pixel);
+            }
+        } else {
+            for (to, pixel) in to.iter_mut().zip(line) {
+                *to = number(*pixel);
             }
         }
     }
