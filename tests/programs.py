@@ -13,7 +13,7 @@ __all__ = ["answer", "descriptors", "run", "start", "threads"]
 
 # What a program can use without writing it: feedline is imported, `say` prints its answer.
 OPENING = """
-import json, os, signal, sys, time
+import json, os, signal, sys, threading, time
 from pathlib import Path
 import feedline as fl
 
@@ -29,6 +29,21 @@ def memory(name):
 
 def descriptors():
     return len(os.listdir("/proc/self/fd")) - 1
+
+# Looks how many descriptors are open, again and again, while its block runs.
+class Watch:
+    def __enter__(self):
+        self.before = self.most = descriptors()
+        self.thread = threading.Thread(target=self.look)
+        self.running = True
+        self.thread.start()
+        return self
+    def look(self):
+        while self.running:
+            self.most = max(self.most, descriptors())
+    def __exit__(self, *error):
+        self.running = False
+        self.thread.join()
 """
 
 
@@ -58,9 +73,9 @@ def answer(program: str, *arguments: object, seconds: float = 60) -> Any:
     return json.loads(output)
 
 
-def threads() -> int:
-    """How many this process has."""
-    return len(list(Path("/proc/self/task").iterdir()))
+def threads() -> set[int]:
+    """The numbers of the threads of this process."""
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
 
 
 def descriptors() -> int:

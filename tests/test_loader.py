@@ -712,13 +712,15 @@ def test_a_loader_can_be_taken_back_to_an_earlier_checkpoint_of_its_own() -> Non
 
 
 def test_resuming_ends_the_epoch_that_runs() -> None:
-    loader = numbers(2000).batch(2).loader(prefetch=0)
-    running = iter(loader)
-    next(running)
-    loader.resume(loader.checkpoint())
-
-    with pytest.raises(Closed):
+    # Many rounds: the epoch is met at another moment of its work each time.
+    for _ in range(20):
+        loader = numbers(2000).batch(2).loader(prefetch=0)
+        running = iter(loader)
         next(running)
+        loader.resume(loader.checkpoint())
+
+        with pytest.raises(Closed):
+            next(running)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,9 @@ class Pipeline:
 
     def _with(self, call: str, **arguments: Any) -> Pipeline:
         given = {name: _plain(value) for name, value in arguments.items() if value is not None}
+        for name, value in given.items():
+            if isinstance(value, int) and not -(2**63) <= value < 2**64:
+                raise BadSetting(f"{call}: {name} must fit into 64 bits, got {value}")
         calls = (*self._calls, {"call": call, **given})
         _native.check(self._source, _words(calls))
         return Pipeline(self._source, self._origin, calls)
@@ -260,7 +263,7 @@ def files(
 
     Batches have "image" (after decode) or "bytes", and "label" if there are labels.
     """
-    numbers = None if labels is None else [int(label) for label in labels]
+    numbers = None if labels is None else [_label(label) for label in labels]
     if isinstance(paths, (str, os.PathLike)):
         pattern = os.fspath(paths)
         if not _glob.has_magic(pattern):
@@ -289,7 +292,16 @@ def _path(path: str | os.PathLike[str], call: str) -> str:
     return os.fspath(path)
 
 
+def _label(label: Any) -> int:
+    plain = _plain(label)
+    if isinstance(plain, bool) or not isinstance(plain, int) or not -(2**63) <= plain < 2**63:
+        raise BadSource(f"files: a label must be a whole number, got {label!r}")
+    return plain
+
+
 def _dtype_name(dtype: Any) -> Any:
+    if dtype is None:  # NumPy would take it for float64.
+        raise BadSetting("cast: dtype must be the name of a type, got None")
     try:
         return np.dtype(dtype).name
     except TypeError:

@@ -28,7 +28,9 @@ fn main() -> Result<()> {
         _ => r#"{"call": "resize", "size": 256}, {"call": "center_crop", "size": 224}"#,
     };
     let floats = match workload.ends_with("-float") {
-        true => r#", {"call": "to_float", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}"#,
+        true => {
+            r#", {"call": "to_float", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}"#
+        }
         false => "",
     };
     let words = format!(r#"[{{"call": "decode"}}, {steps}{floats}]"#);
@@ -70,10 +72,7 @@ fn main() -> Result<()> {
         }
     });
     let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds() - before);
-    println!(
-        r#"{{"images": {}, "seconds": {seconds}, "cpu_seconds": {cpu}}}"#,
-        source.len()
-    );
+    println!(r#"{{"images": {}, "seconds": {seconds}, "cpu_seconds": {cpu}}}"#, source.len());
     Ok(())
 }
 

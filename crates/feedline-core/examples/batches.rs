@@ -30,7 +30,9 @@ fn main() -> Result<()> {
         let images = batch.get("image").and_then(|column| column.shape());
         let labels: Vec<i64> = batch
             .bytes("label")
-            .map(|bytes| bytes.as_chunks().0.iter().map(|label| i64::from_ne_bytes(*label)).collect())
+            .map(|bytes| {
+                bytes.as_chunks().0.iter().map(|label| i64::from_ne_bytes(*label)).collect()
+            })
             .unwrap_or_default();
         println!("{images:?} labels {labels:?}");
     }
@@ -41,7 +43,8 @@ fn main() -> Result<()> {
 fn make_photographs() -> Result<PathBuf> {
     let folder = std::env::temp_dir().join("feedline-example");
     for number in 0..32 {
-        let path = folder.join(["coast", "forest"][number as usize % 2]).join(format!("{number}.jpg"));
+        let path =
+            folder.join(["coast", "forest"][number as usize % 2]).join(format!("{number}.jpg"));
         file::write(&path, &photo_jpeg(number, 320, 240, 90))
             .map_err(|error| Error::io(Kind::BadSource, "writing a photograph", error))?;
     }

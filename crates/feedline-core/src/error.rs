@@ -136,6 +136,33 @@ kinds! {
     },
 }
 
+impl Kind {
+    /// Whether it is a fault of one sample, so that skipping the sample helps. Where the machine has
+    /// run out of something, it does not.
+    pub fn is_of_sample(self) -> bool {
+        match self {
+            Kind::ReadFailed
+            | Kind::UnknownFormat
+            | Kind::Damaged
+            | Kind::TooLarge
+            | Kind::TooSmall
+            | Kind::ShapeMismatch
+            | Kind::CodecPanicked => true,
+            Kind::BadSetting
+            | Kind::BadSource
+            | Kind::TooManyFaults
+            | Kind::NoReplacement
+            | Kind::OutOfFiles
+            | Kind::OutOfMemory
+            | Kind::OutOfThreads
+            | Kind::UsedAfterFork
+            | Kind::Closed
+            | Kind::WrongCheckpoint
+            | Kind::Internal => false,
+        }
+    }
+}
+
 /// What happened, where, and what to do.
 #[derive(Debug)]
 pub struct Error(Box<Inner>);
@@ -241,7 +268,9 @@ fn lowered(text: &str) -> String {
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = &*self.0;
-        if let (Some(index), Some(stage)) = (inner.index, inner.stage) {
+        if let (Some(index), Some(stage), true) =
+            (inner.index, inner.stage, inner.kind.is_of_sample())
+        {
             write!(formatter, "sample {index} failed in {stage}: ")?;
         }
         write!(formatter, "{}", inner.message)?;

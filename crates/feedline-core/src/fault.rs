@@ -66,7 +66,7 @@ impl FaultPolicy {
     /// Decides. Asked in ticket order, so that the verdict depends on the faults and not on timing:
     /// `before` counts the faults of this epoch so far, `expected` its samples.
     pub fn judge(&self, fault: Fault, before: u64, expected: u64) -> (Verdict, Option<Fault>) {
-        if !is_of_sample(fault.error.kind()) || self.then == Then::Raise {
+        if !fault.error.kind().is_of_sample() || self.then == Then::Raise {
             return (Verdict::Stop(fault.error), None);
         }
         let allowed = match self.limit {
@@ -89,7 +89,8 @@ impl FaultPolicy {
                     fault.error.message(),
                 ),
             )
-            .at(fault.error.location().cloned());
+            .at(fault.error.location().cloned())
+            .of_sample(fault.ticket.index, fault.stage.name());
             return (Verdict::Stop(error), None);
         }
         match self.then {
@@ -97,30 +98,6 @@ impl FaultPolicy {
             Then::Replace => (Verdict::Replace, Some(fault)),
             Then::Raise => unreachable!("returned above"),
         }
-    }
-}
-
-/// Whether skipping the sample helps. Where the machine has run out of something, it does not.
-fn is_of_sample(kind: Kind) -> bool {
-    match kind {
-        Kind::ReadFailed
-        | Kind::UnknownFormat
-        | Kind::Damaged
-        | Kind::TooLarge
-        | Kind::TooSmall
-        | Kind::ShapeMismatch
-        | Kind::CodecPanicked => true,
-        Kind::BadSetting
-        | Kind::BadSource
-        | Kind::TooManyFaults
-        | Kind::NoReplacement
-        | Kind::OutOfFiles
-        | Kind::OutOfMemory
-        | Kind::OutOfThreads
-        | Kind::UsedAfterFork
-        | Kind::Closed
-        | Kind::WrongCheckpoint
-        | Kind::Internal => false,
     }
 }
 

@@ -118,8 +118,11 @@ impl Report {
                 })
             })
             .collect();
-        let busy: serde_json::Map<_, _> =
-            self.busy.iter().map(|(stage, share)| (stage.name().to_owned(), json!(share))).collect();
+        let busy: serde_json::Map<_, _> = self
+            .busy
+            .iter()
+            .map(|(stage, share)| (stage.name().to_owned(), json!(share)))
+            .collect();
         json!({
             "epochs": self.epochs,
             "completed": self.completed,

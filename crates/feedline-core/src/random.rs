@@ -41,7 +41,7 @@ impl Random {
 
     /// Evenly from 0 to `bound`, which is not reached; 0 for a bound of 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        (u128::from(self.bits()) * u128::from(bound) >> 64) as u64
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 }
 

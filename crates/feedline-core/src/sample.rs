@@ -179,7 +179,9 @@ impl Field {
     /// Bytes of one sample in its row; None where it has no row.
     pub fn row_bytes(&self) -> Option<usize> {
         match &self.kind {
-            FieldKind::Fixed { dtype, shape } => Some(dtype.bytes() * shape.iter().product::<usize>()),
+            FieldKind::Fixed { dtype, shape } => {
+                Some(dtype.bytes() * shape.iter().product::<usize>())
+            }
             FieldKind::Ragged { .. } | FieldKind::Bytes | FieldKind::Text => None,
         }
     }

@@ -1,6 +1,12 @@
 //! The direction of dependencies, as a test: a module uses what is below it, stages never name one
 //! another, and what must be pure touches neither files nor threads nor the clock.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "the test reads the sources, and a panic is its answer"
+)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -87,8 +87,8 @@ impl Tensor {
             return Err(PyBufferError::new_err("only the memory itself can be had, on the CPU"));
         }
         let content = self.content.lock().ok().and_then(|mut content| content.take());
-        let (dtype, shape, memory) = content
-            .ok_or_else(|| PyBufferError::new_err("this array was taken already"))?;
+        let (dtype, shape, memory) =
+            content.ok_or_else(|| PyBufferError::new_err("this array was taken already"))?;
         capsule(py, dtype, &shape, memory)
     }
 

@@ -188,7 +188,8 @@ mod tests {
     #[test]
     fn a_shape_that_does_not_fit_names_both_samples() {
         use crate::sample::{Array, FieldKind};
-        let ragged = Field { name: "image".into(), kind: FieldKind::Ragged { dtype: Dtype::Uint8 } };
+        let ragged =
+            Field { name: "image".into(), kind: FieldKind::Ragged { dtype: Dtype::Uint8 } };
         let columns = Columns { fields: [ragged].into(), size: 4, pad: false };
         let mut gatherer = Gatherer::new(columns);
         let sample = |number, shape: &[usize]| {

@@ -166,8 +166,13 @@ impl Settings {
                 Ok(progress)
             }
             "decode" => self.decode(call, given, progress),
-            "resize" | "center_crop" | "random_crop" | "random_resized_crop" | "flip"
-            | "to_float" | "cast"
+            "resize"
+            | "center_crop"
+            | "random_crop"
+            | "random_resized_crop"
+            | "flip"
+            | "to_float"
+            | "cast"
                 if progress > Progress::Written =>
             {
                 Err(too_late(call, "batch"))
@@ -177,8 +182,13 @@ impl Settings {
             {
                 Err(too_late(call, "to_float or cast"))
             }
-            "resize" | "center_crop" | "random_crop" | "random_resized_crop" | "flip"
-            | "to_float" | "cast"
+            "resize"
+            | "center_crop"
+            | "random_crop"
+            | "random_resized_crop"
+            | "flip"
+            | "to_float"
+            | "cast"
                 if !picture =>
             {
                 Err(no_picture(call, given))
@@ -223,8 +233,11 @@ impl Settings {
 
     fn decode(&mut self, call: &Call<'_>, given: &Given, progress: Progress) -> Result<Progress> {
         if matches!(given, Given::Arrays(_)) {
-            return Err(Error::new(Kind::BadSetting, "decode: arrays hold numbers, not image files")
-                .with_hint("leave decode() out: an array named \"image\" is a picture already"));
+            return Err(Error::new(
+                Kind::BadSetting,
+                "decode: arrays hold numbers, not image files",
+            )
+            .with_hint("leave decode() out: an array named \"image\" is a picture already"));
         }
         if progress >= Progress::Decoded {
             return Err(too_late(call, if self.decoding.is_some() { "decode" } else { "batch" }));
@@ -308,7 +321,8 @@ fn step(call: &Call<'_>) -> Result<Step> {
             ratio: call.range("ratio", (3.0 / 4.0, 4.0 / 3.0), (1e-3, 1e3))?,
             filter: filter(call)?,
         },
-        _ => Step::Flip(call.real("p", 0.0, 1.0)?.unwrap_or(0.5)),
+        "flip" => Step::Flip(call.real("p", 0.0, 1.0)?.unwrap_or(0.5)),
+        other => return Err(Error::new(Kind::Internal, format!("{other} is no step"))),
     })
 }
 
@@ -394,11 +408,17 @@ mod tests {
         assert_eq!(settings.shuffle, Some(7));
         assert_eq!(settings.memory, Choice::Exactly(3 << 29));
         assert_eq!(settings.threads, Choice::Exactly(3));
-        assert_eq!(settings.steps, [
-            Step::ResizeShorter(256, Filter::Bilinear),
-            Step::CenterCrop(Size { height: 224, width: 200 })
-        ]);
-        assert_eq!(settings.faults, FaultPolicy { then: Then::Skip, limit: Some(Limit::Share(0.01)) });
+        assert_eq!(
+            settings.steps,
+            [
+                Step::ResizeShorter(256, Filter::Bilinear),
+                Step::CenterCrop(Size { height: 224, width: 200 })
+            ]
+        );
+        assert_eq!(
+            settings.faults,
+            FaultPolicy { then: Then::Skip, limit: Some(Limit::Share(0.01)) }
+        );
     }
 
     #[test]

@@ -54,9 +54,7 @@ impl<'a> Call<'a> {
         let taken = self.taken.borrow();
         match self.arguments.keys().find(|name| !taken.contains(name.as_str())) {
             None => Ok(()),
-            Some(name) => {
-                Err(self.refused(format!("{} has no argument {name:?}", self.name)))
-            }
+            Some(name) => Err(self.refused(format!("{} has no argument {name:?}", self.name))),
         }
     }
 
@@ -98,9 +96,7 @@ impl<'a> Call<'a> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.as_f64() {
             Some(number) if (low..=high).contains(&number) => Ok(Some(number)),
-            Some(_) | None => {
-                Err(self.bad(name, &format!("a number from {low} to {high}"), value))
-            }
+            Some(_) | None => Err(self.bad(name, &format!("a number from {low} to {high}"), value)),
         }
     }
 
@@ -135,7 +131,8 @@ impl<'a> Call<'a> {
             Some(_) => None,
             None => side(value).map(Sides::One),
         };
-        let wanted = format!("a whole number from 1 to {MAX_SIDE}, or two of them: (height, width)");
+        let wanted =
+            format!("a whole number from 1 to {MAX_SIDE}, or two of them: (height, width)");
         sides.ok_or_else(|| self.bad(name, &wanted, value))
     }
 
@@ -151,15 +148,13 @@ impl<'a> Call<'a> {
             Some([low, high]) => low.as_f64().zip(high.as_f64()),
             Some(_) | None => None,
         };
-        range
-            .filter(|(low, high)| bounds.0 <= *low && low <= high && *high <= bounds.1)
-            .ok_or_else(|| {
-                let wanted = format!(
-                    "two numbers above 0 and up to {}, the smaller one first",
-                    bounds.1
-                );
+        range.filter(|(low, high)| bounds.0 <= *low && low <= high && *high <= bounds.1).ok_or_else(
+            || {
+                let wanted =
+                    format!("two numbers above 0 and up to {}, the smaller one first", bounds.1);
                 self.bad(name, &wanted, value)
-            })
+            },
+        )
     }
 
     /// One number for all channels, or one for each.
@@ -250,13 +245,10 @@ mod tests {
     #[test]
     fn bytes_may_be_words() {
         let known = ["4096", "512MiB", "1.5 GiB", "2GB", "0B"].map(parse_bytes);
-        assert_eq!(known, [
-            Some(4096),
-            Some(512 << 20),
-            Some(3 << 29),
-            Some(2_000_000_000),
-            Some(0)
-        ]);
+        assert_eq!(
+            known,
+            [Some(4096), Some(512 << 20), Some(3 << 29), Some(2_000_000_000), Some(0)]
+        );
         assert_eq!(["", "MiB", "5 apples", "-1MiB", "1e"].map(parse_bytes), [None; 5]);
     }
 }

@@ -247,8 +247,10 @@ fn rows(from: &Canvas, part: Rect, weights: &Weights, window: Rect, to: &mut Can
             let weights_of = &numbers[x * weights.count..(x + 1) * weights.count];
             for channel in 0..channels {
                 let inputs = line[*start as usize * channels + channel..].iter().step_by(channels);
-                let sum: i32 =
-                    inputs.zip(weights_of).map(|(byte, weight)| i32::from(*byte) * i32::from(*weight)).sum();
+                let sum: i32 = inputs
+                    .zip(weights_of)
+                    .map(|(byte, weight)| i32::from(*byte) * i32::from(*weight))
+                    .sum();
                 target[x * channels + channel] = simd::rounded(sum, weights.precision);
             }
         }

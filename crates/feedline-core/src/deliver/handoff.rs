@@ -123,7 +123,8 @@ mod tests {
     fn closing_ends_the_wait() {
         let handoff = Handoff::<char, &str>::default();
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| handoff.take(clock::now() + std::time::Duration::from_secs(60)));
+            let waiter =
+                scope.spawn(|| handoff.take(clock::now() + std::time::Duration::from_secs(60)));
             handoff.close();
             assert_eq!(waiter.join().unwrap(), Taken::Ended);
         });

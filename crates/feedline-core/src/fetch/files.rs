@@ -1,4 +1,5 @@
-//! Open descriptors, kept for the next reader while there is room, and never more than the budget.
+//! Open descriptors, kept for the next reader while there is room, and never more than the budget: here
+//! even urgent samples wait, which is safe, because nobody who holds a descriptor waits for anything.
 //!
 //! Where the system has fewer than the budget says (EMFILE, ENFILE), that is an answer: the budget
 //! shrinks, idle descriptors are closed, and the file is opened again.
@@ -41,14 +42,14 @@ impl OpenFiles {
         OpenFiles { budget, idle, waiting: AtomicUsize::new(0), on_event }
     }
 
-    /// Does `work` with the file open. `before_wait` is called before any wait for a descriptor, and
-    /// handed on to `work`.
+    /// Does `work`, which must not wait for a budget, with the file open. `before_wait` is called
+    /// before any wait for a descriptor.
     pub fn with<T>(
         &self,
         path: &Path,
         position: u64,
         before_wait: &mut dyn FnMut(),
-        work: impl FnOnce(&Handle, &mut dyn FnMut()) -> Result<T>,
+        work: impl FnOnce(&Handle) -> Result<T>,
     ) -> Result<T> {
         let known = self.idle.lock().get(path).map(Arc::clone);
         let opened = match known {
@@ -59,7 +60,7 @@ impl OpenFiles {
                 opened
             }
         };
-        let outcome = work(&opened.handle, before_wait);
+        let outcome = work(&opened.handle);
         drop(opened);
         // After our own use: whoever waits needs a descriptor that nobody holds.
         if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -68,12 +69,7 @@ impl OpenFiles {
         outcome
     }
 
-    fn open(
-        &self,
-        path: &Path,
-        position: u64,
-        before_wait: &mut dyn FnMut(),
-    ) -> Result<Opened> {
+    fn open(&self, path: &Path, position: u64, before_wait: &mut dyn FnMut()) -> Result<Opened> {
         for _ in 0..TRIES {
             let permit = self.permit(position, before_wait).map_err(closed)?;
             match Handle::open(path) {
@@ -166,7 +162,7 @@ mod tests {
         folder
     }
 
-    fn first_byte(handle: &Handle, _: &mut dyn FnMut()) -> Result<u8> {
+    fn first_byte(handle: &Handle) -> Result<u8> {
         let mut byte = [0];
         handle.read_at(&mut byte, 0).unwrap();
         Ok(byte[0])

@@ -67,17 +67,18 @@ impl Reader {
         position: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Result<Fetched> {
-        self.files.with(path, position, before_wait, |handle, before_wait| {
-            let size = handle
-                .size()
-                .map_err(|error| Error::io(Kind::ReadFailed, "looking at the file", error))?;
+        let size = self.files.with(path, position, before_wait, |handle| {
+            handle.size().map_err(|error| Error::io(Kind::ReadFailed, "looking at the file", error))
+        })?;
+        // Without the file in hand: who waits for bytes must not keep others from a descriptor.
+        let permit = self
+            .bytes
+            .acquire_after(size, position, before_wait)
+            .map_err(|_| Error::new(Kind::Closed, "the loader is closed"))?;
+        self.files.with(path, position, before_wait, |handle| {
             let length = usize::try_from(size).map_err(|_| {
                 Error::new(Kind::TooLarge, format!("a file of {size} bytes does not fit in memory"))
             })?;
-            let permit = self
-                .bytes
-                .acquire_after(size, position, before_wait)
-                .map_err(|_| Error::new(Kind::Closed, "the loader is closed"))?;
             let mut bytes = self.buffers.lock().pop().unwrap_or_default();
             bytes.truncate(length);
             if bytes.capacity() < length && bytes.try_reserve_exact(length - bytes.len()).is_err() {
@@ -89,7 +90,8 @@ impl Reader {
                 .read_at(&mut bytes, 0)
                 .map_err(|error| Error::io(Kind::ReadFailed, "reading the file", error))?;
             if count < length {
-                let message = format!("the file shrank from {length} to {count} bytes while it was read");
+                let message =
+                    format!("the file shrank from {length} to {count} bytes while it was read");
                 return Err(Error::new(Kind::ReadFailed, message));
             }
             Ok(Fetched { bytes, permit, home: Arc::clone(&self.buffers) })

@@ -39,6 +39,8 @@ struct Shared {
     columns: Columns,
     settings: Settings,
     batching: Batching,
+    /// Whether pictures are written straight into their row of the batch.
+    in_rows: bool,
     seed: u64,
     threads: usize,
     readers: usize,
@@ -87,6 +89,8 @@ impl Loader {
         let given = given(&*source);
         let recipe = recipe(&settings, &given, seed);
         let fields = fields(&*source, &given, recipe.as_ref(), &settings, batching);
+        check_names(&fields)?;
+        let in_rows = !fields.iter().any(|field| matches!(field.kind, FieldKind::Ragged { .. }));
         let columns = Columns { fields: fields.into(), size: batching.size, pad: batching.pad };
 
         let threads = settings.threads.or(|| processors() as u64) as usize;
@@ -96,7 +100,8 @@ impl Loader {
         } else {
             0
         };
-        let memory = settings.memory.or(|| (limits::available_memory() / 4).clamp(64 << 20, 4 << 30));
+        let memory =
+            settings.memory.or(|| (limits::available_memory() / 4).clamp(64 << 20, 4 << 30));
         let prefetch = settings.prefetch.or(|| PREFETCH.min(memory / 2));
         let work = memory.saturating_sub(prefetch).max(1 << 20);
         let keep = (work / (4 * threads as u64)).clamp(256 << 10, 32 << 20) as usize;
@@ -110,11 +115,12 @@ impl Loader {
             recipe,
             columns,
             batching,
+            in_rows,
             seed,
             threads,
             readers,
             keep,
-            work: Budget::new("bytes", work.saturating_sub((keep * threads) as u64).max(1 << 20)),
+            work: Budget::new("bytes", work - (keep * threads) as u64),
             batches: Budget::new("bytes of batches", prefetch),
             files: Budget::new("files", files),
             pool: Pool::new(usize::try_from(prefetch).unwrap_or(usize::MAX)),
@@ -155,7 +161,7 @@ impl Loader {
         shared.files.reopen();
         let running = Arc::new(Running::start(Arc::clone(shared), start)?);
         *current = Some(Arc::clone(&running));
-        Ok(Epoch { running })
+        Ok(Epoch { running, is_finished: false })
     }
 
     /// Batches of a whole epoch without faults.
@@ -336,6 +342,8 @@ impl Running {
 /// One epoch: an iterator of batches. Dropping it ends its threads.
 pub struct Epoch {
     running: Arc<Running>,
+    /// The consumer has seen its end, or its error.
+    is_finished: bool,
 }
 
 impl Epoch {
@@ -362,14 +370,17 @@ impl Epoch {
                 Ok(Waited::Batch(Box::new(delivery.batch)))
             }
             Taken::Ended => {
-                if run.is_closed_early() {
-                    let message = "the epoch was left: the loader was closed, or another epoch begun";
+                if run.is_closed() && !self.is_finished {
+                    let message =
+                        "the epoch was left: the loader was closed, or another epoch begun";
                     return Err(Error::new(Kind::Closed, message));
                 }
+                self.is_finished = true;
                 self.end();
                 Ok(Waited::End)
             }
             Taken::Failed(error) => {
+                self.is_finished = true;
                 self.running.close();
                 Err(error)
             }
@@ -458,10 +469,11 @@ fn fields(
 ) -> Vec<Field> {
     let picture = recipe.map(|recipe| {
         let dtype = settings.output.dtype;
+        // Pictures that are padded come with their shapes, also where these are equal.
+        let padded = batching.pad && matches!(given, Given::Files);
         let kind = match recipe.shape() {
-            // Shapes that were asked to be padded come with their lengths, also where they are equal.
-            Some(shape) => FieldKind::Fixed { dtype, shape },
-            None => FieldKind::Ragged { dtype },
+            Some(shape) if !padded => FieldKind::Fixed { dtype, shape },
+            Some(_) | None => FieldKind::Ragged { dtype },
         };
         Field { name: "image".into(), kind }
     });
@@ -481,4 +493,16 @@ fn fields(
         fields.push(Field::fixed("index", Dtype::Int64, &[]));
     }
     fields
+}
+
+/// Two columns of one name would hide each other.
+fn check_names(fields: &[Field]) -> Result<()> {
+    for (at, field) in fields.iter().enumerate() {
+        if fields[..at].iter().any(|earlier| earlier.name == field.name) {
+            let message = format!("a batch would have two fields named {:?}", field.name);
+            return Err(Error::new(Kind::BadSetting, message)
+                .with_hint("rename the array, or leave out index=True"));
+        }
+    }
+    Ok(())
 }

@@ -2,7 +2,8 @@
 //! what comes next gathers it. Every decision is made in order, under one lock, from facts alone.
 //!
 //! Nobody waits for a budget while holding what an earlier sample needs: orders are given out in
-//! order, a reader takes all that its sample will need before a worker sees it, and workers never wait.
+//! order, a reader takes all that its sample will need before a worker sees it, and workers wait only
+//! for room for a batch whose samples, and all samples before them, are here.
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
@@ -87,6 +88,10 @@ struct Table {
     end: u64,
     batches: u64,
     faults: u64,
+    /// The number whose sample is being replaced, and how many others were tried for it.
+    tried: Option<(u64, u64)>,
+    /// What was wrong with that sample.
+    replaced: Option<(Ticket, FaultLine)>,
     /// Samples in batches, skipped, and left out with a short last batch.
     gathered: u64,
     skipped: u64,
@@ -99,7 +104,15 @@ struct Table {
 #[derive(Default)]
 struct Drained {
     finished: Vec<(u64, Gathered)>,
-    replace: Option<Box<(u64, Fault, Seat)>>,
+    replace: Option<Replacing>,
+}
+
+/// A bad sample in whose place another is to be made.
+struct Replacing {
+    number: u64,
+    ticket: Ticket,
+    seat: Seat,
+    attempt: u64,
 }
 
 impl Run {
@@ -124,6 +137,8 @@ impl Run {
             end,
             batches: 0,
             faults,
+            tried: None,
+            replaced: None,
             gathered: 0,
             skipped: 0,
             dropped: 0,
@@ -280,7 +295,7 @@ impl Run {
         };
         let outcome = caught(|| Prepared::new(recipe, fetched.bytes(), order.ticket));
         let outcome = outcome.and_then(|prepared| {
-            let result = if recipe.size().is_none() { self.result_bytes(&prepared) } else { 0 };
+            let result = if self.shared.in_rows { 0 } else { self.result_bytes(&prepared) };
             let work = prepared.working_bytes.saturating_sub(self.shared.keep);
             let more = (work + result) as u64 + OVERHEAD;
             fetched.permit.grow(more, before_wait).map_err(|_| closed())?;
@@ -329,7 +344,9 @@ impl Run {
         }
         let most = if self.shared.recipe.is_some() { 4 } else { MEMORY_CHUNK };
         let orders = self.next_orders(most)?;
-        Some(orders.into_iter().map(|order| Task { order, fetched: None, prepared: None }).collect())
+        Some(
+            orders.into_iter().map(|order| Task { order, fetched: None, prepared: None }).collect(),
+        )
     }
 
     /// Makes a sample of its bytes. A panic of a codec is a fault of the sample.
@@ -373,7 +390,7 @@ impl Run {
                         Some(prepared) => prepared,
                         None => Prepared::new(recipe, fetched.bytes(), ticket)?,
                     };
-                    if recipe.size().is_some() {
+                    if shared.in_rows {
                         native.make(recipe, &prepared, fetched.bytes(), &mut seat.rows[0])?;
                     } else {
                         let mut row = vec![0; self.result_bytes(&prepared)];
@@ -465,27 +482,24 @@ impl Run {
             let Some(bad) = drained.replace else { return };
             let mut own = Native::default();
             let native = native.as_deref_mut().unwrap_or(&mut own);
-            let number = bad.0;
-            outcomes = vec![(number, self.replace(*bad, native))];
+            let number = bad.number;
+            outcomes = vec![(number, self.replace(bad, native))];
         }
     }
 
     /// Makes another sample in the place of a bad one, whose choice depends on the ticket alone.
-    fn replace(&self, (number, fault, mut seat): (u64, Fault, Seat), native: &mut Native) -> Outcome {
-        let ticket = fault.ticket;
-        for attempt in 0..REPLACEMENTS {
+    fn replace(&self, bad: Replacing, native: &mut Native) -> Outcome {
+        let Replacing { number, ticket, mut seat, attempt } = bad;
+        for attempt in attempt..REPLACEMENTS {
             let key = [self.shared.seed, ticket.position, u64::MAX - attempt];
             let index = Random::keyed(&key).below(self.shared.source.len());
             let other = Ticket { index, ..ticket };
+            self.table.lock().tried = Some((number, attempt + 1));
             let outcome = self
                 .fetch(Order { number, ticket: other, seat }, &mut || ())
                 .and_then(|task| self.make(task, native));
             match outcome {
-                Ok(sample) => {
-                    let fault = FaultLine::from(&fault);
-                    self.shared.event(&Event::SampleReplaced { fault, by: index });
-                    return Ok(sample);
-                }
+                Ok(sample) => return Ok(sample),
                 Err(bad) => seat = bad.1,
             }
         }
@@ -503,7 +517,7 @@ impl Run {
             Some(end) => *end,
             None => table.reorder.next() + table.gatherer.missing(),
         };
-        for budget in [&self.shared.work, &self.shared.batches, &self.shared.files] {
+        for budget in [&self.shared.work, &self.shared.batches] {
             budget.set_urgent_below(below);
         }
     }
@@ -544,14 +558,17 @@ impl Run {
         }
     }
 
-    /// True if the run was ended from outside before its end.
-    pub(super) fn is_closed_early(&self) -> bool {
-        self.closed.load(Ordering::SeqCst) && !self.table.lock().is_over
+    /// Whether the run was ended from outside.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 
     /// Ends every wait and every thread.
     pub(super) fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
+        // Once: the budgets may serve the next epoch by the time an old one is dropped.
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
         for budget in [&self.shared.work, &self.shared.batches, &self.shared.files] {
             budget.close();
         }
@@ -573,13 +590,27 @@ impl Table {
         while !self.is_over
             && let Some((number, outcome)) = self.reorder.pop()
         {
+            let by = outcome.as_ref().map_or(0, |sample| sample.ticket.index);
             let outcome = match outcome {
                 Ok(sample) => self.gatherer.push(number, sample, self.faults),
                 Err(bad) => Err(bad),
             };
+            if outcome.is_ok()
+                && let Some((_, fault)) = self.replaced.take()
+            {
+                self.tried = None;
+                run.shared.event(&Event::SampleReplaced { fault, by });
+            }
             match outcome {
                 Ok(None) => {}
                 Ok(Some(gathered)) => self.complete(gathered, &mut drained),
+                Err(bad)
+                    if self.replaced.is_some() && bad.0.error.kind() != Kind::NoReplacement =>
+                {
+                    // Another one that was tried does not fit either: the next is tried.
+                    drained.replace = self.try_another(number, bad.1);
+                    break;
+                }
                 Err(bad) => {
                     let (fault, seat) = *bad;
                     let (verdict, fault) =
@@ -593,8 +624,8 @@ impl Table {
                         }
                         (Verdict::Replace, Some(fault)) => {
                             self.faults += 1;
-                            self.reorder.again();
-                            drained.replace = Some(Box::new((number, fault, seat)));
+                            self.replaced = Some((fault.ticket, FaultLine::from(&fault)));
+                            drained.replace = self.try_another(number, seat);
                             break;
                         }
                         (Verdict::Stop(error), _) => self.stop(run, error),
@@ -611,6 +642,14 @@ impl Table {
         }
         run.update_urgent(self);
         drained
+    }
+
+    /// The order to put another sample in the place of a bad one.
+    fn try_another(&mut self, number: u64, seat: Seat) -> Option<Replacing> {
+        self.reorder.again();
+        let attempt = self.tried.filter(|tried| tried.0 == number).map_or(0, |tried| tried.1);
+        let ticket = self.replaced.as_ref().map(|(ticket, _)| *ticket)?;
+        Some(Replacing { number, ticket, seat, attempt })
     }
 
     fn complete(&mut self, gathered: Gathered, drained: &mut Drained) {

@@ -56,11 +56,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn shards() -> impl Strategy<Value = (u64, u64, Remainder)> {
-        (1_u64..9, prop_oneof![
-            Just(Remainder::Pad),
-            Just(Remainder::Drop),
-            Just(Remainder::Uneven)
-        ])
+        (
+            1_u64..9,
+            prop_oneof![Just(Remainder::Pad), Just(Remainder::Drop), Just(Remainder::Uneven)],
+        )
             .prop_flat_map(|(world, remainder)| (0..world, Just(world), Just(remainder)))
     }
 

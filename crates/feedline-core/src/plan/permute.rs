@@ -62,7 +62,7 @@ impl Permutation {
 
 /// Evenly from 0 to `bound`, which is not reached.
 fn amount(key: u64, half: u64, bound: u64) -> u64 {
-    (u128::from(mix(key ^ mix(half))) * u128::from(bound) >> 64) as u64
+    ((u128::from(mix(key ^ mix(half))) * u128::from(bound)) >> 64) as u64
 }
 
 fn add(one: u64, other: u64, bound: u64) -> u64 {
@@ -154,7 +154,8 @@ mod tests {
             let mut common = 0_u64;
             let runs = 500;
             for seed in 0..runs {
-                let (one, two) = (order(samples, seed, 3), order(samples, seed + other[0], 3 + other[1]));
+                let (one, two) =
+                    (order(samples, seed, 3), order(samples, seed + other[0], 3 + other[1]));
                 common += one.iter().zip(&two).filter(|(a, b)| a == b).count() as u64;
             }
             let surprise = (common as f64 - runs as f64) / (runs as f64).sqrt();

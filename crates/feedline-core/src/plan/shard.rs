@@ -81,11 +81,9 @@ mod tests {
             let shard = Shard::new(rank, 4, Remainder::Pad).unwrap();
             (0..shard.len(10)).map(|place| shard.order(place) % 10).collect()
         };
-        assert_eq!([order(0), order(1), order(2), order(3)], [
-            vec![0, 4, 8],
-            vec![1, 5, 9],
-            vec![2, 6, 0],
-            vec![3, 7, 1],
-        ]);
+        assert_eq!(
+            [order(0), order(1), order(2), order(3)],
+            [vec![0, 4, 8], vec![1, 5, 9], vec![2, 6, 0], vec![3, 7, 1],]
+        );
     }
 }

@@ -60,7 +60,9 @@ impl Files {
             && labels.len() != paths.len()
         {
             let message = format!("{} labels for {} files", labels.len(), paths.len());
-            return Err(Error::new(Kind::BadSource, message).with_hint("give one label for each file"));
+            return Err(
+                Error::new(Kind::BadSource, message).with_hint("give one label for each file")
+            );
         }
         let mut table = PathTable::default();
         for path in paths {

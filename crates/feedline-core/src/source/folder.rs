@@ -107,10 +107,13 @@ fn list(folder: &Path) -> Result<Vec<Entry>> {
 }
 
 fn unreadable(folder: &Path, error: std::io::Error) -> Error {
-    let hint = match error.kind() {
-        std::io::ErrorKind::NotFound => "check the path; relative ones begin at the working folder",
-        std::io::ErrorKind::PermissionDenied => "make the folder readable with chmod u+rx",
-        _ => "check that this is a folder that can be read",
+    let kind = error.kind();
+    let hint = if kind == std::io::ErrorKind::NotFound {
+        "check the path; relative ones begin at the working folder"
+    } else if kind == std::io::ErrorKind::PermissionDenied {
+        "make the folder readable with chmod u+rx"
+    } else {
+        "check that this is a folder that can be read"
     };
     Error::io(Kind::BadSource, format!("reading folder {}", shown(folder)), error).with_hint(hint)
 }

@@ -1,9 +1,9 @@
 //! Files and folders. Every descriptor of the core is opened here, by callers who hold a permit for it.
 #![expect(clippy::disallowed_methods, reason = "this is the one door to the file system")]
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file opened for reading.
@@ -13,7 +13,9 @@ pub struct Handle(File);
 impl Handle {
     /// Opens `path` for reading.
     pub fn open(path: &Path) -> io::Result<Handle> {
-        File::open(path).map(Handle)
+        // Without waiting: opening a pipe would last until somebody writes to it.
+        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        OpenOptions::new().read(true).custom_flags(flags).open(path).map(Handle)
     }
 
     /// Its size now; a folder, pipe or device is refused.

@@ -62,9 +62,7 @@ impl Group {
                 number("memory.usage_in_bytes")?,
                 "total_inactive_file",
             ),
-            Hierarchy::Two => {
-                (number("memory.max")?, number("memory.current")?, "inactive_file")
-            }
+            Hierarchy::Two => (number("memory.max")?, number("memory.current")?, "inactive_file"),
         };
         let droppable = read(&self.folder.join("memory.stat"))
             .and_then(|text| {
@@ -95,10 +93,7 @@ fn cgroup_folders(text: &str) -> Vec<Group> {
         for root in roots {
             let mut inside = Path::new(path.trim_start_matches('/'));
             loop {
-                groups.push(Group {
-                    hierarchy: hierarchy(),
-                    folder: Path::new(root).join(inside),
-                });
+                groups.push(Group { hierarchy: hierarchy(), folder: Path::new(root).join(inside) });
                 match inside.parent() {
                     Some(parent) if !inside.as_os_str().is_empty() => inside = parent,
                     Some(_) | None => break,

@@ -215,7 +215,8 @@ mod x86 {
                 high = _mm256_add_epi32(high, _mm256_madd_epi16(second, pair));
                 row += 2;
             }
-            let words = _mm256_packs_epi32(_mm256_sra_epi32(low, shift), _mm256_sra_epi32(high, shift));
+            let words =
+                _mm256_packs_epi32(_mm256_sra_epi32(low, shift), _mm256_sra_epi32(high, shift));
             // Packing works on halves of the vector: put the quarters in order first.
             let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
             let bytes = _mm256_packus_epi16(words, words);

@@ -127,11 +127,6 @@ impl Row {
         })
     }
 
-    /// Whether this row begins where `other` ends, in the same block.
-    pub fn follows(&self, other: &Row) -> bool {
-        Arc::ptr_eq(&self.carved, &other.carved) && other.end() == self.start.as_ptr()
-    }
-
     /// Where the bytes lie, for whoever holds the row.
     pub fn address(&self) -> *mut u8 {
         self.start.as_ptr()

@@ -16,7 +16,11 @@ pub fn check_source(source: &dyn Source) {
     for index in (0..samples).step_by((samples as usize / 100).max(1)).chain([samples - 1]) {
         assert_eq!(source.extent(index), source.extent(index), "sample {index} stays where it is");
         assert_eq!(source.label(index), source.label(index), "the label of sample {index} stays");
-        assert_eq!(source.label(index).is_some(), source.has_labels(), "all samples have labels, or none");
+        assert_eq!(
+            source.label(index).is_some(),
+            source.has_labels(),
+            "all samples have labels, or none"
+        );
         if let (Some(label), false) = (source.label(index), classes.is_empty()) {
             assert!((0..classes.len() as i64).contains(&label), "label {label} is a class");
         }

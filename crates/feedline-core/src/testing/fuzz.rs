@@ -39,7 +39,10 @@ fn recipe(how: u8) -> Recipe {
     let size = Size { height: 20, width: 30 };
     let steps = match how >> 3 & 3 {
         0 => vec![],
-        1 => vec![Step::ResizeTo(size, Filter::Bicubic), Step::CenterCrop(Size { height: 16, width: 16 })],
+        1 => vec![
+            Step::ResizeTo(size, Filter::Bicubic),
+            Step::CenterCrop(Size { height: 16, width: 16 }),
+        ],
         2 => vec![Step::RandomCrop { size, padding: 4 }, Step::Flip(0.5)],
         _ => vec![
             Step::RandomResizedCrop {

@@ -14,7 +14,8 @@ pub fn photo(seed: u64, width: usize, height: usize) -> Vec<u8> {
             let grain = (noise(seed ^ 5, x as f32, y as f32) - 0.5) * 18.0;
             for channel in 0..3_u64 {
                 let key = seed.wrapping_mul(31).wrapping_add(channel);
-                let soft = noise(key, u * 2.0, v * 2.0) * 120.0 + noise(key ^ 9, u * 9.0, v * 9.0) * 60.0;
+                let soft =
+                    noise(key, u * 2.0, v * 2.0) * 120.0 + noise(key ^ 9, u * 9.0, v * 9.0) * 60.0;
                 let fine = noise(key ^ 21, u * 60.0, v * 60.0) * 30.0;
                 pixels.push((soft + fine + edge + grain).clamp(0.0, 255.0) as u8);
             }

@@ -191,7 +191,8 @@ mod tests {
 
     #[test]
     fn floats_are_computed_in_torchs_order() {
-        let output = Output::normalised(Layout::Hwc, &[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225]);
+        let output =
+            Output::normalised(Layout::Hwc, &[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225]);
         let first = f32::from_ne_bytes(written(&output, false)[..4].try_into().unwrap());
         assert_eq!(first, (3.0_f32 / 255.0 - 0.485) / 0.229);
     }
@@ -201,7 +202,8 @@ mod tests {
         for byte in 0..=255_u8 {
             let bits = half(byte);
             let (exponent, fraction) = (i32::from(bits >> 10) - 15, f64::from(bits & 0x3ff));
-            let value = if bits == 0 { 0.0 } else { (1.0 + fraction / 1024.0) * 2_f64.powi(exponent) };
+            let value =
+                if bits == 0 { 0.0 } else { (1.0 + fraction / 1024.0) * 2_f64.powi(exponent) };
             assert_eq!(value, f64::from(byte));
         }
     }

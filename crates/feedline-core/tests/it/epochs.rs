@@ -91,14 +91,18 @@ fn a_checkpoint_of_other_settings_is_refused() {
 #[test]
 fn the_first_fault_is_raised_after_the_batches_before_it() {
     let folder = photographs(30, &[17]);
-    let words = r#"[{"call": "decode"}, {"call": "center_crop", "size": 8}, {"call": "batch", "size": 5}]"#;
+    let words =
+        r#"[{"call": "decode"}, {"call": "center_crop", "size": 8}, {"call": "batch", "size": 5}]"#;
     let loader = folder_loader(folder.path(), words);
     let mut epoch = loader.epoch().unwrap();
     for _ in 0..3 {
         assert!(epoch.next().unwrap().is_ok());
     }
     let Some(Err(error)) = epoch.next() else { panic!("batch 3 holds the bad sample") };
-    assert_eq!((error.kind(), error.index(), error.stage()), (Kind::Damaged, Some(17), Some("worker")));
+    assert_eq!(
+        (error.kind(), error.index(), error.stage()),
+        (Kind::Damaged, Some(17), Some("worker"))
+    );
     assert!(error.to_string().contains("dog/0017.jpg"), "{error}");
     assert!(epoch.next().is_none());
     let report = loader.report();
@@ -126,11 +130,14 @@ fn where_everything_is_bad_there_is_no_replacement() {
 #[test]
 fn different_shapes_are_padded_on_request_and_a_fault_otherwise() {
     let folder = photographs(8, &[]);
-    let stacked = folder_loader(folder.path(), r#"[{"call": "decode"}, {"call": "batch", "size": 8}]"#);
+    let stacked =
+        folder_loader(folder.path(), r#"[{"call": "decode"}, {"call": "batch", "size": 8}]"#);
     let error = stacked.epoch().unwrap().find_map(Result::err).unwrap();
     assert_eq!((error.kind(), error.stage()), (Kind::ShapeMismatch, Some("collate")));
-    let padded =
-        folder_loader(folder.path(), r#"[{"call": "decode"}, {"call": "batch", "size": 8, "pad": true}]"#);
+    let padded = folder_loader(
+        folder.path(),
+        r#"[{"call": "decode"}, {"call": "batch", "size": 8, "pad": true}]"#,
+    );
     let batch = padded.epoch().unwrap().next().unwrap().unwrap();
     assert_eq!(batch.get("image").unwrap().shape(), Some([8, 64, 94, 3].as_slice()));
     assert_eq!(batch.get("image_shape").unwrap().shape(), Some([8, 3].as_slice()));
@@ -147,7 +154,8 @@ fn numbers(rows: u64) -> Arc<Arrays> {
 fn arrays_come_back_row_by_row_and_dropped_rows_are_told() {
     let words = r#"[{"call": "batch", "size": 64, "drop_last": true}]"#;
     let loader = loader(numbers(1000), words);
-    let rows: Vec<u8> = batches(&loader).iter().flat_map(|batch| batch.bytes("x").unwrap().to_vec()).collect();
+    let rows: Vec<u8> =
+        batches(&loader).iter().flat_map(|batch| batch.bytes("x").unwrap().to_vec()).collect();
     let expected: Vec<u8> = (0..960_u32).flat_map(u32::to_ne_bytes).collect();
     assert_eq!(rows, expected);
     let report = loader.report();

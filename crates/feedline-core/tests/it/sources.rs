@@ -54,15 +54,31 @@ fn names(source: &dyn Source, root: &Path) -> Vec<String> {
 #[test]
 fn folders_are_sorted_by_path_and_files_by_name() {
     let folder = tempfile::tempdir().unwrap();
-    touch(folder.path(), &[
-        "b/z.jpg", "b/b/1.png", "b/b-c/2.JPEG", "a/10.jpg", "a/9.jpg", "a/.hidden.jpg", "a/notes.txt",
-        "a/.cache/3.jpg", ".git/4.jpg", "top.jpg", "b/b/deep/3.jpg",
-    ]);
+    touch(
+        folder.path(),
+        &[
+            "b/z.jpg",
+            "b/b/1.png",
+            "b/b-c/2.JPEG",
+            "a/10.jpg",
+            "a/9.jpg",
+            "a/.hidden.jpg",
+            "a/notes.txt",
+            "a/.cache/3.jpg",
+            ".git/4.jpg",
+            "top.jpg",
+            "b/b/deep/3.jpg",
+        ],
+    );
     let source = Folder::images(folder.path()).unwrap();
-    let expected = ["a/10.jpg", "a/9.jpg", "b/z.jpg", "b/b/1.png", "b/b-c/2.JPEG", "b/b/deep/3.jpg"];
+    let expected =
+        ["a/10.jpg", "a/9.jpg", "b/z.jpg", "b/b/1.png", "b/b-c/2.JPEG", "b/b/deep/3.jpg"];
     assert_eq!(names(&source, folder.path()), expected);
     assert_eq!(&*source.classes(), ["a", "b"]);
-    assert_eq!((0..6).map(|index| source.label(index).unwrap()).collect::<Vec<_>>(), [0, 0, 1, 1, 1, 1]);
+    assert_eq!(
+        (0..6).map(|index| source.label(index).unwrap()).collect::<Vec<_>>(),
+        [0, 0, 1, 1, 1, 1]
+    );
 }
 
 fn refusal(make: impl FnOnce(&Path)) -> Error {

@@ -258,8 +258,7 @@ mod tests {
         fn with_rust(bytes: &[u8], region: Rect, width: usize, height: usize) -> Vec<u8> {
             let mut backend = rust::Backend::default();
             let stored = backend.open(bytes, 1 << 24).unwrap();
-            let request =
-                Request { channels: stored.channels, shrink: 1, region, width, height };
+            let request = Request { channels: stored.channels, shrink: 1, region, width, height };
             let pitch = region.width * stored.channels.count();
             let mut pixels = vec![0; pitch * region.height];
             backend.decode(bytes, &request, &mut pixels, pitch).unwrap();

@@ -21,13 +21,16 @@ impl Backend {
         let channels = match decoder.jpeg_color_space() {
             ColorSpace::Grayscale => Channels::Gray,
             ColorSpace::Cmyk | ColorSpace::Ycck => Channels::InvertedCmyk,
-            _ => Channels::Rgb,
+            ColorSpace::YCbCr | ColorSpace::Rgb | ColorSpace::Unknown => Channels::Rgb,
         };
         let step = match decoder.jpeg_subsampling() {
             Subsampling::S444 | Subsampling::S440 => Some(8),
             Subsampling::S422 | Subsampling::S420 => Some(16),
-            _ if channels == Channels::Gray => Some(8),
-            _ => None,
+            Subsampling::S411
+            | Subsampling::S441
+            | Subsampling::S410
+            | Subsampling::S24
+            | Subsampling::Unknown => (channels == Channels::Gray).then_some(8),
         };
         Ok(Stored {
             channels,
@@ -96,13 +99,6 @@ fn damaged(error: JpegError) -> Error {
 /// A JPEG of RGB pixels.
 #[cfg(not(feature = "jpeg-c"))]
 pub fn encode(pixels: &[u8], width: usize, height: usize, quality: u8) -> Result<Vec<u8>> {
-    libjpeg_turbo_rs::compress(
-        pixels,
-        width,
-        height,
-        PixelFormat::Rgb,
-        quality,
-        Subsampling::S420,
-    )
-    .map_err(|error| Error::new(Kind::Internal, format!("encoding a JPEG: {error}")))
+    libjpeg_turbo_rs::compress(pixels, width, height, PixelFormat::Rgb, quality, Subsampling::S420)
+        .map_err(|error| Error::new(Kind::Internal, format!("encoding a JPEG: {error}")))
 }
