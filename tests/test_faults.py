@@ -454,17 +454,26 @@ def test_where_all_are_bad_there_is_no_replacement(bad: list[Path]) -> None:
     assert (error.index, error.path) == (0, str(bad[0]))
 
 
-def test_a_shape_that_no_other_sample_has_ends_the_run_and_is_not_tried_for_ever(tmp_path: Path) -> None:
-    wide, high = encoded(photo(1, 30, 20)), encoded(photo(1, 20, 30))
-    paths = write(tmp_path, {"0.jpg": wide, **{f"{number}.jpg": high for number in range(1, 8)}})
-    program = """
+@pytest.mark.parametrize("count", [8, 60])
+def test_a_shape_that_does_not_fit_is_replaced_by_one_that_does_if_one_is_found(
+    tmp_path: Path, count: int
+) -> None:
+    # Only the first is wide, so that only itself fits to it.
+    wide, high = write(tmp_path, {"0.jpg": encoded(photo(1, 30, 20)), "1.jpg": encoded(photo(1, 20, 30))})
+    program = f"""
+    paths = arguments[:1] + arguments[1:] * {count - 1}
+    loader = fl.files(paths).decode().batch(2, index=True).loader(faults=fl.FaultPolicy("replace"))
     try:
-        list(fl.files(arguments).decode().batch(2).loader(faults=fl.FaultPolicy("replace")))
+        say(next(iter(loader))["index"].tolist())
     except fl.errors.NoReplacement as error:
-        say(error.index)
+        say([type(error).__name__, error.index, error.path])
     """
 
-    assert answer(program, *paths, seconds=10) == 1
+    said = answer(program, wide, high, seconds=10)
+
+    tries = [Draws(0, 1, (1 << 64) - 1 - attempt).below(count) for attempt in range(8)]
+    assert said == ([0, 0] if 0 in tries else ["NoReplacement", 1, str(high)])
+    assert (0 in tries) == (count == 8), "one of both is not tested"
 
 
 # ---- the classes ----

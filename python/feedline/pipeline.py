@@ -281,6 +281,9 @@ def arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Pipeline:
     """
     if not isinstance(arrays, Mapping):
         raise BadSource(f"arrays: give a dict of arrays, got {type(arrays).__name__}")
+    for name in arrays:
+        if not isinstance(name, str):
+            raise BadSource(f"arrays: a name must be text, got {name!r}")
     shapes = {name: f"{np.asarray(array).dtype}{list(np.shape(array))}" for name, array in arrays.items()}
     origin = f"arrays({', '.join(f'{name}: {shape}' for name, shape in shapes.items())})"
     return Pipeline(_native.Source.arrays(dict(arrays)), origin)

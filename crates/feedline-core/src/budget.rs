@@ -3,10 +3,11 @@
 //! `acquire` waits until there is room. Tickets below the urgent mark never wait: the consumer needs
 //! them next, and a full house of later samples must not keep it waiting for the first.
 
-use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+
+use crate::sys::lock::{Condition, Mutex};
 
 /// An amount that can run out. Clones share it.
 #[derive(Clone)]
@@ -15,7 +16,7 @@ pub struct Budget(Arc<Shared>);
 struct Shared {
     name: &'static str,
     state: Mutex<State>,
-    changed: Condvar,
+    changed: Condition,
 }
 
 struct State {
@@ -46,7 +47,7 @@ impl Budget {
             waiters: BTreeSet::new(),
             holders: BTreeMap::new(),
         };
-        Budget(Arc::new(Shared { name, state: Mutex::new(state), changed: Condvar::new() }))
+        Budget(Arc::new(Shared { name, state: Mutex::new(state), changed: Condition::default() }))
     }
 
     /// Takes `amount` for the sample at `position`, waiting for room unless it is urgent. Of those
@@ -75,7 +76,7 @@ impl Budget {
                 self.0.changed.notify_all();
                 return verdict.map(|()| self.permit(amount, position));
             }
-            self.0.changed.wait(&mut state);
+            state = self.0.changed.wait(state);
         }
     }
 
@@ -130,7 +131,7 @@ impl Budget {
     pub fn pause(&self, at_most: Duration) -> Result<(), Closed> {
         let mut state = self.0.state.lock();
         if !state.closed {
-            self.0.changed.wait_for(&mut state, at_most);
+            state = self.0.changed.wait_for(state, at_most);
         }
         if state.closed { Err(Closed) } else { Ok(()) }
     }

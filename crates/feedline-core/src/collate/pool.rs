@@ -1,10 +1,10 @@
 //! Memory of batches, used again: pages that were touched before cost nothing to touch again.
 
-use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
 use crate::budget::Permit;
 use crate::error::{Error, Kind, Result};
+use crate::sys::lock::Mutex;
 use crate::sys::slab::{Block, GiveBack};
 
 /// Blocks that nobody uses now. Clones share them.
@@ -16,6 +16,7 @@ struct Free {
     blocks: Vec<Block>,
     bytes: usize,
     limit: usize,
+    is_closed: bool,
 }
 
 impl Pool {
@@ -59,7 +60,7 @@ impl Pool {
     /// Frees all blocks and keeps none from now on.
     pub fn close(&self) {
         let mut free = self.0.lock();
-        free.limit = 0;
+        free.is_closed = true;
         free.bytes = 0;
         free.blocks.clear();
     }
@@ -73,10 +74,14 @@ impl Pool {
 impl Free {
     /// Puts a block in; returns those that must go for it, for the caller to free without the lock.
     fn put(&mut self, block: Block) -> Vec<Block> {
+        if self.is_closed {
+            return vec![block];
+        }
         self.bytes += block.bytes();
         self.blocks.push(block);
         let mut evicted = Vec::new();
-        while self.bytes > self.limit && !self.blocks.is_empty() {
+        // One is always kept: where a batch is larger than all that is allowed, it is needed again.
+        while self.bytes > self.limit && self.blocks.len() > 1 {
             let oldest = self.blocks.remove(0);
             self.bytes -= oldest.bytes();
             evicted.push(oldest);
@@ -102,6 +107,9 @@ mod tests {
         let other = carve(pool.take(60).unwrap(), 60, 1, pool.give_back(None));
         drop((again, other));
         assert_eq!(pool.free_bytes(), 60);
+        let large = carve(pool.take(500).unwrap(), 500, 1, pool.give_back(None));
+        drop(large);
+        assert_eq!(pool.free_bytes(), 500);
     }
 
     #[test]

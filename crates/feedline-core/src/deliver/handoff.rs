@@ -1,8 +1,9 @@
 //! Where the consumer waits for the next batch, and finds how an epoch ended.
 
-use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::time::Instant;
+
+use crate::sys::lock::{Condition, Mutex};
 
 /// What the consumer finds.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,10 +21,11 @@ pub enum Taken<T, E> {
 /// Batches by number, and what stands behind the last one.
 pub struct Handoff<T, E> {
     state: Mutex<State<T, E>>,
-    changed: Condvar,
+    changed: Condition,
 }
 
 struct State<T, E> {
+    is_closed: bool,
     next: u64,
     ready: BTreeMap<u64, T>,
     end: Option<(u64, Option<E>)>,
@@ -31,16 +33,19 @@ struct State<T, E> {
 
 impl<T, E> Default for Handoff<T, E> {
     fn default() -> Handoff<T, E> {
-        let state = State { next: 0, ready: BTreeMap::new(), end: None };
-        Handoff { state: Mutex::new(state), changed: Condvar::new() }
+        let state = State { is_closed: false, next: 0, ready: BTreeMap::new(), end: None };
+        Handoff { state: Mutex::new(state), changed: Condition::default() }
     }
 }
 
 impl<T, E> Handoff<T, E> {
-    /// A batch is ready.
+    /// A batch is ready. When closed, it is dropped.
     pub fn put(&self, number: u64, batch: T) {
-        self.state.lock().ready.insert(number, batch);
-        self.changed.notify_all();
+        let mut state = self.state.lock();
+        if !state.is_closed {
+            state.ready.insert(number, batch);
+            self.changed.notify_all();
+        }
     }
 
     /// Nothing comes from `number` on: the end, or an error. The earliest one counts.
@@ -66,10 +71,11 @@ impl<T, E> Handoff<T, E> {
             {
                 return error.take().map_or(Taken::Ended, Taken::Failed);
             }
-            if self.changed.wait_until(&mut state, deadline).timed_out()
-                && !state.ready.contains_key(&next)
-                && state.end.as_ref().is_none_or(|(number, _)| next < *number)
-            {
+            let is_late;
+            (state, is_late) = self.changed.wait_until(state, deadline);
+            let is_there = state.ready.contains_key(&next)
+                || state.end.as_ref().is_some_and(|(number, _)| *number <= next);
+            if is_late && !is_there {
                 return Taken::NotYet;
             }
         }
@@ -80,7 +86,11 @@ impl<T, E> Handoff<T, E> {
         let ready = {
             let mut state = self.state.lock();
             let next = state.next;
-            state.end.get_or_insert((next, None)).0 = next;
+            state.is_closed = true;
+            // An error that is due is still told; one that stands behind what is dropped now is not.
+            if state.end.as_ref().is_none_or(|(number, _)| *number > next) {
+                state.end = Some((next, None));
+            }
             std::mem::take(&mut state.ready)
         };
         self.changed.notify_all();
@@ -121,12 +131,14 @@ mod tests {
 
     #[test]
     fn closing_ends_the_wait() {
-        let handoff = Handoff::<char, &str>::default();
+        let handoff = Handoff::<char, &'static str>::default();
         std::thread::scope(|scope| {
             let waiter =
                 scope.spawn(|| handoff.take(clock::now() + std::time::Duration::from_secs(60)));
             handoff.close();
             assert_eq!(waiter.join().unwrap(), Taken::Ended);
         });
+        handoff.put(0, 'a');
+        assert_eq!(take(&handoff), Taken::Ended, "what comes too late is not delivered");
     }
 }

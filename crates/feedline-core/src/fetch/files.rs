@@ -5,7 +5,6 @@
 //! shrinks, idle descriptors are closed, and the file is opened again.
 
 use lru::LruCache;
-use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use crate::budget::{Budget, Closed, Permit};
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
 use crate::sys::file::Handle;
+use crate::sys::lock::Mutex;
 
 /// How often, and after which pause, a file is tried again while the system has no descriptor for us.
 const TRIES: usize = 100;

@@ -1,12 +1,12 @@
 //! Reads whole files into memory that is used again.
 
-use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::OpenFiles;
 use crate::budget::{Budget, Permit};
 use crate::error::{Error, Kind, Result};
+use crate::sys::lock::Mutex;
 
 /// Buffers that are kept between samples: few, and none of them large.
 const KEPT_BUFFERS: usize = 32;

@@ -2,7 +2,6 @@
 
 mod run;
 
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +17,7 @@ use crate::metrics::Report;
 use crate::plan::Plan;
 use crate::sample::{Batch, Dtype, Extent, Field, FieldKind};
 use crate::source::Source;
+use crate::sys::lock::Mutex;
 use crate::sys::process::Home;
 use crate::sys::thread::{Crew, processors};
 use crate::sys::{clock, limits};
@@ -325,6 +325,7 @@ impl Running {
         }
         self.run.close();
         self.crew.wait(GRACE);
+        self.run.close_files();
         self.settle(Event::EpochLeft);
     }
 
@@ -392,8 +393,7 @@ impl Epoch {
         if !*self.running.ended.lock() {
             let dropped = run.finish();
             self.running.settle(Event::EpochEnded { dropped });
-            run.close();
-            self.running.crew.wait(GRACE);
+            self.running.close();
         }
     }
 }

@@ -6,7 +6,6 @@
 //! for room for a batch whose samples, and all samples before them, are here.
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,6 +24,7 @@ use crate::metrics::Meters;
 use crate::random::Random;
 use crate::sample::{Array, Batch, Extent, FieldKind, Loaned, Sample, Stage, Ticket, Value};
 use crate::sys::clock;
+use crate::sys::lock::Mutex;
 use crate::sys::thread::Crew;
 use crate::worker::{Native, Prepared, Recipe};
 
@@ -573,6 +573,10 @@ impl Run {
             budget.close();
         }
         self.handoff.close();
+    }
+
+    /// Closes what the threads left open, when they are gone.
+    pub(super) fn close_files(&self) {
         self.reader.files().close_idle();
     }
 }
@@ -592,7 +596,10 @@ impl Table {
         {
             let by = outcome.as_ref().map_or(0, |sample| sample.ticket.index);
             let outcome = match outcome {
-                Ok(sample) => self.gatherer.push(number, sample, self.faults),
+                Ok(sample) => self.gatherer.push(number, sample, self.faults).map_err(|bad| {
+                    let (fault, seat) = *bad;
+                    run.fault(fault.ticket, fault.stage, fault.error, seat)
+                }),
                 Err(bad) => Err(bad),
             };
             if outcome.is_ok()

@@ -4,20 +4,25 @@
 //! A [`Row`] is the only way to its bytes. Rows that lie side by side can be joined into one; when the
 //! last row of a block is gone, the block goes back to where it came from.
 
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::alloc::{self, Layout};
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::process::Home;
 
 const ALIGNMENT: usize = 64;
 
-/// Owned memory, aligned for vectors and for DLPack.
+/// Owned memory, aligned for vectors and for DLPack. Straight from the system where it is large: the
+/// allocator would keep what one thread took and another gave back, and the sum would grow.
 pub struct Block {
     start: NonNull<u8>,
     bytes: usize,
 }
+
+/// From this size on, memory comes straight from the system.
+const LARGE: usize = 256 << 10;
 
 // SAFETY: a block is plain memory with one owner.
 unsafe impl Send for Block {}
@@ -27,13 +32,19 @@ unsafe impl Sync for Block {}
 impl Block {
     /// Zeroed memory, or None where the system has none left. Zero bytes take no memory.
     pub fn new(bytes: usize) -> Option<Block> {
-        if bytes == 0 {
-            return Some(Block { start: NonNull::<Aligned>::dangling().cast(), bytes });
-        }
-        let layout = Layout::from_size_align(bytes, ALIGNMENT).ok()?;
-        // SAFETY: the layout is not empty.
-        let start = unsafe { alloc::alloc_zeroed(layout) };
-        NonNull::new(start).map(|start| Block { start, bytes })
+        let start = if bytes == 0 {
+            Some(NonNull::<Aligned>::dangling().cast())
+        } else if bytes >= LARGE {
+            let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+            // SAFETY: a new mapping, at no particular place.
+            let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, flags) };
+            start.ok().and_then(|start| NonNull::new(start.cast()))
+        } else {
+            let layout = Layout::from_size_align(bytes, ALIGNMENT).ok()?;
+            // SAFETY: the layout is not empty.
+            NonNull::new(unsafe { alloc::alloc_zeroed(layout) })
+        };
+        start.map(|start| Block { start, bytes })
     }
 
     /// How many bytes it has.
@@ -44,7 +55,11 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if self.bytes > 0 {
+        if self.bytes >= LARGE {
+            // SAFETY: mapped in `new` with this very length, and nobody has a part of it any more.
+            let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+            debug_assert!(unmapped.is_ok());
+        } else if self.bytes > 0 {
             let layout = Layout::from_size_align(self.bytes, ALIGNMENT)
                 .expect("the same layout was valid when the block was made");
             // SAFETY: allocated in `new` with this very layout.
@@ -191,11 +206,7 @@ impl Borrowed {
         assert!(offset.checked_add(target.len()).is_some_and(|end| end <= self.bytes));
         // SAFETY: in bounds by the assertion; `target` is borrowed alone, so they do not overlap.
         unsafe {
-            std::ptr::copy_nonoverlapping(
-                self.start.add(offset),
-                target.as_mut_ptr(),
-                target.len(),
-            );
+            ptr::copy_nonoverlapping(self.start.add(offset), target.as_mut_ptr(), target.len());
         }
     }
 }
@@ -242,6 +253,14 @@ mod tests {
             scope.spawn(move || drop(rows));
         });
         assert_eq!(receiver.try_recv(), Ok(8));
+    }
+
+    #[test]
+    fn large_blocks_are_zeroed_and_writable_to_their_last_byte() {
+        let mut row = rows(LARGE + 7, 1).pop().unwrap();
+        assert!(row.iter().all(|byte| *byte == 0));
+        row.fill(3);
+        assert_eq!(row[LARGE + 6], 3);
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! Named threads which can be refused, counted, and waited for with a deadline.
 
-use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::clock;
+use super::lock::{Condition, Mutex};
 
 /// Threads of one run. Its count reaches zero when the last one is gone.
 #[derive(Clone, Default)]
 pub struct Crew {
-    alive: Arc<(Mutex<usize>, Condvar)>,
+    alive: Arc<(Mutex<usize>, Condition)>,
     handles: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
@@ -42,7 +42,9 @@ impl Crew {
         let (alive, changed) = &*self.alive;
         let mut alive = alive.lock();
         while *alive > 0 {
-            if changed.wait_until(&mut alive, deadline).timed_out() && *alive > 0 {
+            let is_late;
+            (alive, is_late) = changed.wait_until(alive, deadline);
+            if is_late && *alive > 0 {
                 return false;
             }
         }
@@ -55,7 +57,7 @@ impl Crew {
     }
 }
 
-struct Leave(Arc<(Mutex<usize>, Condvar)>);
+struct Leave(Arc<(Mutex<usize>, Condition)>);
 
 impl Drop for Leave {
     fn drop(&mut self) {
