@@ -100,11 +100,13 @@ impl Loader {
         } else {
             0
         };
-        let memory =
-            settings.memory.or(|| (limits::available_memory() / 4).clamp(64 << 20, 4 << 30));
+        let least = settings.prefetch.or(|| 0).saturating_add(64 << 20);
+        let memory = settings
+            .memory
+            .or(|| (limits::available_memory() / 4).clamp(64 << 20, 4 << 30).max(least));
         let prefetch = settings.prefetch.or(|| PREFETCH.min(memory / 2));
-        let work = memory.saturating_sub(prefetch).max(1 << 20);
-        let keep = (work / (4 * threads as u64)).clamp(256 << 10, 32 << 20) as usize;
+        let work = memory.saturating_sub(prefetch).max(1);
+        let keep = (work / (4 * threads as u64)).min(32 << 20) as usize;
         let files = settings.files.or(|| {
             let free = limits::raise_open_files().saturating_sub(limits::open_files() + 16);
             (free / 2).clamp(1, FILES)
