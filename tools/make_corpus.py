@@ -1,6 +1,6 @@
 """Makes the first inputs of the fuzzers: small pictures of every kind, and settings right and wrong.
 
-    python tools/make_corpus.py
+python tools/make_corpus.py
 """
 
 from __future__ import annotations

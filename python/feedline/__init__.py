@@ -1,17 +1,17 @@
 """Feedline: the data loader that does not die.
 
-    import feedline as fl
+import feedline as fl
 
-    loader = (
-        fl.images("data/train")
-        .shuffle(seed=7)
-        .decode().resize(256).center_crop(224)
-        .batch(64)
-        .loader(faults=fl.FaultPolicy(then="skip", limit=0.01))
-    )
-    for batch in loader:
-        batch["image"], batch["label"]
-    print(loader.report())
+loader = (
+    fl.images("data/train")
+    .shuffle(seed=7)
+    .decode().resize(256).center_crop(224)
+    .batch(64)
+    .loader(faults=fl.FaultPolicy(then="skip", limit=0.01))
+)
+for batch in loader:
+    batch["image"], batch["label"]
+print(loader.report())
 """
 
 from __future__ import annotations

@@ -88,9 +88,7 @@ class Loader:
 class Epoch(Generic[Batch]):
     """The batches of one epoch."""
 
-    def __init__(
-        self, loader: Loader, native: _native.Epoch, make: Callable[[Columns], Batch]
-    ) -> None:
+    def __init__(self, loader: Loader, native: _native.Epoch, make: Callable[[Columns], Batch]) -> None:
         # Keeps the loader alive: it owns the threads.
         self._loader = loader
         self._native = native

@@ -59,9 +59,7 @@ class Pipeline:
 
     __slots__ = ("_calls", "_origin", "_source")
 
-    def __init__(
-        self, source: _native.Source, origin: str, calls: tuple[dict[str, Any], ...] = ()
-    ) -> None:
+    def __init__(self, source: _native.Source, origin: str, calls: tuple[dict[str, Any], ...] = ()) -> None:
         self._source = source
         self._origin = origin
         self._calls = calls
@@ -128,7 +126,7 @@ class Pipeline:
         return self._with("decode", mode=mode, orient=orient, max_pixels=max_pixels, scaled=scaled)
 
     def resize(self, size: Size, filter: Literal["bilinear", "bicubic"] = "bilinear") -> Pipeline:
-        """Resizes with antialias, bit for bit as torchvision does.
+        """Resizes with antialias, bit for bit as torchvision.transforms.v2.Resize of uint8 tensors.
 
         Args:
             size: the length of the shorter side, or (height, width).
@@ -164,7 +162,7 @@ class Pipeline:
         std: Numbers | None = None,
         layout: Literal["CHW", "HWC"] = "CHW",
     ) -> Pipeline:
-        """Makes float32 from 0 to 1, less the mean and divided by std, as torchvision's ToTensor and Normalize."""
+        """Makes float32 from 0 to 1, less the mean, divided by std: torchvision's ToTensor and Normalize."""
         return self._with("to_float", mean=mean, std=std, layout=layout)
 
     def cast(self, dtype: str, layout: Literal["CHW", "HWC"] = "HWC") -> Pipeline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from torch.utils.dlpack import from_dlpack
 
 from feedline.loader import Columns, Epoch, Loader
 
@@ -12,9 +12,7 @@ __all__ = ["Batches"]
 
 
 def _tensors(columns: Columns) -> dict[str, Any]:
-    return {
-        name: value if isinstance(value, list) else torch.from_dlpack(value) for name, value in columns
-    }
+    return {name: value if isinstance(value, list) else from_dlpack(value) for name, value in columns}
 
 
 class Batches:
