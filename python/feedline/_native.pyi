@@ -5,6 +5,8 @@ from typing import Any, Self, final
 
 from typing_extensions import CapsuleType
 
+__all__ = ["Epoch", "Loader", "Source", "Tensor", "__version__", "check", "kinds", "run"]
+
 __version__: str
 
 def check(source: Source, words: str) -> None: ...
