@@ -6,21 +6,32 @@
 //!
 //! A [`loader::Loader`] is made of a source and checked settings; its epochs are iterators of batches:
 //!
-//! ```no_run
+//! ```
 //! use feedline_core::config::{Given, Settings};
 //! use feedline_core::loader::Loader;
 //! use feedline_core::source::folder::Folder;
 //! use std::sync::Arc;
 //!
-//! # fn main() -> feedline_core::error::Result<()> {
-//! let source = Arc::new(Folder::images("data/train".as_ref())?);
-//! let words = r#"[{"call": "shuffle", "seed": 7}, {"call": "decode"}, {"call": "resize", "size": 256},
-//!                 {"call": "center_crop", "size": 224}, {"call": "batch", "size": 64}]"#;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let data = tempfile::tempdir()?;
+//! # let folder = data.path();
+//! # for number in 0..20 {
+//! #     let class = folder.join(["cat", "dog"][number % 2]);
+//! #     std::fs::create_dir_all(&class)?;
+//! #     let photo = feedline_core::testing::photos::photo_jpeg(number as u64, 80, 60, 90);
+//! #     std::fs::write(class.join(format!("{number}.jpg")), photo)?;
+//! # }
+//! let source = Arc::new(Folder::images(folder)?);
+//! let words = r#"[{"call": "shuffle", "seed": 7}, {"call": "decode"}, {"call": "resize", "size": 40},
+//!                 {"call": "center_crop", "size": 32}, {"call": "batch", "size": 8}]"#;
 //! let loader = Loader::new(source, Settings::parse(words, &Given::Files)?)?;
+//! let mut samples = 0;
 //! for batch in loader.epoch()? {
 //!     let batch = batch?;
-//!     println!("{} samples, {:?}", batch.len(), batch.get("image").and_then(|c| c.shape()));
+//!     assert_eq!(batch.get("image").and_then(|column| column.shape()), Some(&[batch.len(), 32, 32, 3][..]));
+//!     samples += batch.len();
 //! }
+//! assert_eq!(samples, 20);
 //! println!("{}", loader.report());
 //! # Ok(())
 //! # }
