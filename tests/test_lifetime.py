@@ -533,7 +533,7 @@ def test_a_fork_that_never_touches_the_loader_ends(photos: list[Path]) -> None:
 
 
 def test_ctrl_c_ends_a_wait_for_a_batch_at_once(
-    slow: Path, record_property: Callable[[str, object], None]
+    slow: Path, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     # One thread needs seconds for the only batch; the signal comes while the consumer waits for it.
     program = """
@@ -555,8 +555,8 @@ def test_ctrl_c_ends_a_wait_for_a_batch_at_once(
 
     raised, closed = answer(program, slow, seconds=60)
 
-    record_property("seconds_until_keyboard_interrupt", raised)
-    record_property("seconds_until_closed", closed)
+    record_testsuite_property("seconds_until_keyboard_interrupt", raised)
+    record_testsuite_property("seconds_until_closed", closed)
     assert raised < 1
     assert closed < 2
 

@@ -1,0 +1,70 @@
+//! The program from outside: what it prints, where, and its exit codes.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "the test starts the program, and a panic is its answer"
+)]
+
+use std::process::{Command, Output};
+
+fn feedline(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_feedline")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn the_demonstration_accounts_for_every_sample_and_names_the_bad_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept");
+    let output = feedline(&["demo", "--samples", "36", "--keep", kept.to_str().unwrap()]);
+    let (result, talk) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{result}{talk}");
+    assert!(result.contains("epoch 2: 2 batches, 32 samples"), "{result}");
+    assert!(result.contains("64 samples delivered + 8 skipped = 72 expected"), "{result}");
+    assert!(result.ends_with("all 72 samples accounted for\n"), "{result}");
+    for (number, reason) in [
+        ("00009", "cut off"),
+        ("00015", "empty"),
+        ("00021", "not a JPEG"),
+        ("00027", "cannot be decoded"),
+    ] {
+        let lines: Vec<_> = result.lines().collect();
+        let at = lines.iter().position(|line| line.contains(number)).unwrap();
+        assert!(lines[at - 1].contains(reason), "{}", lines[at - 1]);
+    }
+    assert!(
+        talk.contains("making photographs: 36 of 36"),
+        "plain lines without a terminal: {talk}"
+    );
+    assert_eq!(std::fs::read_dir(kept.join("coast")).unwrap().count(), 12);
+
+    let again = feedline(&["demo", "--keep", kept.to_str().unwrap()]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again.stderr).contains("exists already\nhint:"), "{}", text(&again.stderr));
+}
+
+#[test]
+fn what_is_typed_wrong_is_refused_with_the_value() {
+    for (arguments, said) in [
+        (vec!["fly"], "'fly'"),
+        (vec!["demo", "--samples", "3"], "3 is not in 12..=100000"),
+        (vec!["demo", "--seed", "x"], "'x'"),
+        (vec![], "Usage"),
+    ] {
+        let output = feedline(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn help_teaches_by_example() {
+    let output = feedline(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    insta::assert_snapshot!(text(&output.stdout));
+    assert!(text(&feedline(&["--version"]).stdout).starts_with("feedline 0."));
+}
