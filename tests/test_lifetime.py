@@ -543,7 +543,8 @@ def test_ctrl_c_ends_a_wait_for_a_batch_at_once(
     def press():
         pressed.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
-    threading.Timer(0.2, press).start()
+    # In the middle between two looks for signals, which are 50 ms apart.
+    threading.Timer(0.225, press).start()
     try:
         next(running)
         say("the batch came first")

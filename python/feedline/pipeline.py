@@ -267,6 +267,8 @@ def files(
         if not _glob.has_magic(pattern):
             return Pipeline(_native.Source.files([pattern], numbers), f"files({pattern!r})")
         return Pipeline(_native.Source.glob(pattern, numbers), f"files({pattern!r})")
+    if not isinstance(paths, Sequence):
+        raise BadSource(f"files: give a pattern or a list of paths, got {paths!r}")
     listed = [_path(path, "files") for path in paths]
     return Pipeline(_native.Source.files(listed, numbers), f"files([... {len(listed)} paths])")
 

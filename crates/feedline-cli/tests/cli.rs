@@ -8,7 +8,11 @@
 use std::process::{Command, Output};
 
 fn feedline(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_feedline")).args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_feedline"))
+        .args(arguments)
+        .env_remove("COLUMNS")
+        .output()
+        .unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {

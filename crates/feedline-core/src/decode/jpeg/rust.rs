@@ -55,6 +55,9 @@ impl Backend {
         });
         let scale = ScalingFactor::try_new(1, request.shrink as u32).map_err(damaged)?;
         decoder.set_scale(scale);
+        if (decoder.output_width(), decoder.output_height()) != (request.width, request.height) {
+            return Err(Error::new(Kind::Damaged, "the image has two headers that disagree"));
+        }
         decoder.set_crop_region(region.left, region.top, region.width, region.height);
         // Lenient, to be told what was wrong: stray bytes are then borne and the rest is refused.
         decoder.set_lenient(true);
