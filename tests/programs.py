@@ -17,6 +17,8 @@ import json, os, signal, sys, threading, time
 from pathlib import Path
 import feedline as fl
 
+# Whoever is started in the background inherits that Ctrl-C is ignored; here it is what is tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 arguments = sys.argv[1:]
 
 def say(value):
