@@ -120,8 +120,9 @@ class Pipeline:
             mode: the channels to make, whatever the file has.
             orient: turn the picture as its EXIF data says.
             max_pixels: refuse larger pictures before anything is allocated.
-            scaled: let the JPEG decoder do a part of a following resize, by 2, 4 or 8. Much faster for
-                pictures several times larger than what is wanted; the pixels are similar, not identical.
+            scaled: let the JPEG decoder do a part of a following resize, by 2, 4 or 8. Saves about a fifth
+                of the CPU time for pictures several times larger than what is wanted, and nothing for
+                smaller ones; the pixels are similar, not identical.
         """
         return self._with("decode", mode=mode, orient=orient, max_pixels=max_pixels, scaled=scaled)
 
