@@ -153,6 +153,7 @@ mod tests {
     use super::*;
     use crate::sys::file;
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
     fn folder(files: usize) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
@@ -176,11 +177,24 @@ mod tests {
         ) {
             let folder = folder(12);
             let open = OpenFiles::new(Budget::new("files", limit), Box::new(drop));
+            let in_use = Mutex::new(BTreeMap::new());
             std::thread::scope(|scope| {
                 for _ in 0..threads {
                     scope.spawn(|| for (position, number) in order.iter().enumerate() {
                         let path = folder.path().join(number.to_string());
-                        let byte = open.with(&path, position as u64 + 1, &mut || (), first_byte).unwrap();
+                        let byte = open.with(&path, position as u64 + 1, &mut || (), |handle| {
+                            // Asked of those who read, not of the budget, which may be passed by.
+                            *in_use.lock().entry(*number).or_insert(0) += 1;
+                            std::thread::yield_now();
+                            assert!(in_use.lock().len() as u64 <= limit, "files in use");
+                            let byte = first_byte(handle);
+                            let mut in_use = in_use.lock();
+                            match in_use.remove(number) {
+                                Some(readers) if readers > 1 => drop(in_use.insert(*number, readers - 1)),
+                                Some(_) | None => {}
+                            }
+                            byte
+                        }).unwrap();
                         assert_eq!(usize::from(byte), *number);
                     });
                 }
