@@ -18,13 +18,17 @@ from __future__ import annotations
 
 from feedline import errors
 from feedline._native import __version__
+from feedline._workers.crew import Death
 from feedline.errors import FeedlineError
+from feedline.executor import Executor, map
 from feedline.loader import Epoch, Loader
 from feedline.pipeline import FaultPolicy, Pipeline, arrays, files, images
 from feedline.report import Fault, Report
 
 __all__ = [
+    "Death",
     "Epoch",
+    "Executor",
     "Fault",
     "FaultPolicy",
     "FeedlineError",
@@ -36,4 +40,5 @@ __all__ = [
     "errors",
     "files",
     "images",
+    "map",
 ]

@@ -6,7 +6,7 @@ Each error says what happened, where, and what to do; what it knows stands in it
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Self
 
 __all__ = [
     "BadSetting",
@@ -17,16 +17,21 @@ __all__ = [
     "FeedlineError",
     "Internal",
     "NoReplacement",
+    "NotPicklable",
     "OutOfFiles",
     "OutOfMemory",
     "OutOfThreads",
     "ReadFailed",
     "ShapeMismatch",
     "TooLarge",
+    "TooManyDeaths",
     "TooManyFaults",
     "TooSmall",
     "UnknownFormat",
     "UsedAfterFork",
+    "WorkerDied",
+    "WorkerDiedWarning",
+    "WorkerNotStarted",
     "WrongCheckpoint",
 ]
 
@@ -58,6 +63,16 @@ class FeedlineError(Exception):
         self.offset = offset
         self.stage = stage
         self.hint = hint
+
+    @classmethod
+    def explained(cls, message: str, **attributes: Any) -> Self:
+        """An error with the hint of its kind below the message."""
+        from feedline import _native
+
+        hint = next((hint for name, _, hint in _native.kinds() if name == cls.__name__), "")
+        error = cls(f"{message}\nhint: {hint}" if hint else message, hint=hint)
+        error.__dict__.update(attributes)
+        return error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), str(self), dict(self.__dict__)))
@@ -135,6 +150,28 @@ class Closed(FeedlineError):
 
 class WrongCheckpoint(FeedlineError):
     """A checkpoint is of other data or settings."""
+
+
+class NotPicklable(FeedlineError, TypeError):
+    """Something must go to another process and cannot."""
+
+
+class WorkerDied(FeedlineError, RuntimeError):
+    """A worker died and was not to be replaced."""
+
+
+class TooManyDeaths(FeedlineError, RuntimeError):
+    """Workers died again and again; `deaths` has the history."""
+
+    deaths: tuple[Any, ...] = ()
+
+
+class WorkerNotStarted(FeedlineError, RuntimeError):
+    """A worker could not be started."""
+
+
+class WorkerDiedWarning(UserWarning):
+    """A worker died and was replaced; nothing was lost."""
 
 
 class Internal(FeedlineError):

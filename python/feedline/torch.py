@@ -1,14 +1,143 @@
-"""Batches as torch tensors. Imported only by those who have torch."""
+"""Torch: its `DataLoader` on workers that are replaced when they die, and native batches as tensors.
+
+Imported only by those who have torch.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import multiprocessing
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
+import torch.utils.data
+from torch.utils.data import Dataset, Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.dlpack import from_dlpack
 
+from feedline import _native
+from feedline._torch.epoch import Alone, WithWorkers
+from feedline._workers.crew import Death
+from feedline._workers.zygote import Zygote
 from feedline.loader import Columns, Epoch, Loader
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "DataLoader"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class DataLoader(torch.utils.data.DataLoader[T_co]):
+    """torch's `DataLoader`, argument for argument and order for order, on supervised workers.
+
+    A worker that dies, of whatever, is replaced; its batch is made again, with the same random numbers,
+    and the epoch goes on in the same order. A warning names who died, of what, and at which sample.
+    Everything that torch's loader takes is taken; these are new:
+
+    Args:
+        on_death: "replace", or "raise": the first death ends the run with `feedline.errors.WorkerDied`.
+            For iterable data sets that cannot be started again: a replacement iterates anew and throws
+            away what was delivered.
+        max_deaths: how many deaths within `death_window` are borne; "auto" is twice the workers, at
+            least 5. One more ends the run with `feedline.errors.TooManyDeaths` and the history.
+        death_window: in seconds.
+        memory: bytes of shared memory for batches on their way, as a number or as in "2GiB"; "auto" is
+            a quarter of what is free, at most 8 GiB.
+
+    Attributes:
+        deaths: all deaths of workers of this loader, as `feedline.Death`.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[T_co],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        on_death: str = "replace",
+        max_deaths: int | str = "auto",
+        death_window: float = 60.0,
+        memory: int | str = "auto",
+    ) -> None:
+        self.on_death = on_death
+        self.max_deaths = max_deaths
+        self.death_window = death_window
+        self.memory = memory
+        self.deaths: list[Death] = []
+        self._zygote: Zygote | None = None
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        _native.check_workers(json.dumps({**self._words(), "workers": max(1, num_workers)}))
+
+    def _words(self) -> dict[str, Any]:
+        return {
+            "call": "DataLoader",
+            "workers": self.num_workers,
+            "on_death": self.on_death,
+            "max_deaths": self.max_deaths,
+            "death_window": self.death_window,
+            "memory": self.memory,
+        }
+
+    @property
+    def _is_fresh(self) -> bool:
+        """Whether workers come from a fresh interpreter, not from a fork."""
+        context = self.multiprocessing_context or multiprocessing
+        return bool(context.get_start_method() != "fork")
+
+    def _get_iterator(self) -> _BaseDataLoaderIter:
+        if self.num_workers == 0:
+            return Alone(self)
+        self.check_worker_number_rationality()
+        zygote, self._zygote = self._zygote, None
+        return WithWorkers(self, zygote)
+
+    def _hear_of_death(self, death: Death) -> None:
+        self.deaths.append(death)
+
+    def _keep_zygote(self, zygote: Zygote | None) -> None:
+        """A fresh interpreter is kept for the next epoch: it costs seconds to start one."""
+        if zygote is None:
+            return
+        if self._zygote is not None:
+            zygote.end()
+            return
+        self._zygote = zygote
+
+    def __del__(self) -> None:
+        zygote = getattr(self, "_zygote", None)
+        if zygote is not None:
+            zygote.end()
 
 
 def _tensors(columns: Columns) -> dict[str, Any]:

@@ -124,6 +124,26 @@ kinds! {
         hint: "make a new loader; one that was closed cannot be used again",
         example: "the loader is closed"
     },
+    NotPicklable {
+        name: "NotPicklable",
+        hint: "make it when it is first used in the worker, or define __getstate__ without it",
+        example: "dataset.transform.fn cannot be pickled: it is a _thread.lock (cannot pickle '_thread.lock' object)"
+    },
+    WorkerDied {
+        name: "WorkerDied",
+        hint: "leave on_death=\"replace\" as it is, and dead workers are replaced",
+        example: "worker 3 (pid 4711) was killed by SIGKILL at sample 48213, position 5, batch 1506"
+    },
+    TooManyDeaths {
+        name: "TooManyDeaths",
+        hint: "look at the samples named above; bear more deaths with max_deaths= and death_window=",
+        example: "too many workers died:\n  worker 0 (pid 4711) was killed by SIGSEGV at sample 12, position 0, batch 3"
+    },
+    WorkerNotStarted {
+        name: "WorkerNotStarted",
+        hint: "lower num_workers, or raise the limit of processes with ulimit -u",
+        example: "the system refused a process for worker 5: Resource temporarily unavailable"
+    },
     WrongCheckpoint {
         name: "WrongCheckpoint",
         hint: "resume with the same data and settings, or start anew",
@@ -157,6 +177,10 @@ impl Kind {
             | Kind::OutOfThreads
             | Kind::UsedAfterFork
             | Kind::Closed
+            | Kind::NotPicklable
+            | Kind::WorkerDied
+            | Kind::TooManyDeaths
+            | Kind::WorkerNotStarted
             | Kind::WrongCheckpoint
             | Kind::Internal => false,
         }

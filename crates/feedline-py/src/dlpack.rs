@@ -52,7 +52,14 @@ struct Managed {
     // Ours, behind what DLPack defines: what the pointers above point to.
     shape: Vec<i64>,
     strides: Vec<i64>,
-    _memory: Row,
+    _memory: Box<dyn Send>,
+}
+
+/// What the numbers of an array are, in DLPack's terms.
+#[derive(Clone, Copy)]
+pub(crate) struct Numbers {
+    pub(crate) code: u8,
+    pub(crate) bits: u8,
 }
 
 /// An array of a batch, to be taken once by `numpy.from_dlpack` or `torch.from_dlpack`.
@@ -89,7 +96,9 @@ impl Tensor {
         let content = self.content.lock().ok().and_then(|mut content| content.take());
         let (dtype, shape, memory) =
             content.ok_or_else(|| PyBufferError::new_err("this array was taken already"))?;
-        capsule(py, dtype, &shape, memory)
+        let shape: Vec<i64> = shape.iter().map(|length| *length as i64).collect();
+        let address = memory.address();
+        capsule(py, numbers(dtype), shape, None, address, Box::new(memory))
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {
@@ -97,40 +106,49 @@ impl Tensor {
     }
 }
 
-fn capsule<'py>(
-    py: Python<'py>,
-    dtype: Dtype,
-    shape: &[usize],
-    memory: Row,
-) -> PyResult<Bound<'py, PyAny>> {
-    let shape: Vec<i64> = shape.iter().map(|length| *length as i64).collect();
-    let mut strides = vec![1; shape.len()];
-    for axis in (1..shape.len()).rev() {
-        strides[axis - 1] = strides[axis] * shape[axis].max(1);
-    }
+fn numbers(dtype: Dtype) -> Numbers {
     let code = match dtype {
         Dtype::Int8 | Dtype::Int16 | Dtype::Int32 | Dtype::Int64 => 0,
         Dtype::Uint8 | Dtype::Uint16 | Dtype::Uint32 | Dtype::Uint64 => 1,
         Dtype::Float16 | Dtype::Float32 | Dtype::Float64 => 2,
         Dtype::Bool => 6,
     };
+    Numbers { code, bits: (dtype.bytes() * 8) as u8 }
+}
+
+/// A capsule over memory that `keeper` keeps alive. Strides in elements; row by row if there are none.
+pub(crate) fn capsule<'py>(
+    py: Python<'py>,
+    numbers: Numbers,
+    shape: Vec<i64>,
+    strides: Option<Vec<i64>>,
+    address: *mut u8,
+    keeper: Box<dyn Send>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let strides = strides.unwrap_or_else(|| {
+        let mut strides = vec![1; shape.len()];
+        for axis in (1..shape.len()).rev() {
+            strides[axis - 1] = strides[axis] * shape[axis].max(1);
+        }
+        strides
+    });
     let mut managed = Box::new(Managed {
         version: Version { major: 1, minor: 0 },
         context: std::ptr::null_mut(),
         deleter: Some(delete),
         flags: 0,
         tensor: DlTensor {
-            data: memory.address().cast(),
+            data: address.cast(),
             device: Device { kind: CPU, number: 0 },
             ndim: shape.len() as i32,
-            dtype: DataType { code, bits: (dtype.bytes() * 8) as u8, lanes: 1 },
+            dtype: DataType { code: numbers.code, bits: numbers.bits, lanes: 1 },
             shape: std::ptr::null_mut(),
             strides: std::ptr::null_mut(),
             byte_offset: 0,
         },
         shape,
         strides,
-        _memory: memory,
+        _memory: keeper,
     });
     managed.tensor.shape = managed.shape.as_mut_ptr();
     managed.tensor.strides = managed.strides.as_mut_ptr();

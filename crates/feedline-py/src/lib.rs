@@ -4,6 +4,9 @@ mod arrays;
 mod dlpack;
 mod errors;
 mod loader;
+mod memory;
+mod processes;
+mod station;
 
 use pyo3::prelude::*;
 
@@ -17,6 +20,12 @@ mod _native {
     #[pymodule_export]
     use super::dlpack::Tensor;
     #[pymodule_export]
+    use super::memory::{Lease, Slot, Span};
+    #[pymodule_export]
+    use super::processes::{Answer, Processes};
+    #[pymodule_export]
+    use super::station::{Station, Walk, die_with_parent};
+    #[pymodule_export]
     use super::{Epoch, Loader, Source};
 
     #[pymodule_init]
@@ -28,6 +37,12 @@ mod _native {
     #[pyfunction]
     fn check(source: &Source, words: &str) -> PyResult<()> {
         source.settings(words).map(drop)
+    }
+
+    /// Checks the words for worker processes.
+    #[pyfunction]
+    fn check_workers(words: &str) -> PyResult<()> {
+        feedline_core::config::Workers::parse(words).map(drop).map_err(errors::raise)
     }
 
     /// The kinds of errors: name, example, hint.

@@ -5,6 +5,7 @@
 //! Every mistake is refused here, with the value that was given.
 
 mod words;
+mod workers;
 
 use serde_json::Value;
 use std::fmt;
@@ -18,6 +19,7 @@ use crate::plan::{Remainder, Shard};
 use crate::sample::{Dtype, Field, FieldKind};
 use crate::worker::{Decoding, Layout, Output, Size, Step};
 use words::Call;
+pub use workers::Workers;
 
 /// What the source gives, as far as the settings must know.
 #[derive(Clone, Debug, PartialEq, Eq)]

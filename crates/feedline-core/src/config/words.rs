@@ -69,7 +69,11 @@ impl<'a> Call<'a> {
     }
 
     fn refused(&self, message: String) -> Error {
-        let hint = format!("see help(feedline.Pipeline.{})", self.name);
+        let hint = match self.name {
+            "DataLoader" => "see help(feedline.torch.DataLoader)".to_owned(),
+            "Executor" => "see help(feedline.Executor)".to_owned(),
+            method => format!("see help(feedline.Pipeline.{method})"),
+        };
         Error::new(Kind::BadSetting, message).with_hint(hint)
     }
 

@@ -1,6 +1,7 @@
 //! Wires the stages of a run. Only here are all of them known.
 
 mod run;
+pub mod workers;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

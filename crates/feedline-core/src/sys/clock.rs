@@ -1,9 +1,21 @@
 //! The one clock. Code that decides takes times as arguments; only the edges call this.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The present moment, never going backwards.
 pub fn now() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "this is the clock's home")]
     Instant::now()
+}
+
+/// Waits a moment. For waits that look again and again, of which each is short.
+pub fn pause(moment: Duration) {
+    #[expect(clippy::disallowed_methods, reason = "this is the clock's home")]
+    std::thread::sleep(moment);
+}
+
+/// Nanoseconds of the monotonic clock, the same in all processes of this machine.
+pub fn nanoseconds() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -7,9 +7,11 @@ pub mod clock;
 pub mod file;
 pub mod limits;
 pub mod lock;
+pub mod memory;
 pub mod process;
 pub mod simd;
 pub mod slab;
+pub mod socket;
 pub mod thread;
 #[cfg(feature = "jpeg-c")]
 pub mod turbojpeg;

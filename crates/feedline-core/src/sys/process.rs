@@ -1,4 +1,5 @@
-//! Which process this is: threads do not survive a fork, so objects that own threads must notice one.
+//! Which process this is, what it uses, and with whom it ends. Threads do not survive a fork, so objects
+//! that own threads must notice one.
 
 /// The process an object was made in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,4 +21,20 @@ impl Home {
     pub fn pid(self) -> u32 {
         self.0
     }
+}
+
+/// The resident memory of this process, in bytes; zero where the system does not tell.
+pub fn resident_bytes() -> u64 {
+    let text = super::file::read_text(std::path::Path::new("/proc/self/statm")).unwrap_or_default();
+    let pages: u64 =
+        text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or_default();
+    pages * rustix::param::page_size() as u64
+}
+
+/// Has this process killed when its parent ends, and tells whether the parent is still `parent`: it
+/// may have ended before.
+pub fn die_with_parent(parent: u32) -> bool {
+    let set = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let present = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    set.is_ok() && u32::try_from(present) == Ok(parent)
 }

@@ -51,6 +51,18 @@ impl Block {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
+
+    /// Where it lies, for whoever owns it.
+    pub fn address(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+}
+
+impl AsMut<[u8]> for Block {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the block owns these bytes, all of which were set when it was made.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
 }
 
 impl Drop for Block {

@@ -4,3 +4,6 @@
 pub mod contracts;
 pub mod fuzz;
 pub mod photos;
+mod promises;
+pub mod simulator;
+mod weather;

@@ -1,12 +1,23 @@
-//! From bytes to the values of a sample, on native threads.
+//! From bytes to the values of a sample: on native threads, or in worker processes.
 //!
 //! `recipe` says what is done, `geometry` where every pixel comes from, `native` does it, `output`
 //! writes the numbers into the sample's row of the batch.
+//!
+//! Processes: `supervisor` decides and `processes` does; `wire` is what trainer and worker say to each
+//! other, `arena` the memory in which batches travel, `blackbox` what remains of a dead worker.
 
+pub mod answer;
+pub mod arena;
+pub mod blackbox;
 mod geometry;
 mod native;
 mod output;
+pub mod processes;
 mod recipe;
+pub mod station;
+pub mod supervisor;
+pub mod wire;
+pub mod zygote;
 
 pub use geometry::{Prepared, Step as PlacedStep};
 pub use native::Native;

@@ -1,0 +1,52 @@
+//! Worker processes from checked settings: what was left open is decided by the machine.
+
+use std::time::Duration;
+
+use crate::config::{Choice, Workers};
+use crate::error::{Error, Kind, Result};
+use crate::sys::limits;
+use crate::worker::processes::{Options, Processes};
+use crate::worker::supervisor::Settings;
+
+/// How long a refused fork is tried again.
+const REFUSED_FOR: Duration = Duration::from_secs(20);
+/// How long workers may go on with what they have at hand when all is over.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// What the settings mean on this machine.
+pub fn options(workers: &Workers) -> Options {
+    let memory = match workers.memory {
+        Choice::Exactly(bytes) => bytes,
+        Choice::Auto => (limits::available_memory() / 4).clamp(64 << 20, 8 << 30),
+    };
+    // A machine out of memory may kill all workers at once: that alone is no reason to give up.
+    let max_deaths = match workers.max_deaths {
+        Choice::Exactly(deaths) => u32::try_from(deaths).unwrap_or(u32::MAX),
+        Choice::Auto => (2 * workers.posts).max(5),
+    };
+    Options {
+        settings: Settings {
+            posts: workers.posts,
+            depth: workers.depth,
+            max_deaths,
+            within: Duration::from_secs_f64(workers.death_window),
+            attempts: workers.attempts,
+            refused_for: REFUSED_FOR,
+            grace: GRACE,
+            replace: workers.replace,
+        },
+        arena_bytes: (memory / u64::from(workers.posts)).max(1 << 20),
+    }
+}
+
+/// Starts what supervises them. The workers follow when the zygote is there.
+pub fn start(workers: &Workers) -> Result<Processes> {
+    Processes::new(options(workers)).map_err(|error| {
+        let kind = match error.raw_os_error() {
+            Some(23 | 24) => Kind::OutOfFiles,
+            Some(11) => Kind::OutOfThreads,
+            Some(_) | None => Kind::OutOfMemory,
+        };
+        Error::io(kind, "supervising worker processes", error)
+    })
+}

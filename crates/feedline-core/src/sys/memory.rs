@@ -1,0 +1,123 @@
+//! Memory that several processes see: anonymous, without a name anywhere, gone with its last user.
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use super::process::Home;
+
+/// One mapping of shared memory. Pages cost nothing until they are touched.
+pub struct Shared {
+    start: NonNull<u8>,
+    bytes: usize,
+    home: Home,
+}
+
+// SAFETY: the mapping is plain memory; what needs an order goes through the atomic words.
+unsafe impl Send for Shared {}
+// SAFETY: as above. Bytes that two sides may touch at once are only reached as raw addresses, and
+// whose turn it is stands in an atomic word.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// New memory of that size, all zero, and the descriptor by which another process can map it.
+    pub fn create(name: &str, bytes: usize) -> io::Result<(OwnedFd, Shared)> {
+        let file = memfd_create(name, MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, bytes as u64)?;
+        let shared = Shared::open(&file, bytes)?;
+        Ok((file, shared))
+    }
+
+    /// Maps what another process has made.
+    pub fn open(file: impl AsFd, bytes: usize) -> io::Result<Shared> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at no particular place; the file is never made shorter.
+        let start = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, file, 0) }?;
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Shared { start, bytes, home: Home::here() })
+    }
+
+    /// How large it is.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The process that mapped it.
+    pub fn home(&self) -> Home {
+        self.home
+    }
+
+    /// Where `length` bytes from `offset` on lie; None where that is not all inside.
+    pub fn address(&self, offset: u64, length: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(length)?;
+        if end > self.bytes as u64 {
+            return None;
+        }
+        // SAFETY: inside the mapping by the check above.
+        Some(unsafe { self.start.as_ptr().add(offset as usize) })
+    }
+
+    /// At which offset an address lies, if all of its `length` bytes are inside.
+    pub fn offset(&self, address: usize, length: usize) -> Option<u64> {
+        let offset = address.checked_sub(self.start.as_ptr() as usize)?;
+        let end = offset.checked_add(length)?;
+        (end <= self.bytes).then_some(offset as u64)
+    }
+
+    /// A word that both sides may change.
+    ///
+    /// # Panics
+    /// If it is not inside, or not aligned: offsets of words are constants of ours.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.bytes);
+        // SAFETY: inside, aligned (mappings begin at a page), and only ever used as an atomic.
+        unsafe { &*self.start.as_ptr().add(offset).cast::<AtomicU64>() }
+    }
+
+    /// As `word`, of half the size.
+    ///
+    /// # Panics
+    /// As `word`.
+    pub fn flag(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.bytes);
+        // SAFETY: as in `word`.
+        unsafe { &*self.start.as_ptr().add(offset).cast::<AtomicU32>() }
+    }
+
+    /// Copies bytes in. Nobody else may be using that part.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
+        let Some(target) = self.address(offset, bytes.len() as u64) else { return false };
+        // SAFETY: the target is inside the mapping, and a slice of ours cannot overlap it.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
+        true
+    }
+
+    /// Copies bytes out; what another process writes meanwhile may come torn.
+    pub fn read(&self, offset: u64, target: &mut [u8]) -> bool {
+        let Some(source) = self.address(offset, target.len() as u64) else { return false };
+        // SAFETY: as in `write`.
+        unsafe { ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
+        true
+    }
+
+    /// Gives the pages of a part back to the system; they read as zero afterwards.
+    pub fn give_back(&self, offset: u64, length: u64) {
+        if let Some(address) = self.address(offset, length) {
+            // Where the system cannot, the pages stay: more memory is used, nothing is wrong.
+            // SAFETY: inside our own mapping; whoever calls this owns the part.
+            let _ = unsafe { madvise(address.cast(), length as usize, Advice::LinuxRemove) };
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: mapped by us with this length; whoever hands out addresses keeps the mapping alive.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok());
+    }
+}

@@ -1,0 +1,173 @@
+//! Pairs of sockets between processes, and waiting for many of them at once.
+
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType, recv, send, sendmsg, socketpair,
+};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// What came of a call that does not wait.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// That many bytes.
+    Bytes(usize),
+    /// None now.
+    WouldWait,
+    /// The other side is gone.
+    Ended,
+}
+
+/// One end of a pair.
+pub struct Socket(OwnedFd);
+
+impl Socket {
+    /// Two ends of a stream of bytes.
+    pub fn pair() -> io::Result<(Socket, Socket)> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        Ok((Socket(ours), Socket(theirs)))
+    }
+
+    /// Takes over a descriptor.
+    ///
+    /// # Safety
+    /// It is open, a socket, and belongs to nobody else.
+    pub unsafe fn take(descriptor: RawFd) -> Socket {
+        // SAFETY: the caller's word.
+        Socket(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    }
+
+    /// Gives the descriptor away.
+    pub fn into_descriptor(self) -> OwnedFd {
+        self.0
+    }
+
+    /// Reads what is there, without waiting.
+    pub fn try_receive(&self, buffer: &mut [u8]) -> Moved {
+        receive(&self.0, buffer, RecvFlags::DONTWAIT)
+    }
+
+    /// Reads, waiting for something to come. A signal ends the wait with `WouldWait`.
+    pub fn receive(&self, buffer: &mut [u8]) -> Moved {
+        receive(&self.0, buffer, RecvFlags::empty())
+    }
+
+    /// Sends what fits, without waiting.
+    pub fn try_send(&self, bytes: &[u8]) -> Moved {
+        sent(send(&self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
+    }
+
+    /// Sends, waiting for room. A signal ends the wait with `WouldWait`.
+    pub fn send(&self, bytes: &[u8]) -> Moved {
+        sent(send(&self.0, bytes, SendFlags::NOSIGNAL))
+    }
+
+    /// Sends one message and descriptors with it, without waiting.
+    pub fn try_send_with(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors))
+        {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, flags)?;
+        Ok(())
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn receive(socket: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> Moved {
+    match recv(socket, buffer, flags) {
+        Ok((0, _)) => Moved::Ended,
+        Ok((bytes, _)) => Moved::Bytes(bytes),
+        Err(Errno::AGAIN | Errno::INTR) => Moved::WouldWait,
+        Err(_) => Moved::Ended,
+    }
+}
+
+fn sent(result: rustix::io::Result<usize>) -> Moved {
+    match result {
+        Ok(bytes) => Moved::Bytes(bytes),
+        Err(Errno::AGAIN | Errno::INTR) => Moved::WouldWait,
+        Err(_) => Moved::Ended,
+    }
+}
+
+/// Which of many descriptors have something to say.
+pub struct Poll(OwnedFd);
+
+impl Poll {
+    /// None yet.
+    pub fn new() -> io::Result<Poll> {
+        Ok(Poll(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+    }
+
+    /// Watches a descriptor for something to read, under a name.
+    pub fn watch(&self, descriptor: impl AsFd, name: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(name);
+        Ok(epoll::add(&self.0, descriptor, data, epoll::EventFlags::IN)?)
+    }
+
+    /// As `watch`, also for room to write.
+    pub fn watch_both(&self, descriptor: impl AsFd, name: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(name);
+        let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
+        Ok(epoll::add(&self.0, descriptor, data, both)?)
+    }
+
+    /// No more. That it was never watched, or is closed, is no matter.
+    pub fn forget(&self, descriptor: impl AsFd) {
+        let _ = epoll::delete(&self.0, descriptor);
+    }
+
+    /// The names of those that have something, after `at_most`, or at once when there are some. A
+    /// signal ends the wait with none.
+    pub fn wait(&self, at_most: Option<Duration>) -> Vec<u64> {
+        let limit = at_most.map(|time| Timespec {
+            tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(time.subsec_nanos()),
+        });
+        let mut events = Vec::with_capacity(16);
+        match epoll::wait(&self.0, rustix::buffer::spare_capacity(&mut events), limit.as_ref()) {
+            Ok(_) => events.iter().map(|event| event.data.u64()).collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+}
+
+/// Ends the wait of another thread.
+pub struct Bell(OwnedFd);
+
+impl Bell {
+    /// Silent.
+    pub fn new() -> io::Result<Bell> {
+        Ok(Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// Whoever watches it wakes.
+    pub fn ring(&self) {
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Silent again.
+    pub fn hush(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

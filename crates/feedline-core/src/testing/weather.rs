@@ -1,0 +1,117 @@
+//! What goes wrong in a simulated world, how often, and the chance that decides it.
+
+use std::time::Duration;
+
+/// SplitMix64, which is small and good enough to deal out bad luck.
+pub(super) struct Chance(pub(super) u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    /// A number below `end`.
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    /// A number from `first` to `last`.
+    pub(super) fn from(&mut self, first: u64, last: u64) -> u64 {
+        first + self.below(last - first + 1)
+    }
+
+    /// True so many times of a thousand.
+    pub(super) fn hits(&mut self, per_mille: u64) -> bool {
+        self.below(1000) < per_mille
+    }
+
+    pub(super) fn one_of<Choice: Copy, const COUNT: usize>(
+        &mut self,
+        choices: [Choice; COUNT],
+    ) -> Choice {
+        choices[self.below(COUNT as u64) as usize]
+    }
+
+    pub(super) fn micros(&mut self, first: u64, last: u64) -> Duration {
+        Duration::from_micros(self.from(first, last))
+    }
+}
+
+/// How often things go wrong, in times of a thousand; all zero in good weather.
+#[derive(Default, PartialEq, Eq, Debug)]
+pub(super) struct Weather {
+    pub(super) boot_death: u64,
+    pub(super) start_failure: u64,
+    pub(super) boot_hang: u64,
+    pub(super) slow_start: u64,
+    pub(super) refusal: u64,
+    pub(super) lasting_refusal: u64,
+    /// All forks are refused from here to there.
+    pub(super) drought: Option<(Duration, Duration)>,
+    pub(super) work_death: u64,
+    pub(super) work_hang: u64,
+    pub(super) death_after_answer: u64,
+    /// A ready worker dies at any time, with answers under way.
+    pub(super) death_anytime: u64,
+    pub(super) stop_hang: u64,
+    pub(super) stop_death: u64,
+    pub(super) death_while_killed: u64,
+    pub(super) slow_kill: u64,
+    pub(super) zygote_failure: u64,
+    pub(super) zygote_death: u64,
+    pub(super) zygote_hang: u64,
+    pub(super) stray: u64,
+    /// What a worker says takes long, maybe longer than the news of its zygote's end.
+    pub(super) slow_message: u64,
+    /// An answer comes before an older one.
+    pub(super) disorder: u64,
+    /// A task out of this many kills whoever works on it.
+    pub(super) poison: Option<u64>,
+}
+
+impl Weather {
+    pub(super) fn new(chance: &mut Chance) -> Weather {
+        if chance.hits(100) {
+            return Weather::default();
+        }
+        // Many disasters at once end a run before it is interesting, so most rates are nought in
+        // most runs.
+        let mut rate = |most: u64| if chance.hits(700) { 0 } else { chance.from(1, most) };
+        let mut weather = Weather {
+            boot_death: rate(400),
+            start_failure: rate(40),
+            boot_hang: rate(40),
+            slow_start: rate(200),
+            refusal: rate(600),
+            lasting_refusal: rate(60),
+            drought: None,
+            work_death: rate(150),
+            work_hang: rate(30),
+            death_after_answer: rate(150),
+            death_anytime: rate(400),
+            stop_hang: rate(300),
+            stop_death: rate(300),
+            death_while_killed: rate(500),
+            slow_kill: rate(200),
+            zygote_failure: rate(400),
+            zygote_death: rate(500),
+            zygote_hang: rate(50),
+            stray: rate(50),
+            slow_message: rate(200),
+            disorder: rate(300),
+            poison: None,
+        };
+        if chance.hits(100) {
+            let from = chance.micros(0, 300_000);
+            weather.drought = Some((from, from + chance.micros(1_000, 20_000_000)));
+        }
+        if chance.hits(150) {
+            weather.poison = Some(chance.from(3, 20));
+        }
+        weather
+    }
+}

@@ -1,0 +1,296 @@
+//! A worker's end: takes tasks, writes batches into the arena, answers, and keeps its box.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use super::arena::{Arena, Piece};
+use super::blackbox::{Boxes, Doing, Word};
+use super::wire::{self, Assembler, Frame, Head, Place, Said};
+use crate::sys::clock;
+use crate::sys::process;
+use crate::sys::socket::{Moved, Socket};
+
+/// Up to this size a buffer travels in the frame: a copy of it costs less than a slot.
+const SMALL: usize = 4096;
+/// How often a worker looks whether there is memory for it again.
+const LOOK: Duration = Duration::from_millis(1);
+/// How often a worker looks how much memory it has, in nanoseconds.
+const WEIGH_EVERY: u64 = 100_000_000;
+/// How many bytes are read at a time.
+const CHUNK: usize = 64 << 10;
+
+/// What came of waiting for a task.
+pub enum Received {
+    /// This.
+    Frame(Frame),
+    /// Nothing yet: a signal came.
+    Interrupted,
+    /// The trainer is gone.
+    Ended,
+}
+
+/// What became of an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It is on its way.
+    All,
+    /// The rest must be sent again with `go_on`: a signal came.
+    Interrupted,
+    /// The trainer is gone.
+    Ended,
+}
+
+/// One worker process.
+pub struct Station {
+    post: u32,
+    socket: Socket,
+    arena: Arena,
+    boxes: Boxes,
+    incoming: Assembler,
+    waiting: std::collections::VecDeque<Frame>,
+    packed: Option<Packed>,
+    outgoing: (Vec<u8>, usize),
+    weighed: u64,
+}
+
+struct Packed {
+    said: Said,
+    task: u64,
+    /// With each place in a slot: whether the batch itself lay there, so that others may still see it.
+    places: Vec<(Place, bool)>,
+    inline: Vec<u8>,
+    /// Slots filled for this answer, held until they are lent.
+    filled: Vec<Piece>,
+}
+
+impl Station {
+    /// Takes over what the zygote passed on.
+    pub fn open(
+        post: u32,
+        generation: u32,
+        posts: u32,
+        socket: Socket,
+        arena: OwnedFd,
+        boxes: OwnedFd,
+    ) -> io::Result<Station> {
+        let bytes = usize::try_from(rustix::fs::fstat(&arena)?.st_size).unwrap_or_default();
+        let station = Station {
+            post,
+            socket,
+            arena: Arena::open(&arena, bytes)?,
+            boxes: Boxes::open(&boxes, posts)?,
+            incoming: Assembler::default(),
+            waiting: std::collections::VecDeque::new(),
+            packed: None,
+            outgoing: (Vec::new(), 0),
+            weighed: 0,
+        };
+        station.note(Word::Task, 0);
+        station.note(Word::Position, 0);
+        station.note(Word::Resident, process::resident_bytes());
+        station.enter(Doing::Starting);
+        station.note(Word::Generation, u64::from(generation) + 1);
+        Ok(station)
+    }
+
+    /// Writes a word of the box.
+    pub fn note(&self, word: Word, value: u64) {
+        self.boxes.set(self.post, word, value);
+    }
+
+    /// Notes what the worker is at now.
+    pub fn enter(&self, doing: Doing) {
+        self.note(Word::Since, clock::nanoseconds());
+        self.note(Word::Stage, doing.code());
+    }
+
+    /// Notes the resident memory, where the last time is a while ago: asking costs a system call or
+    /// three.
+    pub fn weigh(&mut self) {
+        let now = clock::nanoseconds();
+        if now.saturating_sub(self.weighed) > WEIGH_EVERY {
+            self.weighed = now;
+            self.note(Word::Resident, process::resident_bytes());
+        }
+    }
+
+    /// Notes at which sample of its batch the worker is.
+    pub fn reach(&self, position: u64) {
+        self.note(Word::Position, position);
+        self.note(Word::Since, clock::nanoseconds());
+    }
+
+    /// Notes what a replacement needs to go on after a task.
+    pub fn journal(&self, task: u64, bytes: &[u8]) -> bool {
+        self.boxes.write_journal(self.post, task, bytes)
+    }
+
+    /// What held when a task began, in the words of this worker's predecessor.
+    pub fn recall(&self, task: u64) -> Option<Vec<u8>> {
+        self.boxes.read_journal(self.post, task)
+    }
+
+    /// Waits for the next frame.
+    pub fn receive(&mut self) -> Received {
+        let mut chunk = [0; CHUNK];
+        loop {
+            if let Some(frame) = self.waiting.pop_front() {
+                return Received::Frame(frame);
+            }
+            match self.socket.receive(&mut chunk) {
+                Moved::Bytes(bytes) => {
+                    let waiting = &mut self.waiting;
+                    let pushed = self.incoming.push(&chunk[..bytes], |it| waiting.push_back(it));
+                    if pushed.is_err() {
+                        return Received::Ended;
+                    }
+                }
+                Moved::WouldWait => return Received::Interrupted,
+                Moved::Ended => return Received::Ended,
+            }
+        }
+    }
+
+    /// Memory of the arena for a part of a task's batch. Waits while the arena is at its limit, but
+    /// for the task that the trainer waits for. None if the arena has no such room at all.
+    pub fn take(&mut self, bytes: usize) -> Option<Piece> {
+        let task = self.boxes.get(self.post, Word::Task).saturating_sub(1);
+        let mut has_waited = false;
+        loop {
+            let is_urgent = task <= self.boxes.get(self.post, Word::Oldest);
+            let limit =
+                if is_urgent { u64::MAX } else { self.boxes.get(self.post, Word::ArenaLimit) };
+            let piece = self.arena.take(bytes as u64, limit);
+            if piece.is_some() || is_urgent {
+                if has_waited {
+                    self.enter(Doing::Collating);
+                }
+                return piece;
+            }
+            if !has_waited {
+                self.enter(Doing::OutOfArena);
+                has_waited = true;
+            }
+            clock::pause(LOOK);
+        }
+    }
+
+    /// Finds a place for each buffer of an answer. Then the caller lets go of the batch and calls
+    /// `send`: what somebody holds on to after that is copied, so that trainer and worker never share
+    /// memory that either may change.
+    pub fn pack(&mut self, said: Said, task: u64, buffers: &[&[u8]]) {
+        let mut packed = Packed {
+            said,
+            task,
+            places: Vec::with_capacity(buffers.len()),
+            inline: Vec::new(),
+            filled: Vec::new(),
+        };
+        for bytes in buffers {
+            let place = self.place(&mut packed, bytes);
+            packed.places.push(place);
+        }
+        self.packed = Some(packed);
+    }
+
+    fn place(&mut self, packed: &mut Packed, bytes: &[u8]) -> (Place, bool) {
+        let length = bytes.len() as u64;
+        if bytes.len() > SMALL {
+            let found = self.arena.find(bytes.as_ptr() as usize, bytes.len());
+            if let Some((slot, offset)) = found
+                && !self.arena.is_lent(slot)
+                && !packed.has_slot(slot)
+            {
+                return (Place::Slot { slot, offset, length }, true);
+            }
+            if let Some(piece) = self.take(bytes.len())
+                && self.arena.fill(&piece, bytes)
+            {
+                let place = Place::Slot { slot: piece.slot(), offset: piece.offset(), length };
+                packed.filled.push(piece);
+                return (place, false);
+            }
+        }
+        (packed.append(bytes), false)
+    }
+
+    /// Sends what was packed.
+    pub fn send(&mut self) -> Sent {
+        let Some(mut packed) = self.packed.take() else { return Sent::All };
+        for number in 0..packed.places.len() {
+            if let (Place::Slot { slot, offset, length }, true) = packed.places[number]
+                && self.arena.is_held(slot)
+            {
+                packed.places[number].0 = self.moved(&mut packed, offset, length);
+            }
+        }
+        for (place, _) in &packed.places {
+            if let Place::Slot { slot, .. } = place {
+                self.arena.lend(*slot);
+            }
+        }
+        let table = wire::table_bytes(packed.places.len()) as u64;
+        let places: Vec<_> = packed
+            .places
+            .iter()
+            .map(|(place, _)| match *place {
+                Place::Inline { offset, length } => {
+                    Place::Inline { offset: offset + table, length }
+                }
+                Place::Slot { .. } => *place,
+            })
+            .collect();
+        let length = table + packed.inline.len() as u64;
+        let head = Head { said: packed.said, task: packed.task, length };
+        let mut bytes = Vec::with_capacity(wire::HEAD + length as usize);
+        bytes.extend_from_slice(&head.to_bytes());
+        bytes.extend_from_slice(&wire::write_table(&places));
+        bytes.extend_from_slice(&packed.inline);
+        self.outgoing = (bytes, 0);
+        self.go_on()
+    }
+
+    /// A copy of a part of the arena, elsewhere.
+    fn moved(&mut self, packed: &mut Packed, offset: u64, length: u64) -> Place {
+        let mut copy = vec![0; length as usize];
+        self.arena.read(offset, &mut copy);
+        if let Some(piece) = self.take(copy.len())
+            && self.arena.fill(&piece, &copy)
+        {
+            let place = Place::Slot { slot: piece.slot(), offset: piece.offset(), length };
+            packed.filled.push(piece);
+            return place;
+        }
+        packed.append(&copy)
+    }
+
+    /// Goes on sending after a signal.
+    pub fn go_on(&mut self) -> Sent {
+        let (bytes, done) = &mut self.outgoing;
+        while *done < bytes.len() {
+            match self.socket.send(&bytes[*done..]) {
+                Moved::Bytes(sent) => *done += sent,
+                Moved::WouldWait => return Sent::Interrupted,
+                Moved::Ended => return Sent::Ended,
+            }
+        }
+        Sent::All
+    }
+}
+
+impl Packed {
+    fn has_slot(&self, wanted: u32) -> bool {
+        self.places
+            .iter()
+            .any(|(place, _)| matches!(place, Place::Slot { slot, .. } if *slot == wanted))
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Place {
+        // Numbers must lie aligned in the frame, since arrays may be made on it.
+        self.inline.resize(self.inline.len().next_multiple_of(8), 0);
+        let offset = self.inline.len() as u64;
+        self.inline.extend_from_slice(bytes);
+        Place::Inline { offset, length: bytes.len() as u64 }
+    }
+}

@@ -1,0 +1,371 @@
+//! What the supervisor decides, case by case. The simulator puts it through the rest.
+
+use super::*;
+
+const NOW: Duration = Duration::from_millis(1);
+const GRACE: Duration = Duration::from_secs(5);
+const KILLED: Ending = Ending::Killed(9);
+
+fn settings(posts: u32) -> Settings {
+    Settings {
+        posts,
+        depth: 2,
+        max_deaths: 3,
+        within: Duration::from_secs(60),
+        attempts: None,
+        refused_for: Duration::from_secs(1),
+        grace: GRACE,
+        replace: true,
+    }
+}
+
+fn life(post: Post, generation: u32) -> Life {
+    Life { post, generation }
+}
+
+fn send(post: Post, generation: u32, task: Task) -> Action {
+    Action::Send { life: life(post, generation), task }
+}
+
+/// A run whose posts are forked, and not ready yet.
+fn booting(settings: Settings) -> Supervisor {
+    let mut supervisor = Supervisor::new(settings);
+    assert_eq!(supervisor.start(Duration::ZERO), [Action::BearZygote]);
+    supervisor.handle(Happening::ZygoteReady, NOW);
+    supervisor
+}
+
+/// A run whose every post is ready.
+fn ready(settings: Settings) -> Supervisor {
+    let posts = settings.posts;
+    let mut supervisor = booting(settings);
+    for post in 0..posts {
+        supervisor.handle(Happening::Ready { life: life(post, 0) }, NOW);
+    }
+    supervisor
+}
+
+fn submit(supervisor: &mut Supervisor, task: Task, post: Option<Post>) -> Vec<Action> {
+    supervisor.handle(Happening::Submitted { task, post }, NOW)
+}
+
+fn end(supervisor: &mut Supervisor, life: Life, ending: Ending, now: Duration) -> Vec<Action> {
+    supervisor.handle(Happening::Ended { life, ending }, now)
+}
+
+/// What is done besides telling the log.
+fn deeds(actions: Vec<Action>) -> Vec<Action> {
+    actions.into_iter().filter(|action| !matches!(action, Action::Died(_))).collect()
+}
+
+#[test]
+fn every_post_is_forked_in_order_once_the_zygote_is_ready() {
+    let mut supervisor = Supervisor::new(settings(3));
+    supervisor.start(Duration::ZERO);
+    let forks = supervisor.handle(Happening::ZygoteReady, NOW);
+    assert_eq!(forks, [0, 1, 2].map(|post| Action::Fork { life: life(post, 0) }));
+}
+
+#[test]
+fn a_killed_worker_loses_its_task_once_and_is_replaced() {
+    let mut supervisor = ready(settings(1));
+    submit(&mut supervisor, 7, Some(0));
+    let actions = end(&mut supervisor, life(0, 0), KILLED, NOW);
+    let death = Death {
+        life: life(0, 0),
+        ending: KILLED,
+        at: NOW,
+        stage: Stage::Busy,
+        tasks: vec![7],
+        replaced: true,
+    };
+    assert_eq!(actions, [Action::Died(death.clone()), Action::Fork { life: life(0, 1) }]);
+    assert_eq!(supervisor.deaths(), [death]);
+    let actions = supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
+    assert_eq!(actions, [send(0, 1, 7)]);
+    assert_eq!(end(&mut supervisor, life(0, 0), KILLED, NOW), []);
+}
+
+#[test]
+fn lost_tasks_are_sent_again_in_their_order_and_before_newer_ones() {
+    let mut supervisor = ready(settings(1));
+    for task in 0..3 {
+        submit(&mut supervisor, task, Some(0));
+    }
+    supervisor.handle(Happening::Answered { life: life(0, 0), task: 0 }, NOW);
+    end(&mut supervisor, life(0, 0), KILLED, NOW);
+    submit(&mut supervisor, 3, Some(0));
+    let actions = supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
+    assert_eq!(actions, [send(0, 1, 1), send(0, 1, 2), send(0, 1, 3)]);
+}
+
+#[test]
+fn an_answer_counts_once_and_only_from_who_has_the_task() {
+    let mut supervisor = ready(settings(1));
+    submit(&mut supervisor, 0, Some(0));
+    end(&mut supervisor, life(0, 0), KILLED, NOW);
+    supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
+    let mut answer = |life| supervisor.handle(Happening::Answered { life, task: 0 }, NOW);
+    assert_eq!(answer(life(0, 0)), [Action::Discard { task: 0, life: life(0, 0) }]);
+    assert_eq!(answer(life(0, 1)), [Action::Accept { task: 0 }]);
+    assert_eq!(answer(life(0, 1)), [Action::Discard { task: 0, life: life(0, 1) }]);
+    assert_eq!(supervisor.outstanding(), 0);
+}
+
+#[test]
+fn unpinned_tasks_go_to_the_idlest_up_to_the_depth_and_come_back_to_the_front() {
+    let mut supervisor = ready(settings(2));
+    let sent: Vec<Action> = (0..6).flat_map(|task| submit(&mut supervisor, task, None)).collect();
+    assert_eq!(sent, [send(0, 0, 0), send(1, 0, 1), send(0, 0, 2), send(1, 0, 3)]);
+    end(&mut supervisor, life(0, 0), KILLED, NOW);
+    let actions = supervisor.handle(Happening::Answered { life: life(1, 0), task: 1 }, NOW);
+    assert_eq!(actions, [Action::Accept { task: 1 }, send(1, 0, 0)]);
+    let actions = supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
+    assert_eq!(actions, [send(0, 1, 2), send(0, 1, 4)]);
+}
+
+#[test]
+fn one_death_more_than_are_borne_ends_the_run() {
+    let mut supervisor = ready(settings(4));
+    for post in 0..3 {
+        let actions = end(&mut supervisor, life(post, 0), Ending::Exited(0), NOW);
+        assert_eq!(deeds(actions), [Action::Fork { life: life(post, 1) }]);
+    }
+    let actions = deeds(end(&mut supervisor, life(3, 0), KILLED, NOW));
+    assert_eq!(actions[0], Action::Fail(Failure::TooManyDeaths));
+    assert_eq!(actions[1..], [0, 1, 2].map(|post| Action::Kill { life: life(post, 1) }));
+    assert_eq!(supervisor.deaths().len(), 4);
+}
+
+#[test]
+fn old_deaths_do_not_count() {
+    let mut supervisor = ready(settings(1));
+    for generation in 0..10 {
+        let now = Duration::from_secs(61) * generation;
+        supervisor.handle(Happening::Ready { life: life(0, generation) }, now);
+        let actions = deeds(end(&mut supervisor, life(0, generation), KILLED, now));
+        assert_eq!(actions, [Action::Fork { life: life(0, generation + 1) }]);
+    }
+}
+
+#[test]
+fn a_post_that_dies_starting_three_times_in_a_row_ends_the_run() {
+    let mut supervisor = booting(settings(1));
+    for generation in 0..2 {
+        end(&mut supervisor, life(0, generation), Ending::Exited(1), NOW);
+    }
+    let actions = deeds(end(&mut supervisor, life(0, 2), Ending::Exited(1), NOW));
+    assert_eq!(actions, [Action::Fail(Failure::DiesStarting { life: life(0, 2) })]);
+}
+
+#[test]
+fn a_worker_that_cannot_start_ends_the_run() {
+    let mut supervisor = booting(settings(1));
+    let actions = supervisor.handle(Happening::StartFailed { life: life(0, 0) }, NOW);
+    let failure = Failure::CannotStart { life: life(0, 0) };
+    assert_eq!(actions, [Action::Fail(failure), Action::Kill { life: life(0, 0) }]);
+}
+
+#[test]
+fn a_refused_fork_is_tried_again_with_growing_waits_and_then_ends_the_run() {
+    let mut supervisor = booting(settings(1));
+    let mut now = NOW;
+    let mut waits = Vec::new();
+    for generation in 0..20 {
+        let refused = Happening::Refused { life: life(0, generation), passing: true };
+        let actions = supervisor.handle(refused, now);
+        let Some(deadline) = supervisor.next_deadline() else {
+            let failure = Failure::Refused { post: 0, passing: true };
+            assert_eq!(actions, [Action::Fail(failure)]);
+            break;
+        };
+        waits.push((deadline - now).as_millis());
+        now = deadline;
+        let actions = supervisor.handle(Happening::TimePassed, now);
+        assert_eq!(actions, [Action::Fork { life: life(0, generation + 1) }]);
+    }
+    assert_eq!(waits, [10, 20, 40, 80, 160, 320, 370]);
+}
+
+#[test]
+fn a_post_that_comes_back_has_no_refusals_held_against_it() {
+    let later = NOW + Duration::from_secs(100);
+    let refused = |generation| Happening::Refused { life: life(0, generation), passing: true };
+    let retire = Happening::Retire { post: 0 };
+    for before in [[retire, refused(0)], [refused(0), retire]] {
+        let mut supervisor = booting(settings(1));
+        for happening in before {
+            assert_eq!(supervisor.handle(happening, NOW), []);
+        }
+        assert_eq!(supervisor.next_deadline(), None);
+        let actions = supervisor.handle(Happening::Submitted { task: 0, post: Some(0) }, later);
+        assert_eq!(actions, [Action::Fork { life: life(0, 1) }]);
+        assert_eq!(supervisor.handle(refused(1), later), []);
+        assert_eq!(supervisor.next_deadline(), Some(later + FIRST_WAIT));
+    }
+}
+
+#[test]
+fn a_refusal_that_does_not_pass_ends_the_run_at_once() {
+    let mut supervisor = booting(settings(1));
+    let refused = Happening::Refused { life: life(0, 0), passing: false };
+    let failure = Failure::Refused { post: 0, passing: false };
+    assert_eq!(supervisor.handle(refused, NOW), [Action::Fail(failure)]);
+}
+
+#[test]
+fn a_task_that_kills_its_workers_is_given_up_and_those_behind_it_are_not() {
+    let mut supervisor = ready(Settings { attempts: Some(2), ..settings(1) });
+    submit(&mut supervisor, 0, Some(0));
+    submit(&mut supervisor, 1, Some(0));
+    end(&mut supervisor, life(0, 0), KILLED, NOW);
+    supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
+    let actions = deeds(end(&mut supervisor, life(0, 1), KILLED, NOW));
+    assert_eq!(actions, [Action::GiveUp { task: 0 }, Action::Fork { life: life(0, 2) }]);
+    let actions = supervisor.handle(Happening::Ready { life: life(0, 2) }, NOW);
+    assert_eq!(actions, [send(0, 2, 1)]);
+}
+
+#[test]
+fn a_zygote_takes_all_workers_along_and_counts_as_one_death() {
+    let mut supervisor = ready(Settings { max_deaths: 1, attempts: Some(1), ..settings(2) });
+    submit(&mut supervisor, 0, Some(1));
+    let actions = supervisor.handle(Happening::ZygoteEnded, NOW);
+    assert_eq!(deeds(actions), [Action::BearZygote]);
+    assert_eq!(supervisor.deaths().len(), 2);
+    let forks = supervisor.handle(Happening::ZygoteReady, NOW);
+    assert_eq!(forks, [0, 1].map(|post| Action::Fork { life: life(post, 1) }));
+    let actions = supervisor.handle(Happening::Ready { life: life(1, 1) }, NOW);
+    assert_eq!(actions, [send(1, 1, 0)]);
+}
+
+#[test]
+fn a_zygote_that_ends_twice_before_it_is_ready_ends_the_run() {
+    let mut supervisor = Supervisor::new(settings(1));
+    supervisor.start(Duration::ZERO);
+    assert_eq!(supervisor.handle(Happening::ZygoteEnded, NOW), [Action::BearZygote]);
+    let actions = supervisor.handle(Happening::ZygoteEnded, NOW);
+    assert_eq!(actions, [Action::Fail(Failure::ZygoteCannotStart)]);
+    assert_eq!(supervisor.handle(Happening::Close, NOW), [Action::Closed]);
+}
+
+#[test]
+fn without_replacement_a_death_ends_the_run_as_soon_as_there_is_work() {
+    let mut supervisor = ready(Settings { replace: false, ..settings(2) });
+    assert_eq!(deeds(end(&mut supervisor, life(0, 0), KILLED, NOW)), []);
+    assert_eq!(submit(&mut supervisor, 0, Some(1)), [send(1, 0, 0)]);
+    let actions = submit(&mut supervisor, 1, Some(0));
+    assert_eq!(actions[0], Action::Fail(Failure::Death { life: life(0, 0) }));
+    let mut supervisor = ready(Settings { replace: false, ..settings(1) });
+    submit(&mut supervisor, 0, None);
+    let actions = deeds(end(&mut supervisor, life(0, 0), KILLED, NOW));
+    assert_eq!(actions, [Action::Fail(Failure::Death { life: life(0, 0) })]);
+}
+
+#[test]
+fn a_retired_post_ends_without_a_death_and_comes_back_for_a_new_task() {
+    let mut supervisor = ready(settings(1));
+    let actions = supervisor.handle(Happening::Retire { post: 0 }, NOW);
+    assert_eq!(actions, [Action::Stop { life: life(0, 0) }]);
+    assert_eq!(end(&mut supervisor, life(0, 0), Ending::Exited(0), NOW), []);
+    assert_eq!(submit(&mut supervisor, 0, Some(0)), [Action::Fork { life: life(0, 1) }]);
+}
+
+#[test]
+fn a_retired_worker_may_finish_its_tasks_and_is_killed_if_it_stays_after_that() {
+    let mut supervisor = ready(settings(1));
+    submit(&mut supervisor, 0, Some(0));
+    supervisor.handle(Happening::Retire { post: 0 }, NOW);
+    assert_eq!(supervisor.next_deadline(), None);
+    supervisor.handle(Happening::Answered { life: life(0, 0), task: 0 }, NOW);
+    assert_eq!(supervisor.next_deadline(), Some(NOW + GRACE));
+    let actions = supervisor.handle(Happening::TimePassed, NOW + GRACE);
+    assert_eq!(actions, [Action::Kill { life: life(0, 0) }]);
+    assert_eq!(end(&mut supervisor, life(0, 0), KILLED, NOW + GRACE), []);
+}
+
+#[test]
+fn a_retired_worker_that_leaves_tasks_behind_has_died() {
+    let mut supervisor = ready(settings(1));
+    submit(&mut supervisor, 0, Some(0));
+    supervisor.handle(Happening::Retire { post: 0 }, NOW);
+    let actions = end(&mut supervisor, life(0, 0), Ending::Exited(0), NOW);
+    assert_eq!(deeds(actions), [Action::Fork { life: life(0, 1) }]);
+    let actions = supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
+    assert_eq!(actions, [send(0, 1, 0), Action::Stop { life: life(0, 1) }]);
+}
+
+#[test]
+fn with_every_post_retired_one_comes_back_for_a_task_that_anybody_can_do() {
+    let mut supervisor = ready(settings(1));
+    submit(&mut supervisor, 0, None);
+    supervisor.handle(Happening::Retire { post: 0 }, NOW);
+    assert_eq!(deeds(supervisor.handle(Happening::ZygoteEnded, NOW)), [Action::BearZygote]);
+    let actions = supervisor.handle(Happening::ZygoteReady, NOW);
+    assert_eq!(actions, [Action::Fork { life: life(0, 1) }]);
+}
+
+#[test]
+fn closing_stops_who_is_ready_kills_who_is_not_and_ends_with_the_last() {
+    let mut supervisor = booting(settings(2));
+    supervisor.handle(Happening::Ready { life: life(0, 0) }, NOW);
+    let actions = supervisor.handle(Happening::Close, NOW);
+    assert_eq!(actions, [Action::Stop { life: life(0, 0) }, Action::Kill { life: life(1, 0) }]);
+    assert_eq!(end(&mut supervisor, life(1, 0), KILLED, NOW), []);
+    let actions = end(&mut supervisor, life(0, 0), Ending::Exited(0), NOW);
+    assert_eq!(actions, [Action::Closed]);
+    assert_eq!(supervisor.handle(Happening::Close, NOW), []);
+}
+
+#[test]
+fn closing_kills_after_the_grace_and_ends_even_if_that_does_not_help() {
+    let mut supervisor = ready(settings(1));
+    supervisor.handle(Happening::Close, NOW);
+    assert_eq!(supervisor.next_deadline(), Some(NOW + GRACE));
+    let actions = supervisor.handle(Happening::TimePassed, NOW + GRACE);
+    assert_eq!(actions, [Action::Kill { life: life(0, 0) }]);
+    assert_eq!(supervisor.next_deadline(), Some(NOW + GRACE * 3));
+    let actions = supervisor.handle(Happening::TimePassed, NOW + GRACE * 3);
+    assert_eq!(actions, [Action::Closed]);
+    assert!(supervisor.is_closed());
+}
+
+#[test]
+fn closing_waits_for_a_zygote_that_is_being_born() {
+    let mut supervisor = Supervisor::new(settings(1));
+    supervisor.start(Duration::ZERO);
+    assert_eq!(supervisor.handle(Happening::Close, NOW), []);
+    assert_eq!(supervisor.handle(Happening::ZygoteReady, NOW), [Action::Closed]);
+}
+
+#[test]
+fn a_failed_run_stops_its_workers_and_is_closed_when_told() {
+    let mut supervisor = ready(Settings { max_deaths: 0, ..settings(2) });
+    let actions = deeds(end(&mut supervisor, life(0, 0), KILLED, NOW));
+    let stop = Action::Stop { life: life(1, 0) };
+    assert_eq!(actions, [Action::Fail(Failure::TooManyDeaths), stop]);
+    assert_eq!(end(&mut supervisor, life(1, 0), Ending::Exited(0), NOW), []);
+    assert_eq!(supervisor.next_deadline(), None);
+    assert_eq!(supervisor.handle(Happening::Close, NOW), [Action::Closed]);
+}
+
+#[test]
+fn settings_without_bounds_are_borne() {
+    let endless = Settings {
+        posts: 0,
+        depth: 0,
+        within: Duration::MAX,
+        refused_for: Duration::MAX,
+        grace: Duration::MAX,
+        ..settings(1)
+    };
+    let mut supervisor = Supervisor::new(endless);
+    supervisor.start(NOW);
+    supervisor.handle(Happening::ZygoteReady, NOW);
+    supervisor.handle(Happening::Refused { life: life(0, 0), passing: true }, NOW);
+    supervisor.handle(Happening::TimePassed, Duration::from_secs(1));
+    supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
+    assert_eq!(submit(&mut supervisor, 0, Some(5)), [send(0, 1, 0)]);
+    supervisor.handle(Happening::Close, NOW);
+    assert_eq!(supervisor.next_deadline(), Some(Duration::MAX));
+}

@@ -1,0 +1,225 @@
+//! The supervisor's words: what can happen, what can be done about it, and what is fixed for a run.
+
+use std::time::Duration;
+
+/// The number of a worker, kept by its replacements.
+pub type Post = u32;
+
+/// The number of a task; numbers grow with each submission.
+pub type Task = u64;
+
+/// One worker process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Life {
+    /// The post it works for.
+    pub post: Post,
+    /// Counts the forks tried for this post, from 0.
+    pub generation: u32,
+}
+
+/// How a worker ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// With this code.
+    Exited(i32),
+    /// By this signal.
+    Killed(i32),
+    /// With its zygote, so nobody saw how.
+    Lost,
+}
+
+/// What a worker was doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// It was not ready yet.
+    Booting,
+    /// It was ready and had no task.
+    Idle,
+    /// It had tasks at hand.
+    Busy,
+    /// It had been asked to stop.
+    Stopping,
+}
+
+/// The end of a worker that nobody asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Death {
+    /// Who died.
+    pub life: Life,
+    /// How.
+    pub ending: Ending,
+    /// When, since the start of the run.
+    pub at: Duration,
+    /// What it was doing.
+    pub stage: Stage,
+    /// What it had at hand; the first was being worked on.
+    pub tasks: Vec<Task>,
+    /// Whether the post gets a new worker.
+    pub replaced: bool,
+}
+
+/// Why a run ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// More workers died than the settings bear; [`Supervisor::deaths`] tells of them.
+    TooManyDeaths,
+    /// A worker left work undone, and the settings forbid to replace it.
+    Death {
+        /// Who died.
+        life: Life,
+    },
+    /// A worker said that it cannot start.
+    CannotStart {
+        /// Which one.
+        life: Life,
+    },
+    /// A post died again and again before it was ready.
+    DiesStarting {
+        /// The last that died.
+        life: Life,
+    },
+    /// No worker could be forked for a post.
+    Refused {
+        /// For which.
+        post: Post,
+        /// Whether the reason was one that passes, but did not for too long.
+        passing: bool,
+    },
+    /// The zygote ended again and again before it was ready.
+    ZygoteCannotStart,
+}
+
+/// What happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Happening {
+    /// There is a new task. A number that is not above all before it is ignored.
+    Submitted {
+        /// Its number.
+        task: Task,
+        /// The post that must do it (counted round, if there are fewer), or whoever is free.
+        post: Option<Post>,
+    },
+    /// The zygote can fork now.
+    ZygoteReady,
+    /// The zygote ended, and all its workers with it; there is no `Ended` for them.
+    ZygoteEnded,
+    /// A fork was refused.
+    Refused {
+        /// Who was not born.
+        life: Life,
+        /// Whether another try is worth it (EAGAIN, ENOMEM).
+        passing: bool,
+    },
+    /// A worker can take tasks now.
+    Ready {
+        /// Which one.
+        life: Life,
+    },
+    /// A worker said that it cannot start.
+    StartFailed {
+        /// Which one.
+        life: Life,
+    },
+    /// A worker answered.
+    Answered {
+        /// Which one.
+        life: Life,
+        /// What.
+        task: Task,
+    },
+    /// A worker was reaped; all its answers were handled before.
+    Ended {
+        /// Which one.
+        life: Life,
+        /// How.
+        ending: Ending,
+    },
+    /// A post is not needed any more, once the tasks it was given are done. A new task that is
+    /// pinned to it ends that.
+    Retire {
+        /// Which one.
+        post: Post,
+    },
+    /// [`Supervisor::next_deadline`] has come.
+    TimePassed,
+    /// The consumer wants no more.
+    Close,
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Start a zygote. It is answered by `ZygoteReady` or `ZygoteEnded`.
+    BearZygote,
+    /// Fork a worker. It is answered by `Ready`, `Refused`, `StartFailed` or `Ended`.
+    Fork {
+        /// Who is to be born.
+        life: Life,
+    },
+    /// Give a task to a worker that is ready.
+    Send {
+        /// To whom.
+        life: Life,
+        /// What.
+        task: Task,
+    },
+    /// Ask a worker to end after what it has at hand.
+    Stop {
+        /// Whom.
+        life: Life,
+    },
+    /// Send SIGKILL. It may come before the fork was answered: then the worker must die as soon as
+    /// it is born.
+    Kill {
+        /// To whom.
+        life: Life,
+    },
+    /// The answer being handled is the one result of this task.
+    Accept {
+        /// Which one.
+        task: Task,
+    },
+    /// The answer being handled is late or unknown: throw it away.
+    Discard {
+        /// Of which task.
+        task: Task,
+        /// From whom.
+        life: Life,
+    },
+    /// The one result of this task is that it kills workers.
+    GiveUp {
+        /// Which one.
+        task: Task,
+    },
+    /// For the log: a worker died.
+    Died(Death),
+    /// The run has ended; only the closing is left.
+    Fail(Failure),
+    /// Nothing is left. It comes once, and last.
+    Closed,
+}
+
+/// What a supervisor is told once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// Workers; at least one.
+    pub posts: u32,
+    /// Tasks at hand of a worker above which it gets none that others can do; at least one. Pinned
+    /// tasks are sent at once: whoever submits them bounds them.
+    pub depth: u32,
+    /// Deaths that are borne `within` a time.
+    pub max_deaths: u32,
+    /// The time over which deaths are counted.
+    pub within: Duration,
+    /// Deaths with the same task being worked on after which it is given up; `None` sends it again
+    /// for ever.
+    pub attempts: Option<u32>,
+    /// How long forks of a post may be refused, from the first refusal on.
+    pub refused_for: Duration,
+    /// How long a worker that was asked to stop, and has no more to do, may take until it is
+    /// killed.
+    pub grace: Duration,
+    /// Whether workers are replaced. If not, a death that leaves work undone ends the run, and a
+    /// death that leaves none does so when there is work that the dead could have been given.
+    pub replace: bool,
+}

@@ -1,0 +1,263 @@
+//! What trainer and worker say to each other: frames on a stream, and the table of an answer's buffers.
+//!
+//! Nothing here waits or allocates by the word of the other side: a length that is not followed by as
+//! many bytes costs nothing.
+
+/// Bytes of a frame's head.
+pub const HEAD: usize = 24;
+
+/// What a frame is. The first four go to the worker, the others come from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// A task to be done.
+    Task,
+    /// A new epoch begins; answered like a task.
+    Resume,
+    /// End after what is at hand.
+    Stop,
+    /// The worker can take tasks.
+    Ready,
+    /// The worker cannot start; the body says why.
+    StartFailed,
+    /// The result of a task.
+    Result,
+    /// An exception is the result of a task.
+    Raised,
+    /// The worker's iterator has nothing more: this is the result of the task.
+    Exhausted,
+}
+
+const ALL: [Said; 8] = [
+    Said::Task,
+    Said::Resume,
+    Said::Stop,
+    Said::Ready,
+    Said::StartFailed,
+    Said::Result,
+    Said::Raised,
+    Said::Exhausted,
+];
+
+/// What stands before the body of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// What it is.
+    pub said: Said,
+    /// Which task it is about.
+    pub task: u64,
+    /// Bytes of the body.
+    pub length: u64,
+}
+
+impl Head {
+    /// As it goes over the wire.
+    pub fn to_bytes(self) -> [u8; HEAD] {
+        let code = ALL.iter().position(|said| *said == self.said).unwrap_or_default() as u64;
+        let mut bytes = [0; HEAD];
+        bytes[..8].copy_from_slice(&code.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.task.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.length.to_le_bytes());
+        bytes
+    }
+
+    /// None if it is no head at all.
+    pub fn from_bytes(bytes: &[u8; HEAD]) -> Option<Head> {
+        let [code, task, length] = [0, 8, 16].map(|at| word(bytes, at).unwrap_or_default());
+        let said = *ALL.get(usize::try_from(code).ok()?)?;
+        Some(Head { said, task, length })
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at.checked_add(8)?)?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// A frame as it came.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// What it is.
+    pub said: Said,
+    /// Which task it is about.
+    pub task: u64,
+    /// The rest.
+    pub body: Vec<u8>,
+}
+
+/// The stream is not made of frames; nothing more can be read from it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Garbled;
+
+/// Makes frames of bytes as they come in.
+#[derive(Default)]
+pub struct Assembler {
+    head: Vec<u8>,
+    begun: Option<(Head, Vec<u8>)>,
+}
+
+impl Assembler {
+    /// Takes all the bytes, and hands each frame that they complete to `out`.
+    pub fn push(&mut self, mut bytes: &[u8], mut out: impl FnMut(Frame)) -> Result<(), Garbled> {
+        while !bytes.is_empty() || self.is_whole() {
+            if let Some((head, mut body)) = self.begun.take() {
+                let missing = head.length - body.len() as u64;
+                let taken = usize::try_from(missing).unwrap_or(usize::MAX).min(bytes.len());
+                body.extend_from_slice(&bytes[..taken]);
+                bytes = &bytes[taken..];
+                if body.len() as u64 == head.length {
+                    out(Frame { said: head.said, task: head.task, body });
+                } else {
+                    self.begun = Some((head, body));
+                }
+            } else {
+                let taken = (HEAD - self.head.len()).min(bytes.len());
+                self.head.extend_from_slice(&bytes[..taken]);
+                bytes = &bytes[taken..];
+                if let Ok(head) = <&[u8; HEAD]>::try_from(self.head.as_slice()) {
+                    let head = Head::from_bytes(head).ok_or(Garbled)?;
+                    self.head.clear();
+                    self.begun = Some((head, Vec::new()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A frame without a body is whole as soon as its head is.
+    fn is_whole(&self) -> bool {
+        self.begun.as_ref().is_some_and(|(head, body)| head.length == body.len() as u64)
+    }
+}
+
+/// Where a buffer of an answer lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the frame itself, from that byte of the body on.
+    Inline {
+        /// The first byte.
+        offset: u64,
+        /// How many.
+        length: u64,
+    },
+    /// In a slot of the arena.
+    Slot {
+        /// Which one.
+        slot: u32,
+        /// The first byte in the arena.
+        offset: u64,
+        /// How many.
+        length: u64,
+    },
+}
+
+const INLINE: u64 = u64::MAX;
+const ENTRY: usize = 24;
+
+/// Bytes that a table of that many buffers takes at the start of a body.
+pub fn table_bytes(buffers: usize) -> usize {
+    8 + buffers * ENTRY
+}
+
+/// Writes the table of an answer's buffers.
+pub fn write_table(places: &[Place]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(table_bytes(places.len()));
+    bytes.extend_from_slice(&(places.len() as u64).to_le_bytes());
+    for place in places {
+        let words = match *place {
+            Place::Inline { offset, length } => [INLINE, offset, length],
+            Place::Slot { slot, offset, length } => [u64::from(slot), offset, length],
+        };
+        for word in words {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+/// Reads it again. None if the body is too short, or a buffer lies outside of it.
+pub fn read_table(body: &[u8]) -> Option<Vec<Place>> {
+    let count = usize::try_from(word(body, 0)?).ok()?;
+    // Before the list is made: a wild count must not make one.
+    if count > body.len() / ENTRY {
+        return None;
+    }
+    (0..count)
+        .map(|number| {
+            let at = table_bytes(number);
+            let [slot, offset, length] =
+                [word(body, at)?, word(body, at + 8)?, word(body, at + 16)?];
+            if slot != INLINE {
+                return Some(Place::Slot { slot: u32::try_from(slot).ok()?, offset, length });
+            }
+            let is_inside = offset.checked_add(length)? <= body.len() as u64;
+            is_inside.then_some(Place::Inline { offset, length })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes(frame: &Frame) -> Vec<u8> {
+        let head = Head { said: frame.said, task: frame.task, length: frame.body.len() as u64 };
+        [head.to_bytes().as_slice(), &frame.body].concat()
+    }
+
+    fn frame() -> impl Strategy<Value = Frame> {
+        (0..ALL.len(), any::<u64>(), prop::collection::vec(any::<u8>(), 0..100))
+            .prop_map(|(said, task, body)| Frame { said: ALL[said], task, body })
+    }
+
+    proptest! {
+        #[test]
+        fn frames_arrive_whole_however_the_stream_is_cut(
+            frames in prop::collection::vec(frame(), 0..6),
+            cuts in prop::collection::vec(1usize..50, 1..40),
+        ) {
+            let stream: Vec<u8> = frames.iter().flat_map(bytes).collect();
+            let mut assembler = Assembler::default();
+            let mut arrived = Vec::new();
+            let (mut rest, mut cuts) = (stream.as_slice(), cuts.iter().cycle());
+            while !rest.is_empty() {
+                let (piece, after) = rest.split_at((*cuts.next().unwrap()).min(rest.len()));
+                assembler.push(piece, |frame| arrived.push(frame)).unwrap();
+                rest = after;
+            }
+            prop_assert_eq!(arrived, frames);
+        }
+
+        #[test]
+        fn wild_bytes_neither_panic_nor_make_a_list_by_their_word(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut assembler = Assembler::default();
+            let _ = assembler.push(&body, |_| {});
+            if let Some(places) = read_table(&body) {
+                prop_assert!(places.len() * ENTRY <= body.len());
+            }
+        }
+
+        #[test]
+        fn a_table_is_read_as_it_was_written(slots in prop::collection::vec((any::<u32>(), any::<u64>(), any::<u64>()), 0..20)) {
+            let places: Vec<_> = slots
+                .into_iter()
+                .map(|(slot, offset, length)| Place::Slot { slot, offset, length })
+                .collect();
+            prop_assert_eq!(read_table(&write_table(&places)), Some(places));
+        }
+    }
+
+    #[test]
+    fn a_buffer_outside_of_the_frame_is_refused() {
+        let mut body = write_table(&[Place::Inline { offset: 32, length: 5 }]);
+        body.extend_from_slice(b"1234");
+        assert_eq!(read_table(&body), None);
+        body.push(b'5');
+        assert!(read_table(&body).is_some());
+    }
+
+    #[test]
+    fn a_stream_that_is_no_stream_of_frames_is_garbled() {
+        assert_eq!(Assembler::default().push(&[0xff; HEAD], |_| {}), Err(Garbled));
+    }
+}

@@ -1,0 +1,166 @@
+//! Memory that Python sees through the buffer protocol or DLPack: a worker's own, and the trainer's.
+#![allow(unsafe_code, reason = "the buffer protocol is a C interface")]
+
+use feedline_core::worker::answer::Buffer;
+use feedline_core::worker::arena::Piece;
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use crate::dlpack::{self, Numbers};
+
+/// Fills a view with all bytes of an object of ours.
+///
+/// # Safety
+/// `view` is what Python gave, and the memory lives as long as `owner`.
+unsafe fn fill(
+    owner: &Bound<'_, PyAny>,
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+    address: *mut u8,
+    bytes: usize,
+) -> PyResult<()> {
+    if view.is_null() {
+        return Err(PyBufferError::new_err("there is no view to fill"));
+    }
+    // SAFETY: the caller's word; an empty buffer may be anywhere.
+    let filled = unsafe {
+        ffi::PyBuffer_FillInfo(view, owner.as_ptr(), address.cast(), bytes as isize, 0, flags)
+    };
+    if filled == 0 { Ok(()) } else { Err(PyErr::fetch(owner.py())) }
+}
+
+/// A capsule for `torch.from_dlpack` over some memory, refused if the array is not all inside.
+fn capsule<'py>(
+    py: Python<'py>,
+    (code, bits): (u8, u8),
+    shape: Vec<i64>,
+    strides: Option<Vec<i64>>,
+    (address, bytes): (*mut u8, usize),
+    keeper: Box<dyn Send>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let item = u64::from(bits.div_ceil(8));
+    let elements = match &strides {
+        None => shape
+            .iter()
+            .try_fold(1u64, |product, side| product.checked_mul(u64::try_from(*side).ok()?)),
+        Some(_) if shape.contains(&0) => Some(0),
+        Some(strides) => shape.iter().zip(strides).try_fold(1u64, |last, (side, stride)| {
+            let steps = u64::try_from(*side).ok()?.checked_sub(1)?;
+            last.checked_add(steps.checked_mul(u64::try_from(*stride).ok()?)?)
+        }),
+    };
+    let is_inside = elements
+        .and_then(|elements| elements.checked_mul(item))
+        .is_some_and(|needed| needed <= bytes as u64);
+    if !is_inside || strides.as_ref().is_some_and(|strides| strides.len() != shape.len()) {
+        let message = format!("an array of shape {shape:?} does not fit into {bytes} bytes");
+        return Err(PyValueError::new_err(message));
+    }
+    dlpack::capsule(py, Numbers { code, bits }, shape, strides, address, keeper)
+}
+
+/// A buffer of an answer, in the trainer. The last array made on it gives the slot back.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Lease(Arc<Buffer>);
+
+impl Lease {
+    pub(crate) fn new(buffer: Buffer) -> Lease {
+        Lease(Arc::new(buffer))
+    }
+}
+
+#[pymethods]
+impl Lease {
+    /// A capsule for `torch.from_dlpack`; numbers as DLPack's code and bits.
+    #[pyo3(signature = (numbers, shape, strides=None))]
+    fn capsule<'py>(
+        &self,
+        py: Python<'py>,
+        numbers: (u8, u8),
+        shape: Vec<i64>,
+        strides: Option<Vec<i64>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let memory = (self.0.address(), self.0.bytes());
+        capsule(py, numbers, shape, strides, memory, Box::new(Arc::clone(&self.0)))
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let (address, bytes) = (slf.get().0.address(), slf.get().0.bytes());
+        // SAFETY: Python's view; the buffer lives as long as this object, which the view holds.
+        unsafe { fill(slf.as_any(), view, flags, address, bytes) }
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.bytes()
+    }
+}
+
+/// Memory of the arena in a worker, for a part of a batch.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Slot(pub(crate) Piece);
+
+#[pymethods]
+impl Slot {
+    /// A capsule for `torch.from_dlpack`; numbers as DLPack's code and bits.
+    fn capsule<'py>(
+        &self,
+        py: Python<'py>,
+        numbers: (u8, u8),
+        shape: Vec<i64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let memory = (self.0.address(), self.0.bytes() as usize);
+        capsule(py, numbers, shape, None, memory, Box::new(self.0.clone()))
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let piece = &slf.get().0;
+        // SAFETY: Python's view; the piece lives as long as this object, which the view holds.
+        unsafe { fill(slf.as_any(), view, flags, piece.address(), piece.bytes() as usize) }
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.bytes() as usize
+    }
+}
+
+/// The memory of some other object, such as a tensor, as bytes.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Span {
+    address: usize,
+    bytes: usize,
+    _owner: Py<PyAny>,
+}
+
+#[pymethods]
+impl Span {
+    /// `bytes` bytes from `address` on, which `owner` keeps alive.
+    #[new]
+    fn new(address: usize, bytes: usize, owner: Py<PyAny>) -> Span {
+        Span { address, bytes, _owner: owner }
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let span = slf.get();
+        // SAFETY: Python's view; the owner lives as long as this object, which the view holds.
+        unsafe { fill(slf.as_any(), view, flags, span.address as *mut u8, span.bytes) }
+    }
+
+    fn __len__(&self) -> usize {
+        self.bytes
+    }
+}

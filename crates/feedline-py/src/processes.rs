@@ -1,0 +1,233 @@
+//! The trainer's end of worker processes as a Python object.
+#![allow(unsafe_code, reason = "descriptors come from Python")]
+
+use feedline_core::config::Workers;
+use feedline_core::loader::workers;
+use feedline_core::sys::socket::Socket;
+use feedline_core::worker::answer::Answer as Given;
+use feedline_core::worker::blackbox::Snapshot;
+use feedline_core::worker::processes::{self, Broken, Obituary, Outcome, Words};
+use feedline_core::worker::supervisor::{Ending, Failure};
+use feedline_core::worker::wire::Said;
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+use std::os::fd::{IntoRawFd, RawFd};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::errors::raise;
+use crate::memory::Lease;
+
+/// How long a wait goes on before Ctrl-C is looked for.
+const BREATH: Duration = Duration::from_millis(50);
+
+/// Supervised workers.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Processes(processes::Processes);
+
+impl Processes {
+    /// In a fork its locks may be held by threads that are not there.
+    fn here(&self) -> PyResult<&processes::Processes> {
+        if self.0.is_left() {
+            return Err(PyRuntimeError::new_err("these workers belong to another process"));
+        }
+        Ok(&self.0)
+    }
+}
+
+#[pymethods]
+impl Processes {
+    #[new]
+    fn new(py: Python<'_>, words: &str) -> PyResult<Processes> {
+        let settings = Workers::parse(words).map_err(raise)?;
+        py.detach(|| workers::start(&settings)).map(Processes).map_err(raise)
+    }
+
+    /// The trainer's end of a zygote that was just born, or that is ready already.
+    fn zygote_born(&self, descriptor: RawFd, is_ready: bool) -> PyResult<()> {
+        // SAFETY: detached from its Python object for us.
+        let socket = unsafe { Socket::take(descriptor) };
+        let here = self.here()?;
+        if is_ready {
+            here.zygote_ready(socket)?
+        } else {
+            here.zygote_born(socket)?
+        }
+        Ok(())
+    }
+
+    /// No zygote could be born.
+    fn zygote_refused(&self) -> PyResult<()> {
+        self.here()?.zygote_refused();
+        Ok(())
+    }
+
+    /// Hands a task in, for a post or for whoever is free.
+    fn submit(&self, task: u64, body: &[u8], post: Option<u32>, is_resume: bool) -> PyResult<()> {
+        let said = if is_resume { Said::Resume } else { Said::Task };
+        self.here()?.submit(task, said, post, body.to_vec());
+        Ok(())
+    }
+
+    /// A post is not needed any more in this epoch.
+    fn retire(&self, post: u32) -> PyResult<()> {
+        self.here()?.retire(post);
+        Ok(())
+    }
+
+    /// What is told next: (kind, object). Kinds: "answer", "gave up", "died", "zygote", "failed";
+    /// None after `timeout` seconds.
+    #[pyo3(signature = (oldest, timeout=None))]
+    fn next<'py>(
+        &self,
+        py: Python<'py>,
+        oldest: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<(&'static str, Bound<'py, PyAny>)>> {
+        let here = self.here()?;
+        let mut left =
+            timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+        loop {
+            let slice = left.map_or(BREATH, |left| left.min(BREATH));
+            let before = feedline_core::sys::clock::now();
+            let outcome = py.detach(|| here.next(oldest, slice));
+            let (kind, object) = match outcome {
+                Outcome::Answer(answer) => {
+                    ("answer", Bound::new(py, Answer::new(answer))?.into_any())
+                }
+                Outcome::GaveUp(task) => ("gave up", task.into_pyobject(py)?.into_any()),
+                Outcome::Died(obituary) => ("died", died(py, &obituary)?.into_any()),
+                Outcome::BearZygote => ("zygote", py.None().into_bound(py)),
+                Outcome::Failed(broken) => ("failed", failed(py, broken)?.into_any()),
+                Outcome::Nothing => {
+                    py.check_signals()?;
+                    if let Some(left) = &mut left {
+                        let passed = feedline_core::sys::clock::now() - before;
+                        *left = left.saturating_sub(passed);
+                        if left.is_zero() {
+                            return Ok(None);
+                        }
+                    }
+                    continue;
+                }
+            };
+            return Ok(Some((kind, object)));
+        }
+    }
+
+    /// The process of a post and whether it takes tasks; None while there is none.
+    fn presence(&self, post: u32) -> PyResult<Option<(u32, bool)>> {
+        Ok(self.here()?.presence(post).map(|presence| (presence.pid, presence.is_ready)))
+    }
+
+    /// What the worker of a post is at.
+    fn doing<'py>(&self, py: Python<'py>, post: u32) -> PyResult<Option<Bound<'py, PyDict>>> {
+        self.here()?.last_of(post).map(|last| snapshot(py, last)).transpose()
+    }
+
+    /// Ends all workers; returns the zygote's descriptor, if it is there.
+    fn close(&self, py: Python<'_>) -> PyResult<Option<RawFd>> {
+        let here = self.here()?;
+        let socket = py.detach(|| here.close());
+        Ok(socket.map(|socket| socket.into_descriptor().into_raw_fd()))
+    }
+}
+
+/// The result of a task, to be opened once.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Answer {
+    #[pyo3(get)]
+    task: u64,
+    #[pyo3(get)]
+    post: u32,
+    /// "result", "raised" or "exhausted".
+    #[pyo3(get)]
+    kind: &'static str,
+    given: Mutex<Option<Given>>,
+}
+
+impl Answer {
+    fn new(given: Given) -> Answer {
+        let kind = match given.said {
+            Said::Raised => "raised",
+            Said::Exhausted => "exhausted",
+            Said::Result
+            | Said::Ready
+            | Said::StartFailed
+            | Said::Task
+            | Said::Resume
+            | Said::Stop => "result",
+        };
+        Answer { task: given.task, post: given.post, kind, given: Mutex::new(Some(given)) }
+    }
+}
+
+#[pymethods]
+impl Answer {
+    /// Its buffers; the first is the pickle.
+    fn open<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let given = self.given.lock().ok().and_then(|mut given| given.take());
+        let given =
+            given.ok_or_else(|| PyRuntimeError::new_err("this answer was opened already"))?;
+        let buffers = given
+            .open()
+            .ok_or_else(|| PyMemoryError::new_err("the system has no memory for a batch"))?;
+        let list = PyList::empty(py);
+        for buffer in buffers {
+            list.append(Bound::new(py, Lease::new(buffer))?)?;
+        }
+        Ok(list)
+    }
+}
+
+fn snapshot(py: Python<'_>, last: Snapshot) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("stage", last.doing.name())?;
+    dict.set_item("task", last.task)?;
+    dict.set_item("position", last.position)?;
+    dict.set_item("since", last.since as f64 / 1e9)?;
+    dict.set_item("resident_bytes", last.resident_bytes)?;
+    Ok(dict)
+}
+
+fn died<'py>(py: Python<'py>, obituary: &Obituary) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    let death = &obituary.death;
+    dict.set_item("worker", death.life.post)?;
+    dict.set_item("generation", death.life.generation)?;
+    let (signal, code) = match death.ending {
+        Ending::Exited(code) => (None, Some(code)),
+        Ending::Killed(signal) => (Some(signal), None),
+        Ending::Lost => (None, None),
+    };
+    dict.set_item("signal", signal)?;
+    dict.set_item("exit_code", code)?;
+    dict.set_item("pid", obituary.pid)?;
+    dict.set_item("tasks", death.tasks.clone())?;
+    dict.set_item("last", obituary.last.map(|last| snapshot(py, last)).transpose()?)?;
+    Ok(dict)
+}
+
+fn failed(py: Python<'_>, broken: Broken) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    let (why, worker) = match broken.failure {
+        Failure::TooManyDeaths => ("too many deaths", None),
+        Failure::Death { life } => ("death", Some(life.post)),
+        Failure::CannotStart { life } => ("cannot start", Some(life.post)),
+        Failure::DiesStarting { life } => ("dies starting", Some(life.post)),
+        Failure::Refused { post, .. } => ("refused", Some(post)),
+        Failure::ZygoteCannotStart => ("zygote", None),
+    };
+    dict.set_item("why", why)?;
+    dict.set_item("worker", worker)?;
+    dict.set_item("os_error", broken.os_error)?;
+    match broken.words {
+        Some(Words::Worker(answer)) => {
+            dict.set_item("answer", Bound::new(py, Answer::new(answer))?)?
+        }
+        Some(Words::Zygote(text)) => dict.set_item("text", PyBytes::new(py, &text))?,
+        None => {}
+    }
+    Ok(dict)
+}

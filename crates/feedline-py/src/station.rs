@@ -1,0 +1,208 @@
+//! A worker's end as a Python object.
+#![allow(unsafe_code, reason = "descriptors and buffers come from Python")]
+
+use feedline_core::sys::process;
+use feedline_core::sys::socket::Socket;
+use feedline_core::worker::blackbox::{Doing, Word};
+use feedline_core::worker::station::{self, Received, Sent};
+use feedline_core::worker::wire::Said;
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::memory::Slot;
+
+/// What a worker may answer, in the order of its numbers in Python.
+const ANSWERS: [Said; 5] =
+    [Said::Ready, Said::StartFailed, Said::Result, Said::Raised, Said::Exhausted];
+
+/// What a worker may be at, in the order of its numbers in Python.
+const DOINGS: [Doing; 5] =
+    [Doing::Starting, Doing::Waiting, Doing::Fetching, Doing::Collating, Doing::Answering];
+
+/// One worker process: tasks come in, answers go out.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Station(Mutex<station::Station>);
+
+impl Station {
+    fn lock(&self) -> MutexGuard<'_, station::Station> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sent(&self, py: Python<'_>, mut sent: Sent) -> PyResult<()> {
+        loop {
+            match sent {
+                Sent::All => return Ok(()),
+                Sent::Ended => return Err(PyOSError::new_err("the trainer is gone")),
+                Sent::Interrupted => py.check_signals()?,
+            }
+            sent = py.detach(|| self.lock().go_on());
+        }
+    }
+}
+
+#[pymethods]
+impl Station {
+    /// Takes over the descriptors that the zygote passed on: socket, arena, boxes.
+    #[new]
+    fn new(
+        post: u32,
+        generation: u32,
+        posts: u32,
+        descriptors: (RawFd, RawFd, RawFd),
+    ) -> PyResult<Station> {
+        let (socket, arena, boxes) = descriptors;
+        // SAFETY: the zygote received them for this worker, and nobody else closes them.
+        let (socket, arena, boxes) = unsafe {
+            (Socket::take(socket), OwnedFd::from_raw_fd(arena), OwnedFd::from_raw_fd(boxes))
+        };
+        let station = station::Station::open(post, generation, posts, socket, arena, boxes)?;
+        Ok(Station(Mutex::new(station)))
+    }
+
+    /// Waits for a frame: (0 task, 1 resume or 2 stop; task; body). None when the trainer is gone.
+    fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<(u8, u64, Bound<'py, PyBytes>)>> {
+        loop {
+            let frame = match py.detach(|| self.lock().receive()) {
+                Received::Frame(frame) => frame,
+                Received::Ended => return Ok(None),
+                Received::Interrupted => {
+                    py.check_signals()?;
+                    continue;
+                }
+            };
+            let said = match frame.said {
+                Said::Task => 0,
+                Said::Resume => 1,
+                Said::Stop => 2,
+                Said::Ready | Said::StartFailed | Said::Result | Said::Raised | Said::Exhausted => {
+                    return Ok(None);
+                }
+            };
+            return Ok(Some((said, frame.task, PyBytes::new(py, &frame.body))));
+        }
+    }
+
+    /// Memory of the arena, or None if it has no such room.
+    fn take(&self, py: Python<'_>, bytes: usize) -> Option<Slot> {
+        py.detach(|| self.lock().take(bytes)).map(Slot)
+    }
+
+    /// Finds places for the buffers of an answer; `send` follows when the batch was let go.
+    fn pack(
+        &self,
+        py: Python<'_>,
+        said: usize,
+        task: u64,
+        buffers: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let said = *ANSWERS
+            .get(said)
+            .ok_or_else(|| PyValueError::new_err(format!("there is no answer {said}")))?;
+        let views = buffers.iter().map(PyUntypedBuffer::get).collect::<PyResult<Vec<_>>>()?;
+        let slices = views
+            .iter()
+            .map(|view| {
+                if !view.is_c_contiguous() && !view.is_fortran_contiguous() {
+                    return Err(PyBufferError::new_err("a buffer is not in one piece"));
+                }
+                if view.len_bytes() == 0 {
+                    return Ok(&[][..]);
+                }
+                // SAFETY: in one piece, and held by the view while the slice is used. The worker's
+                // own thread is here, so nobody changes the batch meanwhile.
+                Ok(unsafe {
+                    std::slice::from_raw_parts(view.buf_ptr().cast::<u8>(), view.len_bytes())
+                })
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        py.detach(|| self.lock().pack(said, task, &slices));
+        Ok(())
+    }
+
+    /// Sends what was packed.
+    fn send(&self, py: Python<'_>) -> PyResult<()> {
+        let sent = py.detach(|| self.lock().send());
+        self.sent(py, sent)
+    }
+
+    /// Notes which task begins.
+    fn begin(&self, task: u64) {
+        let station = self.lock();
+        station.note(Word::Position, 0);
+        station.note(Word::Task, task + 1);
+        station.enter(Doing::Fetching);
+    }
+
+    /// Notes what the worker is at.
+    fn enter(&self, doing: usize) -> PyResult<()> {
+        let doing = *DOINGS
+            .get(doing)
+            .ok_or_else(|| PyValueError::new_err(format!("there is no stage {doing}")))?;
+        self.lock().enter(doing);
+        Ok(())
+    }
+
+    /// Notes the resident memory, now and then.
+    fn weigh(&self) {
+        self.lock().weigh();
+    }
+
+    /// An iterator over a list that notes in the box how far it has come.
+    fn walk(slf: Bound<'_, Self>, list: Bound<'_, PyList>) -> Walk {
+        Walk { station: slf.unbind(), list: list.unbind(), position: AtomicUsize::new(0) }
+    }
+
+    /// Notes at which sample of the batch the worker is.
+    fn reach(&self, position: u64) {
+        self.lock().reach(position);
+    }
+
+    /// Keeps what a replacement needs to go on after a task.
+    fn journal(&self, task: u64, bytes: &[u8]) -> bool {
+        self.lock().journal(task, bytes)
+    }
+
+    /// What the predecessor kept when a task began.
+    fn recall<'py>(&self, py: Python<'py>, task: u64) -> Option<Bound<'py, PyBytes>> {
+        self.lock().recall(task).map(|bytes| PyBytes::new(py, &bytes))
+    }
+}
+
+/// Goes through the samples of a batch.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Walk {
+    station: Py<Station>,
+    list: Py<PyList>,
+    position: AtomicUsize,
+}
+
+#[pymethods]
+impl Walk {
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        let position = self.position.fetch_add(1, Ordering::Relaxed);
+        let item = self.list.bind(py).get_item(position).ok()?;
+        self.station.get().lock().reach(position as u64);
+        Some(item)
+    }
+
+    /// The position of the item that was given last.
+    #[getter]
+    fn position(&self) -> usize {
+        self.position.load(Ordering::Relaxed).saturating_sub(1)
+    }
+}
+
+/// Has this process killed when its parent ends; False if that has happened already.
+#[pyfunction]
+pub(crate) fn die_with_parent(parent: u32) -> bool {
+    process::die_with_parent(parent)
+}

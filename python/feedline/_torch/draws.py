@@ -1,0 +1,110 @@
+"""The state of all generators that torch seeds in a worker, noted after every batch.
+
+Asking NumPy or `random` for their state costs more than a small batch does. Their numbers lie at known
+places in memory, which are compared instead; only what has changed is asked for. Where those places are
+not as expected, all is asked for every time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["Draws", "State"]
+
+_MERSENNE = struct.Struct("<625I")
+_STATE_BYTES = 2500
+# An object's head: count and type.
+_HEAD_BYTES = 16
+
+# Of random, torch and NumPy.
+State = tuple[Any, Any, Any]
+
+
+class Draws:
+    """Notes and restores the states."""
+
+    def __init__(self) -> None:
+        self._peek_random = _random_memory()
+        self._peek_numpy: Callable[[], bytes | None] | None = None
+        self._seen_random: object = None
+        self._noted_random: Any = None
+        self._seen_numpy: object = None
+        self._noted_numpy: Any = None
+
+    def state(self) -> State:
+        return self._random(), torch.get_rng_state().numpy(), self._numpy()
+
+    def _random(self) -> Any:
+        peek = self._peek_random
+        # Half of a pair of normal numbers waits here, outside of the generator.
+        seen = None if peek is None else (peek(), random._inst.gauss_next)  # type: ignore[attr-defined]
+        if seen is None or seen != self._seen_random:
+            version, numbers, gauss = random.getstate()
+            self._noted_random = (version, _MERSENNE.pack(*numbers), gauss)
+            self._seen_random = seen
+        return self._noted_random
+
+    def _numpy(self) -> Any:
+        numpy = sys.modules.get("numpy")
+        if numpy is None:
+            return None
+        if self._peek_numpy is None:
+            self._peek_numpy = _numpy_memory(numpy)
+        seen = None if self._peek_numpy is None else self._peek_numpy()
+        # A waiting normal number is used up without a change of the rest.
+        has_waiting = self._noted_numpy is not None and self._noted_numpy[3]
+        if seen is None or has_waiting or seen != self._seen_numpy:
+            self._noted_numpy = numpy.random.get_state()
+            self._seen_numpy = seen
+        return self._noted_numpy
+
+    def restore(self, state: State) -> None:
+        (version, numbers, gauss), torch_state, numpy_state = state
+        random.setstate((version, _MERSENNE.unpack(numbers), gauss))
+        torch.set_rng_state(torch.from_numpy(torch_state.copy()))
+        if numpy_state is not None:
+            import numpy
+
+            numpy.random.set_state(numpy_state)
+
+
+def _random_memory() -> Callable[[], bytes] | None:
+    """Reads where the global generator of `random` keeps its numbers; None where that is not known."""
+    probe = random.Random(7)
+    if sys.implementation.name != "cpython" or type(random._inst) is not random.Random:
+        return None
+    if random.Random.__basicsize__ < _HEAD_BYTES + _STATE_BYTES:
+        return None
+    expected = probe.getstate()[1]
+    place = id(probe) + _HEAD_BYTES
+    if ctypes.string_at(place, _STATE_BYTES) != _MERSENNE.pack(expected[-1], *expected[:-1]):
+        return None
+    place = id(random._inst) + _HEAD_BYTES
+    return lambda: ctypes.string_at(place, _STATE_BYTES)
+
+
+def _numpy_memory(numpy: Any) -> Callable[[], bytes | None] | None:
+    """As above, of NumPy's global generator."""
+    try:
+        generator = numpy.random.mtrand._rand._bit_generator
+        place = generator.ctypes.state_address
+        _, numbers, position, *_ = numpy.random.get_state()
+    except (AttributeError, TypeError, ValueError):
+        return None
+    if ctypes.string_at(place, _STATE_BYTES) != numbers.tobytes() + int(position).to_bytes(4, "little"):
+        return None
+
+    def peek() -> bytes | None:
+        # Held, so that the memory stays. Another generator put in its place is asked every time.
+        if numpy.random.mtrand._rand._bit_generator is not generator:
+            return None
+        return ctypes.string_at(place, _STATE_BYTES)
+
+    return peek

@@ -1,0 +1,95 @@
+"""Tensors on their way from a worker to the trainer: their memory stays where it is."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from feedline import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["KINDS", "reduce_tensor", "room_for"]
+
+# DLPack's code and bits for each kind of number that it knows. A kind goes over the wire as its place
+# in this list.
+_DLPACK: list[tuple[torch.dtype, tuple[int, int]]] = [
+    (torch.float32, (2, 32)),
+    (torch.int64, (0, 64)),
+    (torch.uint8, (1, 8)),
+    (torch.float64, (2, 64)),
+    (torch.float16, (2, 16)),
+    (torch.bfloat16, (4, 16)),
+    (torch.int32, (0, 32)),
+    (torch.int16, (0, 16)),
+    (torch.int8, (0, 8)),
+    (torch.bool, (6, 8)),
+    (torch.uint16, (1, 16)),
+    (torch.uint32, (1, 32)),
+    (torch.uint64, (1, 64)),
+    (torch.complex64, (5, 64)),
+    (torch.complex128, (5, 128)),
+]
+KINDS = {dtype: place for place, (dtype, _) in enumerate(_DLPACK)}
+_NUMBERS = [numbers for _, numbers in _DLPACK]
+_BYTE = (1, 8)
+
+
+def reduce_tensor(tensor: torch.Tensor) -> Any:
+    """How pickle takes a tensor apart in a worker: the memory as a buffer, the rest as small numbers."""
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        return tensor.__reduce_ex__(5)
+    if tensor.is_quantized or tensor.__dict__:
+        return tensor.__reduce_ex__(5)
+    if tensor.requires_grad:
+        if not tensor.is_leaf:
+            message = (
+                "a tensor that requires grad and is not a leaf cannot go to another process: "
+                "call detach() on it in the data set or the collate function"
+            )
+            raise pickle.PicklingError(message)
+        return _with_gradient, (tensor.detach(),)
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    shape = tuple(tensor.shape)
+    strides = None
+    if not tensor.is_contiguous():
+        # Keeps the order of dimensions in memory (channels last) where there are no gaps.
+        tensor = tensor.clone()
+        if not tensor.is_contiguous():
+            strides = tensor.stride()
+    span = _native.Span(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor)
+    kind: int | torch.dtype = KINDS.get(tensor.dtype, tensor.dtype)
+    if strides is None:
+        return _rebuild, (pickle.PickleBuffer(span), kind, shape)
+    return _rebuild, (pickle.PickleBuffer(span), kind, shape, strides)
+
+
+def _rebuild(
+    memory: Any, kind: int | torch.dtype, shape: Sequence[int], strides: Sequence[int] | None = None
+) -> torch.Tensor:
+    """How pickle puts it together again in the trainer."""
+    if isinstance(kind, int):
+        return from_dlpack(memory.capsule(_NUMBERS[kind], shape, strides))
+    size = len(memory)
+    numbers = from_dlpack(memory.capsule(_BYTE, (size,))).view(kind)
+    return numbers.view(shape) if strides is None else numbers.as_strided(shape, strides)
+
+
+def _with_gradient(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.requires_grad_()
+
+
+def room_for(station: _native.Station, count: int, sample: torch.Tensor) -> torch.Tensor | None:
+    """A tensor in the arena for that many samples like this one; None where there is no such."""
+    kind = KINDS.get(sample.dtype)
+    if kind is None:
+        return None
+    slot = station.take(count * sample.numel() * sample.element_size())
+    if slot is None:
+        return None
+    return from_dlpack(slot.capsule(_NUMBERS[kind], (count, *sample.shape)))

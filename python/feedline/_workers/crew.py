@@ -1,0 +1,314 @@
+"""The trainer's side of supervised workers: bears the zygote, hands tasks in, tells of deaths."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import pickle
+import signal
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from feedline import _native
+from feedline._workers.pickling import ERRORS, by_value, not_picklable
+from feedline._workers.trouble import Trouble, place
+from feedline._workers.worker import Work
+from feedline._workers.zygote import Zygote
+from feedline.errors import FeedlineError, NotPicklable, TooManyDeaths, WorkerDied, WorkerNotStarted
+
+__all__ = ["Crew", "Death", "GaveUp", "Handle"]
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of a worker that nobody had asked to end.
+
+    Attributes:
+        worker: its number.
+        pid: its process.
+        signal: the name of the signal that killed it, such as "SIGKILL".
+        exit_code: with which it ended by itself.
+        stage: what it was at: starting, waiting, fetching, collating, answering.
+        index: the sample it was at, as the sampler named it.
+        position: where that sample stands in its batch.
+        batch: the number of the batch in the epoch.
+        seconds: how long it had been at it.
+        resident_bytes: its memory, as last seen.
+        what: the call it was at, for workers of an Executor.
+    """
+
+    worker: int
+    pid: int | None = None
+    signal: str | None = None
+    exit_code: int | None = None
+    stage: str = "starting"
+    index: object = None
+    position: int | None = None
+    batch: int | None = None
+    seconds: float = 0.0
+    resident_bytes: int = 0
+    what: str | None = None
+    tasks: tuple[int, ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        pid = "" if self.pid is None else f" (pid {self.pid})"
+        if self.signal is not None:
+            how = f"was killed by {self.signal}"
+        elif self.exit_code is not None:
+            how = f"ended by itself with exit code {self.exit_code}"
+        else:
+            how = "was lost with its zygote"
+        where = place(self.index, self.position, self.batch, None, self.stage)
+        if self.what is not None:
+            where = f"in {self.what}"
+        if self.stage in ("starting", "waiting"):
+            doing = f"while {self.stage}" if self.stage == "starting" else "while it had nothing to do"
+        else:
+            doing = where or f"while {self.stage}"
+        return f"worker {self.worker}{pid} {how} {doing}"
+
+
+@dataclass(frozen=True)
+class GaveUp:
+    """A task was at hand in so many deaths that it is not tried again."""
+
+    task: int
+
+
+class Handle:
+    """The worker of one post, as `multiprocessing.Process` would show it."""
+
+    def __init__(self, crew: Crew, post: int) -> None:
+        self._crew = weakref.ref(crew)
+        self._post = post
+        self._pid: int | None = None
+        self.daemon = True
+        self.name = f"feedline-worker-{post}"
+
+    @property
+    def pid(self) -> int | None:
+        """Its process; another one after the first was replaced."""
+        self._presence()
+        return self._pid
+
+    def _presence(self) -> tuple[int, bool] | None:
+        crew = self._crew()
+        presence = None if crew is None else crew.presence(self._post)
+        if presence is not None:
+            self._pid = presence[0]
+        return presence
+
+    def is_alive(self) -> bool:
+        return self._presence() is not None
+
+    def is_ready(self) -> bool:
+        """Whether it takes tasks."""
+        presence = self._presence()
+        return presence is not None and presence[1]
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while it lives. How its predecessors ended, the deaths of the loader tell."""
+        return None if self.is_alive() else 0
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits until it is gone."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while self.is_alive() and (until is None or time.monotonic() < until):
+            time.sleep(0.005)
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        presence = self._presence()
+        if presence is not None:
+            os.kill(presence[0], number)
+
+
+class Crew:
+    """Workers with a zygote of their own."""
+
+    def __init__(
+        self,
+        work: Work,
+        words: dict[str, Any],
+        *,
+        fresh: bool,
+        name: str,
+        explain: Callable[[Death], Death],
+        told: Callable[[Death], None],
+        zygote: Zygote | None = None,
+    ) -> None:
+        """`fresh`: the zygote is a new interpreter, not a fork. `explain` fills in which sample a dead
+        worker was at; `told` hears of each death."""
+        self._work = work
+        self._fresh = fresh
+        self._name = name
+        self._explain = explain
+        self._told = told
+        self._pickled = self._pickle() if fresh else b""
+        self.zygote = zygote
+        self.deaths: list[Death] = []
+        self._failure: BaseException | None = None
+        self._is_closed = False
+        self._processes = _native.Processes(json.dumps(words))
+        _alive.add(self)
+        self.workers = [Handle(self, post) for post in range(work.posts)]
+
+    def _pickle(self) -> bytes:
+        try:
+            return by_value(self._work)
+        except ERRORS as reason:
+            for name, part in vars(self._work).items():
+                try:
+                    by_value(part)
+                except ERRORS:
+                    raise not_picklable(part, name, reason, by_value) from reason
+            raise NotPicklable.explained(f"the work cannot be pickled: {reason}") from reason
+
+    def submit(self, task: int, body: bytes, post: int | None = None, *, resume: bool = False) -> None:
+        self._processes.submit(task, body, post, resume)
+
+    def retire(self, post: int) -> None:
+        self._processes.retire(post)
+
+    def presence(self, post: int) -> tuple[int, bool] | None:
+        return None if self._is_closed else self._processes.presence(post)
+
+    def doing(self, post: int) -> dict[str, Any] | None:
+        """What a worker is at, from its black box."""
+        return None if self._is_closed else self._processes.doing(post)
+
+    def next(self, oldest: int, timeout: float | None = None) -> _native.Answer | GaveUp | None:
+        """The next result of a task, in the order in which they come; None after `timeout` seconds.
+
+        Deaths are told on the way. Raises when the run is over.
+        """
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            told = self._processes.next(oldest, timeout)
+            if told is None:
+                return None
+            kind, thing = told
+            if kind == "answer":
+                answer: _native.Answer = thing
+                return answer
+            if kind == "gave up":
+                return GaveUp(thing)
+            if kind == "died":
+                self._hear_of_death(thing)
+            elif kind == "zygote":
+                self._bear()
+            else:
+                self._failure = self._broken(thing)
+
+    def start(self) -> None:
+        """Bears the zygote now: the work is as it is at this moment."""
+        told = self._processes.next(0, 0.0)
+        if told is not None and told[0] == "zygote":
+            self._bear()
+
+    def _bear(self) -> None:
+        if self.zygote is not None and not self.zygote.is_usable:
+            self.zygote.end()
+            self.zygote = None
+        try:
+            loads = True
+            if self._fresh:
+                self.zygote = self.zygote or Zygote.by_spawn()
+                loads = self.zygote.load(self._pickled)
+            else:
+                self.zygote = Zygote.by_fork(self._work)
+        except OSError as refusal:
+            self._processes.zygote_refused()
+            self._failure = WorkerNotStarted.explained(f"no process could be started: {refusal}")
+            return
+        self._processes.zygote_born(self.zygote.lend(), not loads)
+
+    def _hear_of_death(self, told: dict[str, Any]) -> None:
+        last = told["last"] or {}
+        number = told["signal"]
+        try:
+            name = None if number is None else signal.Signals(number).name
+        except ValueError:
+            name = f"signal {number}"
+        since = last.get("since")
+        death = Death(
+            worker=told["worker"],
+            pid=told["pid"],
+            signal=name,
+            exit_code=told["exit_code"],
+            stage=last.get("stage", "starting"),
+            position=last.get("position"),
+            seconds=0.0 if since is None else max(0.0, time.monotonic() - since),
+            resident_bytes=last.get("resident_bytes", 0),
+            tasks=tuple([last["task"]] if last.get("task") is not None else told["tasks"]),
+        )
+        death = self._explain(death)
+        self.deaths.append(death)
+        self._told(death)
+
+    def _broken(self, told: dict[str, Any]) -> BaseException:
+        why, worker = told["why"], told["worker"]
+        history = "".join(f"\n  {death}" for death in self.deaths[-20:])
+        if why == "cannot start" and "answer" in told:
+            trouble: Trouble = load(told["answer"])
+            return trouble.exception(f"in {self._name} worker process {worker}", "")
+        if why == "death":
+            return WorkerDied.explained(str(self.deaths[-1]) if self.deaths else f"worker {worker} died")
+        if why == "dies starting":
+            text = f"worker {worker} died again and again while it was starting{history}"
+            return WorkerNotStarted.explained(text)
+        if why == "too many deaths":
+            return TooManyDeaths.explained(f"too many workers died:{history}", deaths=tuple(self.deaths))
+        if why == "refused":
+            number = told["os_error"]
+            reason = "unknown reason" if number is None else os.strerror(number)
+            return WorkerNotStarted.explained(f"the system refused a process for worker {worker}: {reason}")
+        text = told.get("text", b"").decode(errors="replace")
+        return WorkerNotStarted.explained(f"the process that holds the work could not start\n{text}".rstrip())
+
+    def close(self, *, keep_zygote: bool = False) -> None:
+        """Ends the workers and, unless it is kept, the zygote."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        _alive.discard(self)
+        descriptor = self._processes.close()
+        if self.zygote is not None:
+            self.zygote.take_back(descriptor)
+            if not (keep_zygote and self.zygote.is_usable):
+                self.zygote.end()
+                self.zygote = None
+
+
+def load(answer: _native.Answer) -> Any:
+    """What an answer says, on the memory it came in."""
+    pickled, *buffers = answer.open()
+    return pickle.loads(pickled, buffers=buffers)
+
+
+_alive: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for crew in list(_alive):
+        try:
+            crew.close()
+        except (FeedlineError, RuntimeError):
+            continue
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    # In a child the crews are the parent's.
+    os.register_at_fork(after_in_child=_alive.clear)

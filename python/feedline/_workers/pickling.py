@@ -1,0 +1,103 @@
+"""Objects on their way between processes, and where in them something cannot be pickled."""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from feedline.errors import NotPicklable
+
+__all__ = ["ERRORS", "Packer", "by_value", "not_picklable"]
+
+# What pickle and __reduce__ methods raise when something cannot be pickled.
+ERRORS = (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError, RecursionError, OSError)
+# How deep a structure is searched for what cannot be pickled, and how much of it.
+_DEPTH = 12
+_LOOKED_AT = 2000
+
+
+class Packer:
+    """Pickles with protocol 5: large buffers stay where they are, beside the pickle."""
+
+    def __init__(self, reducers: dict[type, Callable[[Any], Any]], *, values: bool) -> None:
+        """`values`: what cannot be pickled by name, such as a class of `__main__`, goes by value."""
+        self._table = {**copyreg.dispatch_table, **reducers}
+        self._values = values
+
+    def pack(self, thing: object) -> list[Any]:
+        """The pickle first, then its buffers."""
+        try:
+            return self._pack(pickle.Pickler, thing)
+        except ERRORS:
+            if not self._values:
+                raise
+            import cloudpickle
+
+            return self._pack(cloudpickle.Pickler, thing)
+
+    def _pack(self, make: Any, thing: object) -> list[Any]:
+        buffers: list[Any] = [None]
+        written = io.BytesIO()
+        pickler = make(written, protocol=5, buffer_callback=buffers.append)
+        if make is pickle.Pickler:
+            pickler.dispatch_table = self._table
+        else:
+            # cloudpickle has a table of its own, which knows modules and functions.
+            pickler.dispatch_table = {**pickler.dispatch_table, **self._table}
+        pickler.dump(thing)
+        buffers[0] = written.getbuffer()
+        return buffers
+
+
+def by_value(thing: object) -> bytes:
+    """A pickle that a fresh interpreter can read, also of what `__main__` defines."""
+    import cloudpickle
+
+    pickled: bytes = cloudpickle.dumps(thing, protocol=5)
+    return pickled
+
+
+def not_picklable(
+    thing: object, name: str, reason: BaseException, dumps: Callable[[object], Any]
+) -> NotPicklable:
+    """The error for a thing that cannot be pickled, with the path to the part that is to blame."""
+    path, part = _culprit(thing, name, dumps)
+    what = f"{type(part).__module__}.{type(part).__qualname__}".removeprefix("builtins.")
+    message = f"{path} cannot be pickled: it is a {what} ({reason})"
+    return NotPicklable.explained(message)
+
+
+def _culprit(thing: object, name: str, dumps: Callable[[object], Any]) -> tuple[str, object]:
+    seen: set[int] = set()
+    for _ in range(_DEPTH):
+        for step, part in _parts(thing):
+            if id(part) in seen or len(seen) > _LOOKED_AT:
+                continue
+            seen.add(id(part))
+            try:
+                dumps(part)
+            except ERRORS:
+                thing, name = part, name + step
+                break
+        else:
+            break
+    return name, thing
+
+
+def _parts(thing: object) -> Iterator[tuple[str, object]]:
+    if isinstance(thing, dict):
+        yield from ((f"[{key!r}]", part) for key, part in list(thing.items()))
+    elif isinstance(thing, (list, tuple)):
+        fields = getattr(thing, "_fields", None)
+        for position, part in enumerate(thing):
+            yield (f".{fields[position]}" if fields else f"[{position}]"), part
+    elif isinstance(thing, (set, frozenset)):
+        yield from (("{...}", part) for part in list(thing))
+    if not isinstance(thing, type):
+        yield from ((f".{key}", part) for key, part in list(getattr(thing, "__dict__", {}).items()))
+    for slot in getattr(type(thing), "__slots__", ()):
+        if isinstance(slot, str) and hasattr(thing, slot):
+            yield f".{slot}", getattr(thing, slot)

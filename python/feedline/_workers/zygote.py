@@ -1,0 +1,283 @@
+"""The zygote: a small process with a single thread that holds the work and forks workers on demand.
+
+It is born by fork from the trainer, with everything the trainer has, or as a fresh interpreter to which
+the work is sent. It reaps its workers and reports how each ended. When the trainer is gone, by any
+means, it ends, and the kernel kills its workers with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from feedline import _native
+
+__all__ = ["Zygote"]
+
+# What the trainer asks for, and what is reported; crates/feedline-core/src/worker/zygote.rs reads them.
+_FORK, _KILL, _LOAD = 1, 2, 3
+_READY, _FORKED, _REFUSED, _ENDED, _FAILED = 1, 2, 3, 4, 5
+_HEAD = struct.Struct("<IIIi")
+# How often an old kernel, that cannot wait for processes, is asked how they are.
+_LOOK = 0.02
+
+Work = Any
+
+
+class Zygote:
+    """The trainer's side of one zygote."""
+
+    def __init__(self, pid: int, channel: socket.socket, wait: Callable[[], object]) -> None:
+        self.pid = pid
+        self.channel: socket.socket | None = channel
+        self._wait = wait
+        self._sent: bytes | None = None
+
+    @classmethod
+    def by_fork(cls, work: Work) -> Zygote:
+        """A copy of this process: nothing is pickled."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        trainer = os.getpid()
+        for stream in (sys.stdout, sys.stderr):
+            # What is in the buffers would be written by both.
+            with contextlib.suppress(Exception):
+                stream.flush()
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
+        if pid == 0:
+            _end_with(lambda: _serve_fork(ours, theirs, work, trainer))
+        theirs.close()
+        return cls(pid, ours, lambda: os.waitpid(pid, 0))
+
+    @classmethod
+    def by_spawn(cls) -> Zygote:
+        """A fresh interpreter, without work yet."""
+        import subprocess
+        from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[attr-defined]
+
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = f"from feedline._workers.zygote import serve; serve({theirs.fileno()}, {os.getpid()})"
+        command = [sys.executable, *_args_from_interpreter_flags(), "-c", program]
+        try:
+            child = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return cls(child.pid, ours, child.wait)
+
+    def load(self, pickled: bytes) -> bool:
+        """Sends the work. False if the zygote has just this already and need not load it again."""
+        if self._sent == pickled:
+            return False
+        assert self.channel is not None
+        place = pickle.dumps({"path": sys.path, "folder": str(Path.cwd()), "arguments": sys.argv})
+        with os.fdopen(os.memfd_create("feedline-work"), "wb") as file:
+            file.write(len(place).to_bytes(8, "little") + place + pickled)
+            file.flush()
+            socket.send_fds(self.channel, [_HEAD.pack(_LOAD, 0, 0, 0)], [file.fileno()])
+        self._sent = pickled
+        return True
+
+    def lend(self) -> int:
+        """Its channel's descriptor, for whoever supervises its workers."""
+        assert self.channel is not None
+        channel, self.channel = self.channel, None
+        return channel.detach()
+
+    def take_back(self, descriptor: int | None) -> None:
+        """The descriptor again, or None if the zygote is gone."""
+        self.channel = None if descriptor is None else socket.socket(fileno=descriptor)
+
+    @property
+    def is_usable(self) -> bool:
+        return self.channel is not None
+
+    def end(self) -> None:
+        """Lets it go, and waits until it is gone: it does nothing but end."""
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
+        with contextlib.suppress(ChildProcessError):
+            self._wait()
+
+
+def serve(descriptor: int, trainer: int) -> NoReturn:
+    """The whole life of a zygote that is a fresh interpreter."""
+    channel = socket.socket(fileno=descriptor)
+    _end_with(lambda: _Life(channel, None, trainer).live())
+
+
+def _serve_fork(ours: socket.socket, theirs: socket.socket, work: Work, trainer: int) -> None:
+    ours.close()
+    _Life(theirs, work, trainer).live()
+
+
+def _end_with(live: Callable[[], None]) -> NoReturn:
+    """Runs the rest of a process; nothing of what stands above on the stack may run in it."""
+    code = 1
+    try:
+        live()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _nothing(_number: int, _frame: object) -> None:
+    """Ctrl-C in a terminal reaches all processes: the trainer decides. Not SIG_IGN, which programs that
+    a data set starts would inherit."""
+
+
+class _Life:
+    """A zygote from its own side."""
+
+    def __init__(self, channel: socket.socket, work: Work | None, trainer: int) -> None:
+        self._channel = channel
+        self._work = work
+        self._workers: dict[int, tuple[int, int, int | None]] = {}
+        self._poll = select.poll()
+        self._poll.register(channel, select.POLLIN)
+        self._trainer: int | None = None
+        self._trainer_pid = trainer
+        self._settle()
+
+    def _settle(self) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            # Before anything else: the threads of OpenMP do not exist in a fork, and waiting for them
+            # is for ever.
+            torch.set_num_threads(1)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, _nothing)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        with contextlib.suppress(OSError):
+            self._trainer = os.pidfd_open(self._trainer_pid)
+            self._poll.register(self._trainer, select.POLLIN)
+
+    def live(self) -> None:
+        if self._work is not None:
+            self._be_ready()
+        while True:
+            waits = self._trainer is not None and all(w[2] is not None for w in self._workers.values())
+            events = self._poll.poll(None if waits else _LOOK * 1000)
+            if os.getppid() != self._trainer_pid or self._trainer in [fd for fd, _ in events]:
+                return
+            self._reap()
+            for descriptor, _ in events:
+                if descriptor == self._channel.fileno() and not self._hear():
+                    return
+
+    def _report(self, kind: int, post: int, generation: int, value: int, text: bytes = b"") -> None:
+        self._channel.send(_HEAD.pack(kind, post, generation, value) + text)
+
+    def _be_ready(self) -> None:
+        # What is here now is shared with all workers; the collector would write to it and copy it.
+        gc.freeze()
+        self._report(_READY, 0, 0, 0)
+
+    def _hear(self) -> bool:
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(self._channel, 64, 4)
+        except ConnectionResetError:
+            return False
+        if not packet:
+            return False
+        kind, post, generation, _ = _HEAD.unpack(packet)
+        if kind == _FORK:
+            self._fork(post, generation, tuple(descriptors))
+        elif kind == _KILL:
+            for pid, worker in self._workers.items():
+                if worker[:2] == (post, generation):
+                    os.kill(pid, signal.SIGKILL)
+        elif kind == _LOAD:
+            return self._load(descriptors[0])
+        return True
+
+    def _load(self, descriptor: int) -> bool:
+        with os.fdopen(descriptor, "rb") as file:
+            file.seek(0)
+            content = memoryview(file.read())
+        length = int.from_bytes(content[:8], "little")
+        place = pickle.loads(content[8 : 8 + length])
+        try:
+            sys.path[:] = place["path"]
+            sys.argv[:] = place["arguments"]
+            os.chdir(place["folder"])
+            self._work = None
+            gc.unfreeze()
+            self._work = pickle.loads(content[8 + length :])
+            torch = sys.modules.get("torch")
+            if torch is not None:
+                torch.set_num_threads(1)
+        except BaseException:
+            self._report(_FAILED, 0, 0, 0, traceback.format_exc().encode()[-60000:])
+            return False
+        self._be_ready()
+        return True
+
+    def _fork(self, post: int, generation: int, descriptors: tuple[int, ...]) -> None:
+        zygote = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as refusal:
+            self._report(_REFUSED, post, generation, refusal.errno or 0)
+        else:
+            if pid == 0:
+                _end_with(lambda: self._become_worker(zygote, post, generation, descriptors))
+            self._report(_FORKED, post, generation, pid)
+            watched: int | None = None
+            with contextlib.suppress(OSError):
+                watched = os.pidfd_open(pid)
+                self._poll.register(watched, select.POLLIN)
+            self._workers[pid] = (post, generation, watched)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _become_worker(self, zygote: int, post: int, generation: int, descriptors: tuple[int, ...]) -> None:
+        if not _native.die_with_parent(zygote):
+            return
+        self._channel.close()
+        for *_, watched in [*self._workers.values(), (self._trainer,)]:
+            if watched is not None:
+                os.close(watched)
+        from feedline._workers.worker import run
+
+        assert self._work is not None
+        run(self._work, post, generation, descriptors)
+
+    def _reap(self) -> None:
+        for pid, (post, generation, watched) in list(self._workers.items()):
+            try:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                ended, status = pid, 0
+            if ended == 0:
+                continue
+            del self._workers[pid]
+            if watched is not None:
+                self._poll.unregister(watched)
+                os.close(watched)
+            self._report(_ENDED, post, generation, os.waitstatus_to_exitcode(status))
