@@ -16,9 +16,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.dlpack import from_dlpack
 
 from feedline import _native
-from feedline._torch.epoch import Alone, WithWorkers
+from feedline._torch.epoch import Alone, Kept, WithWorkers
 from feedline._workers.crew import Death
-from feedline._workers.zygote import Zygote
 from feedline.loader import Columns, Epoch, Loader
 
 __all__ = ["Batches", "DataLoader"]
@@ -76,8 +75,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.max_deaths = max_deaths
         self.death_window = death_window
         self.memory = memory
-        self.deaths: list[Death] = []
-        self._zygote: Zygote | None = None
+        self._kept = Kept()
         super().__init__(
             dataset,
             batch_size,
@@ -119,25 +117,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if self.num_workers == 0:
             return Alone(self)
         self.check_worker_number_rationality()
-        zygote, self._zygote = self._zygote, None
-        return WithWorkers(self, zygote)
+        return WithWorkers(self)
 
-    def _hear_of_death(self, death: Death) -> None:
-        self.deaths.append(death)
-
-    def _keep_zygote(self, zygote: Zygote | None) -> None:
-        """A fresh interpreter is kept for the next epoch: it costs seconds to start one."""
-        if zygote is None:
-            return
-        if self._zygote is not None:
-            zygote.end()
-            return
-        self._zygote = zygote
-
-    def __del__(self) -> None:
-        zygote = getattr(self, "_zygote", None)
-        if zygote is not None:
-            zygote.end()
+    @property
+    def deaths(self) -> list[Death]:
+        """All deaths of workers of this loader."""
+        return self._kept.deaths
 
 
 def _tensors(columns: Columns) -> dict[str, Any]:

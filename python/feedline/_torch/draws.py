@@ -8,6 +8,7 @@ not as expected, all is asked for every time.
 from __future__ import annotations
 
 import ctypes
+import pickle
 import random
 import struct
 import sys
@@ -24,7 +25,7 @@ _STATE_BYTES = 2500
 _HEAD_BYTES = 16
 
 # Of random, torch and NumPy.
-State = tuple[Any, Any, Any]
+State = tuple[bytes, bytes, bytes | None]
 
 
 class Draws:
@@ -34,24 +35,25 @@ class Draws:
         self._peek_random = _random_memory()
         self._peek_numpy: Callable[[], bytes | None] | None = None
         self._seen_random: object = None
-        self._noted_random: Any = None
+        self._noted_random = b""
         self._seen_numpy: object = None
-        self._noted_numpy: Any = None
+        self._noted_numpy: bytes | None = None
+        self._numpy_has_waiting = False
 
     def state(self) -> State:
-        return self._random(), torch.get_rng_state().numpy(), self._numpy()
+        return self._random(), torch.get_rng_state().numpy().tobytes(), self._numpy()
 
-    def _random(self) -> Any:
+    def _random(self) -> bytes:
         peek = self._peek_random
         # Half of a pair of normal numbers waits here, outside of the generator.
         seen = None if peek is None else (peek(), random._inst.gauss_next)  # type: ignore[attr-defined]
         if seen is None or seen != self._seen_random:
             version, numbers, gauss = random.getstate()
-            self._noted_random = (version, _MERSENNE.pack(*numbers), gauss)
+            self._noted_random = pickle.dumps((version, _MERSENNE.pack(*numbers), gauss))
             self._seen_random = seen
         return self._noted_random
 
-    def _numpy(self) -> Any:
+    def _numpy(self) -> bytes | None:
         numpy = sys.modules.get("numpy")
         if numpy is None:
             return None
@@ -59,20 +61,22 @@ class Draws:
             self._peek_numpy = _numpy_memory(numpy)
         seen = None if self._peek_numpy is None else self._peek_numpy()
         # A waiting normal number is used up without a change of the rest.
-        has_waiting = self._noted_numpy is not None and self._noted_numpy[3]
-        if seen is None or has_waiting or seen != self._seen_numpy:
-            self._noted_numpy = numpy.random.get_state()
+        if seen is None or self._numpy_has_waiting or seen != self._seen_numpy:
+            state = numpy.random.get_state()
+            self._numpy_has_waiting = state[0] != "MT19937" or bool(state[3])
+            self._noted_numpy = pickle.dumps(state)
             self._seen_numpy = seen
         return self._noted_numpy
 
     def restore(self, state: State) -> None:
-        (version, numbers, gauss), torch_state, numpy_state = state
+        random_state, torch_state, numpy_state = state
+        version, numbers, gauss = pickle.loads(random_state)
         random.setstate((version, _MERSENNE.unpack(numbers), gauss))
-        torch.set_rng_state(torch.from_numpy(torch_state.copy()))
+        torch.set_rng_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
         if numpy_state is not None:
             import numpy
 
-            numpy.random.set_state(numpy_state)
+            numpy.random.set_state(pickle.loads(numpy_state))
 
 
 def _random_memory() -> Callable[[], bytes] | None:

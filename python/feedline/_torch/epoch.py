@@ -28,7 +28,7 @@ from feedline.errors import WorkerDiedWarning
 if TYPE_CHECKING:
     from feedline.torch import DataLoader
 
-__all__ = ["Alone", "WithWorkers"]
+__all__ = ["Alone", "Kept", "WithWorkers"]
 
 
 class Alone(_SingleProcessDataLoaderIter):
@@ -83,6 +83,30 @@ class Alone(_SingleProcessDataLoaderIter):
         return where
 
 
+class Kept:
+    """What outlives an epoch: the deaths, and a fresh interpreter for the next one, since starting one
+    takes seconds. Apart from the loader, so that loader and epoch do not keep each other alive."""
+
+    def __init__(self) -> None:
+        self.deaths: list[Death] = []
+        self._zygote: Zygote | None = None
+
+    def take(self) -> Zygote | None:
+        zygote, self._zygote = self._zygote, None
+        return zygote
+
+    def put(self, zygote: Zygote) -> None:
+        if self._zygote is None:
+            self._zygote = zygote
+        else:
+            zygote.end()
+
+    def __del__(self) -> None:
+        zygote = self.take()
+        if zygote is not None:
+            zygote.end()
+
+
 class _End(Exception):
     """The end of an iterable data set, which is no error."""
 
@@ -90,7 +114,7 @@ class _End(Exception):
 class WithWorkers(_BaseDataLoaderIter):
     """With workers: batches in the order of the sampler, whatever dies."""
 
-    def __init__(self, loader: DataLoader[Any], zygote: Zygote | None) -> None:
+    def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)
         self._in_order = loader.in_order
         if not loader.prefetch_factor:
@@ -98,10 +122,8 @@ class WithWorkers(_BaseDataLoaderIter):
         self._ahead = loader.prefetch_factor * self._num_workers
         self._tasks = itertools.count()
         self._shutdown = False
-        self._loader_zygote = zygote
-        self._keep_zygote = loader._is_fresh
-        self._told_deaths = loader._hear_of_death
-        self._keep = loader._keep_zygote
+        self._is_fresh = loader._is_fresh
+        self._kept = loader._kept
         work = LoaderWork(
             dataset=self._dataset,
             kind=self._dataset_kind,
@@ -122,7 +144,7 @@ class WithWorkers(_BaseDataLoaderIter):
             name="DataLoader",
             explain=self._explain,
             told=self._tell,
-            zygote=zygote,
+            zygote=self._kept.take(),
         )
         self._crew.start()
         self._workers = self._crew.workers
@@ -278,7 +300,7 @@ class WithWorkers(_BaseDataLoaderIter):
         return bool(getattr(self._dataset, "__getitems__", None))
 
     def _tell(self, death: Death) -> None:
-        self._told_deaths(death)
+        self._kept.deaths.append(death)
         text = f"{death}; it is replaced, and its batch is made again"
         warnings.warn(text, WorkerDiedWarning, stacklevel=_depth_of_user())
 
@@ -303,8 +325,9 @@ class WithWorkers(_BaseDataLoaderIter):
             return
         self._shutdown = True
         self._ready.clear()
-        crew.close(keep_zygote=self._keep_zygote)
-        self._keep(crew.zygote)
+        crew.close(keep_zygote=self._is_fresh)
+        if crew.zygote is not None:
+            self._kept.put(crew.zygote)
 
     def __del__(self) -> None:
         if getattr(self, "_crew", None) is not None:

@@ -148,12 +148,14 @@ class Crew:
         zygote: Zygote | None = None,
     ) -> None:
         """`fresh`: the zygote is a new interpreter, not a fork. `explain` fills in which sample a dead
-        worker was at; `told` hears of each death."""
+        worker was at; `told` hears of each death; both are methods."""
         self._work = work
         self._fresh = fresh
         self._name = name
-        self._explain = explain
-        self._told = told
+        # Not to be kept alive by what it keeps alive: who iterates is done when it is dropped.
+        self._explain = weakref.WeakMethod(explain)
+        self._told = weakref.WeakMethod(told)
+        self._home = os.getpid()
         self._pickled = self._pickle() if fresh else b""
         self.zygote = zygote
         self.deaths: list[Death] = []
@@ -253,9 +255,12 @@ class Crew:
             resident_bytes=last.get("resident_bytes", 0),
             tasks=tuple([last["task"]] if last.get("task") is not None else told["tasks"]),
         )
-        death = self._explain(death)
+        explain, tell = self._explain(), self._told()
+        if explain is not None:
+            death = explain(death)
         self.deaths.append(death)
-        self._told(death)
+        if tell is not None:
+            tell(death)
 
     def _broken(self, told: dict[str, Any]) -> BaseException:
         why, worker = told["why"], told["worker"]
@@ -279,7 +284,7 @@ class Crew:
 
     def close(self, *, keep_zygote: bool = False) -> None:
         """Ends the workers and, unless it is kept, the zygote."""
-        if self._is_closed:
+        if self._is_closed or self._home != os.getpid():
             return
         self._is_closed = True
         _alive.discard(self)

@@ -16,6 +16,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,8 @@ _READY, _FORKED, _REFUSED, _ENDED, _FAILED = 1, 2, 3, 4, 5
 _HEAD = struct.Struct("<IIIi")
 # How often an old kernel, that cannot wait for processes, is asked how they are.
 _LOOK = 0.02
+# How long a zygote that was let go may take to end, in seconds, before it is killed.
+_PATIENCE = 0.5
 
 Work = Any
 
@@ -38,11 +41,13 @@ Work = Any
 class Zygote:
     """The trainer's side of one zygote."""
 
-    def __init__(self, pid: int, channel: socket.socket, wait: Callable[[], object]) -> None:
+    def __init__(self, pid: int, channel: socket.socket, poll: Callable[[], object]) -> None:
+        """`poll` gives None as long as the process lives."""
         self.pid = pid
         self.channel: socket.socket | None = channel
-        self._wait = wait
+        self._poll = poll
         self._sent: bytes | None = None
+        self._home = os.getpid()
 
     @classmethod
     def by_fork(cls, work: Work) -> Zygote:
@@ -62,7 +67,7 @@ class Zygote:
         if pid == 0:
             _end_with(lambda: _serve_fork(ours, theirs, work, trainer))
         theirs.close()
-        return cls(pid, ours, lambda: os.waitpid(pid, 0))
+        return cls(pid, ours, lambda: os.waitpid(pid, os.WNOHANG)[0] or None)
 
     @classmethod
     def by_spawn(cls) -> Zygote:
@@ -80,7 +85,7 @@ class Zygote:
             raise
         finally:
             theirs.close()
-        return cls(child.pid, ours, child.wait)
+        return cls(child.pid, ours, child.poll)
 
     def load(self, pickled: bytes) -> bool:
         """Sends the work. False if the zygote has just this already and need not load it again."""
@@ -111,11 +116,20 @@ class Zygote:
 
     def end(self) -> None:
         """Lets it go, and waits until it is gone: it does nothing but end."""
+        if self._home != os.getpid():
+            return
         if self.channel is not None:
+            # Closing alone says nothing to the other side while a fork of the trainer has a copy.
+            with contextlib.suppress(OSError):
+                self.channel.shutdown(socket.SHUT_RDWR)
             self.channel.close()
             self.channel = None
+        until = time.monotonic() + _PATIENCE
         with contextlib.suppress(ChildProcessError):
-            self._wait()
+            while self._poll() is None:
+                if time.monotonic() > until:
+                    os.kill(self.pid, signal.SIGKILL)
+                time.sleep(0.0005)
 
 
 def serve(descriptor: int, trainer: int) -> NoReturn:
