@@ -488,7 +488,7 @@ def kinds() -> dict[str, type[FeedlineError]]:
 
 def test_every_kind_of_the_core_has_its_class_and_every_class_its_kind() -> None:
     assert {name for name, _, _ in _native.kinds()} == set(kinds())
-    assert set(errors.__all__) == {*kinds(), "FeedlineError"}
+    assert set(errors.__all__) == {*kinds(), "FeedlineError", "WorkerDiedWarning"}
 
 
 @pytest.mark.parametrize("name", kinds())

@@ -11,7 +11,12 @@ from feedline import _native
 def main() -> int:
     # The native part holds the thread while it works: Ctrl-C must end it as it ends any program.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return _native.run(["feedline", *sys.argv[1:]])
+    code = _native.run(["feedline", *sys.argv[1:]])
+    if code == 0 and sys.argv[1:2] == ["demo"] and not {"-h", "--help"} & set(sys.argv):
+        from feedline import _demo
+
+        code = _demo.run()
+    return code
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from feedline import _native
-from feedline._workers.crew import Crew, Death, GaveUp, load
+from feedline._workers.crew import Crew, Death, GaveUp, Handle, load
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
 from feedline.errors import WorkerDied, WorkerDiedWarning
 
@@ -205,6 +205,11 @@ class Executor(concurrent.futures.Executor):
         self._broken: BaseException | None = None
         self._function: tuple[object, bytes] = (None, b"")
         self.deaths: list[Death] = []
+
+    @property
+    def workers(self) -> list[Handle]:
+        """The workers, each as `multiprocessing.Process` would show it; none before the first call."""
+        return [] if self._crew is None else self._crew.workers
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Has a call made in a worker."""
