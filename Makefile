@@ -23,7 +23,7 @@ help: ## explain the targets (the default)
 	@echo
 	@echo "The first build takes a few minutes; make test also installs torch to compare with."
 
-demo: $(SETUP)/native ## load a small data set with bad files in it and print the report
+demo: $(SETUP)/native ## load a small data set with bad files in it, and kill workers in an epoch of Python code
 	@feedline demo
 
 test: $(SETUP)/native $(SETUP)/test ## run all tests: Rust, Python against torch and Pillow, the fuzz corpus
@@ -44,9 +44,10 @@ fix: $(SETUP)/test ## format, and mend what the linters can mend
 	ruff check --fix
 	ruff format
 
-bench: $(SETUP)/native $(SETUP)/bench ## measure against torch, tf.data and DALI, side by side (about an hour)
+bench: $(SETUP)/native $(SETUP)/bench ## measure against torch, tf.data and DALI, side by side (about two hours)
 	cargo build -q --release -p feedline-core --features testing,$(JPEG) --no-default-features --example bare
 	$(PYTHON) benchmarks/images.py
+	$(PYTHON) benchmarks/workers.py
 
 fuzz: $(SETUP)/jpeg ## fuzz the decoders and the settings on from the corpus, 60 s each (FUZZ_SECONDS=...)
 	tools/fuzz $${FUZZ_SECONDS:-60}

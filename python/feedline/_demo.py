@@ -40,7 +40,9 @@ def run(seed: int = 7) -> int:
     """Returns the exit code."""
     draws = random.Random(seed)
     at = set(draws.sample(range(_SAMPLES // 8, _SAMPLES * 7 // 8), _KILLS))
-    print(f"\n{_SAMPLES} samples made by Python in {_WORKERS} workers, {_KILLS} of which are killed on the way")
+    print(
+        f"\n{_SAMPLES} samples made by Python in {_WORKERS} workers, {_KILLS} of which are killed on the way"
+    )
     right = 0
     with warnings.catch_warnings(), Executor(_WORKERS) as pool:
         # They are told below.
@@ -52,6 +54,8 @@ def run(seed: int = 7) -> int:
                 _kill(pool, draws.randrange(_WORKERS))
     for death in pool.deaths:
         print(f"  {death}; replaced")
-    print(f"{right} of {_SAMPLES} samples delivered, in order, each as it must be; {len(pool.deaths)} workers lost")
+    print(
+        f"{right} of {_SAMPLES} samples delivered, in order, each as it must be; {len(pool.deaths)} workers lost"
+    )
     sys.stdout.flush()
     return 0 if right == _SAMPLES and len(pool.deaths) == _KILLS else 1

@@ -65,11 +65,11 @@ class FeedlineError(Exception):
         self.hint = hint
 
     @classmethod
-    def explained(cls, message: str, **attributes: Any) -> Self:
-        """An error with the hint of its kind below the message."""
+    def explained(cls, message: str, hint: str = "", **attributes: Any) -> Self:
+        """An error with a hint below the message: that of its kind, if there is no better one."""
         from feedline import _native
 
-        hint = next((hint for name, _, hint in _native.kinds() if name == cls.__name__), "")
+        hint = hint or next((hint for name, _, hint in _native.kinds() if name == cls.__name__), "")
         error = cls(f"{message}\nhint: {hint}" if hint else message, hint=hint)
         error.__dict__.update(attributes)
         return error

@@ -41,7 +41,8 @@ class Draws:
         self._numpy_has_waiting = False
 
     def state(self) -> State:
-        return self._random(), torch.get_rng_state().numpy().tobytes(), self._numpy()
+        torch_state = torch.get_rng_state()
+        return self._random(), ctypes.string_at(torch_state.data_ptr(), torch_state.numel()), self._numpy()
 
     def _random(self) -> bytes:
         peek = self._peek_random

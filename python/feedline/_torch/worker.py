@@ -73,6 +73,7 @@ class _LoaderWorker:
         self._drawn = 0
         self._draws = Draws()
         self._first_state: State | None = None
+        self._noted: tuple[State | None, bytes] = (None, b"")
 
         torch.set_num_threads(1)
         seed = work.base_seed + post
@@ -160,8 +161,14 @@ class _LoaderWorker:
 
     def journal(self) -> bytes:
         """What a replacement needs to draw and deliver what this worker would have."""
+        state = self._draws.state()
+        if self._iterator is None:
+            # Mostly nothing was drawn, and the last note still holds.
+            if state != self._noted[0]:
+                self._noted = (state, pickle.dumps((state, None), protocol=5))
+            return self._noted[1]
         iterable = (self._drawn, self._is_exhausted, self._shared_seed, self._first_state)
-        return pickle.dumps((self._draws.state(), None if self._iterator is None else iterable), protocol=5)
+        return pickle.dumps((state, iterable), protocol=5)
 
     def recall(self, journal: bytes | None) -> None:
         if journal is None:

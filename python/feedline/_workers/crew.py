@@ -272,7 +272,8 @@ class Crew:
             return WorkerDied.explained(str(self.deaths[-1]) if self.deaths else f"worker {worker} died")
         if why == "dies starting":
             text = f"worker {worker} died again and again while it was starting{history}"
-            return WorkerNotStarted.explained(text)
+            hint = "run with num_workers=0 to see what worker_init_fn or the data set does"
+            return WorkerNotStarted.explained(text, hint)
         if why == "too many deaths":
             return TooManyDeaths.explained(f"too many workers died:{history}", deaths=tuple(self.deaths))
         if why == "refused":
@@ -280,7 +281,9 @@ class Crew:
             reason = "unknown reason" if number is None else os.strerror(number)
             return WorkerNotStarted.explained(f"the system refused a process for worker {worker}: {reason}")
         text = told.get("text", b"").decode(errors="replace")
-        return WorkerNotStarted.explained(f"the process that holds the work could not start\n{text}".rstrip())
+        hint = "what is above must work in a fresh interpreter; a fork of this one needs nothing: use fork"
+        message = f"the process that holds the data set could not start\n{text}".rstrip()
+        return WorkerNotStarted.explained(message, hint)
 
     def close(self, *, keep_zygote: bool = False) -> None:
         """Ends the workers and, unless it is kept, the zygote."""

@@ -29,24 +29,27 @@ class Packer:
 
     def pack(self, thing: object) -> list[Any]:
         """The pickle first, then its buffers."""
+        buffers: list[Any] = [None]
+        written = io.BytesIO()
+        pickler = pickle.Pickler(written, protocol=5, buffer_callback=buffers.append)
+        pickler.dispatch_table = self._table
         try:
-            return self._pack(pickle.Pickler, thing)
+            pickler.dump(thing)
         except ERRORS:
             if not self._values:
                 raise
-            import cloudpickle
+            return self._pack_values(thing)
+        buffers[0] = written.getbuffer()
+        return buffers
 
-            return self._pack(cloudpickle.Pickler, thing)
+    def _pack_values(self, thing: object) -> list[Any]:
+        import cloudpickle
 
-    def _pack(self, make: Any, thing: object) -> list[Any]:
         buffers: list[Any] = [None]
         written = io.BytesIO()
-        pickler = make(written, protocol=5, buffer_callback=buffers.append)
-        if make is pickle.Pickler:
-            pickler.dispatch_table = self._table
-        else:
-            # cloudpickle has a table of its own, which knows modules and functions.
-            pickler.dispatch_table = {**pickler.dispatch_table, **self._table}
+        pickler = cloudpickle.Pickler(written, protocol=5, buffer_callback=buffers.append)
+        # It has a table of its own, which knows modules and functions.
+        pickler.dispatch_table = {**pickler.dispatch_table, **self._table}
         pickler.dump(thing)
         buffers[0] = written.getbuffer()
         return buffers
