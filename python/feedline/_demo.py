@@ -54,8 +54,7 @@ def run(seed: int = 7) -> int:
                 _kill(pool, draws.randrange(_WORKERS))
     for death in pool.deaths:
         print(f"  {death}; replaced")
-    print(
-        f"{right} of {_SAMPLES} samples delivered, in order, each as it must be; {len(pool.deaths)} workers lost"
-    )
+    lost = len(pool.deaths)
+    print(f"{right} of {_SAMPLES} samples delivered in order, each as it must be; {lost} workers lost")
     sys.stdout.flush()
-    return 0 if right == _SAMPLES and len(pool.deaths) == _KILLS else 1
+    return 0 if right == _SAMPLES and lost == _KILLS else 1

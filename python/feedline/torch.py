@@ -17,6 +17,7 @@ from torch.utils.dlpack import from_dlpack
 
 from feedline import _native
 from feedline._torch.epoch import Alone, Kept, WithWorkers
+from feedline._torch.rebuilt import Mark, stay_in_charge
 from feedline._workers.crew import Death
 from feedline.loader import Columns, Epoch, Loader
 
@@ -96,16 +97,20 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             in_order=in_order,
         )
         _native.check_workers(json.dumps({**self._words(), "workers": max(1, num_workers)}))
+        self.pin_memory_device = Mark.of(pin_memory_device, DataLoader, self._settings())
+        stay_in_charge()
 
-    def _words(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
+        """The arguments that torch's class does not have."""
         return {
-            "call": "DataLoader",
-            "workers": self.num_workers,
             "on_death": self.on_death,
             "max_deaths": self.max_deaths,
             "death_window": self.death_window,
             "memory": self.memory,
         }
+
+    def _words(self) -> dict[str, Any]:
+        return {"call": "DataLoader", "workers": self.num_workers, **self._settings()}
 
     @property
     def _is_fresh(self) -> bool:
