@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 import random
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+# Here, before workers are forked: each of them would have to load it.
+import numpy.random
 import torch
 from torch.utils.data import IterDataPipe, _utils
 from torch.utils.data.dataloader import _DatasetKind
@@ -79,10 +80,7 @@ class _LoaderWorker:
         seed = work.base_seed + post
         random.seed(seed)
         torch.manual_seed(seed)
-        if importlib.util.find_spec("numpy") is not None:
-            import numpy as np
-
-            np.random.seed(_utils.worker._generate_state(work.base_seed, post))
+        numpy.random.seed(_utils.worker._generate_state(work.base_seed, post))
         self._shared = torch.Generator()
         self._dataset = work.dataset
         self._shared_seed = work.shared_seed
