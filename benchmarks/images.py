@@ -28,18 +28,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
 import photos
 import report
+from clocks import cpu_seconds, machine_seconds
 from peers import BATCH, CONTESTANTS, SIDE, Contestant, Workload, is_float, run_bare
 from report import Measured, Table
 
@@ -82,42 +80,6 @@ def check(batch: Any, workload: Workload) -> None:
         raise SystemExit(
             f"a batch must be {wanted} of {BATCH} images of {SIDE}x{SIDE}, got {dtype} of {shape}"
         )
-
-
-def cpu_seconds() -> float:
-    """CPU time of this process, its threads and its descendants so far.
-
-    The kernel adds the time of a child to its parent's only when it has been waited for. Workers that live
-    are therefore looked up in /proc; one that ends in between moves from there to RUSAGE_CHILDREN.
-    """
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    alive = sum(descendant_ticks(os.getpid(), dict(processes())))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + alive / os.sysconf("SC_CLK_TCK")
-
-
-def processes() -> Iterator[tuple[int, tuple[int, int]]]:
-    """Each process with its parent and its CPU time in ticks, that of its ended children included."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:  # It has ended since the folder was listed.
-                continue
-            yield int(entry.name), (int(fields[1]), sum(int(field) for field in fields[11:15]))
-
-
-def descendant_ticks(of: int, table: dict[int, tuple[int, int]]) -> Iterator[int]:
-    for pid, (parent, ticks) in table.items():
-        if parent == of:
-            yield ticks
-            yield from descendant_ticks(pid, table)
-
-
-def machine_seconds() -> float:
-    """CPU time of everything on this machine, and what its host took away, so far."""
-    with Path("/proc/stat").open() as stat:
-        user, nice, system, _idle, _wait, irq, softirq, steal = map(int, stat.readline().split()[1:9])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 # ---- all measurements, in turns ----

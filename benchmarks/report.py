@@ -1,4 +1,7 @@
-"""What the image benchmark shows of its measurements: tables, goals, and files to keep."""
+"""What the benchmarks show of their measurements: tables, goals, and files to keep.
+
+The tables are those of images.py; the worker benchmark has its own in comparison.py and shares the rest.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from typing import Any
 OURS, BARE = "feedline", "bare"
 CPU_GOAL, RATE_GOAL, BARE_GOAL = 0.42, 2.2, 1.05
 QUIET_CORES = 0.1
+OUR_COLOUR = "#c2410c"
 PACKAGES = re.compile(
     r"feedline|torch|torchvision|pillow|tensorflow([-_]cpu)?|nvidia-dali.*|numpy", re.IGNORECASE
 )
@@ -92,7 +96,7 @@ def lines(table: Table) -> list[str]:
     found = goals(rates, cpus)
     if max(others.values(), default=0.0) > QUIET_CORES:
         found.append("- not a quiet machine: see the last column, and measure again when nothing else runs")
-    return [heading, "", *_aligned(rows), "", *found]
+    return [heading, "", *aligned(rows), "", *found]
 
 
 def goals(rates: dict[str, float], cpus: dict[str, float]) -> list[str]:
@@ -128,16 +132,11 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write(folder: Path, tables: list[Table], machine: dict[str, Any]) -> list[Path]:
-    """Writes images.json, images.md and, where matplotlib is installed, images.png."""
-    folder.mkdir(parents=True, exist_ok=True)
-    whole = {**machine, "tables": [_plain(table) for table in tables]}
-    written = [folder / "images.json", folder / "images.md"]
-    written[0].write_text(json.dumps(whole, indent=1) + "\n")
-
+def opening(title: str, machine: dict[str, Any]) -> list[str]:
+    """How a page of results begins."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    text = [
-        "# Images: folders of JPEGs to batches of 64",
+    return [
+        f"# {title}",
         "",
         f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, {machine['date']}",
         "",
@@ -147,6 +146,16 @@ def write(folder: Path, tables: list[Table], machine: dict[str, Any]) -> list[Pa
         "",
         "Medians with min..max of the repetitions; `--help` says what is measured and how.",
     ]
+
+
+def write(folder: Path, tables: list[Table], machine: dict[str, Any]) -> list[Path]:
+    """Writes images.json, images.md and, where matplotlib is installed, images.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = {**machine, "tables": [_plain(table) for table in tables]}
+    written = [folder / "images.json", folder / "images.md"]
+    written[0].write_text(json.dumps(whole, indent=1) + "\n")
+
+    text = opening("Images: folders of JPEGs to batches of 64", machine)
     for table in tables:
         text += ["", *lines(table)]
     written[1].write_text("\n".join(text) + "\n")
@@ -172,22 +181,41 @@ def draw(path: Path, tables: list[Table]) -> Path:
         ):
             middle = table.medians(of)
             spans = [[of(run) for run in table.measured[name]] for name in middle]
-            values = list(middle.values())
-            errors = [
-                [value - min(span) for value, span in zip(values, spans, strict=True)],
-                [max(span) - value for value, span in zip(values, spans, strict=True)],
-            ]
-            colours = [{OURS: "#c2410c", BARE: "#d6d3d1"}.get(name, "#64748b") for name in middle]
-            bars = axes.barh(list(middle), values, xerr=errors, color=colours, ecolor="#292524")
-            axes.bar_label(bars, fmt="%.0f", padding=4, fontsize=8)
-            axes.margins(x=0.15)
-            axes.invert_yaxis()
+            colours = [{OURS: OUR_COLOUR, BARE: "#d6d3d1"}.get(name, "#64748b") for name in middle]
+            draw_bars(axes, middle, spans, colours, "%.0f")
             axes.set_title(f"{table.size} ({table.pixels}), {table.workload}: {title}", fontsize=9)
-            axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
     return path
+
+
+def draw_bars(
+    axes: Any, values: dict[str, float], spans: list[list[float]], colours: list[str], form: str
+) -> None:
+    """A bar for each name, the first on top, with a line from the smallest to the largest of its span."""
+    middles = list(values.values())
+    errors = [
+        [value - min(span) for value, span in zip(middles, spans, strict=True)],
+        [max(span) - value for value, span in zip(middles, spans, strict=True)],
+    ]
+    bars = axes.barh(list(values), middles, xerr=errors, color=colours, ecolor="#292524")
+    axes.bar_label(bars, fmt=form, padding=4, fontsize=8)
+    axes.margins(x=0.15)
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """The lines of a Markdown table that can be read as it is; the first row is its head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    texts = []
+    for row in (rows[0], rule, *rows[1:]):
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        texts.append("| " + " | ".join(cells) + " |")
+    return texts
 
 
 def _plain(table: Table) -> dict[str, Any]:
@@ -201,14 +229,3 @@ def _range(of: Callable[[Measured], float], runs: list[Measured]) -> str:
 
 def _ratio(value: float, to: float | None) -> str:
     return "-" if to is None else f"{value / to:.2f}"
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    texts = []
-    for row in (rows[0], rule, *rows[1:]):
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        texts.append("| " + " | ".join(cells) + " |")
-    return texts

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
+import json
 import multiprocessing
 import os
 import pickle
 import sys
 import threading
+import time
 import traceback
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -26,9 +30,9 @@ __all__ = ["Executor", "map"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# Calls that a worker has at hand: the next one is there when it is done with the first.
-_DEPTH = 2
 _NO_ONE_IS_OLDEST = 2**63
+# How often the listening thread looks whether there is still something to listen to, in seconds.
+_LOOK = 0.2
 
 
 class _RemoteTraceback(Exception):
@@ -127,12 +131,178 @@ class _Caller:
     def recall(self, journal: bytes | None) -> None:
         """As above."""
 
+    def blamed(self, result: Any) -> tuple[str, object]:
+        return ("result", result[0]) if isinstance(result, list) and len(result) == 1 else ("results", result)
+
 
 @dataclass
 class _Call:
     future: Future[Any]
     body: bytes
     what: str
+    # Whether its results are one, and not a list.
+    is_single: bool
+
+    def settle(self, results: list[Any]) -> None:
+        self.future.set_result(results[0] if self.is_single else results)
+
+
+class _Pool:
+    """What is behind an executor: its calls, its workers, and the thread that hears of both. The thread
+    keeps it alive until the last call is made, also when nobody has the executor any more."""
+
+    def __init__(self, work: _Calls, words: dict[str, Any], *, fresh: bool) -> None:
+        self._work = work
+        self._words = words
+        self._fresh = fresh
+        self._lock = threading.Lock()
+        self._crew: Crew | None = None
+        self._waiting: deque[_Call] = deque()
+        self._running: dict[int, _Call] = {}
+        self._numbers = itertools.count()
+        self._is_shut = False
+        self._broken: BaseException | None = None
+        self.thread: threading.Thread | None = None
+        self.deaths: list[Death] = []
+
+    @property
+    def workers(self) -> list[Handle]:
+        crew = self._crew
+        return [] if crew is None else crew.workers
+
+    def add(self, call: _Call) -> None:
+        with self._lock:
+            if self._broken is not None:
+                raise self._broken
+            if self._is_shut:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            self._waiting.append(call)
+            self._start()
+            self._hand_in()
+
+    def _start(self) -> None:
+        if self._crew is not None:
+            return
+        self._crew = Crew(
+            self._work,
+            self._words,
+            fresh=self._fresh,
+            name="Executor",
+            explain=self._explain,
+            told=self._tell,
+        )
+        self._crew.start()
+        self.thread = threading.Thread(target=self._listen, name="feedline-executor", daemon=True)
+        _working.add(self)
+        self.thread.start()
+
+    def _hand_in(self) -> None:
+        """Gives away what workers do next; the rest waits here, where it can be cancelled."""
+        assert self._crew is not None
+        while self._waiting and len(self._running) < 2 * self._work.posts:
+            call = self._waiting.popleft()
+            if call.future.set_running_or_notify_cancel():
+                task = next(self._numbers)
+                self._running[task] = call
+                self._crew.submit(task, call.body)
+
+    def _listen(self) -> None:
+        crew = self._crew
+        assert crew is not None
+        try:
+            while not self._is_done():
+                answer = crew.next(_NO_ONE_IS_OLDEST, _LOOK)
+                if answer is None:
+                    continue
+                with self._lock:
+                    call = self._running.pop(answer.task, None)
+                    self._hand_in()
+                if call is not None:
+                    self._settle(call, answer)
+        except Exception as raised:
+            self._break(raised)
+        finally:
+            self._crew = None
+            crew.close()
+            del crew
+
+    def _is_done(self) -> bool:
+        with self._lock:
+            return self._is_shut and not self._running and not self._waiting
+
+    def _settle(self, call: _Call, answer: _native.Answer | GaveUp) -> None:
+        if isinstance(answer, GaveUp):
+            deaths = [death for death in self.deaths if answer.task in death.tasks]
+            text = f"{call.what} was at hand each time a worker died:" + "".join(
+                f"\n  {death}" for death in deaths[-5:]
+            )
+            hint = "look at what this call does, or raise attempts="
+            return call.future.set_exception(WorkerDied.explained(text, hint))
+        try:
+            result = load(answer)
+        except Exception as raised:
+            return call.future.set_exception(raised)
+        if answer.kind == "raised":
+            return call.future.set_exception(result.exception("in a worker of feedline.Executor", ""))
+        if isinstance(result, _Raised):
+            return call.future.set_exception(result.made())
+        return call.settle(result)
+
+    def _break(self, error: BaseException) -> None:
+        # Its frames would keep the workers' memory.
+        error = error.with_traceback(None)
+        with self._lock:
+            self._broken = error
+            calls = [*self._running.values(), *self._waiting]
+            self._running.clear()
+            self._waiting.clear()
+        for call in calls:
+            if call.future.cancelled():
+                call.future.set_running_or_notify_cancel()
+            elif not call.future.done():
+                call.future.set_exception(error)
+
+    def _explain(self, death: Death) -> Death:
+        for task in death.tasks:
+            call = self._running.get(task)
+            if call is not None:
+                return replace(death, what=call.what, position=None)
+        return replace(death, position=None)
+
+    def _tell(self, death: Death) -> None:
+        self.deaths.append(death)
+        # Where warnings are errors there is nobody here to whom one could be raised.
+        with contextlib.suppress(WorkerDiedWarning):
+            warnings.warn(f"{death}; it is replaced", WorkerDiedWarning, stacklevel=2)
+
+    def shut(self, *, cancel: bool = False) -> None:
+        """Takes no more calls. The thread ends the workers when the last one is made."""
+        cancelled: list[_Call] = []
+        with self._lock:
+            self._is_shut = True
+            if cancel:
+                cancelled = list(self._waiting)
+                self._waiting.clear()
+        # Without the lock: who is told may come back with another call.
+        for call in cancelled:
+            if call.future.cancel():
+                call.future.set_running_or_notify_cancel()
+
+
+# Pools that may have calls to make; as the standard library's, they are made before Python ends.
+_working: weakref.WeakSet[_Pool] = weakref.WeakSet()
+
+
+def _finish_all() -> None:
+    for pool in list(_working):
+        pool.shut()
+        if pool.thread is not None:
+            pool.thread.join()
+
+
+# Before threads are waited for: later no thread can be started, and workers may have to be replaced.
+threading._register_atexit(_finish_all)  # type: ignore[attr-defined]
+os.register_at_fork(after_in_child=_working.clear)
 
 
 class Executor(concurrent.futures.Executor):
@@ -152,8 +322,6 @@ class Executor(concurrent.futures.Executor):
             `feedline.errors.WorkerDied`, and all the others go on. 1 for calls that must not be repeated.
         max_deaths, death_window, memory: as for `feedline.torch.DataLoader`.
 
-    Attributes:
-        deaths: all deaths of workers, as `feedline.Death`.
     """
 
     def __init__(
@@ -178,42 +346,36 @@ class Executor(concurrent.futures.Executor):
         context = mp_context
         if context is None or isinstance(context, str):
             context = multiprocessing.get_context(context)
-        self._workers = workers or max_workers or len(os.sched_getaffinity(0))
-        if (workers if workers is not None else max_workers) == 0:
-            self._workers = 0
-        self._fresh = context.get_start_method() != "fork"
-        self._words = {
+        asked = workers if workers is not None else max_workers
+        self._count = len(os.sched_getaffinity(0)) if asked is None else asked
+        is_fresh = context.get_start_method() != "fork"
+        words = {
             "call": "Executor",
-            "workers": self._workers,
-            "depth": _DEPTH,
+            "workers": self._count,
             "attempts": attempts,
             "max_deaths": max_deaths,
             "death_window": death_window,
             "memory": memory,
         }
-        import json
+        _native.check_workers(json.dumps(words))
+        self._pool = _Pool(_Calls(initializer, initargs, self._count), words, fresh=is_fresh)
+        # When nobody has the executor any more, its workers end after what they were given.
+        self._dropped = weakref.finalize(self, self._pool.shut)
+        self._dropped.atexit = False
 
-        _native.check_workers(json.dumps(self._words))
-        self._work = _Calls(initializer, initargs, self._workers)
-        self._lock = threading.Lock()
-        self._crew: Crew | None = None
-        self._thread: threading.Thread | None = None
-        self._waiting: deque[_Call] = deque()
-        self._running: dict[int, _Call] = {}
-        self._numbers = itertools.count()
-        self._is_shut = False
-        self._broken: BaseException | None = None
-        self._function: tuple[object, bytes] = (None, b"")
-        self.deaths: list[Death] = []
+    @property
+    def deaths(self) -> list[Death]:
+        """All deaths of workers."""
+        return self._pool.deaths
 
     @property
     def workers(self) -> list[Handle]:
         """The workers, each as `multiprocessing.Process` would show it; none before the first call."""
-        return [] if self._crew is None else self._crew.workers
+        return self._pool.workers
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Has a call made in a worker."""
-        return self._submit(fn, [(args, kwargs)], single=True)
+        return self._submit(fn, self._pickled(fn), [(args, kwargs)], is_single=True)
 
     def map(
         self,
@@ -232,24 +394,20 @@ class Executor(concurrent.futures.Executor):
             chunksize: how many calls go to a worker at once.
             buffersize: how many calls are made ahead of the consumer; all of them if None.
         """
-        if chunksize < 1:
-            raise ValueError(f"chunksize must be at least 1, got {chunksize}")
-        if buffersize is not None and buffersize < 1:
-            raise ValueError(f"buffersize must be at least 1, got {buffersize}")
-        import time
-
+        _check_counts(chunksize=chunksize, buffersize=buffersize)
         until = None if timeout is None else time.monotonic() + timeout
         calls: Iterator[Any] = ((arguments, {}) for arguments in zip(*iterables, strict=False))
         chunks = iter(lambda: list(itertools.islice(calls, chunksize)), [])
         ahead = None if buffersize is None else max(1, buffersize // chunksize)
-        futures = deque(self._submit(fn, chunk) for chunk in itertools.islice(chunks, ahead))
+        pickled = self._pickled(fn)
+        futures = deque(self._submit(fn, pickled, chunk) for chunk in itertools.islice(chunks, ahead))
 
         def results() -> Iterator[R]:
             try:
                 while futures:
                     left = None if until is None else until - time.monotonic()
                     result = futures.popleft().result(left)
-                    futures.extend(self._submit(fn, chunk) for chunk in itertools.islice(chunks, 1))
+                    futures.extend(self._submit(fn, pickled, chunk) for chunk in itertools.islice(chunks, 1))
                     yield from result
             finally:
                 for future in futures:
@@ -257,174 +415,49 @@ class Executor(concurrent.futures.Executor):
 
         return results()
 
-    def _submit(self, function: Any, calls: list[Any], *, single: bool = False) -> Future[Any]:
-        body = self._pickled(function, calls)
+    def _submit(
+        self, function: Any, pickled: bytes, calls: list[Any], *, is_single: bool = False
+    ) -> Future[Any]:
+        body = len(pickled).to_bytes(8, "little") + pickled + self._arguments(calls)
         future: Future[Any] = Future()
         name = getattr(function, "__qualname__", repr(function))
-        shown = ", ".join(map_repr(calls[0][0]))
-        what = f"{name}({shown})" + (f" and {len(calls) - 1} more" if len(calls) > 1 else "")
-        call = _Call(_Single(future) if single else future, body, what)
-        with self._lock:
-            if self._broken is not None:
-                raise self._broken
-            if self._is_shut:
-                raise RuntimeError("cannot schedule new futures after shutdown")
-            self._waiting.append(call)
-            self._start()
-            self._hand_in()
+        what = f"{name}({', '.join(_shown(calls[0][0]))})"
+        if len(calls) > 1:
+            what += f" and {len(calls) - 1} more"
+        self._pool.add(_Call(future, body, what, is_single))
         return future
 
-    def _pickled(self, function: Any, calls: list[Any]) -> bytes:
-        if self._function[0] is not function:
-            try:
-                self._function = (function, by_value(function))
-            except ERRORS as reason:
-                raise not_picklable(function, "function", reason, by_value) from reason
+    def _pickled(self, function: Any) -> bytes:
         try:
-            arguments = pickle.dumps(calls, protocol=5)
+            return by_value(function)
+        except ERRORS as reason:
+            raise not_picklable(function, "function", reason, by_value) from reason
+
+    def _arguments(self, calls: list[Any]) -> bytes:
+        try:
+            return pickle.dumps(calls, protocol=5)
         except ERRORS:
-            try:
-                arguments = by_value(calls)
-            except ERRORS as reason:
-                raise not_picklable(calls[0][0], "arguments", reason, by_value) from reason
-        pickled = self._function[1]
-        return len(pickled).to_bytes(8, "little") + pickled + arguments
-
-    def _start(self) -> None:
-        if self._crew is not None:
-            return
-        self._crew = Crew(
-            self._work,
-            self._words,
-            fresh=self._fresh,
-            name="Executor",
-            explain=self._explain,
-            told=self._tell,
-        )
-        self._crew.start()
-        self._thread = threading.Thread(target=self._listen, name="feedline-executor", daemon=True)
-        self._thread.start()
-
-    def _hand_in(self) -> None:
-        """Gives workers what they can have at hand; the rest waits here, where it can be cancelled."""
-        assert self._crew is not None
-        while self._waiting and len(self._running) < self._workers * _DEPTH:
-            call = self._waiting.popleft()
-            if call.future.set_running_or_notify_cancel():
-                task = next(self._numbers)
-                self._running[task] = call
-                self._crew.submit(task, call.body)
-
-    def _listen(self) -> None:
-        crew = self._crew
-        assert crew is not None
-        while True:
-            try:
-                answer = crew.next(_NO_ONE_IS_OLDEST, 0.2)
-            except Exception as raised:
-                return self._break(raised)
-            if answer is None:
-                with self._lock:
-                    if self._is_shut and not self._running and not self._waiting:
-                        return None
-                continue
-            with self._lock:
-                call = self._running.pop(answer.task, None)
-                self._hand_in()
-            if call is not None:
-                self._settle(call, answer)
-            with self._lock:
-                if self._is_shut and not self._running and not self._waiting:
-                    return None
-
-    def _settle(self, call: _Call, answer: _native.Answer | GaveUp) -> None:
-        if isinstance(answer, GaveUp):
-            deaths = [death for death in self.deaths if answer.task in death.tasks]
-            text = f"{call.what} was at hand each time a worker died:" + "".join(
-                f"\n  {death}" for death in deaths[-5:]
-            )
-            return call.future.set_exception(
-                WorkerDied(f"{text}\nhint: raise attempts=, or look at what this call does")
-            )
+            pass
         try:
-            result = load(answer)
-        except Exception as raised:
-            return call.future.set_exception(raised)
-        if answer.kind == "raised":
-            return call.future.set_exception(result.exception("in a worker of feedline.Executor", ""))
-        if isinstance(result, _Raised):
-            return call.future.set_exception(result.made())
-        return call.future.set_result(result)
-
-    def _break(self, error: BaseException) -> None:
-        with self._lock:
-            self._broken = error
-            calls = [*self._running.values(), *self._waiting]
-            self._running.clear()
-            self._waiting.clear()
-        for call in calls:
-            if not call.future.done():
-                call.future.set_exception(error)
-
-    def _explain(self, death: Death) -> Death:
-        for task in death.tasks:
-            call = self._running.get(task)
-            if call is not None:
-                return replace(death, what=call.what, position=None)
-        return replace(death, position=None)
-
-    def _tell(self, death: Death) -> None:
-        self.deaths.append(death)
-        warnings.warn(f"{death}; it is replaced", WorkerDiedWarning, stacklevel=2)
+            return by_value(calls)
+        except ERRORS as reason:
+            raise not_picklable(calls[0][0], "arguments", reason, by_value) from reason
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Takes no more calls; waits for those that were taken, then ends the workers."""
-        with self._lock:
-            self._is_shut = True
-            if cancel_futures:
-                for call in self._waiting:
-                    call.future.cancel()
-                    call.future.set_running_or_notify_cancel()
-                self._waiting.clear()
-            crew, thread = self._crew, self._thread
-        if crew is None or thread is None:
-            return
-        if wait:
+        self._pool.shut(cancel=cancel_futures)
+        thread = self._pool.thread
+        if wait and thread is not None and thread is not threading.current_thread():
             thread.join()
-            crew.close()
-        else:
-            threading.Thread(target=_close_later, args=(thread, crew), daemon=True).start()
 
 
-def _close_later(thread: threading.Thread, crew: Crew) -> None:
-    thread.join()
-    crew.close()
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
 
 
-class _Single(Future[Any]):
-    """Passes the one result of a call on to the future that the caller has."""
-
-    def __init__(self, future: Future[Any]) -> None:
-        super().__init__()
-        self._future = future
-
-    def set_running_or_notify_cancel(self) -> bool:
-        return self._future.set_running_or_notify_cancel()
-
-    def cancel(self) -> bool:
-        return self._future.cancel()
-
-    def done(self) -> bool:
-        return self._future.done()
-
-    def set_result(self, result: Any) -> None:
-        self._future.set_result(result[0])
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        self._future.set_exception(exception)
-
-
-def map_repr(arguments: Iterable[object]) -> Iterator[str]:
+def _shown(arguments: Iterable[object]) -> Iterator[str]:
     """Arguments as they are shown in a message, cut where they are long."""
     for argument in arguments:
         text = (
@@ -457,12 +490,12 @@ def map(
         options: as for `feedline.Executor`.
     """
     pool = Executor(workers, **options)
-    buffersize = ahead if ahead is not None else 4 * pool._workers * chunksize
-    results = pool.map(function, *iterables, chunksize=chunksize, buffersize=buffersize)
+    buffersize = ahead if ahead is not None else 4 * pool._count * chunksize
+    _check_counts(chunksize=chunksize, buffersize=buffersize)
 
     def run() -> Iterator[R]:
         try:
-            yield from results
+            yield from pool.map(function, *iterables, chunksize=chunksize, buffersize=buffersize)
         finally:
             pool.shutdown(cancel_futures=True)
 

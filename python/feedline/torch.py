@@ -113,6 +113,16 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return {"call": "DataLoader", "workers": self.num_workers, **self._settings()}
 
     @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Asked by Accelerate just before it builds the loader anew."""
+        stay_in_charge()
+        return bool(self.__dict__.get("_is_prepared", False))
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, is_prepared: bool) -> None:
+        self.__dict__["_is_prepared"] = is_prepared
+
+    @property
     def _is_fresh(self) -> bool:
         """Whether workers come from a fresh interpreter, not from a fork."""
         context = self.multiprocessing_context or multiprocessing

@@ -116,8 +116,9 @@ impl Processes {
         }
     }
 
-    /// The process of a post and whether it takes tasks; None while there is none.
-    fn presence(&self, post: u32) -> PyResult<Option<(u32, bool)>> {
+    /// The process of a post, None before it was forked, and whether it takes tasks. None altogether
+    /// if nobody is wanted there.
+    fn presence(&self, post: u32) -> PyResult<Option<(Option<u32>, bool)>> {
         Ok(self.here()?.presence(post).map(|presence| (presence.pid, presence.is_ready)))
     }
 

@@ -7,7 +7,7 @@ use feedline_core::worker::blackbox::{Doing, Word};
 use feedline_core::worker::station::{self, Received, Sent};
 use feedline_core::worker::wire::Said;
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
+use pyo3::exceptions::{PyBrokenPipeError, PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -37,7 +37,7 @@ impl Station {
         loop {
             match sent {
                 Sent::All => return Ok(()),
-                Sent::Ended => return Err(PyOSError::new_err("the trainer is gone")),
+                Sent::Ended => return Err(PyBrokenPipeError::new_err("the trainer is gone")),
                 Sent::Interrupted => py.check_signals()?,
             }
             sent = py.detach(|| self.lock().go_on());

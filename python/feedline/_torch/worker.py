@@ -176,6 +176,9 @@ class _LoaderWorker:
             self._replay(*iterable)
         self._draws.restore(state)
 
+    def blamed(self, result: Any) -> tuple[str, object]:
+        return "batch", result
+
     def _replay(self, drawn: int, is_exhausted: bool, seed: int | None, first_state: State) -> None:
         """Draws the samples again that were drawn already, and throws them away."""
         self._is_exhausted = is_exhausted

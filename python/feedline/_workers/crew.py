@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import json
 import os
 import pickle
@@ -19,6 +20,12 @@ from feedline._workers.trouble import Trouble, place
 from feedline._workers.worker import Work
 from feedline._workers.zygote import Zygote
 from feedline.errors import FeedlineError, NotPicklable, TooManyDeaths, WorkerDied, WorkerNotStarted
+
+# How long a look at a worker waits until it is forked, in seconds.
+_FORKED_WITHIN = 5.0
+# How long a refusal that may pass is borne, in seconds, and what that looks like.
+_REFUSED_FOR = 20.0
+_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 __all__ = ["Crew", "Death", "GaveUp", "Handle"]
 
@@ -91,18 +98,23 @@ class Handle:
 
     @property
     def pid(self) -> int | None:
-        """Its process; another one after the first was replaced."""
-        self._presence()
+        """Its process; another one after the first was replaced. Waits for one that is being forked."""
+        until = time.monotonic() + _FORKED_WITHIN
+        while (presence := self._presence()) is not None and presence[0] is None:
+            if time.monotonic() > until:
+                return None
+            time.sleep(0.0005)
         return self._pid
 
-    def _presence(self) -> tuple[int, bool] | None:
+    def _presence(self) -> tuple[int | None, bool] | None:
         crew = self._crew()
         presence = None if crew is None else crew.presence(self._post)
-        if presence is not None:
+        if presence is not None and presence[0] is not None:
             self._pid = presence[0]
         return presence
 
     def is_alive(self) -> bool:
+        """Whether somebody is there, or is being started."""
         return self._presence() is not None
 
     def is_ready(self) -> bool:
@@ -128,9 +140,9 @@ class Handle:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        presence = self._presence()
-        if presence is not None:
-            os.kill(presence[0], number)
+        pid = self.pid
+        if self.is_alive() and pid is not None:
+            os.kill(pid, number)
 
 
 class Crew:
@@ -182,7 +194,7 @@ class Crew:
     def retire(self, post: int) -> None:
         self._processes.retire(post)
 
-    def presence(self, post: int) -> tuple[int, bool] | None:
+    def presence(self, post: int) -> tuple[int | None, bool] | None:
         return None if self._is_closed else self._processes.presence(post)
 
     def doing(self, post: int) -> dict[str, Any] | None:
@@ -223,18 +235,26 @@ class Crew:
         if self.zygote is not None and not self.zygote.is_usable:
             self.zygote.end()
             self.zygote = None
-        try:
-            loads = True
-            if self._fresh:
-                self.zygote = self.zygote or Zygote.by_spawn()
-                loads = self.zygote.load(self._pickled)
+        until = time.monotonic() + _REFUSED_FOR
+        wait = 0.01
+        while True:
+            try:
+                loads = True
+                if self._fresh:
+                    self.zygote = self.zygote or Zygote.by_spawn()
+                    loads = self.zygote.load(self._pickled)
+                else:
+                    self.zygote = Zygote.by_fork(self._work)
+            except OSError as refusal:
+                if refusal.errno not in _PASSING or time.monotonic() > until:
+                    self._processes.zygote_refused()
+                    self._failure = WorkerNotStarted.explained(f"no process could be started: {refusal}")
+                    return
+                time.sleep(wait)
+                wait = min(2 * wait, 1.0)
             else:
-                self.zygote = Zygote.by_fork(self._work)
-        except OSError as refusal:
-            self._processes.zygote_refused()
-            self._failure = WorkerNotStarted.explained(f"no process could be started: {refusal}")
-            return
-        self._processes.zygote_born(self.zygote.lend(), not loads)
+                self._processes.zygote_born(self.zygote.lend(), not loads)
+                return
 
     def _hear_of_death(self, told: dict[str, Any]) -> None:
         last = told["last"] or {}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
+import functools
 import io
 import pickle
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -57,10 +60,25 @@ class Packer:
 
 def by_value(thing: object) -> bytes:
     """A pickle that a fresh interpreter can read, also of what `__main__` defines."""
+    from multiprocessing import context
+
     import cloudpickle
 
-    pickled: bytes = cloudpickle.dumps(thing, protocol=5)
+    # Locks and events of multiprocessing let themselves be pickled only for a process that is started.
+    started = context.get_spawning_popen()
+    context.set_spawning_popen(_Started())
+    try:
+        pickled: bytes = cloudpickle.dumps(thing, protocol=5)
+    finally:
+        context.set_spawning_popen(started)
     return pickled
+
+
+class _Started:
+    """What multiprocessing sees of the process that is started."""
+
+    def duplicate_for_child(self, descriptor: int) -> int:
+        raise TypeError("shared values and queues of multiprocessing need multiprocessing_context='fork'")
 
 
 def not_picklable(
@@ -99,6 +117,14 @@ def _parts(thing: object) -> Iterator[tuple[str, object]]:
             yield (f".{fields[position]}" if fields else f"[{position}]"), part
     elif isinstance(thing, (set, frozenset)):
         yield from (("{...}", part) for part in list(thing))
+    elif isinstance(thing, functools.partial):
+        yield ".func", thing.func
+        yield from ((f".args[{position}]", part) for position, part in enumerate(thing.args))
+        yield from ((f".keywords[{key!r}]", part) for key, part in thing.keywords.items())
+    elif isinstance(thing, types.FunctionType) and thing.__closure__:
+        for name, cell in zip(thing.__code__.co_freevars, thing.__closure__, strict=True):
+            with contextlib.suppress(ValueError):
+                yield f".{name}", cell.cell_contents
     if not isinstance(thing, type):
         yield from ((f".{key}", part) for key, part in list(getattr(thing, "__dict__", {}).items()))
     for slot in getattr(type(thing), "__slots__", ()):

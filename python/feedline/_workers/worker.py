@@ -46,6 +46,9 @@ class Worker(Protocol):
     def recall(self, journal: bytes | None) -> None:
         """Goes on where a predecessor was."""
 
+    def blamed(self, result: Any) -> tuple[str, object]:
+        """What a result is called, and the part of it that the user has made, when it cannot be pickled."""
+
 
 class Work(Protocol):
     """What the zygote holds: everything that workers need."""
@@ -74,6 +77,12 @@ def run(work: Work, post: int, generation: int, descriptors: tuple[int, ...]) ->
 
 
 def _live(work: Work, post: int, generation: int, station: _native.Station) -> None:
+    # The trainer is gone: nobody is there to be told.
+    with contextlib.suppress(BrokenPipeError):
+        _work(work, post, generation, station)
+
+
+def _work(work: Work, post: int, generation: int, station: _native.Station) -> None:
     plain = Packer({}, values=work.values)
     try:
         worker = work.start(post, station)
@@ -122,7 +131,8 @@ def _answer(
     try:
         buffers = packer.pack(result)
     except ERRORS as raised:
-        error = not_picklable(result, "batch", raised, packer.pack)
+        name, blamed = worker.blamed(result)
+        error = not_picklable(blamed, name, raised, packer.pack)
         kind, buffers = RAISED, packer.pack(Trouble.of(error, stage="answering"))
     station.pack(kind, task, buffers)
     # Before the answer leaves: what it lies in is the trainer's from then on.

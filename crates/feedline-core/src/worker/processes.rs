@@ -88,8 +88,8 @@ pub enum Words {
 /// How a worker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Presence {
-    /// Its process.
-    pub pid: u32,
+    /// Its process, once it was forked.
+    pub pid: Option<u32>,
     /// Whether it takes tasks.
     pub is_ready: bool,
 }
@@ -261,17 +261,13 @@ impl Processes {
         }
     }
 
-    /// How the worker of a post is, if there is one.
+    /// How the worker of a post is, if there is one or one is to be forked.
     pub fn presence(&self, post: u32) -> Option<Presence> {
         let engine = self.inner.engine.lock();
-        engine
-            .running
-            .iter()
-            .filter(|(life, _)| life.post == post)
-            .max_by_key(|(life, _)| life.generation)
-            .and_then(|(_, running)| {
-                Some(Presence { pid: running.pid?, is_ready: running.is_ready })
-            })
+        let life = engine.supervisor.life(post)?;
+        let running = engine.running.get(&life);
+        let pid = running.and_then(|running| running.pid);
+        Some(Presence { pid, is_ready: running.is_some_and(|running| running.is_ready) })
     }
 
     /// What the worker of a post is at.

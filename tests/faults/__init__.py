@@ -1,0 +1,1 @@
+"""Faults of worker processes, and what is left when all is over."""

@@ -1,0 +1,107 @@
+"""What a process has, before and after: children, threads, descriptors, shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from programs import threads
+
+__all__ = ["children", "descends", "has_ended", "nothing_left", "parent", "shared_names", "soon", "zygote_of"]
+
+
+def soon(holds: Callable[[], object], seconds: float = 20) -> bool:
+    """Whether it holds before the time is over."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        # Others need the processor to make it hold.
+        os.sched_yield()
+    return True
+
+
+def _status(pid: int) -> dict[str, str]:
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone; one that nobody has reaped yet is."""
+    return _status(pid).get("State", "Z")[0] in "ZX"
+
+
+def parent(pid: int) -> int:
+    return int(_status(pid)["PPid"])
+
+
+def zygote_of(pid: int | None) -> int:
+    """The process that forked a worker."""
+    assert pid is not None
+    return parent(pid)
+
+
+def children(pid: int) -> set[int]:
+    """Processes that a process has started and not reaped."""
+    found = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found |= {int(child) for child in (task / "children").read_text().split()}
+    return found
+
+
+def descends(pid: int) -> set[int]:
+    """All processes that descend from one."""
+    found: set[int] = set()
+    for child in children(pid):
+        found.add(child)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found |= descends(child)
+    return found
+
+
+def shared_names() -> set[str]:
+    """Names in /dev/shm that are ours; other programs have theirs there."""
+    ours = ("feedline", f"_{os.getpid()}_")
+    return {path.name for path in Path("/dev/shm").iterdir() if any(part in path.name for part in ours)}
+
+
+def _descriptors() -> Counter[str]:
+    kinds: Counter[str] = Counter()
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            kinds[str(path.readlink()).split("[")[0]] += 1
+    return kinds
+
+
+def _mappings() -> Counter[str]:
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return Counter(line.split("memfd:")[1] for line in lines if "memfd:" in line)
+
+
+_KINDS = ("children", "threads", "descriptors", "names in /dev/shm", "memory files that are mapped")
+
+
+def _all() -> tuple[object, ...]:
+    return children(os.getpid()), threads(), _descriptors(), shared_names(), _mappings()
+
+
+@contextlib.contextmanager
+def nothing_left(seconds: float = 10) -> Iterator[None]:
+    """What the block has taken of the system must be given back after it."""
+    gc.collect()
+    before = _all()
+    yield
+    gc.collect()
+    # A thread that has ended is still listed for some moments.
+    soon(lambda: _all() == before, seconds)
+    for name, then, now in zip(_KINDS, before, _all(), strict=True):
+        assert now == then, f"{name}: {then} before, {now} after"

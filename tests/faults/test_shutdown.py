@@ -1,0 +1,302 @@
+"""Closing takes less than a second, whatever the workers are at."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from feedline._torch.epoch import WithWorkers
+from feedline.torch import DataLoader
+from torch.utils.data import Dataset
+
+from faults.remains import has_ended, soon
+from faults.sets import Drawn, is_idle, iterate, pid_of
+from faults.trainers import Trainers
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.timeout(30),
+]
+
+
+def sleep() -> None:
+    time.sleep(60)
+
+
+def compute() -> None:
+    while True:
+        pass
+
+
+def hold_the_lock() -> None:
+    """Of the interpreter, so that no Python code runs, no handler of a signal either."""
+    ctypes.PyDLL(None).sleep(60)
+
+
+class Stuck(Dataset[Any]):
+    """From the given index on each sample takes for ever."""
+
+    def __init__(self, deed: Callable[[], None], first: int) -> None:
+        self.deed = deed
+        self.first = first
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= self.first:
+            self.deed()
+        return torch.full((2000,), index)
+
+
+def pids_of(iterator: WithWorkers) -> list[int]:
+    return [pid_of(iterator, worker) for worker in range(iterator._num_workers)]
+
+
+def are_fetching(iterator: WithWorkers) -> bool:
+    crew = iterator._crew
+    assert crew is not None
+    doing = [crew.doing(worker) for worker in range(iterator._num_workers)]
+    return all(said is not None and said["stage"] == "fetching" for said in doing)
+
+
+def seconds_to_close(held: list[WithWorkers]) -> float:
+    """How long it takes until an iterator that is dropped, and all its processes, are gone."""
+    pids = pids_of(held[0])
+    begun = time.monotonic()
+    held.clear()
+    assert soon(lambda: all(has_ended(pid) for pid in pids))
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+@pytest.mark.parametrize("deed", [sleep, compute, hold_the_lock])
+def test_workers_that_are_busy_do_not_hold_up_the_closing(workers: int, deed: Callable[[], None]) -> None:
+    held = [iterate(DataLoader(Stuck(deed, workers), num_workers=workers))]
+    for _ in range(workers):
+        next(held[0])
+    assert soon(lambda: are_fetching(held[0]))
+
+    assert seconds_to_close(held) < 1
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+def test_workers_that_are_idle_do_not_hold_up_the_closing(workers: int) -> None:
+    held = [iterate(DataLoader(Drawn(), num_workers=workers))]
+    next(held[0])
+    assert soon(lambda: all(is_idle(held[0], worker) for worker in range(workers)))
+
+    assert seconds_to_close(held) < 1
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+def test_workers_that_are_stopped_do_not_hold_up_the_closing(workers: int) -> None:
+    iterator = iterate(DataLoader(Drawn(), num_workers=workers))
+    next(iterator)
+    for pid in pids_of(iterator):
+        os.kill(pid, signal.SIGSTOP)
+    held = [iterator]
+    del iterator
+
+    assert seconds_to_close(held) < 1
+
+
+def test_workers_that_have_not_started_do_not_hold_up_the_closing() -> None:
+    iterator = iterate(DataLoader(Drawn(), num_workers=2, worker_init_fn=lambda _: time.sleep(60)))
+    held = [iterator]
+    del iterator
+
+    assert seconds_to_close(held) < 1
+
+
+# ---- without the help of the garbage collector ----
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def drop_the_iterator(loader: DataLoader[Any], pids: list[int]) -> None:
+    iterator = iterate(loader)
+    next(iterator)
+    pids.extend(pids_of(iterator))
+
+
+def break_out_of_the_loop(loader: DataLoader[Any], pids: list[int]) -> None:
+    for _ in (iterator := iterate(loader)):
+        pids.extend(pids_of(iterator))
+        break
+
+
+def leave_a_generator(loader: DataLoader[Any], pids: list[int]) -> None:
+    iterator = iterate(loader)
+    next(batch for batch in iterator)
+    pids.extend(pids_of(iterator))
+
+
+@pytest.mark.usefixtures("no_collection")
+@pytest.mark.parametrize("leave", [drop_the_iterator, break_out_of_the_loop, leave_a_generator])
+def test_an_epoch_that_is_left_ends_its_workers_at_once(
+    leave: Callable[[DataLoader[Any], list[int]], None],
+) -> None:
+    loader = DataLoader(Drawn(), num_workers=2)
+    pids: list[int] = []
+
+    leave(loader, pids)
+
+    assert len(pids) == 2
+    assert soon(lambda: all(has_ended(pid) for pid in pids), 1)
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_workers_that_stay_end_with_their_loader() -> None:
+    loader = DataLoader(Drawn(), num_workers=2, persistent_workers=True)
+    iterator = iterate(loader)
+    list(iterator)
+    pids = pids_of(iterator)
+
+    del loader, iterator
+
+    assert soon(lambda: all(has_ended(pid) for pid in pids), 1)
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_workers_that_stay_live_on_from_epoch_to_epoch() -> None:
+    loader = DataLoader(Drawn(), num_workers=2, persistent_workers=True)
+    iterator = iterate(loader)
+    first = pids_of(iterator)
+    list(iterator)
+    iterator = iterate(loader)
+    # Left in the middle: what is on its way is of no epoch that anybody waits for.
+    next(iterator)
+
+    assert len(list(loader)) == 48
+    assert pids_of(iterator) == first
+
+
+# ---- after errors ----
+
+
+def fail() -> None:
+    raise LookupError("this one is missing")
+
+
+def test_closing_is_quick_after_an_exception_in_a_worker_which_ends_nothing() -> None:
+    iterator = iterate(DataLoader(Stuck(fail, 3), num_workers=2))
+    for _ in range(3):
+        next(iterator)
+    for number in (3, 4):
+        with pytest.raises(LookupError, match=f"this one is missing(.|\n)*sample {number}"):
+            next(iterator)
+    held = [iterator]
+    del iterator
+
+    assert seconds_to_close(held) < 1
+
+
+def test_closing_is_quick_after_a_timeout_which_names_the_sample() -> None:
+    iterator = iterate(DataLoader(Stuck(sleep, 3), num_workers=2, timeout=0.5))
+    for _ in range(3):
+        next(iterator)
+    begun = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"timed out after 0.5 seconds(.|\n)*sample 3"):
+        next(iterator)
+    assert 0.4 < time.monotonic() - begun < 5
+    held = [iterator]
+    del iterator
+
+    assert seconds_to_close(held) < 1
+
+
+def test_closing_twice_is_closing_once() -> None:
+    iterator = iterate(DataLoader(Drawn(), num_workers=2))
+    next(iterator)
+    pids = pids_of(iterator)
+    iterator._shutdown_workers()
+    iterator._shutdown_workers()
+
+    assert all(has_ended(pid) for pid in pids)
+    with pytest.raises((RuntimeError, StopIteration)):
+        next(iterator)
+
+
+# ---- the process ----
+
+
+@pytest.mark.parametrize("setting", ["persistent_workers=True", "multiprocessing_context='spawn'"])
+def test_the_interpreter_ends_quickly_and_silently_with_a_loader_alive(
+    trainers: Trainers, setting: str
+) -> None:
+    program = f"""
+    import time, torch
+    from feedline.torch import DataLoader
+    loader = DataLoader(torch.arange(100), num_workers=2, {setting})
+    taken = len(list(loader))
+    running = iter(loader)
+    batch = next(running)
+    say([taken, time.monotonic()])
+    """
+
+    trainer = trainers.start(program)
+    taken, said = trainer.first_answer()
+    code = trainer.wait()
+
+    assert (taken, code, trainer.errors) == (100, 0, "")
+    # With the end of the interpreter itself, which has torch to clean up.
+    assert time.monotonic() - said < 3
+
+
+def test_two_epochs_of_one_loader_run_at_the_same_time(trainers: Trainers) -> None:
+    program = """
+    import torch
+    from feedline.torch import DataLoader
+    loader = DataLoader(torch.arange(20), num_workers=2)
+    say([[int(one), int(other)] for one, other in zip(loader, loader)])
+    """
+
+    assert trainers.answer(program, seconds=20) == [[number, number] for number in range(20)]
+
+
+def test_ctrl_c_ends_a_wait_for_a_batch_at_once_and_the_epoch_goes_on(trainers: Trainers) -> None:
+    program = """
+    import torch
+    from feedline.torch import DataLoader
+    class Gated(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+        def __getitem__(self, index):
+            while not Path(arguments[0]).exists():
+                time.sleep(0.01)
+            return index
+    running = iter(DataLoader(Gated(), num_workers=1))
+    def press():
+        while (running._crew.doing(0) or {}).get("stage") != "fetching":
+            time.sleep(0.01)
+        pressed.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    pressed = []
+    threading.Thread(target=press).start()
+    try:
+        next(running)
+        say("the batch came first")
+    except KeyboardInterrupt:
+        seconds = time.monotonic() - pressed[0]
+        Path(arguments[0]).touch()
+        say([seconds, [int(item) for item in running]])
+    """
+
+    marker = trainers.folder / "open"
+    seconds, taken = trainers.answer(program, marker)
+
+    assert seconds < 1
+    assert taken == [0, 1, 2, 3]

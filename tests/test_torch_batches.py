@@ -1,0 +1,827 @@
+"""What batches are made of, how they lie in memory, and how a loader is made: as with torch's own."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import inspect
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import feedline.torch
+import numpy as np
+import pytest
+import torch
+import torch.utils.data
+from alike import described
+from feedline.errors import BadSetting, WorkerDiedWarning
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+
+# A loader: torch's class or ours.
+Kind = type[torch.utils.data.DataLoader[Any]]
+Arguments = dict[str, Any]
+THEIRS: Kind = torch.utils.data.DataLoader
+OURS: Kind = feedline.torch.DataLoader
+
+# Prototypes of torch say so when they are made or taken apart.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*prototype stage"),
+    pytest.mark.filterwarnings("ignore:ComplexHalf support"),
+    pytest.mark.filterwarnings("ignore:Sparse CSR"),
+    pytest.mark.filterwarnings("ignore:Sparse invariant checks"),
+    pytest.mark.filterwarnings("ignore:.*quantiz"),
+    pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
+]
+
+
+class Listed(Dataset[Any]):
+    """Each sample is made where it is asked for."""
+
+    def __init__(self, makers: Sequence[Callable[[], Any]]) -> None:
+        self.makers = makers
+
+    def __len__(self) -> int:
+        return len(self.makers)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.makers[index]()
+
+
+def as_it_is(samples: Any) -> Any:
+    return samples
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+@dataclass
+class Labelled:
+    image: Tensor
+    label: int
+
+
+class Fields(collections.UserDict[str, Any]):
+    pass
+
+
+class Parts(collections.UserList[Any]):
+    pass
+
+
+class OwnDict(dict[str, Any]):
+    pass
+
+
+class OwnTensor(Tensor):
+    pass
+
+
+def numbers(kind: torch.dtype, *shape: int) -> Tensor:
+    """Any bits, the same each time, of any kind of number."""
+    tensor = torch.empty(shape, dtype=kind)
+    if tensor.numel() > 0:
+        high = 2 if kind is torch.bool else 120
+        bits = np.random.default_rng(7).integers(0, high, tensor.nbytes, dtype=np.uint8)
+        tensor = torch.from_numpy(bits).view(kind).view(shape)
+    return tensor
+
+
+# ---- structures that torch collates ----
+
+COLLATED: dict[str, Callable[[], Any]] = {
+    "a tensor": lambda: torch.arange(6.0).view(2, 3),
+    "a scalar tensor": lambda: torch.tensor(3),
+    "an empty tensor": lambda: torch.empty(0, 3),
+    "a large tensor": lambda: numbers(torch.float32, 3, 1000),
+    "a very large tensor": lambda: numbers(torch.uint8, 3, 700, 500),
+    "a dict": lambda: {"x": torch.ones(2), "y": 3, "name": "cat"},
+    "nested": lambda: {"x": [torch.ones(2), {"y": (1, 2.5)}], "z": ((True,), [b"bytes"])},
+    "a named tuple": lambda: Point(torch.ones(2000), Point(1, "one")),
+    "a tuple and a list": lambda: (1, [2.0, 3.0]),
+    "a mapping of one's own": lambda: Fields({"x": torch.ones(2), "y": 3}),
+    "a sequence of one's own": lambda: Parts([torch.ones(2), 3]),
+    "a dict of one's own": lambda: OwnDict(x=torch.ones(2000), y=3),
+    "an ordered dict": lambda: collections.OrderedDict(z=1, a=2),
+    "a text": lambda: "cat",
+    "bytes": lambda: b"cat",
+    "an int": lambda: 7,
+    "a float": lambda: 0.1,
+    "a bool": lambda: True,
+    "a number of NumPy": lambda: np.float32(0.1),
+    "a whole number of NumPy": lambda: np.int16(5),
+    "a truth of NumPy": lambda: np.bool_(True),
+    "an array": lambda: np.arange(6, dtype=np.int32).reshape(2, 3),
+    "a large array": lambda: np.arange(60_000, dtype=np.float64),
+    "an array in Fortran's order": lambda: np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "an array of no dimension": lambda: np.array(3.5),
+    "channels last": lambda: numbers(torch.float32, 2, 3, 5, 4).to(memory_format=torch.channels_last),
+    "not contiguous": lambda: numbers(torch.float32, 70, 80).t()[::2],
+    "expanded": lambda: torch.arange(3.0).expand(5, 3),
+}
+
+
+def twice_each(makers: Mapping[str, Callable[[], Any]]) -> Listed:
+    return Listed([make for make in makers.values() for _ in range(2)])
+
+
+@cache
+def collated(is_ours: bool) -> dict[str, Any]:
+    kind = OURS if is_ours else THEIRS
+    loader = kind(twice_each(COLLATED), batch_size=2, num_workers=2)
+    return {name: described(batch) for name, batch in zip(COLLATED, loader, strict=True)}
+
+
+@pytest.mark.parametrize("name", COLLATED)
+def test_samples_are_collated_as_torch_does(name: str) -> None:
+    assert collated(True)[name] == collated(False)[name]
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [None, {"x": None}, object(), np.array(["cat"]), np.array([None])],
+    ids=lambda sample: repr(sample)[:20],
+)
+def test_what_torch_cannot_collate_is_refused_in_its_words(sample: Any) -> None:
+    def refusal(kind: Kind, workers: int) -> str:
+        with pytest.raises(TypeError, match="default_collate") as caught:
+            list(kind(Listed([lambda: sample]), num_workers=workers))
+        return next(line for line in str(caught.value).splitlines() if "default_collate:" in line)
+
+    assert refusal(OURS, 0) == refusal(THEIRS, 0)
+    assert refusal(OURS, 1) == f"TypeError: {refusal(THEIRS, 0)}"
+
+
+def test_samples_of_different_shapes_are_refused() -> None:
+    dataset = Listed([lambda: torch.ones(2000), lambda: torch.ones(2001)])
+
+    with pytest.raises(RuntimeError, match="equal size"):
+        list(OURS(dataset, batch_size=2, num_workers=1))
+
+
+def test_rows_of_a_tensor_data_set_come_as_lists() -> None:
+    dataset = TensorDataset(torch.arange(6.0), torch.arange(6))
+
+    ours = described(list(OURS(dataset, batch_size=2, num_workers=2)))
+
+    assert ours == described(list(THEIRS(dataset, batch_size=2)))
+
+
+# ---- anything, through a collate function that leaves it as it is ----
+
+KINDS = [
+    kind
+    for name in [
+        "bool",
+        "uint8",
+        "int8",
+        "uint16",
+        "int16",
+        "uint32",
+        "int32",
+        "uint64",
+        "int64",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "complex32",
+        "complex64",
+        "complex128",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    ]
+    if (kind := getattr(torch, name, None)) is not None
+]
+ARRAYS = [
+    "?",
+    "b",
+    "B",
+    "h",
+    "H",
+    "i",
+    "I",
+    "l",
+    "L",
+    "q",
+    "Q",
+    "e",
+    "f",
+    "d",
+    "g",
+    "F",
+    "D",
+    "G",
+    "S3",
+    "U3",
+    "M8[s]",
+    "m8[ns]",
+    ">i4",
+    "V5",
+]
+
+
+def sparse() -> Tensor:
+    return torch.sparse_coo_tensor(torch.tensor([[0, 2], [1, 0]]), torch.tensor([1.5, 2.5]), (3, 2))
+
+
+def read_only() -> Any:
+    array = np.arange(5)
+    array.flags.writeable = False
+    return array
+
+
+def with_itself() -> Any:
+    tensor = torch.arange(5.0)
+    return [tensor, tensor]
+
+
+PASSED: dict[str, Callable[[], Any]] = {
+    **{f"{kind}": partial(numbers, kind, 3, 4) for kind in KINDS},
+    **{f"{kind}, large": partial(numbers, kind, 2000, 4) for kind in KINDS},
+    **{f"{kind}, one number": partial(numbers, kind) for kind in KINDS},
+    **{f"{kind}, none": partial(numbers, kind, 0, 3) for kind in KINDS},
+    **{f"array of {kind}": partial(np.zeros, (3, 2), kind) for kind in ARRAYS},
+    **{f"array of {kind}, large": partial(np.zeros, (3, 2000), kind) for kind in ARRAYS},
+    "array of fields": lambda: np.array([(1, 2.5), (3, 4.5)], dtype=[("a", "i4"), ("b", "f8")]),
+    "array of objects": lambda: np.array(["cat", None, 3, {"a": 1}], dtype=object),
+    "array in Fortran's order": lambda: np.asfortranarray(np.arange(600.0).reshape(20, 30)),
+    "array with gaps": lambda: np.arange(3000.0).reshape(50, 60)[::2, ::3],
+    "array of nothing": lambda: np.empty((0, 3)),
+    "array that may not be written": read_only,
+    "masked array": lambda: np.ma.masked_equal(np.arange(5), 3).filled(9),
+    "numbers of NumPy": lambda: [np.float16(0.5), np.uint64(2**63), np.bool_(False), np.str_("x")],
+    "nothing": lambda: None,
+    "no parts": lambda: [[], {}, (), "", b""],
+    "text, bytes and numbers": lambda: ["ü", b"\0", bytearray(b"x"), 1 << 70, 0.1, 1j, True, None, ...],
+    "large bytes": lambda: [bytes(100_000), bytearray(100_000), "x" * 100_000],
+    "sets and slices": lambda: [{1}, frozenset({2}), range(3), slice(1, 2)],
+    "a named tuple": lambda: Point(1, torch.ones(3)),
+    "a data class": lambda: Labelled(torch.ones(3), 4),
+    "things of torch": lambda: [torch.Size([1, 2]), torch.float16, torch.device("cpu"), torch.strided],
+    "channels last": lambda: numbers(torch.float32, 2, 3, 16, 16).to(memory_format=torch.channels_last),
+    "not contiguous": lambda: numbers(torch.float32, 30, 40).t(),
+    "with gaps": lambda: numbers(torch.float32, 30, 40)[::2, 3:9],
+    "with gaps, of eight bits": lambda: numbers(torch.float8_e5m2, 30, 40)[::2, 3:9],
+    "expanded": lambda: torch.arange(3.0).expand(500, 3),
+    "a part of something larger": lambda: torch.arange(9000.0)[10:13],
+    "conjugated": lambda: numbers(torch.complex64, 30).conj(),
+    "negated": lambda: numbers(torch.complex64, 30).conj().imag,
+    "with a gradient": lambda: torch.arange(3.0).requires_grad_(),
+    "large, with a gradient": lambda: torch.arange(3000.0).requires_grad_(),
+    "a parameter": lambda: torch.nn.Parameter(torch.arange(3.0)),
+    "a tensor of one's own": lambda: torch.arange(3000.0).as_subclass(OwnTensor),
+    "sparse": sparse,
+    "sparse by rows": lambda: sparse().to_sparse_csr(),
+    "nested": lambda: torch.nested.nested_tensor([torch.arange(3.0), torch.arange(5.0)]),
+    "quantized": lambda: torch.quantize_per_tensor(torch.arange(6.0), 0.1, 3, torch.qint8),
+    "one tensor twice": with_itself,
+    "many tensors": lambda: [torch.full((3,), number) for number in range(300)],
+    "many large tensors": lambda: [torch.full((2000,), number) for number in range(40)],
+}
+
+
+@cache
+def passed() -> dict[str, Any]:
+    loader = OURS(Listed(list(PASSED.values())), batch_size=None, collate_fn=as_it_is, num_workers=2)
+    return dict(zip(PASSED, loader, strict=True))
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_whatever_a_worker_gives_arrives_as_it_was(name: str) -> None:
+    assert described(passed()[name]) == described(PASSED[name]())
+
+
+# Torch's own loses signs, scales, the order of bytes, and that an array may not be written.
+ONLY_OURS = {"negated", "conjugated", "quantized", "array that may not be written"}
+ONLY_OURS |= {"array of >i4", "array of >i4, large"}
+
+
+@cache
+def passed_by_torch() -> dict[str, Any]:
+    makers = {name: make for name, make in PASSED.items() if name not in ONLY_OURS}
+    loader = THEIRS(Listed(list(makers.values())), batch_size=None, collate_fn=as_it_is, num_workers=2)
+    return {name: described(batch) for name, batch in zip(makers, loader, strict=True)}
+
+
+@pytest.mark.parametrize("name", [name for name in PASSED if name not in ONLY_OURS])
+def test_whatever_a_worker_gives_arrives_as_with_torch(name: str) -> None:
+    assert described(passed()[name]) == passed_by_torch()[name]
+
+
+def test_an_array_of_no_dimension_arrives() -> None:
+    dataset = Listed([lambda: {"x": np.array(2.5)}])
+
+    (batch,) = OURS(dataset, batch_size=None, collate_fn=as_it_is, num_workers=1)
+
+    assert described(batch) == described({"x": np.array(2.5)})
+
+
+@pytest.mark.parametrize("name", ["channels last", "not contiguous"])
+def test_the_order_of_dimensions_in_memory_is_kept(name: str) -> None:
+    assert passed()[name].stride() == PASSED[name]().stride()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("side", [1, 8])
+def test_channels_last_is_kept_for_every_shape(channels: int, side: int) -> None:
+    def made() -> Tensor:
+        return torch.ones(2, channels, side, side).contiguous(memory_format=torch.channels_last)
+
+    (arrived,) = OURS(Listed([made]), batch_size=None, num_workers=1)
+
+    assert arrived.stride() == made().stride()
+
+
+def test_one_tensor_twice_in_a_batch_is_one_tensor_in_the_trainer() -> None:
+    one, other = passed()["one tensor twice"]
+
+    assert one is other
+
+
+def halves() -> Any:
+    whole = torch.arange(4000.0)
+    return whole, whole[:2000], whole[1000:].view(30, 100)
+
+
+def test_views_of_one_memory_arrive_with_their_own_values() -> None:
+    (ours,) = OURS(Listed([halves]), batch_size=None, collate_fn=as_it_is, num_workers=1)
+
+    assert described(ours) == described(halves())
+
+
+def test_views_of_one_memory_are_still_views_of_one_memory() -> None:
+    def shared(kind: Kind) -> list[float]:
+        (batch,) = kind(Listed([halves]), batch_size=None, collate_fn=as_it_is, num_workers=1)
+        batch[0].fill_(5)
+        return [float(part.flatten()[0]) for part in batch]
+
+    assert shared(OURS) == shared(THEIRS)
+
+
+# ---- memory ----
+
+
+def written(value: Any) -> None:
+    """Writes to everything in a batch."""
+    if isinstance(value, Tensor):
+        value.view(torch.uint8).fill_(1) if value.dim() else value.fill_(1)
+    elif isinstance(value, np.ndarray):
+        value[...] = 1
+    else:
+        for part in value:
+            written(part)
+
+
+def large_and_small() -> Any:
+    return [torch.zeros(3), torch.zeros(5000), np.zeros(3), np.zeros(5000), torch.zeros(400_000)]
+
+
+@pytest.mark.parametrize("collate", [None, as_it_is])
+def test_batches_can_be_written_to(collate: Any) -> None:
+    loader = OURS(Listed([large_and_small] * 6), batch_size=2, collate_fn=collate, num_workers=2)
+
+    for batch in loader:
+        written(batch)
+        assert float(batch[0][1][0]) != 0
+
+
+class Cached(Dataset[Any]):
+    """Gives the same memory again and again, and writes to it in between. `keep` makes it."""
+
+    def __init__(self, keep: Callable[[], Any], *, changes: bool) -> None:
+        self.keep = keep
+        self.changes = changes
+        self.kept: Any = None
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        if self.kept is None:
+            self.kept = self.keep()
+        if self.changes:
+            self.kept[...] = index
+        return self.kept
+
+
+KEPT: dict[str, Callable[[], Any]] = {
+    "small": lambda: torch.zeros(3),
+    "large": lambda: torch.zeros(5000),
+    "very large": lambda: torch.zeros(400_000),
+    "array": lambda: np.zeros(5000),
+    "collated": lambda: default_collate([torch.zeros(5000), torch.zeros(5000)]),
+    "part of what was collated": lambda: default_collate([torch.zeros(5000), torch.zeros(5000)])[0],
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_what_the_trainer_writes_does_not_reach_what_a_worker_keeps(kept: str) -> None:
+    dataset = Cached(KEPT[kept], changes=False)
+
+    for batch in OURS(dataset, batch_size=None, collate_fn=as_it_is, num_workers=1):
+        assert float(batch.max()) == 0
+        batch[...] = 9
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_what_a_worker_writes_does_not_reach_what_the_trainer_has(kept: str) -> None:
+    dataset = Cached(KEPT[kept], changes=True)
+
+    batches = list(OURS(dataset, batch_size=None, collate_fn=as_it_is, num_workers=1))
+
+    assert [float(batch.min()) for batch in batches] == list(range(12))
+    assert [float(batch.max()) for batch in batches] == list(range(12))
+
+
+class Remembering:
+    """A collate function that gives its first batch again and again."""
+
+    def __init__(self) -> None:
+        self.batch: Any = None
+
+    def __call__(self, samples: Any) -> Any:
+        if self.batch is None:
+            self.batch = default_collate(samples)
+        return self.batch
+
+
+def test_a_batch_that_a_collate_function_keeps_is_not_changed_by_the_trainer() -> None:
+    dataset = Listed([lambda: torch.zeros(5000)] * 12)
+
+    for batch in OURS(dataset, batch_size=2, collate_fn=Remembering(), num_workers=1):
+        assert float(batch.max()) == 0
+        batch.fill_(9)
+
+
+def with_rest(samples: Any) -> Any:
+    """More of the arena is used than arrives."""
+    whole = default_collate(samples)
+    return whole[1:], whole[:1].clone(), whole[:, ::2]
+
+
+def test_parts_of_what_was_collated_arrive_with_their_own_values() -> None:
+    dataset = Listed([lambda: numbers(torch.float32, 50, 60)] * 8)
+
+    ours = described(list(OURS(dataset, batch_size=4, collate_fn=with_rest, num_workers=2)))
+
+    assert ours == described(list(THEIRS(dataset, batch_size=4, collate_fn=with_rest)))
+
+
+class Noise(Dataset[Tensor]):
+    def __init__(self, length: int, size: int) -> None:
+        self.length = length
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.full((self.size,), float(index))
+
+
+def resident_bytes(pid: int) -> int:
+    """Private memory and mapped memory of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    return sum(int(fields[name].split()[0]) << 10 for name in ("RssAnon", "RssShmem"))
+
+
+def maps(pid: int) -> int:
+    return len(Path(f"/proc/{pid}/maps").read_text().splitlines())
+
+
+@pytest.mark.parametrize("collate", [None, as_it_is])
+def test_memory_of_batches_that_are_dropped_is_used_again(collate: Any) -> None:
+    more: Arguments = {"batch_size": 2, "collate_fn": collate, "num_workers": 1}
+    running: Any = iter(OURS(Noise(1200, 100_000), **more))
+    for _ in range(30):
+        next(running)
+    pids = [os.getpid(), running._workers[0].pid]
+    before = [(resident_bytes(pid), maps(pid)) for pid in pids]
+
+    for _ in range(500):
+        next(running)
+
+    for pid, (resident, mapped) in zip(pids, before, strict=True):
+        assert resident_bytes(pid) < resident + (24 << 20)
+        assert maps(pid) < mapped + 20
+    del running
+
+
+def test_batches_that_are_kept_need_no_descriptors() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    batches = list(OURS(Noise(600, 2000), num_workers=1))
+
+    assert [int(batch[0, -1]) for batch in batches] == list(range(600))
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 8
+
+
+@pytest.mark.parametrize("collate", [None, as_it_is])
+def test_batches_beyond_the_memory_that_was_allowed_still_arrive(collate: Any) -> None:
+    more: Arguments = {"collate_fn": collate, "num_workers": 2, "memory": "4MiB"}
+
+    batches = list(OURS(Noise(20, 300_000), batch_size=2, **more))
+
+    firsts = [int(row[0]) for batch in batches for row in batch]
+    assert firsts == list(range(20))
+
+
+def test_a_batch_larger_than_the_memory_that_was_allowed_still_arrives() -> None:
+    more: Arguments = {"num_workers": 1, "memory": "2MiB"}
+
+    batches = list(OURS(Noise(3, 2_000_000), **more))
+
+    assert [int(batch[0, -1]) for batch in batches] == [0, 1, 2]
+
+
+def test_batches_outlive_their_loader() -> None:
+    loader = OURS(Noise(6, 5000), num_workers=2)
+    batches = list(loader)
+    del loader
+    gc.collect()
+
+    others = list(OURS(Noise(6, 5000), num_workers=2))
+    for batch in others:
+        batch.fill_(-1)
+
+    assert [float(batch.min()) for batch in batches] == list(range(6))
+    assert [float(batch.max()) for batch in batches] == list(range(6))
+
+
+def test_batches_outlive_an_epoch_that_is_left() -> None:
+    running = iter(OURS(Noise(60, 5000), num_workers=2))
+    batches = [next(running) for _ in range(5)]
+    del running
+    gc.collect()
+
+    assert [float(batch.max()) for batch in batches] == list(range(5))
+
+
+def test_batches_outlive_the_worker_that_made_them() -> None:
+    running: Any = iter(OURS(Noise(40, 5000), num_workers=1))
+    batches = [next(running) for _ in range(4)]
+
+    os.kill(running._workers[0].pid, signal.SIGKILL)
+    with pytest.warns(WorkerDiedWarning, match="SIGKILL"):
+        batches += list(running)
+
+    assert [float(batch.min()) for batch in batches] == list(range(40))
+    assert [float(batch.max()) for batch in batches] == list(range(40))
+
+
+def test_batches_can_be_dropped_by_another_thread() -> None:
+    batches: list[Any] = []
+
+    def drop() -> None:
+        while batches.pop(0) is not None:
+            pass
+
+    count = 0
+    for batch in OURS(Noise(300, 5000), num_workers=2):
+        assert int(batch[0, 0]) == count
+        count += 1
+        batches.append(batch)
+        if count % 50 == 0:
+            batches.append(None)
+            thread = threading.Thread(target=drop)
+            thread.start()
+            thread.join()
+
+    assert count == 300
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_without_an_accelerator_nothing_is_pinned_and_torchs_warning_comes(workers: int) -> None:
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+
+    def unpinned(kind: Kind) -> Any:
+        loader = kind(Noise(4, 5000), pin_memory=True, pin_memory_device="cuda", num_workers=workers)
+        with pytest.warns(UserWarning, match="pin_memory") as caught:
+            batches = list(loader)
+        return [str(warning.message) for warning in caught], [batch.is_pinned() for batch in batches]
+
+    assert unpinned(OURS) == unpinned(THEIRS)
+
+
+# ---- making a loader ----
+
+
+class Streamed(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+REFUSED: list[Arguments] = [
+    {"num_workers": -1},
+    {"num_workers": None},
+    {"num_workers": "2"},
+    {"timeout": -1},
+    {"timeout": None},
+    {"prefetch_factor": 2},
+    {"prefetch_factor": -1, "num_workers": 2},
+    {"persistent_workers": True},
+    {"sampler": [1], "shuffle": True},
+    {"batch_sampler": [[1]], "batch_size": 2},
+    {"batch_sampler": [[1]], "shuffle": True},
+    {"batch_sampler": [[1]], "sampler": [1]},
+    {"batch_sampler": [[1]], "drop_last": True},
+    {"batch_size": None, "drop_last": True},
+    {"batch_size": 0},
+    {"batch_size": -3},
+    {"batch_size": 2.5},
+    {"batch_size": "2"},
+    {"batch_size": np.int64(2)},
+    {"drop_last": "no"},
+    {"multiprocessing_context": "fork"},
+    {"multiprocessing_context": "thread", "num_workers": 2},
+    {"multiprocessing_context": 3, "num_workers": 2},
+    {"dataset": Streamed(), "shuffle": True},
+    {"dataset": Streamed(), "sampler": [1]},
+    {"dataset": [], "shuffle": True},
+    {"dataset": 5, "shuffle": True},
+    {"generator": 5, "shuffle": True},
+    {"colour": "red"},
+]
+
+
+@pytest.mark.parametrize("arguments", REFUSED, ids=str)
+def test_a_wrong_argument_is_refused_in_torchs_words(arguments: Arguments) -> None:
+    def refusal(kind: Kind) -> tuple[type[BaseException] | None, str]:
+        try:
+            kind(**{"dataset": [1, 2, 3], **arguments})
+        except Exception as error:
+            return type(error), str(error)
+        return None, ""
+
+    assert refusal(OURS) == refusal(THEIRS)
+
+
+def test_a_prefetch_of_nothing_is_refused_by_iter() -> None:
+    loader = OURS([1, 2, 3], num_workers=1, prefetch_factor=0)  # type: ignore[arg-type]
+
+    with pytest.raises(AssertionError, match="prefetch_factor must be greater than 0"):
+        iter(loader)
+
+
+def test_more_workers_than_processors_are_warned_of_in_torchs_words() -> None:
+    def warnings(kind: Kind) -> list[str]:
+        with pytest.warns(UserWarning, match="This DataLoader will create 99 worker processes") as caught:
+            kind([1, 2, 3], num_workers=99)  # type: ignore[arg-type]
+        return [str(warning.message) for warning in caught]
+
+    assert warnings(OURS) == warnings(THEIRS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ({"on_death": "cry"}, "cry"),
+        ({"on_death": 3}, "3"),
+        ({"max_deaths": -1}, "-1"),
+        ({"max_deaths": 1.5}, "1.5"),
+        ({"max_deaths": "many"}, "many"),
+        ({"max_deaths": {3}}, "{3}"),
+        ({"death_window": 0}, "0"),
+        ({"death_window": -2.5}, "-2.5"),
+        ({"death_window": "long"}, "long"),
+        ({"death_window": float("nan")}, "nan"),
+        ({"death_window": float("inf")}, "inf"),
+        ({"memory": 0}, "0"),
+        ({"memory": -1}, "-1"),
+        ({"memory": "5 apples"}, "5 apples"),
+        ({"memory": 2.5}, "2.5"),
+        ({"memory": Path("x")}, "x"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_wrong_setting_of_ours_is_refused_at_once_with_its_value(
+    arguments: Arguments, value: str, workers: int
+) -> None:
+    with pytest.raises(BadSetting) as caught:
+        OURS([1, 2, 3], num_workers=workers, **arguments)  # type: ignore[arg-type]
+
+    assert value in str(caught.value)
+    assert next(iter(arguments)) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"on_death": "raise"},
+        {"max_deaths": 0},
+        {"max_deaths": np.int64(3)},
+        {"death_window": 5},
+        {"memory": "2GiB"},
+        {"memory": 1 << 26},
+        {"memory": np.int64(1 << 26)},
+        {"num_workers": np.int64(1)},
+        {"timeout": np.float64(20.0)},
+        {"prefetch_factor": np.int64(3)},
+    ],
+    ids=str,
+)
+def test_a_good_argument_of_any_kind_of_number_is_taken(arguments: Arguments) -> None:
+    loader = OURS([1, 2, 3], **{"num_workers": 1, **arguments})  # type: ignore[arg-type]
+
+    assert torch.cat(list(loader)).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_parameter_is_an_attribute_but_for_the_shuffle(workers: int) -> None:
+    loader = OURS([1, 2, 3], shuffle=True, num_workers=workers)  # type: ignore[arg-type]
+    names = set(inspect.signature(OURS.__init__).parameters) - {"self", "shuffle"}
+
+    assert {name for name in names if not hasattr(loader, name)} == set()
+
+
+def test_every_parameter_of_torchs_loader_is_taken_in_its_place() -> None:
+    ours = list(inspect.signature(OURS.__init__).parameters.values())
+    theirs = list(inspect.signature(THEIRS.__init__).parameters.values())
+
+    assert [(one.name, one.kind, one.default) for one in ours[: len(theirs)]] == [
+        (one.name, one.kind, one.default) for one in theirs
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"batch_sampler": [[0, 1], [2]]}, {"batch_size": None}, {"batch_size": 2, "drop_last": True}],
+    ids=str,
+)
+def test_attributes_are_torchs(arguments: Arguments) -> None:
+    dataset: Any = [1, 2, 3]
+    ours, theirs = OURS(dataset, **arguments), THEIRS(dataset, **arguments)
+
+    for name in set(inspect.signature(THEIRS.__init__).parameters) - {"self", "shuffle"}:
+        assert repr(getattr(ours, name)).split(" at ")[0] == repr(getattr(theirs, name)).split(" at ")[0]
+
+
+def test_a_loader_can_be_made_again_from_its_attributes() -> None:
+    kind = feedline.torch.DataLoader
+    loader = kind(Noise(5, 3), batch_size=2, num_workers=1, on_death="raise", max_deaths=7)
+    names = set(inspect.signature(OURS.__init__).parameters) - {"self", "shuffle"}
+    names -= {"batch_size", "drop_last", "sampler"}
+
+    again = kind(**{name: getattr(loader, name) for name in names})
+
+    assert described(list(again)) == described(list(loader))
+    assert (again.on_death, again.max_deaths) == ("raise", 7)
+
+
+@pytest.mark.parametrize(
+    "name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
+)
+def test_what_torch_does_not_let_be_set_cannot_be_set(name: str) -> None:
+    def refusal(kind: Kind) -> str:
+        loader = kind([1, 2, 3])  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="should not be set after") as caught:
+            setattr(loader, name, None)
+        return str(caught.value)
+
+    assert refusal(OURS) == refusal(THEIRS)
+
+
+class Whole(feedline.torch.DataLoader[int]):
+    """Of one type, with an argument more."""
+
+    def __init__(self, *arguments: Any, factor: int, **more: Any) -> None:
+        self.factor = factor
+        super().__init__(*arguments, **more)
+
+    def __iter__(self) -> Any:
+        return (batch * self.factor for batch in super().__iter__())
+
+
+def test_a_class_can_be_made_of_ours_which_is_one_of_torchs() -> None:
+    loader = Whole([1, 2, 3], factor=10, num_workers=1)
+
+    assert torch.cat(list(loader)).tolist() == [10, 20, 30]
+    assert isinstance(loader, torch.utils.data.DataLoader)
+    assert isinstance(loader, feedline.torch.DataLoader)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_loader_can_be_pickled_also_after_an_epoch(context: str) -> None:
+    loader = OURS(Noise(3, 2), num_workers=1, multiprocessing_context=context)
+    list(loader)
+    loader.multiprocessing_context = None
+
+    again = pickle.loads(pickle.dumps(loader))
+
+    assert described(list(again)) == described(list(loader))
