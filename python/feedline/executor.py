@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import itertools
-import json
 import multiprocessing
 import os
 import pickle
@@ -22,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from feedline import _native
+from feedline._words import call_in_words
 from feedline._workers.crew import Crew, Death, GaveUp, Handle, load
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
 from feedline.errors import WorkerDied, WorkerDiedWarning
@@ -357,7 +357,7 @@ class Executor(concurrent.futures.Executor):
             "death_window": death_window,
             "memory": memory,
         }
-        _native.check_workers(json.dumps(words))
+        _native.check_workers(call_in_words(words))
         self._pool = _Pool(_Calls(initializer, initargs, self._count), words, fresh=is_fresh)
         # When nobody has the executor any more, its workers end after what they were given.
         self._dropped = weakref.finalize(self, self._pool.shut)

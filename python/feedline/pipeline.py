@@ -6,7 +6,6 @@ A pipeline is plain settings for the stages of the path of a sample; nothing run
 from __future__ import annotations
 
 import glob as _glob
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from feedline import _native
+from feedline._words import in_words, plain
 from feedline.errors import BadSetting, BadSource
 from feedline.loader import Loader
 
@@ -65,12 +65,12 @@ class Pipeline:
         self._calls = calls
 
     def _with(self, call: str, **arguments: Any) -> Pipeline:
-        given = {name: _plain(value) for name, value in arguments.items() if value is not None}
+        given = {name: plain(value) for name, value in arguments.items() if value is not None}
         for name, value in given.items():
             if isinstance(value, int) and not -(2**63) <= value < 2**64:
                 raise BadSetting(f"{call}: {name} must fit into 64 bits, got {value}")
         calls = (*self._calls, {"call": call, **given})
-        _native.check(self._source, _words(calls))
+        _native.check(self._source, in_words(calls))
         return Pipeline(self._source, self._origin, calls)
 
     # ---- plan ----
@@ -221,7 +221,7 @@ class Pipeline:
             then=policy.then,
             limit=policy.limit,
         )
-        return Loader(_native.Loader(made._source, _words(made._calls)), repr(made), self.classes)
+        return Loader(_native.Loader(made._source, in_words(made._calls)), repr(made), self.classes)
 
     # ---- looking at it ----
 
@@ -297,10 +297,10 @@ def _path(path: str | os.PathLike[str], call: str) -> str:
 
 
 def _label(label: Any) -> int:
-    plain = _plain(label)
-    if isinstance(plain, bool) or not isinstance(plain, int) or not -(2**63) <= plain < 2**63:
+    given = plain(label)
+    if isinstance(given, bool) or not isinstance(given, int) or not -(2**63) <= given < 2**63:
         raise BadSource(f"files: a label must be a whole number, got {label!r}")
-    return plain
+    return given
 
 
 def _dtype_name(dtype: Any) -> Any:
@@ -310,23 +310,3 @@ def _dtype_name(dtype: Any) -> Any:
         return np.dtype(dtype).name
     except TypeError:
         return dtype
-
-
-def _plain(value: Any) -> Any:
-    """Numbers of NumPy and tuples, as JSON knows them."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    return value
-
-
-def _words(calls: Sequence[dict[str, Any]]) -> str:
-    try:
-        return json.dumps(calls, allow_nan=False)
-    except (TypeError, ValueError):
-        last = calls[-1]
-        shown = ", ".join(f"{name}={value!r}" for name, value in last.items() if name != "call")
-        raise BadSetting(f"{last['call']}: these are not plain numbers and words: {shown}") from None

@@ -5,7 +5,6 @@ Imported only by those who have torch.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from torch.utils.dlpack import from_dlpack
 from feedline import _native
 from feedline._torch.epoch import Alone, Kept, WithWorkers
 from feedline._torch.rebuilt import Mark, stay_in_charge
+from feedline._words import call_in_words
 from feedline._workers.crew import Death
 from feedline.loader import Columns, Epoch, Loader
 
@@ -96,7 +96,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        _native.check_workers(json.dumps({**self._words(), "workers": max(1, num_workers)}))
+        _native.check_workers(call_in_words({**self._words(), "workers": max(1, num_workers)}))
         self.pin_memory_device = Mark.of(pin_memory_device, DataLoader, self._settings())
         stay_in_charge()
 
@@ -127,6 +127,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """Whether workers come from a fresh interpreter, not from a fork."""
         context = self.multiprocessing_context or multiprocessing
         return bool(context.get_start_method() != "fork")
+
+    def __iter__(self) -> _BaseDataLoaderIter:
+        # Workers that stay are gone for good when a run was ended by them: then it begins anew.
+        if isinstance(self._iterator, WithWorkers) and self._iterator._shutdown:
+            self._iterator = None
+        return super().__iter__()
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         if self.num_workers == 0:

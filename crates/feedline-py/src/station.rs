@@ -107,7 +107,7 @@ impl Station {
         let slices = views
             .iter()
             .map(|view| {
-                if !view.is_c_contiguous() && !view.is_fortran_contiguous() {
+                if !view.is_c_contiguous() {
                     return Err(PyBufferError::new_err("a buffer is not in one piece"));
                 }
                 if view.len_bytes() == 0 {

@@ -50,10 +50,10 @@ class Alone(_SingleProcessDataLoaderIter):
         fetcher = self._dataset_fetcher
         is_map = self._dataset_kind == _DatasetKind.Map
         try:
-            if not is_map:
-                return fetcher.fetch(index)
             dataset = fetcher.dataset
-            if not fetcher.auto_collation:
+            if not is_map:
+                samples = self._draw(index)
+            elif not fetcher.auto_collation:
                 samples = dataset[index]
             elif hasattr(dataset, "__getitems__") and dataset.__getitems__:
                 samples = dataset.__getitems__(index)
@@ -63,15 +63,31 @@ class Alone(_SingleProcessDataLoaderIter):
                 samples = [dataset[sample] for sample in walk]
             stage = "collating"
             return fetcher.collate_fn(samples)
+        except _End:
+            raise
         except StopIteration as raised:
-            if not is_map:
-                raise _End from None
             where = self._note(raised, index, walk, stage)
             message = f"StopIteration was raised {where}; it would have ended the epoch without a word"
             raise RuntimeError(message) from raised
         except BaseException as raised:
             self._note(raised, index, walk, stage)
             raise
+
+    def _draw(self, index: Any) -> Any:
+        """The samples of a batch from an iterable data set; the end of it is no StopIteration here."""
+        fetcher = self._dataset_fetcher
+        if fetcher.ended:
+            raise _End
+        if not fetcher.auto_collation:
+            sample = next(fetcher.dataset_iter, _End)
+            if sample is _End:
+                raise _End
+            return sample
+        samples = list(itertools.islice(fetcher.dataset_iter, len(index)))
+        fetcher.ended = len(samples) < len(index)
+        if not samples or (fetcher.ended and fetcher.drop_last):
+            raise _End
+        return samples
 
     def _note(self, raised: BaseException, index: Any, walk: Any, stage: str) -> str:
         position = None if walk is None else len(index) - 1 - walk.__length_hint__()
@@ -100,6 +116,9 @@ class Kept:
             self._zygote = zygote
         else:
             zygote.end()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"deaths": self.deaths, "_zygote": None}
 
     def __del__(self) -> None:
         zygote = self.take()
@@ -167,10 +186,13 @@ class WithWorkers(_BaseDataLoaderIter):
         self._at_hand = [0] * self._num_workers
         self._cycle = itertools.cycle(range(self._num_workers))
         self._batches = 0
+        self._resuming: dict[int, int] = {}
         if not first_iter:
             assert self._crew is not None
             for post in range(self._num_workers):
-                self._crew.submit(next(self._tasks), pickle.dumps(self._shared_seed), post, resume=True)
+                task = next(self._tasks)
+                self._resuming[task] = post
+                self._crew.submit(task, pickle.dumps(self._shared_seed), post, resume=True)
         for _ in range(self._ahead):
             self._put()
 
@@ -240,6 +262,9 @@ class WithWorkers(_BaseDataLoaderIter):
         if answer is None:
             raise RuntimeError(self._late())
         assert not isinstance(answer, GaveUp)
+        post = self._resuming.pop(answer.task, None)
+        if post is not None and answer.kind == "raised":
+            raise load(answer).exception(f"in DataLoader worker process {post}", "")
         if answer.task not in self._sent:
             # Of an epoch that was left, or of a worker that has nothing more.
             return

@@ -62,6 +62,9 @@ def reduce_tensor(tensor: torch.Tensor) -> Any:
         tensor = tensor.clone()
         if not tensor.is_contiguous():
             strides = tensor.stride()
+    elif 1 in shape:
+        # The strides of dimensions of length one mean nothing to memory, but tell the order of dimensions.
+        strides = tensor.stride()
     span = _native.Span(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor)
     kind: int | torch.dtype = KINDS.get(tensor.dtype, tensor.dtype)
     if strides is None:

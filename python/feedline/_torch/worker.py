@@ -100,14 +100,16 @@ class _LoaderWorker:
             self._dataset = apply_random_seed(self._dataset, self._shared)
 
     def _begin(self) -> None:
-        self._is_exhausted = False
         self._drawn = 0
         if self._work.kind == _DatasetKind.Iterable:
             self._first_state = self._draws.state()
             self._iterator = iter(self._dataset)
+        self._is_exhausted = False
 
     def resume(self, body: bytes) -> None:
         """A new epoch of workers that stay."""
+        # If the data set cannot be iterated again, there is nothing more from here.
+        self._is_exhausted = True
         self._shared_seed = pickle.loads(body)
         self._share(self._shared_seed)
         self._begin()

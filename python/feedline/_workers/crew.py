@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import errno
-import json
 import os
 import pickle
 import signal
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline import _native
+from feedline._words import call_in_words
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
 from feedline._workers.trouble import Trouble, place
 from feedline._workers.worker import Work
@@ -100,7 +100,7 @@ class Handle:
     def pid(self) -> int | None:
         """Its process; another one after the first was replaced. Waits for one that is being forked."""
         until = time.monotonic() + _FORKED_WITHIN
-        while (presence := self._presence()) is not None and presence[0] is None:
+        while self.is_alive() and (self._presence() or (None,))[0] is None:
             if time.monotonic() > until:
                 return None
             time.sleep(0.0005)
@@ -115,7 +115,8 @@ class Handle:
 
     def is_alive(self) -> bool:
         """Whether somebody is there, or is being started."""
-        return self._presence() is not None
+        crew = self._crew()
+        return crew is not None and crew.is_manned(self._post)
 
     def is_ready(self) -> bool:
         """Whether it takes tasks."""
@@ -173,7 +174,8 @@ class Crew:
         self.deaths: list[Death] = []
         self._failure: BaseException | None = None
         self._is_closed = False
-        self._processes = _native.Processes(json.dumps(words))
+        self._retired: set[int] = set()
+        self._processes = _native.Processes(call_in_words(words))
         _alive.add(self)
         self.workers = [Handle(self, post) for post in range(work.posts)]
 
@@ -192,7 +194,14 @@ class Crew:
         self._processes.submit(task, body, post, resume)
 
     def retire(self, post: int) -> None:
+        self._retired.add(post)
         self._processes.retire(post)
+
+    def is_manned(self, post: int) -> bool:
+        """Whether a worker is at a post, or will be."""
+        if self._is_closed or self._failure is not None:
+            return False
+        return post not in self._retired or self._processes.presence(post) is not None
 
     def presence(self, post: int) -> tuple[int | None, bool] | None:
         return None if self._is_closed else self._processes.presence(post)

@@ -15,8 +15,8 @@ from feedline.errors import NotPicklable
 
 __all__ = ["ERRORS", "Packer", "by_value", "not_picklable"]
 
-# What pickle and __reduce__ methods raise when something cannot be pickled.
-ERRORS = (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError, RecursionError, OSError)
+# What pickle raises when something cannot be pickled: the methods of users are asked, so anything.
+ERRORS = (Exception,)
 # How deep a structure is searched for what cannot be pickled, and how much of it.
 _DEPTH = 12
 _LOOKED_AT = 2000
@@ -32,7 +32,7 @@ class Packer:
 
     def pack(self, thing: object) -> list[Any]:
         """The pickle first, then its buffers."""
-        buffers: list[Any] = [None]
+        buffers: list[pickle.PickleBuffer] = []
         written = io.BytesIO()
         pickler = pickle.Pickler(written, protocol=5, buffer_callback=buffers.append)
         pickler.dispatch_table = self._table
@@ -42,20 +42,18 @@ class Packer:
             if not self._values:
                 raise
             return self._pack_values(thing)
-        buffers[0] = written.getbuffer()
-        return buffers
+        return [written.getbuffer(), *(buffer.raw() for buffer in buffers)]
 
     def _pack_values(self, thing: object) -> list[Any]:
         import cloudpickle
 
-        buffers: list[Any] = [None]
+        buffers: list[pickle.PickleBuffer] = []
         written = io.BytesIO()
         pickler = cloudpickle.Pickler(written, protocol=5, buffer_callback=buffers.append)
         # It has a table of its own, which knows modules and functions.
         pickler.dispatch_table = {**pickler.dispatch_table, **self._table}
         pickler.dump(thing)
-        buffers[0] = written.getbuffer()
-        return buffers
+        return [written.getbuffer(), *(buffer.raw() for buffer in buffers)]
 
 
 def by_value(thing: object) -> bytes:

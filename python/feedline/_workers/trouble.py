@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from feedline.errors import FeedlineError
 
 __all__ = ["Trouble", "place"]
 
@@ -31,6 +33,8 @@ class Trouble:
     traceback: str
     position: int | None
     stage: str
+    # What an error of ours knows, which others have in their text alone.
+    details: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, raised: BaseException, *, position: int | None = None, stage: str = "") -> Trouble:
@@ -42,7 +46,9 @@ class Trouble:
                 kind = pickle.dumps(type(raised))
             except Exception:
                 kind = None
-        return cls(kind, type(raised).__name__, text, position, stage)
+        details = dict(vars(raised)) if isinstance(raised, FeedlineError) else {}
+        details.pop("__notes__", None)
+        return cls(kind, type(raised).__name__, text, position, stage, details)
 
     def exception(self, where: str, details: str, **attributes: Any) -> BaseException:
         """The exception to raise in the trainer, of the same type where one can be made of a text."""
@@ -56,8 +62,9 @@ class Trouble:
         for name, value in attributes.items():
             try:
                 setattr(exception, name, value)
-            except (AttributeError, TypeError):
-                break
+            except Exception:
+                # It guards its attributes: the text has it all.
+                continue
         return exception
 
     def _made(self, text: str) -> BaseException:
@@ -71,6 +78,8 @@ class Trouble:
             made = kind(message=text) if getattr(kind, "message", None) else kind(text)
         except Exception:
             return RuntimeError(text)
+        if isinstance(made, FeedlineError):
+            made.__dict__.update(self.details)
         return made if isinstance(made, BaseException) else RuntimeError(text)
 
 

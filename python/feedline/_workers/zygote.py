@@ -41,11 +41,11 @@ Work = Any
 class Zygote:
     """The trainer's side of one zygote."""
 
-    def __init__(self, pid: int, channel: socket.socket, poll: Callable[[], object]) -> None:
-        """`poll` gives None as long as the process lives."""
+    def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid = pid
-        self.channel: socket.socket | None = channel
-        self._poll = poll
+        # The bare descriptor: a socket object that is dropped unclosed complains, in whatever order things
+        # are collected.
+        self._channel: int | None = channel.detach()
         self._sent: bytes | None = None
         self._home = os.getpid()
 
@@ -67,66 +67,70 @@ class Zygote:
         if pid == 0:
             _end_with(lambda: _serve_fork(ours, theirs, work, trainer))
         theirs.close()
-        return cls(pid, ours, lambda: os.waitpid(pid, os.WNOHANG)[0] or None)
+        return cls(pid, ours)
 
     @classmethod
     def by_spawn(cls) -> Zygote:
         """A fresh interpreter, without work yet."""
-        import subprocess
-        from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[attr-defined]
+        from multiprocessing import util
 
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         program = f"from feedline._workers.zygote import serve; serve({theirs.fileno()}, {os.getpid()})"
-        command = [sys.executable, *_args_from_interpreter_flags(), "-c", program]
+        flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        command = [os.fsencode(word) for word in (sys.executable, *flags, "-c", program)]
         try:
-            child = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            # As multiprocessing starts its own: a Popen object complains when it is dropped before its end.
+            pid = util.spawnv_passfds(command[0], command, [theirs.fileno()])  # type: ignore[attr-defined]
         except OSError:
             ours.close()
             raise
         finally:
             theirs.close()
-        return cls(child.pid, ours, child.poll)
+        return cls(pid, ours)
 
     def load(self, pickled: bytes) -> bool:
         """Sends the work. False if the zygote has just this already and need not load it again."""
         if self._sent == pickled:
             return False
-        assert self.channel is not None
+        assert self._channel is not None
+        channel = socket.socket(fileno=self._channel)
         place = pickle.dumps({"path": sys.path, "folder": str(Path.cwd()), "arguments": sys.argv})
         with os.fdopen(os.memfd_create("feedline-work"), "wb") as file:
             file.write(len(place).to_bytes(8, "little") + place + pickled)
             file.flush()
-            socket.send_fds(self.channel, [_HEAD.pack(_LOAD, 0, 0, 0)], [file.fileno()])
+            try:
+                socket.send_fds(channel, [_HEAD.pack(_LOAD, 0, 0, 0)], [file.fileno()])
+            finally:
+                channel.detach()
         self._sent = pickled
         return True
 
     def lend(self) -> int:
         """Its channel's descriptor, for whoever supervises its workers."""
-        assert self.channel is not None
-        channel, self.channel = self.channel, None
-        return channel.detach()
+        assert self._channel is not None
+        channel, self._channel = self._channel, None
+        return channel
 
     def take_back(self, descriptor: int | None) -> None:
         """The descriptor again, or None if the zygote is gone."""
-        self.channel = None if descriptor is None else socket.socket(fileno=descriptor)
+        self._channel = descriptor
 
     @property
     def is_usable(self) -> bool:
-        return self.channel is not None
+        return self._channel is not None
 
     def end(self) -> None:
         """Lets it go, and waits until it is gone: it does nothing but end."""
         if self._home != os.getpid():
             return
-        if self.channel is not None:
+        if self._channel is not None:
             # Closing alone says nothing to the other side while a fork of the trainer has a copy.
-            with contextlib.suppress(OSError):
-                self.channel.shutdown(socket.SHUT_RDWR)
-            self.channel.close()
-            self.channel = None
+            with socket.socket(fileno=self._channel) as channel, contextlib.suppress(OSError):
+                channel.shutdown(socket.SHUT_RDWR)
+            self._channel = None
         until = time.monotonic() + _PATIENCE
         with contextlib.suppress(ChildProcessError):
-            while self._poll() is None:
+            while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
                 if time.monotonic() > until:
                     os.kill(self.pid, signal.SIGKILL)
                 time.sleep(0.0005)
