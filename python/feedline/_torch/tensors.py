@@ -65,7 +65,7 @@ def reduce_tensor(tensor: torch.Tensor) -> Any:
     elif 1 in shape:
         # The strides of dimensions of length one mean nothing to memory, but tell the order of dimensions.
         strides = tensor.stride()
-    span = _native.Span(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor)
+    span: Any = _native.Span(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor)
     kind: int | torch.dtype = KINDS.get(tensor.dtype, tensor.dtype)
     if strides is None:
         return _rebuild, (pickle.PickleBuffer(span), kind, shape)

@@ -330,6 +330,7 @@ class Crew:
 
 def load(answer: _native.Answer) -> Any:
     """What an answer says, on the memory it came in."""
+    pickled: Any
     pickled, *buffers = answer.open()
     return pickle.loads(pickled, buffers=buffers)
 

@@ -64,7 +64,7 @@ def by_value(thing: object) -> bytes:
 
     # Locks and events of multiprocessing let themselves be pickled only for a process that is started.
     started = context.get_spawning_popen()
-    context.set_spawning_popen(_Started())
+    context.set_spawning_popen(_Started())  # type: ignore[arg-type]
     try:
         pickled: bytes = cloudpickle.dumps(thing, protocol=5)
     finally:

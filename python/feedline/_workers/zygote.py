@@ -80,7 +80,7 @@ class Zygote:
         command = [os.fsencode(word) for word in (sys.executable, *flags, "-c", program)]
         try:
             # As multiprocessing starts its own: a Popen object complains when it is dropped before its end.
-            pid = util.spawnv_passfds(command[0], command, [theirs.fileno()])  # type: ignore[attr-defined]
+            pid = util.spawnv_passfds(command[0], command, [theirs.fileno()])
         except OSError:
             ours.close()
             raise
