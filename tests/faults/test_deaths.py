@@ -163,10 +163,15 @@ class Killer:
         self.thread.join()
 
     def _run(self) -> None:
-        for _ in range(self.kills):
+        for kill in range(self.kills):
             if self.is_over.wait(self.draws.uniform(0, 0.1)):
                 return
-            pid = self.draws.choice(self.iterator._workers).pid
+            worker = self.draws.choice(self.iterator._workers)
+            # The first may strike while it starts. Three in a row that do would end the run, rightly.
+            while kill > 0 and not worker.is_ready():
+                if self.is_over.wait(0.001):
+                    return
+            pid = worker.pid
             try:
                 if pid is not None:
                     os.kill(pid, signal.Signals[self.draws.choice(SIGNALS)])
