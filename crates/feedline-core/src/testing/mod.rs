@@ -6,4 +6,5 @@ pub mod fuzz;
 pub mod photos;
 mod promises;
 pub mod simulator;
+mod tally;
 mod weather;

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::promises::Promises;
+pub use super::tally::Report;
 use super::weather::{Chance, Weather};
 use crate::worker::supervisor::{
     Action, Ending, Failure, Happening, Life, Post, Settings, Stage, Supervisor, Task,
@@ -17,105 +18,6 @@ const SIGSEGV: i32 = 11;
 const PATIENCE: u64 = 1_500;
 /// Steps that no run may take.
 const TOO_LONG: u64 = 10_000;
-
-macro_rules! report {
-    ($($(#[doc = $words:literal])* $name:ident,)*) => {
-        /// How often what happened in a run, or in many.
-        #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-        pub struct Report { $($(#[doc = $words])* pub $name: u64,)* }
-
-        impl Report {
-            /// Adds what happened in another run.
-            pub fn add(&mut self, other: &Report) { $(self.$name += other.$name;)* }
-
-            /// Every count with its name.
-            pub fn counts(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name)),*]
-            }
-        }
-    };
-}
-
-report! {
-    /// Steps of the supervisor.
-    steps,
-    /// Answers that were taken.
-    accepted,
-    /// Answers that were thrown away.
-    discarded,
-    /// Answers that were taken from a worker that was dead already.
-    crossings,
-    /// Answers that were given before an older one of the same worker.
-    overtakings,
-    /// Tasks that were sent again.
-    resent,
-    /// Tasks that were given up.
-    gives_up,
-    /// Workers that died before they were ready.
-    deaths_booting,
-    /// Workers that died without a task.
-    deaths_idle,
-    /// Workers that died with a task.
-    deaths_busy,
-    /// Workers that died after they were asked to stop.
-    deaths_stopping,
-    /// Workers that went with their zygote.
-    deaths_lost,
-    /// Zygotes that died after they were ready.
-    zygote_deaths,
-    /// Zygotes that died before.
-    zygote_failures,
-    /// Forks refused for a reason that passes.
-    refusals_passing,
-    /// Forks refused for one that does not.
-    refusals_lasting,
-    /// Workers that said that they cannot start.
-    start_failures,
-    /// Workers or zygotes that hung until they were killed.
-    hangs,
-    /// Workers that were slow to start.
-    slow_starts,
-    /// Workers killed by the supervisor while starting.
-    kills_booting,
-    /// Workers killed by the supervisor that did not stop when the run ended.
-    kills_after_grace,
-    /// Workers killed by the supervisor that did not stop when their post retired.
-    kills_retired,
-    /// Workers that ended by themselves while a kill was on its way.
-    deaths_while_killed,
-    /// Kills that took longer than closing may.
-    kills_too_slow,
-    /// Posts that retired.
-    retirements,
-    /// Posts that came back.
-    comebacks,
-    /// Happenings that cannot be.
-    strays,
-    /// Runs in good weather.
-    calm,
-    /// Runs whose every task got a result.
-    finished,
-    /// Runs closed in the middle.
-    closed_early,
-    /// Runs closed because something hung.
-    closed_hanging,
-    /// Runs closed because they went on and on.
-    closed_impatient,
-    /// Runs that ended by `TooManyDeaths`.
-    failed_too_many_deaths,
-    /// Runs that ended by `Death`.
-    failed_death,
-    /// Runs that ended by `CannotStart`.
-    failed_cannot_start,
-    /// Runs that ended by `DiesStarting`.
-    failed_dies_starting,
-    /// Runs that ended by `Refused` for a reason that passes.
-    failed_refused_passing,
-    /// Runs that ended by `Refused` for one that does not.
-    failed_refused_lasting,
-    /// Runs that ended by `ZygoteCannotStart`.
-    failed_zygote,
-}
 
 /// Plays one run. The error names the seed, the step and the promise that was broken.
 pub fn run(seed: u64) -> Result<Report, String> {
