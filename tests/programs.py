@@ -32,8 +32,7 @@ def memory(name):
 def descriptors():
     return len(os.listdir("/proc/self/fd")) - 1
 
-# Looks how many files of a folder are open, again and again, while its block runs. From low numbers to
-# high ones: the system gives the lowest free number, so no file is counted that took another's place.
+# Looks how many files of a folder are open, again and again, while its block runs.
 class Watch:
     def __init__(self, folder):
         self.folder, self.most, self.running = str(folder), 0, True
@@ -43,11 +42,26 @@ class Watch:
         return self
     def look(self):
         while self.running:
-            self.most = max(self.most, sum(map(self.is_ours, sorted(map(int, os.listdir("/proc/self/fd"))))))
+            self.most = max(self.most, self.count())
+    def count(self):
+        # A fork copies the table of descriptors at one instant. Reading the table of a process that runs
+        # sees one number close and another open meanwhile, and counts both.
+        child = os.fork()
+        if child == 0:
+            open_now = 255
+            try:
+                os.close(0)
+                open_now = sum(map(self.is_ours, os.listdir("/proc/self/fd")))
+            finally:
+                os._exit(open_now)
+        _, status = os.waitpid(child, 0)
+        counted = os.waitstatus_to_exitcode(status)
+        assert 0 <= counted < 255, counted
+        return counted
     def is_ours(self, number):
         try:
             return os.readlink(f"/proc/self/fd/{number}").startswith(self.folder)
-        except OSError:
+        except FileNotFoundError:  # The descriptor of this listing itself.
             return False
     def __exit__(self, *error):
         self.running = False
