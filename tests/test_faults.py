@@ -487,7 +487,10 @@ def kinds() -> dict[str, type[FeedlineError]]:
 
 
 def test_every_kind_of_the_core_has_its_class_and_every_class_its_kind() -> None:
-    assert {name for name, _, _ in _native.kinds()} == set(kinds())
+    assert {name for name, _, _, _ in _native.kinds()} == set(kinds())
+    assert {name: code for name, code, _, _ in _native.kinds()} == {
+        name: kind.code for name, kind in kinds().items()
+    }
     assert set(errors.__all__) == {*kinds(), "FeedlineError", "WorkerDiedWarning"}
 
 

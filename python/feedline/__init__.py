@@ -20,14 +20,18 @@ from feedline import errors
 from feedline._native import __version__
 from feedline._workers.crew import Death
 from feedline.errors import FeedlineError
+from feedline.events import Event
 from feedline.executor import Executor, map
+from feedline.faults import Backoff, FaultPolicy
 from feedline.loader import Epoch, Loader
-from feedline.pipeline import FaultPolicy, Pipeline, arrays, files, images
-from feedline.report import Fault, Report
+from feedline.pipeline import Pipeline, arrays, files, images
+from feedline.report import Fault, Report, Slow
 
 __all__ = [
+    "Backoff",
     "Death",
     "Epoch",
+    "Event",
     "Executor",
     "Fault",
     "FaultPolicy",
@@ -35,6 +39,7 @@ __all__ = [
     "Loader",
     "Pipeline",
     "Report",
+    "Slow",
     "__version__",
     "arrays",
     "errors",

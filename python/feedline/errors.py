@@ -14,6 +14,7 @@ __all__ = [
     "Closed",
     "CodecPanicked",
     "Damaged",
+    "DeadlinePassed",
     "FeedlineError",
     "Internal",
     "NoReplacement",
@@ -23,6 +24,7 @@ __all__ = [
     "OutOfThreads",
     "ReadFailed",
     "ShapeMismatch",
+    "SourceGone",
     "TooLarge",
     "TooManyDeaths",
     "TooManyFaults",
@@ -45,7 +47,10 @@ class FeedlineError(Exception):
         offset: the first byte of it in the file, where it is a part of one.
         stage: source, plan, fetch, worker, collate or deliver.
         hint: what to do.
+        code: the number of its kind, for `feedline explain`.
     """
+
+    code: str = ""
 
     def __init__(
         self,
@@ -69,8 +74,11 @@ class FeedlineError(Exception):
         """An error with a hint below the message: that of its kind, if there is no better one."""
         from feedline import _native
 
-        hint = hint or next((hint for name, _, hint in _native.kinds() if name == cls.__name__), "")
-        error = cls(f"{message}\nhint: {hint}" if hint else message, hint=hint)
+        hint = hint or next((hint for name, _, _, hint in _native.kinds() if name == cls.__name__), "")
+        lines = [message]
+        lines += [f"hint: {hint}"] if hint else []
+        lines += [f"see: feedline explain {cls.code}"] if cls.code else []
+        error = cls("\n".join(lines), hint=hint)
         error.__dict__.update(attributes)
         return error
 
@@ -87,87 +95,140 @@ def _rebuild(kind: type[FeedlineError], message: str, details: dict[str, Any]) -
 class BadSetting(FeedlineError, ValueError):
     """A setting has a value it cannot have."""
 
+    code = "FL101"
+
 
 class BadSource(FeedlineError):
     """The data set is not there, or not as it must be."""
+
+    code = "FL102"
 
 
 class ReadFailed(FeedlineError):
     """The bytes of a sample could not be read."""
 
+    code = "FL201"
+
 
 class UnknownFormat(FeedlineError):
     """A file is no image that Feedline decodes."""
+
+    code = "FL202"
 
 
 class Damaged(FeedlineError):
     """A file is cut off or corrupt."""
 
+    code = "FL203"
+
 
 class TooLarge(FeedlineError):
     """An image has more pixels than the limit allows."""
+
+    code = "FL204"
 
 
 class TooSmall(FeedlineError):
     """A crop does not fit into an image."""
 
+    code = "FL205"
+
 
 class ShapeMismatch(FeedlineError):
     """Samples of one batch have different shapes."""
+
+    code = "FL206"
 
 
 class CodecPanicked(FeedlineError):
     """A decoder met a bug of its own; it was caught."""
 
+    code = "FL207"
+
 
 class TooManyFaults(FeedlineError):
     """More samples were bad than the policy bears."""
+
+    code = "FL209"
 
 
 class NoReplacement(FeedlineError):
     """No good sample was found in place of a bad one."""
 
+    code = "FL210"
+
 
 class OutOfFiles(FeedlineError):
     """The system has no descriptor left."""
+
+    code = "FL301"
 
 
 class OutOfMemory(FeedlineError, MemoryError):
     """The system has no memory left."""
 
+    code = "FL302"
+
 
 class OutOfThreads(FeedlineError):
     """The system allows no thread."""
+
+    code = "FL303"
+
+
+class DeadlinePassed(FeedlineError, TimeoutError):
+    """A sample took longer than it may."""
+
+    code = "FL208"
+
+
+class SourceGone(FeedlineError, OSError):
+    """A source was away for longer than the policy bears."""
+
+    code = "FL105"
 
 
 class UsedAfterFork(FeedlineError):
     """A loader was used in a fork of the process that made it."""
 
+    code = "FL501"
+
 
 class Closed(FeedlineError):
     """The loader was closed, or a newer epoch begun."""
+
+    code = "FL502"
 
 
 class WrongCheckpoint(FeedlineError):
     """A checkpoint is of other data or settings."""
 
+    code = "FL103"
+
 
 class NotPicklable(FeedlineError, TypeError):
     """Something must go to another process and cannot."""
+
+    code = "FL104"
 
 
 class WorkerDied(FeedlineError, RuntimeError):
     """A worker died and was not to be replaced."""
 
+    code = "FL401"
+
 
 class TooManyDeaths(FeedlineError, RuntimeError):
     """Workers died again and again; `deaths` has the history."""
 
+    code = "FL402"
     deaths: tuple[Any, ...] = ()
 
 
 class WorkerNotStarted(FeedlineError, RuntimeError):
     """A worker could not be started."""
+
+    code = "FL403"
 
 
 class WorkerDiedWarning(UserWarning):
@@ -176,3 +237,5 @@ class WorkerDiedWarning(UserWarning):
 
 class Internal(FeedlineError):
     """A bug of Feedline."""
+
+    code = "FL503"

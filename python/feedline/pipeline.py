@@ -8,7 +8,6 @@ from __future__ import annotations
 import glob as _glob
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,39 +15,14 @@ import numpy as np
 from feedline import _native
 from feedline._words import in_words, plain
 from feedline.errors import BadSetting, BadSource
+from feedline.faults import FaultPolicy
 from feedline.loader import Loader
 
-__all__ = ["FaultPolicy", "Pipeline", "arrays", "files", "images"]
+__all__ = ["Pipeline", "arrays", "files", "images"]
 
 Size = int | Sequence[int]
 Numbers = float | Sequence[float]
 Auto = Literal["auto"]
-
-
-@dataclass(frozen=True)
-class FaultPolicy:
-    """What to do about samples that cannot be made.
-
-    Args:
-        then: "raise" ends the run with an error that names the sample. "skip" leaves it out: those that
-            follow move up, so batches stay full. "replace" puts another sample of the source in its place.
-        limit: how many faults of one epoch are borne: a count (a whole number) or a share of its samples
-            (a float below 1.0). Without a limit, any number.
-    """
-
-    then: Literal["raise", "skip", "replace"] = "raise"
-    limit: int | float | None = None
-
-    def __post_init__(self) -> None:
-        if self.then not in ("raise", "skip", "replace"):
-            raise BadSetting(f'FaultPolicy: then must be "raise", "skip" or "replace", got {self.then!r}')
-        limit = self.limit
-        is_count = isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0
-        is_share = isinstance(limit, float) and 0.0 <= limit < 1.0
-        if limit is not None and not is_count and not is_share:
-            raise BadSetting(
-                f"FaultPolicy: limit must be a count such as 10 or a share such as 0.01, got {limit!r}"
-            )
 
 
 class Pipeline:
@@ -209,7 +183,6 @@ class Pipeline:
         """
         if faults is not None and not isinstance(faults, FaultPolicy):
             raise BadSetting(f"loader: faults must be a FaultPolicy, got {faults!r}")
-        policy = faults or FaultPolicy()
         made = self._with(
             "loader",
             threads=threads,
@@ -218,8 +191,7 @@ class Pipeline:
             prefetch=prefetch,
             files=files,
             seed=seed,
-            then=policy.then,
-            limit=policy.limit,
+            faults=None if faults is None else faults.settings(),
         )
         return Loader(_native.Loader(made._source, in_words(made._calls)), repr(made), self.classes)
 

@@ -6,27 +6,42 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Fault", "Report"]
+__all__ = ["Fault", "Report", "Slow"]
 
 
 @dataclass(frozen=True)
 class Fault:
     """A sample that could not be made."""
 
-    index: int
+    index: Any
     path: str | None
     stage: str
     kind: str
     reason: str
     epoch: int
     times: int
+    offset: int | None = None
+    traceback: str | None = None
+    attempts: int = 1
+    worker: int | None = None
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A sample that took long."""
+
+    index: Any
+    seconds: float
+    worker: int | None
+    stage: str
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that is known of a loader's epochs; delivered + skipped + pending = expected.
+    """Everything that is known of a loader's epochs; delivered - repeated + skipped + pending = expected.
 
-    `pending` counts samples that nobody asked for: of an epoch that is running or was left.
+    `pending` counts samples that nobody asked for: of an epoch that is running or was left. `repeated` counts
+    those that came a second time, so that every rank has as many as the others.
     """
 
     epochs: int
@@ -35,10 +50,18 @@ class Report:
     delivered: int
     skipped: int
     replaced: int
+    retried: int
+    quarantined: int
+    repeated: int
+    excluded: int
     dropped: int
     pending: int
     batches: int
     faults: tuple[Fault, ...]
+    workers_lost: dict[str, int]
+    deaths: tuple[str, ...]
+    retired: tuple[str, ...]
+    slowest: tuple[Slow, ...]
     seconds_waited: float
     seconds: float
     busiest: str | None
@@ -50,13 +73,16 @@ class Report:
     def _parse(cls, native: str, text: str) -> Report:
         fields: dict[str, Any] = json.loads(native)
         fields["faults"] = tuple(Fault(**fault) for fault in fields["faults"])
-        fields["notes"] = tuple(fields["notes"])
+        fields["slowest"] = tuple(Slow(**slow) for slow in fields["slowest"])
+        for name in ("notes", "deaths", "retired"):
+            fields[name] = tuple(fields[name])
         return cls(**fields, text=text)
 
     def to_json(self) -> str:
         """All of it but the text."""
         fields = {name: value for name, value in self.__dict__.items() if name != "text"}
         fields["faults"] = [fault.__dict__ for fault in self.faults]
+        fields["slowest"] = [slow.__dict__ for slow in self.slowest]
         return json.dumps(fields)
 
     def __str__(self) -> str:

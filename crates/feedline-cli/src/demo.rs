@@ -79,7 +79,7 @@ impl Demo {
         let words = format!(
             r#"[{{"call": "shuffle", "seed": {}}}, {{"call": "decode"}}, {{"call": "resize", "size": 160}},
                 {{"call": "random_resized_crop", "size": 128}}, {{"call": "flip"}},
-                {{"call": "batch", "size": 16}}, {{"call": "loader", "then": "skip", "limit": 0.2}}]"#,
+                {{"call": "batch", "size": 16}}, {{"call": "loader", "faults": "then=skip,limit=0.2"}}]"#,
             self.seed
         );
         let loader = Loader::new(source, Settings::parse(&words, &Given::Files)?)?;

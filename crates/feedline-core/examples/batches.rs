@@ -23,7 +23,7 @@ fn main() -> Result<()> {
     let source = Arc::new(Folder::images(&folder)?);
     let words = r#"[{"call": "shuffle", "seed": 7}, {"call": "decode"}, {"call": "resize", "size": 256},
                     {"call": "center_crop", "size": 224}, {"call": "to_float", "layout": "CHW"},
-                    {"call": "batch", "size": 8}, {"call": "loader", "then": "skip"}]"#;
+                    {"call": "batch", "size": 8}, {"call": "loader", "faults": "skip"}]"#;
     let loader = Loader::new(source, Settings::parse(words, &Given::Files)?)?;
     for batch in loader.epoch()? {
         let batch = batch?;

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind, Result};
+use crate::fault::Standing;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Where a run stands after a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +21,7 @@ pub struct Checkpoint {
     /// Samples of this rank that are behind, over all epochs.
     pub position: u64,
     /// Faults of this epoch so far, which count against the limit.
-    pub faults: u64,
+    pub standing: Standing,
 }
 
 impl Checkpoint {
@@ -30,9 +31,9 @@ impl Checkpoint {
         source: Fingerprint,
         settings: Fingerprint,
         position: u64,
-        faults: u64,
+        standing: Standing,
     ) -> Checkpoint {
-        Checkpoint { version: VERSION, samples, source, settings, position, faults }
+        Checkpoint { version: VERSION, samples, source, settings, position, standing }
     }
 
     /// As text.
@@ -96,7 +97,14 @@ mod tests {
     use super::*;
 
     fn made(samples: u64, source: &[u8], settings: &[u8]) -> Checkpoint {
-        Checkpoint::new(samples, Fingerprint::of([source]), Fingerprint::of([settings]), 7, 0)
+        let standing = Standing { seen: 7, faults: 2, recent: [3, 5].into() };
+        Checkpoint::new(
+            samples,
+            Fingerprint::of([source]),
+            Fingerprint::of([settings]),
+            7,
+            standing,
+        )
     }
 
     #[test]
@@ -114,7 +122,7 @@ mod tests {
             .map(|old| old.must_fit(&now).unwrap_err().to_string())
             .chain([
                 Checkpoint::from_text("hello").unwrap_err().to_string(),
-                Checkpoint::from_text(&now.to_text().replace("\"version\":1", "\"version\":9"))
+                Checkpoint::from_text(&now.to_text().replace("\"version\":2", "\"version\":9"))
                     .unwrap_err()
                     .to_string(),
             ])

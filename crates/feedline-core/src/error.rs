@@ -14,7 +14,9 @@ use crate::sample::Location;
 pub type Result<T> = std::result::Result<T, Error>;
 
 macro_rules! kinds {
-    ($($kind:ident { name: $name:literal, hint: $hint:literal, example: $example:literal },)*) => {
+    ($($kind:ident {
+        name: $name:literal, code: $code:literal, hint: $hint:literal, example: $example:literal
+    },)*) => {
         /// What kind of thing went wrong.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Kind {
@@ -28,6 +30,12 @@ macro_rules! kinds {
             /// Its name, also that of the Python class.
             pub fn name(self) -> &'static str {
                 match self { $(Kind::$kind => $name),* }
+            }
+
+            /// Its number, which never changes: FL1xx for settings and sources, FL2xx for samples,
+            /// FL3xx for the machine, FL4xx for workers, FL5xx for wrong use and bugs.
+            pub fn code(self) -> &'static str {
+                match self { $(Kind::$kind => $code),* }
             }
 
             /// What usually helps.
@@ -46,117 +54,156 @@ macro_rules! kinds {
 kinds! {
     BadSetting {
         name: "BadSetting",
+        code: "FL101",
         hint: "see help(feedline.Pipeline)",
         example: "batch size must be at least 1, got 0"
     },
     BadSource {
         name: "BadSource",
+        code: "FL102",
         hint: "look at the folder with ls; each class is a sub-folder with images in it",
         example: "class folder \"cat\" has no images"
     },
+    SourceGone {
+        name: "SourceGone",
+        code: "FL105",
+        hint: "bring the mount back and resume; wait longer with faults=FaultPolicy(patience=...)",
+        example: "/mnt/data has been away for 300 s"
+    },
     ReadFailed {
         name: "ReadFailed",
+        code: "FL201",
         hint: "check that the file is there and can be read; skip it with faults=FaultPolicy(then=\"skip\")",
         example: "permission denied (os error 13)"
     },
     UnknownFormat {
         name: "UnknownFormat",
+        code: "FL202",
         hint: "JPEG, PNG and WebP are decoded; skip others with faults=FaultPolicy(then=\"skip\")",
         example: "not a JPEG, PNG or WebP image: the first bytes are 47 49 46 38"
     },
     Damaged {
         name: "Damaged",
+        code: "FL203",
         hint: "replace the file, or skip it with faults=FaultPolicy(then=\"skip\")",
         example: "the image is cut off: premature end of JPEG file"
     },
     TooLarge {
         name: "TooLarge",
+        code: "FL204",
         hint: "raise the limit with decode(max_pixels=...) if the image is genuine",
         example: "65500 x 65500 pixels are more than the limit of 178956970"
     },
     TooSmall {
         name: "TooSmall",
+        code: "FL205",
         hint: "resize before random_crop, or give random_crop a padding",
         example: "a crop of 224 x 224 does not fit into an image of 100 x 80"
     },
     ShapeMismatch {
         name: "ShapeMismatch",
+        code: "FL206",
         hint: "resize or crop to one size, or ask for batch(..., pad=True)",
         example: "image of sample 7 has shape [10, 20, 3], that of sample 3 in the same batch [16, 16, 3]"
     },
     CodecPanicked {
         name: "CodecPanicked",
+        code: "FL207",
         hint: "skip the sample with faults=FaultPolicy(then=\"skip\") and report the file as a bug of Feedline",
         example: "the decoder panicked: index out of bounds"
     },
+    DeadlinePassed {
+        name: "DeadlinePassed",
+        code: "FL208",
+        hint: "give samples more time with deadline=, or skip this one with faults=FaultPolicy(then=\"skip\")",
+        example: "sample 7 took longer than its deadline of 30 s"
+    },
     TooManyFaults {
         name: "TooManyFaults",
+        code: "FL209",
         hint: "raise faults=FaultPolicy(limit=...) if so many bad samples are expected",
         example: "11 faults are more than the limit of 10"
     },
     NoReplacement {
         name: "NoReplacement",
+        code: "FL210",
         hint: "use faults=FaultPolicy(then=\"skip\"): too many samples are bad to find others in their place",
         example: "8 samples tried in place of sample 12 were bad as well"
     },
     OutOfFiles {
         name: "OutOfFiles",
+        code: "FL301",
         hint: "raise the limit with ulimit -n, or close files elsewhere in the program",
         example: "the system has no descriptor left, not even for one file"
     },
     OutOfMemory {
         name: "OutOfMemory",
+        code: "FL302",
         hint: "lower memory=, prefetch= or the batch size",
         example: "the system refused 38535168 bytes for a batch"
     },
     OutOfThreads {
         name: "OutOfThreads",
+        code: "FL303",
         hint: "raise the limit with ulimit -u, or lower threads=",
         example: "the system refused the first thread: resource temporarily unavailable"
     },
     UsedAfterFork {
         name: "UsedAfterFork",
+        code: "FL501",
         hint: "make the loader in the process that uses it, or start processes with the spawn method",
         example: "the loader was made in process 10 and used in its fork 11, where its threads do not exist"
     },
     Closed {
         name: "Closed",
+        code: "FL502",
         hint: "make a new loader; one that was closed cannot be used again",
         example: "the loader is closed"
     },
     NotPicklable {
         name: "NotPicklable",
+        code: "FL104",
         hint: "make it when it is first used in the worker, or define __getstate__ without it",
         example: "dataset.transform.fn cannot be pickled: it is a _thread.lock (cannot pickle '_thread.lock' object)"
     },
     WorkerDied {
         name: "WorkerDied",
+        code: "FL401",
         hint: "leave on_death=\"replace\" as it is, and dead workers are replaced",
         example: "worker 3 (pid 4711) was killed by SIGKILL at sample 48213, position 5, batch 1506"
     },
     TooManyDeaths {
         name: "TooManyDeaths",
+        code: "FL402",
         hint: "look at the samples named above; bear more deaths with max_deaths= and death_window=",
         example: "too many workers died:\n  worker 0 (pid 4711) was killed by SIGSEGV at sample 12, position 0, batch 3"
     },
     WorkerNotStarted {
         name: "WorkerNotStarted",
+        code: "FL403",
         hint: "lower num_workers, or raise the limit of processes with ulimit -u",
         example: "the system refused a process for worker 5: Resource temporarily unavailable"
     },
     WrongCheckpoint {
         name: "WrongCheckpoint",
+        code: "FL103",
         hint: "resume with the same data and settings, or start anew",
         example: "the checkpoint was made with 1000 samples, the source has 900"
     },
     Internal {
         name: "Internal",
+        code: "FL503",
         hint: "this is a bug of Feedline: report it with this message",
         example: "99 samples were delivered and 0 skipped, but 100 were due"
     },
 }
 
 impl Kind {
+    /// The kind of that name.
+    pub fn named(name: &str) -> Option<Kind> {
+        Kind::ALL.iter().copied().find(|kind| kind.name() == name)
+    }
+
     /// Whether it is a fault of one sample, so that skipping the sample helps. Where the machine has
     /// run out of something, it does not.
     pub fn is_of_sample(self) -> bool {
@@ -167,9 +214,13 @@ impl Kind {
             | Kind::TooLarge
             | Kind::TooSmall
             | Kind::ShapeMismatch
-            | Kind::CodecPanicked => true,
+            | Kind::CodecPanicked
+            | Kind::DeadlinePassed
+            // Of a sample that kills whoever takes it.
+            | Kind::WorkerDied => true,
             Kind::BadSetting
             | Kind::BadSource
+            | Kind::SourceGone
             | Kind::TooManyFaults
             | Kind::NoReplacement
             | Kind::OutOfFiles
@@ -178,7 +229,6 @@ impl Kind {
             | Kind::UsedAfterFork
             | Kind::Closed
             | Kind::NotPicklable
-            | Kind::WorkerDied
             | Kind::TooManyDeaths
             | Kind::WorkerNotStarted
             | Kind::WrongCheckpoint
@@ -301,7 +351,8 @@ impl fmt::Display for Error {
         if let Some(location) = &inner.location {
             write!(formatter, "\n  in    {location}")?;
         }
-        write!(formatter, "\nhint: {}", self.hint())
+        write!(formatter, "\nhint: {}", self.hint())?;
+        write!(formatter, "\nsee: feedline explain {}", inner.kind.code())
     }
 }
 
@@ -321,6 +372,11 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Kind::ALL.len());
+        let mut codes: Vec<_> = Kind::ALL.iter().map(|kind| kind.code()).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes.len(), Kind::ALL.len());
+        assert!(codes.iter().all(|code| code.starts_with("FL") && code.len() == 5), "{codes:?}");
         for kind in Kind::ALL {
             for text in [kind.hint(), kind.example()] {
                 assert!(text.len() > 10 && !text.ends_with('.'), "{kind:?}: {text:?}");

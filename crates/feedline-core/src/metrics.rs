@@ -6,14 +6,19 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::event::{Event, FaultLine};
+use crate::event::{Event, Slow};
+use crate::fault::FaultLine;
 use crate::sample::Stage;
 
 /// Faults that a report spells out; the others are only counted.
 const SPELLED_OUT: usize = 10_000;
+/// Samples that are named as the slowest.
+pub const SLOWEST: usize = 10;
+/// Deaths, retirements and notes that a report spells out.
+const LINES: usize = 100;
 
-/// Everything that is known of a loader's epochs. The sum of what was delivered, skipped and left is
-/// what was expected.
+/// Everything that is known of a loader's epochs. What was delivered for the first time, skipped and left
+/// is what was expected.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Epochs begun.
@@ -22,18 +27,34 @@ pub struct Report {
     pub completed: u64,
     /// Samples that were due.
     pub expected: u64,
-    /// Samples that the consumer got, replacements among them.
+    /// Samples that the consumer got, replacements and repeated ones among them.
     pub delivered: u64,
     /// Samples left out because they were bad.
     pub skipped: u64,
     /// Bad samples in whose place others were delivered.
     pub replaced: u64,
+    /// How often a sample was tried again.
+    pub retried: u64,
+    /// Faults written to the quarantine file.
+    pub quarantined: u64,
+    /// Samples delivered a second time to keep the ranks even; these are not expected.
+    pub repeated: u64,
+    /// Samples left out from the start; these are not expected.
+    pub excluded: u64,
     /// Good samples that `drop_last` left out; these are not expected.
     pub dropped: u64,
     /// Batches that the consumer got.
     pub batches: u64,
     /// The bad samples by index, and how many times each was bad.
-    pub faults: BTreeMap<u64, (FaultLine, u64)>,
+    pub faults: BTreeMap<IndexKey, (FaultLine, u64)>,
+    /// How many workers were lost, by cause.
+    pub workers_lost: BTreeMap<String, u64>,
+    /// The first deaths in words.
+    pub deaths: Vec<String>,
+    /// Workers that were ended on purpose, and why.
+    pub retired: Vec<String>,
+    /// The samples that took longest, the longest first.
+    pub slowest: Vec<Slow>,
     /// How long the consumer waited for batches.
     pub waited: Duration,
     /// How long the epochs took, the consumer's own work among it.
@@ -44,19 +65,35 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
+/// Numbers by size, then all other keys by their text.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum IndexKey {
+    /// An index of the source.
+    Number(u64),
+    /// Any other key, as JSON.
+    Text(String),
+}
+
+impl IndexKey {
+    fn of(index: &Value) -> IndexKey {
+        index.as_u64().map_or_else(|| IndexKey::Text(index.to_string()), IndexKey::Number)
+    }
+}
+
 impl Report {
     /// Counts one event.
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::EpochStarted { expected, .. } => {
                 self.epochs += 1;
-                self.expected += expected;
+                self.expected += expected.unwrap_or(0);
             }
             Event::BatchDelivered { samples, waited } => {
                 self.batches += 1;
                 self.delivered += samples;
                 self.waited += *waited;
             }
+            Event::SampleRetried(_) => self.retried += 1,
             Event::SampleSkipped(fault) => {
                 self.skipped += 1;
                 self.note_fault(fault);
@@ -65,35 +102,57 @@ impl Report {
                 self.replaced += 1;
                 self.note_fault(fault);
             }
-            Event::BudgetShrunk { budget, from, to } => {
-                self.notes.push(format!("the system refused more {budget}: {from} became {to}"));
+            Event::SamplesRepeated { samples } => self.repeated += samples,
+            Event::SamplesExcluded { samples } => self.excluded += samples,
+            Event::WorkerDied { cause, text, .. } => {
+                *self.workers_lost.entry(cause.clone()).or_default() += 1;
+                note(&mut self.deaths, text.clone());
             }
-            Event::ThreadsRefused { wanted, got } => {
-                self.notes.push(format!("the system allowed {got} of {wanted} threads"));
-            }
-            Event::EpochEnded { dropped } => {
+            Event::WorkerRetired { .. } => note(&mut self.retired, event.to_string()),
+            Event::SampleSlow(slow) => self.note_slow(slow),
+            Event::BudgetShrunk { .. }
+            | Event::ThreadsRefused { .. }
+            | Event::QuarantineFailed { .. }
+            | Event::SourceOpened { .. }
+            | Event::SourceClosed { .. }
+            | Event::ZygoteReborn { .. }
+            | Event::WorkerStalled { .. }
+            | Event::BatchStalled { .. } => note(&mut self.notes, event.to_string()),
+            Event::EpochEnded { dropped, .. } => {
                 self.completed += 1;
                 self.dropped += dropped;
-                self.expected -= dropped;
+                self.expected = self.expected.saturating_sub(*dropped);
             }
-            Event::EpochLeft => {}
+            Event::SourceHalfOpen { .. }
+            | Event::WorkerReplaced { .. }
+            | Event::FaultsStopped { .. }
+            | Event::EpochLeft
+            | Event::EventsLost { .. }
+            | Event::Told { .. } => {}
         }
     }
 
     fn note_fault(&mut self, fault: &FaultLine) {
         let full = self.faults.len() >= SPELLED_OUT;
-        match self.faults.get_mut(&fault.index) {
+        let key = IndexKey::of(&fault.index);
+        match self.faults.get_mut(&key) {
             Some((_, times)) => *times += 1,
             None if full => {}
             None => {
-                self.faults.insert(fault.index, (fault.clone(), 1));
+                self.faults.insert(key, (fault.clone(), 1));
             }
         }
     }
 
+    fn note_slow(&mut self, slow: &Slow) {
+        let at = self.slowest.partition_point(|other| other.seconds >= slow.seconds);
+        self.slowest.insert(at, slow.clone());
+        self.slowest.truncate(SLOWEST);
+    }
+
     /// Samples that were due and neither delivered nor skipped: of epochs not at their end.
     pub fn pending(&self) -> u64 {
-        self.expected.saturating_sub(self.delivered + self.skipped)
+        (self.expected + self.repeated).saturating_sub(self.delivered + self.skipped)
     }
 
     /// The stage whose threads had the least rest.
@@ -109,10 +168,14 @@ impl Report {
             .map(|(line, times)| {
                 json!({
                     "index": line.index,
-                    "path": line.path.as_ref().map(|path| path.to_string_lossy()),
-                    "stage": line.stage.name(),
-                    "kind": line.kind.name(),
+                    "path": line.path,
+                    "offset": line.offset,
+                    "stage": line.stage,
+                    "kind": line.kind,
                     "reason": line.message,
+                    "traceback": line.traceback,
+                    "attempts": line.attempts,
+                    "worker": line.worker,
                     "epoch": line.epoch,
                     "times": times,
                 })
@@ -123,6 +186,7 @@ impl Report {
             .iter()
             .map(|(stage, share)| (stage.name().to_owned(), json!(share)))
             .collect();
+        let slowest: Vec<_> = self.slowest.iter().map(Slow::to_json).collect();
         json!({
             "epochs": self.epochs,
             "completed": self.completed,
@@ -130,16 +194,31 @@ impl Report {
             "delivered": self.delivered,
             "skipped": self.skipped,
             "replaced": self.replaced,
+            "retried": self.retried,
+            "quarantined": self.quarantined,
+            "repeated": self.repeated,
+            "excluded": self.excluded,
             "dropped": self.dropped,
             "pending": self.pending(),
             "batches": self.batches,
             "faults": faults,
+            "workers_lost": self.workers_lost,
+            "deaths": self.deaths,
+            "retired": self.retired,
+            "slowest": slowest,
             "seconds_waited": self.waited.as_secs_f64(),
             "seconds": self.elapsed.as_secs_f64(),
             "busiest": self.busiest().map(|(stage, _)| stage.name()),
             "busy": busy,
             "notes": self.notes,
         })
+    }
+}
+
+/// A line more, while there are few.
+fn note(lines: &mut Vec<String>, line: String) {
+    if lines.len() < LINES {
+        lines.push(line);
     }
 }
 
@@ -152,12 +231,20 @@ impl fmt::Display for Report {
         if self.pending() > 0 {
             write!(formatter, " + {} not asked for", self.pending())?;
         }
-        write!(formatter, " = {} expected", self.expected)?;
-        if self.replaced > 0 {
-            write!(formatter, "; {} replaced by others", self.replaced)?;
+        if self.repeated > 0 {
+            write!(formatter, " - {} repeated", self.repeated)?;
         }
-        if self.dropped > 0 {
-            write!(formatter, "; {} dropped with short last batches", self.dropped)?;
+        write!(formatter, " = {} expected", self.expected)?;
+        for (count, what) in [
+            (self.replaced, "replaced by others"),
+            (self.retried, "tried again"),
+            (self.quarantined, "written to quarantine"),
+            (self.excluded, "excluded"),
+            (self.dropped, "dropped with short last batches"),
+        ] {
+            if count > 0 {
+                write!(formatter, "; {count} {what}")?;
+            }
         }
         write!(
             formatter,
@@ -169,17 +256,31 @@ impl fmt::Display for Report {
         if let Some((stage, share)) = self.busiest() {
             write!(formatter, "; busiest stage: {} ({:.0} %)", stage.name(), share * 100.0)?;
         }
+        if !self.workers_lost.is_empty() {
+            let lost: u64 = self.workers_lost.values().sum();
+            let causes: Vec<_> =
+                self.workers_lost.iter().map(|(cause, count)| format!("{count} {cause}")).collect();
+            let plural = if lost == 1 { "" } else { "s" };
+            write!(formatter, "\n{lost} worker{plural} lost: {}", causes.join(", "))?;
+        }
+        for line in self.deaths.iter().chain(&self.retired) {
+            write!(formatter, "\n  {line}")?;
+        }
         for note in &self.notes {
             write!(formatter, "\nnote: {note}")?;
         }
+        if !self.slowest.is_empty() {
+            let slowest: Vec<_> = self.slowest.iter().map(ToString::to_string).collect();
+            write!(formatter, "\nslowest: {}", slowest.join("; "))?;
+        }
         for (line, times) in self.faults.values() {
-            write!(formatter, "\n  sample {} failed in {}", line.index, line.stage.name())?;
+            write!(formatter, "\n  sample {} failed in {}", line.index, line.stage)?;
             if *times > 1 {
                 write!(formatter, " ({times} times)")?;
             }
             write!(formatter, ": {}", line.message)?;
-            if let Some(path) = &line.path {
-                write!(formatter, "\n    in {}", path.display())?;
+            if line.path.is_some() {
+                write!(formatter, "\n    in {}", line.place())?;
             }
         }
         let spelled: u64 = self.faults.values().map(|(_, times)| times).sum();
@@ -226,16 +327,12 @@ impl Meters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Kind;
-
     fn bad(index: u64) -> FaultLine {
         FaultLine {
-            index,
-            epoch: 0,
             path: Some("data/cat/7.jpg".into()),
-            stage: Stage::Worker,
-            kind: Kind::Damaged,
+            stage: "worker".into(),
             message: "the image is cut off".into(),
+            ..FaultLine::new(index, "Damaged")
         }
     }
 
@@ -244,15 +341,22 @@ mod tests {
         let mut report = Report::default();
         let delivered =
             |samples| Event::BatchDelivered { samples, waited: Duration::from_millis(250) };
-        report.apply(&Event::EpochStarted { epoch: 0, expected: 10 });
+        report.apply(&Event::EpochStarted { epoch: 0, expected: Some(10) });
         report.apply(&Event::SampleSkipped(bad(7)));
         report.apply(&delivered(4));
         report.apply(&delivered(4));
-        report.apply(&Event::EpochEnded { dropped: 1 });
-        report.apply(&Event::EpochStarted { epoch: 1, expected: 10 });
+        report.apply(&Event::EpochEnded { dropped: 1, summary: String::new(), is_clean: false });
+        report.apply(&Event::EpochStarted { epoch: 1, expected: Some(10) });
         report.apply(&Event::SampleSkipped(bad(7)));
         report.apply(&Event::BudgetShrunk { budget: "files", from: 64, to: 10 });
         report.apply(&delivered(4));
+        let death = json!({"worker": 3, "cause": "out of memory", "text": "worker 3 was killed"});
+        report.apply(&Event::from_words("worker_died", death).unwrap());
+        for (index, seconds) in [(1, 0.5), (2, 2.0), (3, 1.0)] {
+            let stage = "worker".to_owned();
+            let slow = Slow { index: json!(index), seconds, worker: Some(1), stage };
+            report.apply(&Event::SampleSlow(slow));
+        }
         report.apply(&Event::EpochLeft);
         report.busy = vec![(Stage::Fetch, 0.25), (Stage::Worker, 0.97)];
         assert_eq!(report.pending(), 5);

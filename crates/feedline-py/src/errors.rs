@@ -5,8 +5,9 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-pub(crate) fn kinds() -> Vec<(&'static str, &'static str, &'static str)> {
-    Kind::ALL.iter().map(|kind| (kind.name(), kind.example(), kind.hint())).collect()
+pub(crate) fn kinds() -> Vec<(&'static str, &'static str, &'static str, &'static str)> {
+    let row = |kind: &Kind| (kind.name(), kind.code(), kind.example(), kind.hint());
+    Kind::ALL.iter().map(row).collect()
 }
 
 /// The exception for an error.

@@ -3,6 +3,7 @@
 mod arrays;
 mod dlpack;
 mod errors;
+mod faults;
 mod loader;
 mod memory;
 mod processes;
@@ -19,6 +20,8 @@ mod _native {
 
     #[pymodule_export]
     use super::dlpack::Tensor;
+    #[pymodule_export]
+    use super::faults::{Breaker, Ledger, Policy};
     #[pymodule_export]
     use super::memory::{Lease, Slot, Span};
     #[pymodule_export]
@@ -45,10 +48,16 @@ mod _native {
         feedline_core::config::Workers::parse(words).map(drop).map_err(errors::raise)
     }
 
-    /// The kinds of errors: name, example, hint.
+    /// The kinds of errors: name, code, example, hint.
     #[pyfunction]
-    fn kinds() -> Vec<(&'static str, &'static str, &'static str)> {
+    fn kinds() -> Vec<(&'static str, &'static str, &'static str, &'static str)> {
         errors::kinds()
+    }
+
+    /// The samples that a quarantine file, or a folder of them, names.
+    #[pyfunction]
+    fn excluded(py: Python<'_>, path: std::path::PathBuf) -> PyResult<Bound<'_, PyAny>> {
+        faults::excluded(py, path)
     }
 
     /// The command line; returns the exit code.

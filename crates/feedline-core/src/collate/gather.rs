@@ -16,8 +16,8 @@ pub struct Gathered {
     pub samples: Vec<Sample>,
     /// The number of its first sample in the run.
     pub number: u64,
-    /// The number behind its last sample, and the faults up to there.
-    pub end: (u64, u64),
+    /// The number behind its last sample.
+    pub end: u64,
 }
 
 /// Collects the samples of the batch that comes next.
@@ -41,7 +41,6 @@ impl Gatherer {
         &mut self,
         number: u64,
         mut sample: Sample,
-        faults: u64,
     ) -> Result<Option<Gathered>, Box<(Fault, Seat)>> {
         if let Some(error) = self.mismatch(&sample) {
             let fault = Fault::new(sample.ticket, Stage::Collate, error);
@@ -55,7 +54,7 @@ impl Gatherer {
             self.first = number;
         }
         self.samples.push(sample);
-        Ok((self.samples.len() == self.columns.size).then(|| self.take((number + 1, faults))))
+        Ok((self.samples.len() == self.columns.size).then(|| self.take(number + 1)))
     }
 
     /// A sample was left out: those that follow move up.
@@ -71,11 +70,11 @@ impl Gatherer {
     }
 
     /// The last, short batch, if there is one.
-    pub fn finish(&mut self, end: (u64, u64)) -> Option<Gathered> {
+    pub fn finish(&mut self, end: u64) -> Option<Gathered> {
         (!self.samples.is_empty()).then(|| self.take(end))
     }
 
-    fn take(&mut self, end: (u64, u64)) -> Gathered {
+    fn take(&mut self, end: u64) -> Gathered {
         let samples = std::mem::replace(&mut self.samples, Vec::with_capacity(self.columns.size));
         Gathered { samples, number: self.first, end }
     }
@@ -168,10 +167,10 @@ mod tests {
                 seat.rows[0].fill(number as u8);
                 let values = seat.rows.into_iter().map(Value::Row).collect();
                 let sample = Sample { ticket: ticket(number as u64), values, permit: None };
-                let pushed = gatherer.push(number as u64, sample, 0);
+                let pushed = gatherer.push(number as u64, sample);
                 batches.extend(pushed.unwrap_or_else(|_| panic!("all of one shape")));
             }
-            batches.extend(gatherer.finish((bad.len() as u64, 0)));
+            batches.extend(gatherer.finish(bad.len() as u64));
             let good: Vec<u8> = (0..bad.len()).filter(|at| !bad[*at]).map(|at| at as u8).collect();
             for (batch, expected) in batches.into_iter().zip(good.chunks(size)) {
                 let batch = columns.complete(batch, &pool, &budget).unwrap();
@@ -197,8 +196,8 @@ mod tests {
             let array = Array { dtype: Dtype::Uint8, shape: shape.to_vec(), bytes };
             Sample { ticket: ticket(number), values: vec![Value::Array(array)], permit: None }
         };
-        assert!(gatherer.push(3, sample(3, &[2, 2, 3]), 0).is_ok());
-        let Err(refused) = gatherer.push(7, sample(7, &[1, 2, 3]), 0) else { panic!("it fits") };
+        assert!(gatherer.push(3, sample(3, &[2, 2, 3])).is_ok());
+        let Err(refused) = gatherer.push(7, sample(7, &[1, 2, 3])) else { panic!("it fits") };
         insta::assert_snapshot!(refused.0.error);
     }
 }

@@ -4,6 +4,7 @@
 //! The words are JSON, as the Python front writes them down: `[{"call": "shuffle", "seed": 7}, …]`.
 //! Every mistake is refused here, with the value that was given.
 
+mod faults;
 mod words;
 mod workers;
 
@@ -14,10 +15,11 @@ use crate::decode::Options;
 use crate::decode::resize::Filter;
 use crate::decode::{MAX_PIXELS, Mode};
 use crate::error::{Error, Kind, Result};
-use crate::fault::{FaultPolicy, Limit, Then};
+use crate::fault::FaultPolicy;
 use crate::plan::{Remainder, Shard};
 use crate::sample::{Dtype, Field, FieldKind};
 use crate::worker::{Decoding, Layout, Output, Size, Step};
+pub use faults::fault_policy;
 use words::Call;
 pub use workers::Workers;
 
@@ -271,11 +273,9 @@ impl Settings {
             return Err(Error::new(Kind::BadSetting, message)
                 .with_hint("prefetch is a part of memory; the rest is for files and decoding"));
         }
-        let then = call.choice(
-            "then",
-            &[("raise", Then::Raise), ("skip", Then::Skip), ("replace", Then::Replace)],
-        )?;
-        self.faults = FaultPolicy { then: then.unwrap_or_default(), limit: call.limit("limit")? };
+        if let Some(words) = call.get("faults") {
+            self.faults = faults::from_json(words)?;
+        }
         Ok(Progress::Finished)
     }
 
@@ -377,15 +377,6 @@ impl fmt::Display for Choice {
     }
 }
 
-/// The limit of a fault policy, as a user gives it: a count, or a share below one.
-pub(crate) fn limit_of(number: f64, whole: bool) -> Option<Limit> {
-    match (whole, number) {
-        (true, number) if number >= 0.0 => Some(Limit::Count(number as u64)),
-        (false, number) if (0.0..1.0).contains(&number) => Some(Limit::Share(number)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -403,7 +394,7 @@ mod tests {
         let settings = Settings::parse(
             r#"[{"call": "shuffle", "seed": 7}, {"call": "decode"}, {"call": "resize", "size": 256},
                 {"call": "center_crop", "size": [224, 200]}, {"call": "batch", "size": 64},
-                {"call": "loader", "memory": "1.5GiB", "threads": 3, "then": "skip", "limit": 0.01}]"#,
+                {"call": "loader", "memory": "1.5GiB", "threads": 3, "faults": "then=skip,limit=0.01"}]"#,
             &Given::Files,
         )
         .unwrap();
@@ -417,10 +408,7 @@ mod tests {
                 Step::CenterCrop(Size { height: 224, width: 200 })
             ]
         );
-        assert_eq!(
-            settings.faults,
-            FaultPolicy { then: Then::Skip, limit: Some(Limit::Share(0.01)) }
-        );
+        assert_eq!(settings.faults.to_string(), "then=skip,limit=0.01");
     }
 
     #[test]
@@ -451,8 +439,8 @@ mod tests {
             r#"[{"call": "loader"}]"#,
             r#"[{"call": "batch", "size": 1}, {"call": "loader", "memory": "lots"}]"#,
             r#"[{"call": "batch", "size": 1}, {"call": "loader", "memory": "1MiB", "prefetch": "2MiB"}]"#,
-            r#"[{"call": "batch", "size": 1}, {"call": "loader", "then": "ignore"}]"#,
-            r#"[{"call": "batch", "size": 1}, {"call": "loader", "limit": 1.5}]"#,
+            r#"[{"call": "batch", "size": 1}, {"call": "loader", "faults": "then=ignore"}]"#,
+            r#"[{"call": "batch", "size": 1}, {"call": "loader", "faults": {"limit": 1.5}}]"#,
         ];
         let messages: Vec<_> = mistakes.iter().map(|words| refused(words)).collect();
         insta::assert_snapshot!(messages.join("\n"));
@@ -460,7 +448,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_words_make_it_panic(words in r#"\[(\{"call": ?"(decode|resize|batch|loader|flip)"(, "(size|p|memory|limit)": ?-?[0-9."eGiB\[\],]{0,6}){0,2}\},?){0,4}\]?"#) {
+        fn no_words_make_it_panic(words in r#"\[(\{"call": ?"(decode|resize|batch|loader|flip)"(, "(size|p|memory|faults)": ?-?[0-9."eGiB\[\],]{0,6}){0,2}\},?){0,4}\]?"#) {
             let _ = Settings::parse(&words, &Given::Files);
             let image = Field::fixed("image", Dtype::Uint8, &[8, 8, 3]);
             let _ = Settings::parse(&words, &Given::Arrays(vec![image]));

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use super::{Choice, limit_of};
+use super::Choice;
 use crate::error::{Error, Kind, Result};
 use crate::fault::Limit;
 use crate::worker::Size;
@@ -45,6 +45,11 @@ impl<'a> Call<'a> {
         })
     }
 
+    /// Arguments that were written down without the name of their call.
+    pub(super) fn of(name: &'a str, arguments: &'a Map<String, Value>) -> Call<'a> {
+        Call { name, arguments, taken: RefCell::new(BTreeSet::from(["call"])) }
+    }
+
     pub(super) fn name(&self) -> &'a str {
         self.name
     }
@@ -58,12 +63,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn get(&self, name: &'static str) -> Option<&'a Value> {
+    pub(super) fn get(&self, name: &'static str) -> Option<&'a Value> {
         self.taken.borrow_mut().insert(name);
         self.arguments.get(name).filter(|value| !value.is_null())
     }
 
-    fn bad(&self, name: &str, wanted: &str, value: &Value) -> Error {
+    pub(super) fn bad(&self, name: &str, wanted: &str, value: &Value) -> Error {
         let message = format!("{}: {name} must be {wanted}, got {value}", self.name);
         self.refused(message)
     }
@@ -72,6 +77,7 @@ impl<'a> Call<'a> {
         let hint = match self.name {
             "DataLoader" => "see help(feedline.torch.DataLoader)".to_owned(),
             "Executor" => "see help(feedline.Executor)".to_owned(),
+            "FaultPolicy" | "FaultPolicy: backoff" => "see help(feedline.FaultPolicy)".to_owned(),
             method => format!("see help(feedline.Pipeline.{method})"),
         };
         Error::new(Kind::BadSetting, message).with_hint(hint)
@@ -217,7 +223,7 @@ impl<'a> Call<'a> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let limit = value
             .as_number()
-            .and_then(|number| limit_of(number.as_f64()?, number.is_u64() || number.is_i64()));
+            .and_then(|number| Limit::of(number.as_f64()?, number.is_u64() || number.is_i64()));
         limit.map(Some).ok_or_else(|| {
             let wanted = "a count (a whole number) or a share (from 0.0 to below 1.0)";
             self.bad(name, wanted, value)

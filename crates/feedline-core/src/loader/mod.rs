@@ -1,5 +1,7 @@
 //! Wires the stages of a run. Only here are all of them known.
 
+mod ledger;
+mod quarantine;
 mod run;
 pub mod workers;
 
@@ -13,7 +15,7 @@ use crate::collate::{Columns, Pool};
 use crate::config::{Batching, Given, Settings, picture_of};
 use crate::deliver::Taken;
 use crate::error::{Error, Kind, Result};
-use crate::event::Event;
+use crate::fault::Standing;
 use crate::metrics::Report;
 use crate::plan::Plan;
 use crate::sample::{Batch, Dtype, Extent, Field, FieldKind};
@@ -23,6 +25,8 @@ use crate::sys::process::Home;
 use crate::sys::thread::{Crew, processors};
 use crate::sys::{clock, limits};
 use crate::worker::{Picture, Recipe};
+pub use ledger::Ledger;
+pub use quarantine::excluded;
 use run::Run;
 
 /// How long closing waits for threads; a read that the kernel does not end is left behind then.
@@ -53,7 +57,7 @@ struct Shared {
     batches: Budget,
     files: Budget,
     pool: Pool,
-    report: Arc<Mutex<Report>>,
+    ledger: Arc<Ledger>,
     progress: Mutex<Progress>,
     /// The next epoch begins where a checkpoint stands.
     resumed: AtomicBool,
@@ -61,10 +65,11 @@ struct Shared {
 }
 
 /// How far the consumer has come.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Progress {
     number: u64,
-    faults: u64,
+    /// Of this epoch.
+    standing: Standing,
 }
 
 /// A data set as batches, epoch after epoch.
@@ -112,6 +117,7 @@ impl Loader {
             let free = limits::raise_open_files().saturating_sub(limits::open_files() + 16);
             (free / 2).clamp(1, FILES)
         });
+        let ledger = Arc::new(Ledger::new(settings.faults.clone())?);
         let shared = Shared {
             source,
             plan,
@@ -127,7 +133,7 @@ impl Loader {
             batches: Budget::new("bytes of batches", prefetch),
             files: Budget::new("files", files),
             pool: Pool::new(usize::try_from(prefetch).unwrap_or(usize::MAX)),
-            report: Arc::default(),
+            ledger,
             progress: Mutex::default(),
             resumed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -155,9 +161,9 @@ impl Loader {
             }
             if progress.number.is_multiple_of(length.max(1)) {
                 // Faults are counted by the epoch.
-                progress.faults = 0;
+                progress.standing = Standing::default();
             }
-            *progress
+            progress.clone()
         };
         shared.batches.reopen();
         shared.work.reopen();
@@ -180,7 +186,7 @@ impl Loader {
 
     /// What has happened so far.
     pub fn report(&self) -> Report {
-        let mut report = self.shared.report.lock().clone();
+        let mut report = self.shared.ledger.report();
         if let Some(running) = &*self.current.lock()
             && !*running.ended.lock()
         {
@@ -191,7 +197,7 @@ impl Loader {
 
     /// Where the consumer stands: after the last batch it took.
     pub fn checkpoint(&self) -> Checkpoint {
-        self.shared.checkpoint(*self.shared.progress.lock())
+        self.shared.checkpoint(self.shared.progress.lock().clone())
     }
 
     /// Makes the next epoch go on after a checkpoint.
@@ -201,7 +207,8 @@ impl Loader {
         if let Some(running) = self.current.lock().take() {
             running.close();
         }
-        let progress = Progress { number: checkpoint.position, faults: checkpoint.faults };
+        let standing = checkpoint.standing.clone();
+        let progress = Progress { number: checkpoint.position, standing };
         *self.shared.progress.lock() = progress;
         self.shared.resumed.store(true, Ordering::SeqCst);
         Ok(())
@@ -276,10 +283,6 @@ impl Drop for Loader {
 }
 
 impl Shared {
-    fn event(&self, event: &Event) {
-        self.report.lock().apply(event);
-    }
-
     fn checkpoint(&self, progress: Progress) -> Checkpoint {
         let settings = format!(
             "{:?} {:?} {:?} {}",
@@ -290,7 +293,7 @@ impl Shared {
             self.source.fingerprint(),
             Fingerprint::of([settings.as_bytes()]),
             progress.number,
-            progress.faults,
+            progress.standing,
         )
     }
 }
@@ -308,7 +311,7 @@ struct Running {
 impl Running {
     fn start(shared: Arc<Shared>, start: Progress) -> Result<Running> {
         let crew = Crew::default();
-        let run = Run::start(shared, start.number, start.faults, &crew)?;
+        let run = Run::start(shared, start, &crew)?;
         let (started, ended) = (clock::now(), Mutex::new(false));
         Ok(Running { run, crew, started, ended, home: Home::here() })
     }
@@ -329,16 +332,23 @@ impl Running {
         self.run.close();
         self.crew.wait(GRACE);
         self.run.close_files();
-        self.settle(Event::EpochLeft);
+        self.settle(None).unwrap_or_else(|_| unreachable!("only what is at its end must add up"));
     }
 
-    /// Writes down how the epoch ended, once.
-    fn settle(&self, event: Event) {
+    /// Writes down how the epoch ended, once: at its end with so many samples dropped, or before.
+    fn settle(&self, dropped: Option<u64>) -> Result<()> {
         let mut ended = self.ended.lock();
-        if !*ended {
-            *ended = true;
-            self.measure(&mut self.run.shared.report.lock());
-            self.run.shared.event(&event);
+        if std::mem::replace(&mut *ended, true) {
+            return Ok(());
+        }
+        let ledger = &self.run.shared.ledger;
+        ledger.measure(|report| self.measure(report));
+        match dropped {
+            Some(dropped) => ledger.epoch_ended(dropped),
+            None => {
+                ledger.epoch_left();
+                Ok(())
+            }
         }
     }
 }
@@ -380,7 +390,7 @@ impl Epoch {
                     return Err(Error::new(Kind::Closed, message));
                 }
                 self.is_finished = true;
-                self.end();
+                self.end()?;
                 Ok(Waited::End)
             }
             Taken::Failed(error) => {
@@ -391,13 +401,14 @@ impl Epoch {
         }
     }
 
-    fn end(&self) {
-        let run = &self.running.run;
-        if !*self.running.ended.lock() {
-            let dropped = run.finish();
-            self.running.settle(Event::EpochEnded { dropped });
-            self.running.close();
+    fn end(&self) -> Result<()> {
+        if *self.running.ended.lock() {
+            return Ok(());
         }
+        let dropped = self.running.run.finish();
+        let settled = self.running.settle(Some(dropped));
+        self.running.close();
+        settled
     }
 }
 

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::Shared;
+use super::{Progress, Shared};
 use crate::budget::Permit;
 use crate::collate::{Gathered, Gatherer, Seat};
 use crate::deliver::{Handoff, Reorder};
 use crate::error::{Error, Kind, Result};
-use crate::event::{Event, FaultLine};
-use crate::fault::{Fault, Verdict};
+use crate::event::Event;
+use crate::fault::{Fault, FaultLine, Standing, Stop, Symptom, Verdict};
 use crate::fetch::{Fetched, OpenFiles, Reader};
 use crate::metrics::Meters;
 use crate::random::Random;
@@ -57,7 +57,7 @@ type Outcome = std::result::Result<Sample, Box<(Fault, Seat)>>;
 /// A batch on its way to the consumer, and how far it brings the run.
 pub(super) struct Delivery {
     pub(super) batch: Batch,
-    end: (u64, u64),
+    end: Progress,
 }
 
 pub(super) struct Run {
@@ -87,7 +87,8 @@ struct Table {
     start: u64,
     end: u64,
     batches: u64,
-    faults: u64,
+    /// Good samples that the ledger has not heard of.
+    good: u64,
     /// The number whose sample is being replaced, and how many others were tried for it.
     tried: Option<(u64, u64)>,
     /// What was wrong with that sample.
@@ -96,14 +97,13 @@ struct Table {
     gathered: u64,
     skipped: u64,
     dropped: u64,
-    expected: u64,
     is_over: bool,
 }
 
 /// What is left to do without the lock.
 #[derive(Default)]
 struct Drained {
-    finished: Vec<(u64, Gathered)>,
+    finished: Vec<(u64, Gathered, Standing)>,
     replace: Option<Replacing>,
 }
 
@@ -117,17 +117,13 @@ struct Replacing {
 
 impl Run {
     /// Starts the threads of the epoch that `start` lies in.
-    pub(super) fn start(
-        shared: Arc<Shared>,
-        start: u64,
-        faults: u64,
-        crew: &Crew,
-    ) -> Result<Arc<Run>> {
+    pub(super) fn start(shared: Arc<Shared>, from: Progress, crew: &Crew) -> Result<Arc<Run>> {
+        let start = from.number;
         let length = shared.plan.epoch_len();
         let epoch = start.checked_div(length).unwrap_or(0);
         let end = (epoch + 1) * length;
-        let report = Arc::clone(&shared.report);
-        let on_event = Box::new(move |event| report.lock().apply(&event));
+        let ledger = Arc::clone(&shared.ledger);
+        let on_event = Box::new(move |event| ledger.event(event));
         let files = OpenFiles::new(shared.files.clone(), on_event);
         let table = Table {
             reorder: Reorder::new(start),
@@ -136,13 +132,12 @@ impl Run {
             start,
             end,
             batches: 0,
-            faults,
+            good: 0,
             tried: None,
             replaced: None,
             gathered: 0,
             skipped: 0,
             dropped: 0,
-            expected: length,
             is_over: false,
         };
         let run = Arc::new(Run {
@@ -156,7 +151,7 @@ impl Run {
             shared,
         });
         let expected = end - start;
-        run.shared.event(&Event::EpochStarted { epoch, expected });
+        run.shared.ledger.epoch_started(epoch, Some(length), Some(expected), from.standing);
         if expected == 0 {
             run.handoff.end(0, None);
             return Ok(run);
@@ -195,7 +190,7 @@ impl Run {
                 return Err(Error::io(Kind::OutOfThreads, "starting the threads", error));
             }
             let (wanted, got) = (workers + readers, started.0 + started.1);
-            self.shared.event(&Event::ThreadsRefused { wanted, got });
+            self.shared.ledger.event(Event::ThreadsRefused { wanted, got });
         }
         Ok(())
     }
@@ -469,8 +464,8 @@ impl Run {
         loop {
             let start = clock::now();
             let drained = self.table.lock().drain(self, outcomes);
-            for (number, gathered) in drained.finished {
-                let end = gathered.end;
+            for (number, gathered, standing) in drained.finished {
+                let end = Progress { number: gathered.end, standing };
                 let shared = &self.shared;
                 match shared.columns.complete(gathered, &shared.pool, &shared.batches) {
                     Ok(batch) => self.handoff.put(number, Delivery { batch, end }),
@@ -531,9 +526,8 @@ impl Run {
         }
         let waited = waited + std::mem::take(&mut *self.waiting.lock());
         let samples = delivery.batch.len() as u64;
-        self.shared.event(&Event::BatchDelivered { samples, waited });
-        let mut progress = self.shared.progress.lock();
-        (progress.number, progress.faults) = delivery.end;
+        self.shared.ledger.delivered(samples, waited);
+        self.shared.progress.lock().clone_from(&delivery.end);
     }
 
     pub(super) fn add_waiting(&self, waited: Duration) {
@@ -544,8 +538,8 @@ impl Run {
     /// samples were left out with a short last batch.
     pub(super) fn finish(&self) -> u64 {
         let table = self.table.lock();
-        let mut progress = self.shared.progress.lock();
-        (progress.number, progress.faults) = (table.end, 0);
+        *self.shared.progress.lock() =
+            Progress { number: table.end, standing: Standing::default() };
         table.dropped
     }
 
@@ -596,7 +590,7 @@ impl Table {
         {
             let by = outcome.as_ref().map_or(0, |sample| sample.ticket.index);
             let outcome = match outcome {
-                Ok(sample) => self.gatherer.push(number, sample, self.faults).map_err(|bad| {
+                Ok(sample) => self.gatherer.push(number, sample).map_err(|bad| {
                     let (fault, seat) = *bad;
                     run.fault(fault.ticket, fault.stage, fault.error, seat)
                 }),
@@ -606,11 +600,13 @@ impl Table {
                 && let Some((_, fault)) = self.replaced.take()
             {
                 self.tried = None;
-                run.shared.event(&Event::SampleReplaced { fault, by });
+                run.shared.ledger.replaced(fault, by.into());
+            } else {
+                self.good += u64::from(outcome.is_ok());
             }
             match outcome {
                 Ok(None) => {}
-                Ok(Some(gathered)) => self.complete(gathered, &mut drained),
+                Ok(Some(gathered)) => self.complete(run, gathered, &mut drained),
                 Err(bad)
                     if self.replaced.is_some() && bad.0.error.kind() != Kind::NoReplacement =>
                 {
@@ -620,26 +616,20 @@ impl Table {
                 }
                 Err(bad) => {
                     let (fault, seat) = *bad;
-                    let (verdict, fault) =
-                        run.shared.settings.faults.judge(fault, self.faults, self.expected);
-                    match (verdict, fault) {
-                        (Verdict::Skip, Some(fault)) => {
-                            self.faults += 1;
+                    let line = fault.line();
+                    self.tell_good(run);
+                    match run.shared.ledger.judge(&Symptom::of(&fault.error), line.clone()) {
+                        Verdict::Skip => {
                             self.skipped += 1;
                             self.gatherer.skip(seat);
-                            run.shared.event(&Event::SampleSkipped(FaultLine::from(&fault)));
                         }
-                        (Verdict::Replace, Some(fault)) => {
-                            self.faults += 1;
-                            self.replaced = Some((fault.ticket, FaultLine::from(&fault)));
+                        Verdict::Replace => {
+                            self.replaced = Some((fault.ticket, line));
                             drained.replace = self.try_another(number, seat);
                             break;
                         }
-                        (Verdict::Stop(error), _) => self.stop(run, error),
-                        (Verdict::Skip | Verdict::Replace, None) => {
-                            let error = Error::new(Kind::Internal, "a verdict without its fault");
-                            self.stop(run, error);
-                        }
+                        Verdict::Stop(Stop::Raised) => self.stop(run, fault.error),
+                        Verdict::Stop(Stop::TooMany(error)) => self.stop(run, error),
                     }
                 }
             }
@@ -659,21 +649,26 @@ impl Table {
         Some(Replacing { number, ticket, seat, attempt })
     }
 
-    fn complete(&mut self, gathered: Gathered, drained: &mut Drained) {
+    fn tell_good(&mut self, run: &Run) {
+        run.shared.ledger.good(std::mem::take(&mut self.good));
+    }
+
+    fn complete(&mut self, run: &Run, gathered: Gathered, drained: &mut Drained) {
         self.gathered += gathered.samples.len() as u64;
-        self.ends.push_back(gathered.end.0);
-        drained.finished.push((self.batches, gathered));
+        self.ends.push_back(gathered.end);
+        self.tell_good(run);
+        drained.finished.push((self.batches, gathered, run.shared.ledger.standing()));
         self.batches += 1;
     }
 
     /// The last sample of the epoch is here: everything must add up.
     fn finish(&mut self, run: &Run, drained: &mut Drained) {
         self.is_over = true;
-        if let Some(gathered) = self.gatherer.finish((self.end, self.faults)) {
+        if let Some(gathered) = self.gatherer.finish(self.end) {
             if run.shared.batching.drop_last {
                 self.dropped = gathered.samples.len() as u64;
             } else {
-                self.complete(gathered, drained);
+                self.complete(run, gathered, drained);
             }
         }
         let due = self.end - self.start;

@@ -1,6 +1,6 @@
 //! The one clock. Code that decides takes times as arguments; only the edges call this.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The present moment, never going backwards.
 pub fn now() -> Instant {
@@ -18,4 +18,11 @@ pub fn pause(moment: Duration) {
 pub fn nanoseconds() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Seconds since 1970, for people to read. It may go backwards.
+pub fn unix_seconds() -> f64 {
+    #[expect(clippy::disallowed_methods, reason = "this is the clock's home")]
+    let now = SystemTime::now();
+    now.duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }

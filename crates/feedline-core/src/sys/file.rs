@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is the one door to the file system")]
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -107,4 +107,58 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         fs::create_dir_all(folder)?;
     }
     fs::write(path, bytes)
+}
+
+/// A file that lines are added to, by as many processes as like: each line in one write, at the end of
+/// the file, and on the disk when `add` returns.
+#[derive(Debug)]
+pub struct Lines(File);
+
+impl Lines {
+    /// Opens it, or makes it, with its folders.
+    pub fn open(path: &Path) -> io::Result<Lines> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        OpenOptions::new().create(true).append(true).read(true).open(path).map(Lines)
+    }
+
+    /// Adds a line.
+    pub fn add(&self, line: &str) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(line.len() + 2);
+        // A writer that was killed may have left half a line: it must not become a part of this one.
+        let length = self.0.metadata()?.len();
+        let mut last = [b'\n'];
+        if length > 0 && self.0.read_at(&mut last, length - 1)? == 1 && last != *b"\n" {
+            bytes.push(b'\n');
+        }
+        bytes.extend_from_slice(line.as_bytes());
+        bytes.push(b'\n');
+        let written = loop {
+            match (&self.0).write(&bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                outcome => break outcome?,
+            }
+        };
+        if written < bytes.len() {
+            let message = format!("only {written} of {} bytes were written", bytes.len());
+            return Err(io::Error::new(io::ErrorKind::StorageFull, message));
+        }
+        self.0.sync_data()
+    }
+}
+
+/// All of a file that the user named, whatever its size.
+pub fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    fs::read(path)
+}
+
+/// Whether there is a folder of that name.
+pub fn is_folder(path: &Path) -> bool {
+    path.is_dir()
+}
+
+/// Makes a folder, with those it lies in.
+pub fn make_folder(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)
 }

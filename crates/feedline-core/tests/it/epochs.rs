@@ -32,11 +32,11 @@ proptest! {
         let folder = photographs(40, &bad);
         let then = if replace { "replace" } else { "skip" };
         let plain = folder_loader(
-            folder.path(), &words(&format!(r#""threads": 1, "readers": 1, "then": "{then}""#)),
+            folder.path(), &words(&format!(r#""threads": 1, "readers": 1, "faults": "{then}""#)),
         );
         let other = folder_loader(folder.path(), &words(&format!(
             r#""threads": {threads}, "readers": {readers}, "prefetch": {prefetch}, "files": {files},
-               "memory": "2MiB", "then": "{then}""#
+               "memory": "2MiB", "faults": "{then}""#
         )));
         for _ in 0..2 {
             let (expected, found) = (batches(&plain), batches(&other));
@@ -55,7 +55,7 @@ proptest! {
 #[test]
 fn a_run_can_go_on_after_every_batch() {
     let folder = photographs(30, &[4, 11, 29]);
-    let words = words(r#""then": "skip", "limit": 5"#);
+    let words = words(r#""faults": "then=skip,limit=5""#);
     let whole = folder_loader(folder.path(), &words);
     let mut expected = Vec::new();
     let mut checkpoints = vec![whole.checkpoint()];
@@ -112,7 +112,7 @@ fn the_first_fault_is_raised_after_the_batches_before_it() {
 #[test]
 fn a_limit_ends_the_run_with_the_count() {
     let folder = photographs(30, &[1, 2, 3]);
-    let loader = folder_loader(folder.path(), &words(r#""then": "skip", "limit": 2"#));
+    let loader = folder_loader(folder.path(), &words(r#""faults": "then=skip,limit=2""#));
     let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
     assert_eq!(error.kind(), Kind::TooManyFaults);
     assert!(error.message().starts_with("3 faults are more than the limit of 2"), "{error}");
@@ -122,7 +122,7 @@ fn a_limit_ends_the_run_with_the_count() {
 fn where_everything_is_bad_there_is_no_replacement() {
     let all: Vec<_> = (0..12).collect();
     let folder = photographs(12, &all);
-    let loader = folder_loader(folder.path(), &words(r#""then": "replace""#));
+    let loader = folder_loader(folder.path(), &words(r#""faults": "replace""#));
     let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
     assert_eq!(error.kind(), Kind::NoReplacement);
 }

@@ -1,0 +1,335 @@
+//! Judges faults one by one, in ticket order, so that the verdict depends on the samples and not on timing.
+//!
+//! A count is exact: one fault more ends the run. A share is of the last `window` samples, and nothing
+//! is said before so many were judged: one early fault of a long run is no sign of a bad data set. Of an
+//! epoch that is shorter than the window, the share is of the epoch.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+
+use super::{FaultLine, FaultPolicy, Limit, Symptom, Then};
+use crate::error::{Error, Kind};
+use crate::sample::Location;
+
+/// Faults that the last words of a run spell out.
+const LAST: usize = 3;
+
+/// What is done about a fault.
+#[derive(Debug)]
+pub enum Verdict {
+    /// The sample is left out.
+    Skip,
+    /// Another sample takes its place.
+    Replace,
+    /// The run ends.
+    Stop(Stop),
+}
+
+/// Why a run ends.
+#[derive(Debug)]
+pub enum Stop {
+    /// The fault itself is to be raised.
+    Raised,
+    /// There were too many.
+    TooMany(Error),
+}
+
+/// How the epoch stands: all that the next verdict depends on, small enough for a checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Standing {
+    /// Samples that were judged, the good ones among them.
+    pub seen: u64,
+    /// Faults among them.
+    pub faults: u64,
+    /// The places of the last faults among them, from 1: as many as a share can depend on.
+    pub recent: VecDeque<u64>,
+}
+
+/// Knows the policy and counts.
+#[derive(Clone, Debug)]
+pub struct Judge {
+    policy: FaultPolicy,
+    standing: Standing,
+    /// Samples of the epoch, where they are known.
+    expected: Option<u64>,
+    /// By kind: how many, and the first of them.
+    kinds: BTreeMap<String, (u64, FaultLine)>,
+    last: VecDeque<FaultLine>,
+}
+
+impl Judge {
+    /// Nothing was judged yet.
+    pub fn new(policy: FaultPolicy) -> Judge {
+        let (kinds, last) = (BTreeMap::new(), VecDeque::new());
+        Judge { policy, standing: Standing::default(), expected: None, kinds, last }
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &FaultPolicy {
+        &self.policy
+    }
+
+    /// An epoch begins, or goes on where it stood.
+    pub fn begin(&mut self, standing: Standing, expected: Option<u64>) {
+        self.standing = standing;
+        self.expected = expected;
+        self.kinds.clear();
+        self.last.clear();
+    }
+
+    /// More samples are due than was known.
+    pub fn expect(&mut self, samples: u64) {
+        self.expected = Some(self.expected.unwrap_or(0) + samples);
+    }
+
+    /// How the epoch stands.
+    pub fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// So many samples were good.
+    pub fn good(&mut self, samples: u64) {
+        self.standing.seen += samples;
+    }
+
+    /// A sample was bad.
+    pub fn judge(&mut self, symptom: &Symptom, line: &FaultLine) -> Verdict {
+        let ruling = self.policy.rule(symptom);
+        let is_of_sample = Kind::named(&line.kind).is_none_or(Kind::is_of_sample)
+            && !symptom.is_a_wish_to_stop()
+            && (!symptom.is_scarcity() || ruling.is_then_by_name);
+        self.count(line);
+        if !is_of_sample || ruling.then == Then::Raise {
+            return Verdict::Stop(Stop::Raised);
+        }
+        if let Some(error) = self.too_many() {
+            return Verdict::Stop(Stop::TooMany(error));
+        }
+        match ruling.then {
+            Then::Skip => Verdict::Skip,
+            Then::Replace => Verdict::Replace,
+            Then::Raise => unreachable!("returned above"),
+        }
+    }
+
+    /// The epoch is over: whether too many of its samples were bad, which can be said only now where
+    /// their number was not known before.
+    pub fn end(&mut self) -> Option<Error> {
+        self.expected = Some(self.standing.seen);
+        if self.standing.seen < self.policy.window { self.too_many() } else { None }
+    }
+
+    fn count(&mut self, line: &FaultLine) {
+        let standing = &mut self.standing;
+        standing.seen += 1;
+        standing.faults += 1;
+        if let Some(Limit::Share(share)) = self.policy.limit {
+            standing.recent.push_back(standing.seen);
+            let most = allowed(share, self.policy.window) as usize + 1;
+            while standing.recent.len() > most {
+                standing.recent.pop_front();
+            }
+        }
+        let entry = self.kinds.entry(line.kind.clone()).or_insert_with(|| (0, line.clone()));
+        entry.0 += 1;
+        self.last.push_back(line.clone());
+        if self.last.len() > LAST {
+            self.last.pop_front();
+        }
+    }
+
+    fn too_many(&self) -> Option<Error> {
+        let Standing { seen, faults, recent } = &self.standing;
+        let window = self.policy.window;
+        let (count, limit) = match (self.policy.limit?, self.expected) {
+            (Limit::Count(count), _) if *faults > count => (*faults, count.to_string()),
+            (Limit::Count(_), _) => return None,
+            (Limit::Share(share), Some(expected)) if expected < window => {
+                let most = allowed(share, expected);
+                if *faults <= most {
+                    return None;
+                }
+                (*faults, format!("{most} ({share} of {expected} samples)"))
+            }
+            (Limit::Share(share), _) => {
+                let most = allowed(share, window);
+                let start = seen.saturating_sub(window);
+                let within = recent.iter().filter(|place| **place > start).count() as u64;
+                if *seen < window || within <= most {
+                    return None;
+                }
+                (within, format!("{most} ({share} of the last {window} samples)"))
+            }
+        };
+        let mut message = format!("{count} faults are more than the limit of {limit}");
+        let width = self.kinds.keys().map(|kind| kind.chars().count()).max().unwrap_or(0);
+        for (kind, (count, example)) in &self.kinds {
+            let _ = write!(message, "\n  {kind:<width$} {count:>6}  such as {}", brief(example));
+        }
+        let _ = write!(message, "\nthe last of them:");
+        for line in &self.last {
+            let _ = write!(message, "\n  {line}");
+        }
+        let mut error = Error::new(Kind::TooManyFaults, message);
+        if let Some(line) = self.last.back() {
+            let location =
+                line.path.as_ref().map(|path| Location { path: path.into(), offset: line.offset });
+            error = error.at(location);
+            if let Some(index) = line.number() {
+                error = error.of_sample(index, stage_name(&line.stage));
+            }
+        }
+        Some(error)
+    }
+}
+
+fn allowed(share: f64, samples: u64) -> u64 {
+    (share * samples as f64).floor() as u64
+}
+
+/// An example in few words.
+fn brief(line: &FaultLine) -> String {
+    match line.place() {
+        place if place.is_empty() => format!("sample {}", line.index),
+        place => format!("sample {}, {place}", line.index),
+    }
+}
+
+/// The stage of that name, or what stands for the user's own code.
+fn stage_name(name: &str) -> &'static str {
+    use crate::sample::Stage;
+    let stages =
+        [Stage::Source, Stage::Plan, Stage::Fetch, Stage::Worker, Stage::Collate, Stage::Deliver];
+    stages.iter().map(|stage| stage.name()).find(|stage| *stage == name).unwrap_or("worker")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::symptom::tests::named;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bad(index: u64, kind: &str) -> FaultLine {
+        FaultLine {
+            path: Some(format!("data/{index}.jpg")),
+            stage: "worker".into(),
+            message: "cut off".into(),
+            ..FaultLine::new(index, kind)
+        }
+    }
+
+    fn judge(then: Then, limit: Option<Limit>, window: u64, expected: Option<u64>) -> Judge {
+        let mut judge = Judge::new(FaultPolicy { then, limit, window, ..FaultPolicy::default() });
+        judge.begin(Standing::default(), expected);
+        judge
+    }
+
+    fn damaged() -> Symptom {
+        named(&["Damaged", "FeedlineError", "Exception"])
+    }
+
+    fn tried(judge: &mut Judge, index: u64) -> Option<Error> {
+        match judge.judge(&damaged(), &bad(index, "Damaged")) {
+            Verdict::Stop(Stop::TooMany(error)) => Some(error),
+            Verdict::Stop(Stop::Raised) => panic!("not to be raised"),
+            Verdict::Skip | Verdict::Replace => None,
+        }
+    }
+
+    #[test]
+    fn the_default_raises_the_fault_itself() {
+        let mut judge = judge(Then::Raise, None, 1000, Some(10));
+        let verdict = judge.judge(&damaged(), &bad(3, "Damaged"));
+        assert!(matches!(verdict, Verdict::Stop(Stop::Raised)), "{verdict:?}");
+    }
+
+    #[test]
+    fn a_limit_is_what_is_still_borne_and_the_error_says_what_failed() {
+        let mut judge = judge(Then::Skip, Some(Limit::Count(4)), 1000, Some(100));
+        for index in 0..3 {
+            assert!(tried(&mut judge, index).is_none());
+        }
+        let unknown = named(&["UnknownFormat", "FeedlineError", "Exception"]);
+        assert!(matches!(judge.judge(&unknown, &bad(7, "UnknownFormat")), Verdict::Skip));
+        insta::assert_snapshot!(tried(&mut judge, 12).unwrap());
+    }
+
+    #[test]
+    fn a_share_of_a_short_epoch_is_of_its_samples() {
+        let mut judge = judge(Then::Skip, Some(Limit::Share(0.1)), 1000, Some(24));
+        assert!(tried(&mut judge, 0).is_none() && tried(&mut judge, 1).is_none());
+        let error = tried(&mut judge, 2).unwrap();
+        assert!(error.message().starts_with("3 faults are more than the limit of 2 (0.1 of 24"));
+    }
+
+    #[test]
+    fn one_early_fault_of_a_long_run_is_borne_and_half_a_data_set_is_not() {
+        let share = Some(Limit::Share(0.01));
+        let mut early = judge(Then::Skip, share, 1000, Some(1_000_000));
+        assert!(tried(&mut early, 0).is_none());
+        early.good(5_000);
+        assert!(tried(&mut early, 1).is_none());
+        let mut half = judge(Then::Skip, share, 1000, Some(1_000_000));
+        let stopped = (0..).find(|index| {
+            half.good(1);
+            tried(&mut half, *index).is_some()
+        });
+        assert_eq!(stopped, Some(499), "after a thousand samples");
+    }
+
+    #[test]
+    fn an_epoch_of_unknown_length_is_judged_at_its_end() {
+        let mut judge = judge(Then::Skip, Some(Limit::Share(0.1)), 1000, None);
+        for index in 0..5 {
+            assert!(tried(&mut judge, index).is_none());
+        }
+        judge.good(15);
+        let error = judge.end().unwrap();
+        assert!(error.message().starts_with("5 faults are more than the limit of 2"), "{error}");
+    }
+
+    #[test]
+    fn want_of_descriptors_and_a_wish_to_stop_are_never_skipped_over() {
+        let mut judge = judge(Then::Skip, None, 1000, Some(10));
+        let verdict = judge.judge(&named(&["OutOfFiles", "Exception"]), &bad(0, "OutOfFiles"));
+        assert!(matches!(verdict, Verdict::Stop(Stop::Raised)));
+        let few = Symptom { os_error: Some(24), ..named(&["OSError", "Exception"]) };
+        assert!(matches!(judge.judge(&few, &bad(0, "OSError")), Verdict::Stop(Stop::Raised)));
+        let stop = named(&["KeyboardInterrupt", "BaseException"]);
+        assert!(matches!(judge.judge(&stop, &bad(0, "KeyboardInterrupt")), Verdict::Stop(_)));
+        assert!(matches!(
+            judge.judge(&named(&["WorkerDied"]), &bad(0, "WorkerDied")),
+            Verdict::Skip
+        ));
+    }
+
+    proptest! {
+        /// The short memory of a judge says what a judge that remembers everything would say, also
+        /// when it goes on from a standing that was written down.
+        #[test]
+        fn a_share_is_judged_as_by_a_perfect_memory(
+            samples in prop::collection::vec(prop::bool::weighted(0.2), 1..400),
+            window in 1_u64..60, share in 0.0_f64..0.5, resumed_at in 0_usize..400,
+        ) {
+            let limit = Some(Limit::Share(share));
+            let mut short = judge(Then::Skip, limit, window, None);
+            for (place, is_bad) in samples.iter().enumerate() {
+                if place == resumed_at {
+                    let text = serde_json::to_string(short.standing()).unwrap();
+                    short = judge(Then::Skip, limit, window, None);
+                    short.begin(serde_json::from_str(&text).unwrap(), None);
+                }
+                if !is_bad {
+                    short.good(1);
+                    continue;
+                }
+                let seen = place as u64 + 1;
+                let start = seen.saturating_sub(window) as usize;
+                let within = samples[start..=place].iter().filter(|bad| **bad).count() as u64;
+                let expected = seen >= window && within > (share * window as f64).floor() as u64;
+                let stopped = tried(&mut short, place as u64).is_some();
+                prop_assert_eq!(stopped, expected, "at {}", place);
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! A fault in words: one line of the quarantine file, one entry of a report.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A fault in words.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FaultLine {
+    /// Which sample: its index in the source, or whatever key a sampler gave.
+    pub index: Value,
+    /// What kind: the name of the class that is, or would be, raised.
+    pub kind: String,
+    /// In which epoch.
+    #[serde(default)]
+    pub epoch: u64,
+    /// The file that it lies in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// The first byte of it, where it is a part of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// Where on its path.
+    #[serde(default)]
+    pub stage: String,
+    /// What happened.
+    #[serde(default)]
+    pub message: String,
+    /// Where in the user's code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceback: Option<String>,
+    /// How often it was tried.
+    #[serde(default = "once")]
+    pub attempts: u32,
+    /// Which worker had it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<u32>,
+    /// Of which rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u64>,
+    /// When it was judged, in seconds since 1970.
+    #[serde(default)]
+    pub time: f64,
+}
+
+fn once() -> u32 {
+    1
+}
+
+impl FaultLine {
+    /// Of a sample, and a kind; the rest is not known.
+    pub fn new(index: impl Into<Value>, kind: &str) -> FaultLine {
+        let (index, kind) = (index.into(), kind.to_owned());
+        FaultLine { index, kind, attempts: 1, ..FaultLine::default() }
+    }
+
+    /// The index, where it is a number.
+    pub fn number(&self) -> Option<u64> {
+        self.index.as_u64()
+    }
+
+    /// As one line, without its end.
+    pub fn to_text(&self) -> String {
+        serde_json::to_string(self).expect("text and numbers can always be written")
+    }
+
+    /// From one line.
+    pub fn from_text(text: &str) -> serde_json::Result<FaultLine> {
+        serde_json::from_str(text)
+    }
+
+    /// Where one can look: the path, or nothing.
+    pub fn place(&self) -> String {
+        match (&self.path, self.offset) {
+            (Some(path), Some(offset)) => format!("{path}, byte {offset}"),
+            (Some(path), None) => path.clone(),
+            (None, _) => String::new(),
+        }
+    }
+}
+
+impl std::fmt::Display for FaultLine {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "sample {}", self.index)?;
+        if !self.stage.is_empty() {
+            write!(formatter, " failed in {}", self.stage)?;
+        }
+        write!(formatter, ": {}", self.kind)?;
+        if !self.message.is_empty() {
+            write!(formatter, ": {}", self.message.lines().next().unwrap_or_default())?;
+        }
+        if self.path.is_some() {
+            write!(formatter, " ({})", self.place())?;
+        }
+        match self.attempts {
+            0 | 1 => Ok(()),
+            attempts => write!(formatter, " after {attempts} tries"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_line_survives_being_text(
+            key in prop_oneof![any::<u64>().prop_map(Value::from), ".*".prop_map(Value::from)],
+            message in "(.|\n)*", path: Option<String>, worker: Option<u32>, attempts in 1_u32..9,
+        ) {
+            let line = FaultLine {
+                message, path, worker, attempts, time: 1.5, ..FaultLine::new(key, "Damaged")
+            };
+            let text = line.to_text();
+            prop_assert!(!text.contains('\n'));
+            prop_assert_eq!(FaultLine::from_text(&text).unwrap(), line);
+        }
+    }
+
+    #[test]
+    fn index_and_kind_are_all_that_a_line_must_have() {
+        let line = FaultLine::from_text(r#"{"index": 5, "kind": "Damaged", "more": 1}"#).unwrap();
+        assert_eq!((line.number(), line.attempts), (Some(5), 1));
+        assert!(FaultLine::from_text(r#"{"index": 5}"#).is_err());
+    }
+
+    #[test]
+    fn a_line_reads_well() {
+        let line = FaultLine {
+            stage: "worker".into(),
+            message: "the image is cut off\nand more".into(),
+            path: Some("data/cat/7.jpg".into()),
+            attempts: 3,
+            ..FaultLine::new(7_u64, "Damaged")
+        };
+        insta::assert_snapshot!(line, @"sample 7 failed in worker: Damaged: the image is cut off (data/cat/7.jpg) after 3 tries");
+    }
+}

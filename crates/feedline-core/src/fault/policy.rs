@@ -1,0 +1,316 @@
+//! The user's wish for faults, and what it means for one of them.
+
+use core::time::Duration;
+use serde_json::{Map, Value, json};
+use std::fmt;
+use std::path::PathBuf;
+
+use super::Symptom;
+use super::symptom::fits;
+use crate::random::Random;
+
+/// What to do about a fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Then {
+    /// End the run with the fault as its error.
+    #[default]
+    Raise,
+    /// Leave the sample out.
+    Skip,
+    /// Put another sample in its place.
+    Replace,
+}
+
+impl Then {
+    /// All of them, with their words.
+    pub const ALL: [(&'static str, Then); 3] =
+        [("raise", Then::Raise), ("skip", Then::Skip), ("replace", Then::Replace)];
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Then::Raise => "raise",
+            Then::Skip => "skip",
+            Then::Replace => "replace",
+        }
+    }
+}
+
+/// How many faults are borne.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    /// That many of an epoch.
+    Count(u64),
+    /// That share of the last samples, or of an epoch that is shorter than the window.
+    Share(f64),
+}
+
+impl Limit {
+    /// As a user gives it: a count, or a share below one.
+    pub fn of(number: f64, is_whole: bool) -> Option<Limit> {
+        match (is_whole, number) {
+            (true, number) if number >= 0.0 => Some(Limit::Count(number as u64)),
+            (false, number) if (0.0..1.0).contains(&number) => Some(Limit::Share(number)),
+            _ => None,
+        }
+    }
+}
+
+/// How long to wait before another try.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Backoff {
+    /// Before the second try.
+    pub first: Duration,
+    /// Each wait is that many times the one before.
+    pub factor: f64,
+    /// But never longer than this.
+    pub longest: Duration,
+    /// The share of a wait that is left to chance, so that ranks do not come back all at once.
+    pub jitter: f64,
+}
+
+impl Default for Backoff {
+    fn default() -> Backoff {
+        let (first, longest) = (Duration::from_millis(100), Duration::from_secs(30));
+        Backoff { first, factor: 2.0, longest, jitter: 0.5 }
+    }
+}
+
+/// What is to be done otherwise for one class of faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// How often to try again.
+    pub retry: Option<u32>,
+    /// What to do after that.
+    pub then: Option<Then>,
+}
+
+/// The rule that holds for a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ruling {
+    /// How often to try again.
+    pub retry: u32,
+    /// What to do after that.
+    pub then: Then,
+    /// Whether the user named this class: then it is tried again even if it looks lasting.
+    pub is_retry_by_name: bool,
+    /// Whether the user named this class for what comes then.
+    pub is_then_by_name: bool,
+}
+
+/// The user's wish for faults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FaultPolicy {
+    /// How often a fault that may pass is tried again.
+    pub retry: u32,
+    /// How long to wait before that.
+    pub backoff: Backoff,
+    /// What to do after that.
+    pub then: Then,
+    /// Whether what follows moves up in the place of a skipped sample; decided by the front if None.
+    pub fill: Option<bool>,
+    /// Up to how many; without one, any number.
+    pub limit: Option<Limit>,
+    /// Samples over which a share is judged.
+    pub window: u64,
+    /// Rules for classes of faults, by name.
+    pub by_type: Vec<(String, Rule)>,
+    /// Where bad samples are written down.
+    pub quarantine: Option<PathBuf>,
+    /// How long a source may be away; at zero nobody waits for it.
+    pub patience: Duration,
+}
+
+impl Default for FaultPolicy {
+    fn default() -> FaultPolicy {
+        FaultPolicy {
+            retry: 0,
+            backoff: Backoff::default(),
+            then: Then::Raise,
+            fill: None,
+            limit: None,
+            window: 1000,
+            by_type: Vec::new(),
+            quarantine: None,
+            patience: Duration::from_secs(300),
+        }
+    }
+}
+
+impl FaultPolicy {
+    /// What holds for a fault: the first of its classes that the user named decides.
+    pub fn rule(&self, symptom: &Symptom) -> Ruling {
+        let named = symptom.names.iter().find_map(|class| {
+            let exact = self.by_type.iter().find(|(name, _)| name == class);
+            exact.or_else(|| self.by_type.iter().find(|(name, _)| fits(class, name)))
+        });
+        let rule = named.map_or_else(Rule::default, |(_, rule)| *rule);
+        Ruling {
+            retry: rule.retry.unwrap_or(self.retry),
+            then: rule.then.unwrap_or(self.then),
+            is_retry_by_name: rule.retry.is_some(),
+            is_then_by_name: rule.then.is_some(),
+        }
+    }
+
+    /// How long to wait before the next try, if there is to be one. `attempt` counts the tries that
+    /// have failed, from 1; the key says whose wait it is, so that it is the same in every run.
+    pub fn retry_after(&self, symptom: &Symptom, attempt: u32, key: &[u64]) -> Option<Duration> {
+        let ruling = self.rule(symptom);
+        let is_worth_it = ruling.is_retry_by_name || symptom.is_passing();
+        if attempt == 0 || attempt > ruling.retry || !is_worth_it || symptom.is_a_wish_to_stop() {
+            return None;
+        }
+        let Backoff { first, factor, longest, jitter } = self.backoff;
+        let power = factor.powi(i32::try_from(attempt - 1).unwrap_or(i32::MAX));
+        let whole = (first.as_secs_f64() * power).min(longest.as_secs_f64());
+        let key: Vec<u64> = key.iter().copied().chain([u64::from(attempt)]).collect();
+        let chance = Random::keyed(&key).unit();
+        Some(Duration::from_secs_f64(whole * (1.0 - jitter * chance)))
+    }
+}
+
+impl FaultPolicy {
+    /// What differs from the default, as JSON that can be read again.
+    pub fn to_json(&self) -> Value {
+        let plain = FaultPolicy::default();
+        let mut words = Map::new();
+        let mut say = |name: &str, value: Value, differs: bool| {
+            if differs {
+                words.insert(name.to_owned(), value);
+            }
+        };
+        say("then", self.then.name().into(), true);
+        say("retry", self.retry.into(), self.retry != plain.retry);
+        let Backoff { first, factor, longest, jitter } = self.backoff;
+        let backoff = json!({
+            "first": first.as_secs_f64(), "factor": factor,
+            "longest": longest.as_secs_f64(), "jitter": jitter,
+        });
+        say("backoff", backoff, self.backoff != plain.backoff);
+        say("fill", self.fill.into(), self.fill.is_some());
+        let limit = match self.limit {
+            None => Value::Null,
+            Some(Limit::Count(count)) => count.into(),
+            Some(Limit::Share(share)) => share.into(),
+        };
+        say("limit", limit, self.limit.is_some());
+        say("window", self.window.into(), self.window != plain.window);
+        let rule = |rule: &Rule| {
+            let retry = rule.retry.map(|retry| ("retry".to_owned(), Value::from(retry)));
+            let then = rule.then.map(|then| ("then".to_owned(), Value::from(then.name())));
+            Value::Object(retry.into_iter().chain(then).collect())
+        };
+        let by_type = self.by_type.iter().map(|(name, words)| (name.clone(), rule(words)));
+        say("by_type", Value::Object(by_type.collect()), !self.by_type.is_empty());
+        let path = self.quarantine.as_ref().map(|path| path.to_string_lossy().into_owned());
+        say("quarantine", path.into(), self.quarantine.is_some());
+        say("patience", self.patience.as_secs_f64().into(), self.patience != plain.patience);
+        Value::Object(words)
+    }
+}
+
+/// As the command line takes it; what is as by default is left out.
+impl fmt::Display for FaultPolicy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = FaultPolicy::default();
+        let mut parts = vec![format!("then={}", self.then.name())];
+        if self.retry != plain.retry {
+            parts.push(format!("retry={}", self.retry));
+        }
+        if self.backoff != plain.backoff {
+            let Backoff { first, factor, longest, jitter } = self.backoff;
+            parts.push(format!(
+                "backoff=first:{:?}+factor:{factor:?}+longest:{:?}+jitter:{jitter:?}",
+                first.as_secs_f64(),
+                longest.as_secs_f64()
+            ));
+        }
+        if let Some(fill) = self.fill {
+            parts.push(format!("fill={fill}"));
+        }
+        match self.limit {
+            None => {}
+            Some(Limit::Count(count)) => parts.push(format!("limit={count}")),
+            Some(Limit::Share(share)) => parts.push(format!("limit={share:?}")),
+        }
+        if self.window != plain.window {
+            parts.push(format!("window={}", self.window));
+        }
+        for (name, rule) in &self.by_type {
+            let retry = rule.retry.map(|retry| format!("retry:{retry}"));
+            let then = rule.then.map(|then| then.name().to_owned());
+            let words: Vec<_> = retry.into_iter().chain(then).collect();
+            parts.push(format!("by_type.{}={}", escaped(name), words.join("+")));
+        }
+        if let Some(path) = &self.quarantine {
+            parts.push(format!("quarantine={}", escaped(&path.to_string_lossy())));
+        }
+        if self.patience != plain.patience {
+            parts.push(format!("patience={:?}", self.patience.as_secs_f64()));
+        }
+        formatter.write_str(&parts.join(","))
+    }
+}
+
+/// Commas and equals signs that belong to a name or a path.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if matches!(letter, ',' | '=' | '\\') {
+            escaped.push('\\');
+        }
+        escaped.push(letter);
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::symptom::tests::{named, read_error};
+    use super::*;
+    use rustix::io::Errno;
+
+    fn by_type(name: &str, retry: Option<u32>, then: Option<Then>) -> FaultPolicy {
+        FaultPolicy { by_type: vec![(name.into(), Rule { retry, then })], ..FaultPolicy::default() }
+    }
+
+    #[test]
+    fn the_most_particular_class_that_was_named_decides() {
+        let mut policy = by_type("OSError", Some(5), None);
+        policy
+            .by_type
+            .push(("FileNotFoundError".into(), Rule { retry: None, then: Some(Then::Skip) }));
+        let gone = policy.rule(&read_error(Errno::NOENT));
+        assert_eq!((gone.retry, gone.then), (0, Then::Skip));
+        let broken = policy.rule(&read_error(Errno::IO));
+        assert_eq!((broken.retry, broken.then), (5, Then::Raise));
+    }
+
+    #[test]
+    fn only_what_may_pass_is_tried_again_unless_it_was_named() {
+        let policy = FaultPolicy { retry: 2, ..FaultPolicy::default() };
+        assert!(policy.retry_after(&read_error(Errno::IO), 1, &[7]).is_some());
+        assert!(policy.retry_after(&read_error(Errno::IO), 3, &[7]).is_none());
+        assert!(policy.retry_after(&read_error(Errno::NOENT), 1, &[7]).is_none());
+        assert!(policy.retry_after(&named(&["ValueError", "Exception"]), 1, &[7]).is_none());
+        let policy = by_type("ValueError", Some(1), None);
+        assert!(policy.retry_after(&named(&["ValueError", "Exception"]), 1, &[7]).is_some());
+        let stop = named(&["KeyboardInterrupt", "BaseException"]);
+        assert!(by_type("BaseException", Some(9), None).retry_after(&stop, 1, &[7]).is_none());
+    }
+
+    #[test]
+    fn waits_grow_stay_below_the_longest_and_are_the_same_in_every_run() {
+        let policy = FaultPolicy { retry: 50, ..FaultPolicy::default() };
+        let wait =
+            |attempt, key| policy.retry_after(&read_error(Errno::IO), attempt, &[key]).unwrap();
+        for attempt in 1..=50 {
+            let whole = (0.1 * 2_f64.powi(attempt as i32 - 1)).min(30.0);
+            let seconds = wait(attempt, 3).as_secs_f64();
+            assert!(seconds <= whole && seconds >= whole / 2.0, "{attempt}: {seconds}");
+            assert_eq!(wait(attempt, 3), wait(attempt, 3));
+        }
+        assert_ne!(wait(1, 3), wait(1, 4));
+    }
+}

@@ -1,0 +1,405 @@
+//! The account of a run, for every front: judges faults, writes them down, counts all that happens,
+//! and keeps what is to be told until the front asks for it. At the end of an epoch it must add up.
+
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::quarantine::Quarantine;
+use crate::error::{Error, Kind, Result};
+use crate::event::{Event, Slow};
+use crate::fault::{FaultLine, FaultPolicy, Judge, Standing, Stop, Symptom, Verdict};
+use crate::metrics::{Report, SLOWEST};
+use crate::sys::clock;
+use crate::sys::lock::Mutex;
+
+/// Events that wait to be taken, at the most; of more, the oldest are lost.
+const WAITING: usize = 4096;
+
+/// The account of a run.
+pub struct Ledger {
+    policy: FaultPolicy,
+    books: Mutex<Books>,
+    has_events: AtomicBool,
+    /// The bits of the least seconds among the slowest samples.
+    slow_from: AtomicU64,
+}
+
+struct Books {
+    judge: Judge,
+    quarantine: Option<Quarantine>,
+    report: Report,
+    events: VecDeque<Event>,
+    lost: u64,
+    epoch: Account,
+}
+
+/// The counts of one epoch.
+#[derive(Clone, Debug, Default)]
+struct Account {
+    is_open: bool,
+    epoch: u64,
+    expected: Option<u64>,
+    delivered: u64,
+    repeated: u64,
+    skipped: u64,
+    replaced: u64,
+    retried: u64,
+    deaths: u64,
+}
+
+impl Ledger {
+    /// Nothing has happened yet. A quarantine file that cannot be written is refused.
+    pub fn new(policy: FaultPolicy) -> Result<Ledger> {
+        let quarantine = policy.quarantine.as_deref().map(Quarantine::new).transpose()?;
+        let books = Books {
+            judge: Judge::new(policy.clone()),
+            quarantine,
+            report: Report::default(),
+            events: VecDeque::new(),
+            lost: 0,
+            epoch: Account::default(),
+        };
+        let (has_events, slow_from) = (AtomicBool::new(false), AtomicU64::new(0));
+        Ok(Ledger { policy, books: Mutex::new(books), has_events, slow_from })
+    }
+
+    /// The policy that it judges by.
+    pub fn policy(&self) -> &FaultPolicy {
+        &self.policy
+    }
+
+    /// An epoch begins, or goes on where it stood.
+    pub fn epoch_started(
+        &self,
+        epoch: u64,
+        expected: Option<u64>,
+        due: Option<u64>,
+        standing: Standing,
+    ) {
+        let mut books = self.books.lock();
+        books.judge.begin(standing, expected);
+        books.epoch = Account { is_open: true, epoch, expected: due, ..Account::default() };
+        self.tell(&mut books, Event::EpochStarted { epoch, expected: due });
+    }
+
+    /// More samples are due.
+    pub fn expect(&self, samples: u64) {
+        let mut books = self.books.lock();
+        books.judge.expect(samples);
+        books.epoch.expected = Some(books.epoch.expected.unwrap_or(0) + samples);
+        books.report.expected += samples;
+    }
+
+    /// The consumer took a batch.
+    pub fn delivered(&self, samples: u64, waited: Duration) {
+        let mut books = self.books.lock();
+        books.epoch.delivered += samples;
+        books.report.apply(&Event::BatchDelivered { samples, waited });
+    }
+
+    /// Of what was delivered, so many came a second time.
+    pub fn repeated(&self, samples: u64) {
+        if samples > 0 {
+            let mut books = self.books.lock();
+            books.epoch.repeated += samples;
+            self.tell(&mut books, Event::SamplesRepeated { samples });
+        }
+    }
+
+    /// So many are left out from the start.
+    pub fn excluded(&self, samples: u64) {
+        if samples > 0 {
+            let mut books = self.books.lock();
+            self.tell(&mut books, Event::SamplesExcluded { samples });
+        }
+    }
+
+    /// So many samples were good, in order.
+    pub fn good(&self, samples: u64) {
+        self.books.lock().judge.good(samples);
+    }
+
+    /// A sample was bad. It is on the disk when this returns. For one that is replaced, `replaced` is
+    /// to be said when it is known by which.
+    pub fn judge(&self, symptom: &Symptom, mut line: FaultLine) -> Verdict {
+        line.time = clock::unix_seconds();
+        let mut books = self.books.lock();
+        let verdict = books.judge.judge(symptom, &line);
+        let is_of_sample = Kind::named(&line.kind).is_none_or(Kind::is_of_sample);
+        if is_of_sample && !symptom.is_a_wish_to_stop() {
+            match books.quarantine.as_mut().map(|quarantine| quarantine.add(&line)) {
+                None => {}
+                Some(Ok(())) => books.report.quarantined += 1,
+                Some(Err(error)) => {
+                    self.tell(&mut books, Event::QuarantineFailed { why: error.to_string() });
+                }
+            }
+        }
+        match &verdict {
+            Verdict::Skip => {
+                books.epoch.skipped += 1;
+                self.tell(&mut books, Event::SampleSkipped(line));
+            }
+            Verdict::Replace => {}
+            Verdict::Stop(stop) => {
+                let why = match stop {
+                    Stop::Raised => "the fault is raised".to_owned(),
+                    Stop::TooMany(error) => {
+                        error.message().lines().next().unwrap_or_default().to_owned()
+                    }
+                };
+                self.tell(&mut books, Event::FaultsStopped { fault: line, why });
+            }
+        }
+        verdict
+    }
+
+    /// Another sample has taken the place of a bad one.
+    pub fn replaced(&self, fault: FaultLine, by: Value) {
+        let mut books = self.books.lock();
+        books.epoch.replaced += 1;
+        self.tell(&mut books, Event::SampleReplaced { fault, by });
+    }
+
+    /// A sample is tried again.
+    pub fn retried(&self, mut line: FaultLine) {
+        line.time = clock::unix_seconds();
+        let mut books = self.books.lock();
+        books.epoch.retried += 1;
+        self.tell(&mut books, Event::SampleRetried(line));
+    }
+
+    /// Whether a sample that took so long would be among the slowest. Costs next to nothing.
+    pub fn is_slow(&self, seconds: f64) -> bool {
+        seconds > f64::from_bits(self.slow_from.load(Ordering::Relaxed))
+    }
+
+    /// A sample took so long; it is remembered if it is among the slowest.
+    pub fn slow(&self, slow: Slow) {
+        if !self.is_slow(slow.seconds) {
+            return;
+        }
+        let mut books = self.books.lock();
+        books.report.apply(&Event::SampleSlow(slow));
+        if let Some(last) = books.report.slowest.get(SLOWEST - 1) {
+            self.slow_from.store(last.seconds.to_bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// Something else has happened.
+    pub fn event(&self, event: Event) {
+        let mut books = self.books.lock();
+        if matches!(event, Event::WorkerDied { .. }) {
+            books.epoch.deaths += 1;
+        }
+        self.tell(&mut books, event);
+    }
+
+    /// The epoch is at its end: everything must add up, and too many faults of a short epoch are told now.
+    pub fn epoch_ended(&self, dropped: u64) -> Result<()> {
+        let mut books = self.books.lock();
+        if !books.epoch.is_open {
+            return Ok(());
+        }
+        books.epoch.is_open = false;
+        let account = books.epoch.clone();
+        let accounted = account.delivered + account.skipped + dropped;
+        let due = match account.expected {
+            Some(expected) => expected,
+            None => {
+                let due = accounted.saturating_sub(account.repeated);
+                books.report.expected += due;
+                due
+            }
+        };
+        let summary = account.summary();
+        let is_clean = account.is_clean();
+        self.tell(&mut books, Event::EpochEnded { dropped, summary, is_clean });
+        if accounted != due + account.repeated {
+            let message = format!(
+                "{} samples were delivered ({} of them again), {} skipped and {dropped} dropped, but {due} were due",
+                account.delivered, account.repeated, account.skipped
+            );
+            return Err(Error::new(Kind::Internal, message));
+        }
+        books.judge.end().map_or(Ok(()), Err)
+    }
+
+    /// The epoch was left before its end.
+    pub fn epoch_left(&self) {
+        let mut books = self.books.lock();
+        if std::mem::take(&mut books.epoch.is_open) {
+            let account = books.epoch.clone();
+            if account.expected.is_none() {
+                books.report.expected +=
+                    (account.delivered + account.skipped).saturating_sub(account.repeated);
+            }
+            self.tell(&mut books, Event::EpochLeft);
+        }
+    }
+
+    /// How the epoch stands before the next sample is judged.
+    pub fn standing(&self) -> Standing {
+        self.books.lock().judge.standing().clone()
+    }
+
+    /// What has happened so far.
+    pub fn report(&self) -> Report {
+        self.books.lock().report.clone()
+    }
+
+    /// Changes what only the caller can measure.
+    pub fn measure(&self, measure: impl FnOnce(&mut Report)) {
+        measure(&mut self.books.lock().report);
+    }
+
+    /// Whether there is anything to take. Costs next to nothing.
+    pub fn has_events(&self) -> bool {
+        self.has_events.load(Ordering::Relaxed)
+    }
+
+    /// What was not told yet, in order.
+    pub fn take_events(&self) -> Vec<Event> {
+        let mut books = self.books.lock();
+        self.has_events.store(false, Ordering::Relaxed);
+        let lost = std::mem::take(&mut books.lost);
+        let mut events: Vec<_> = books.events.drain(..).collect();
+        if lost > 0 {
+            events.insert(0, Event::EventsLost { count: lost });
+        }
+        events
+    }
+
+    fn tell(&self, books: &mut Books, event: Event) {
+        books.report.apply(&event);
+        if books.events.len() == WAITING {
+            books.events.pop_front();
+            books.lost += 1;
+        }
+        books.events.push_back(event);
+        self.has_events.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Account {
+    fn is_clean(&self) -> bool {
+        self.skipped + self.replaced + self.retried + self.deaths == 0
+    }
+
+    fn summary(&self) -> String {
+        let mut summary = format!("epoch {}: {} samples delivered", self.epoch, self.delivered);
+        for (count, what) in [
+            (self.skipped, "skipped"),
+            (self.replaced, "replaced"),
+            (self.retried, "tried again"),
+            (self.repeated, "repeated"),
+            (self.deaths, "workers lost"),
+        ] {
+            if count > 0 {
+                summary.push_str(&format!(", {count} {what}"));
+            }
+        }
+        summary
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::fault_policy;
+    use serde_json::json;
+
+    fn ledger(words: &str) -> Ledger {
+        Ledger::new(fault_policy(words).unwrap()).unwrap()
+    }
+
+    fn begin(ledger: &Ledger, expected: Option<u64>) {
+        ledger.epoch_started(0, expected, expected, Standing::default());
+    }
+
+    fn bad(ledger: &Ledger, index: u64) -> Verdict {
+        let error = Error::new(Kind::Damaged, "cut off");
+        let line = FaultLine { message: "cut off".into(), ..FaultLine::new(index, "Damaged") };
+        ledger.judge(&Symptom::of(&error), line)
+    }
+
+    #[test]
+    fn an_epoch_that_adds_up_is_summed_up_and_one_that_does_not_is_a_bug() {
+        let ledger = ledger("skip");
+        begin(&ledger, Some(10));
+        assert!(matches!(bad(&ledger, 4), Verdict::Skip));
+        ledger.delivered(9, Duration::from_millis(5));
+        ledger.epoch_ended(0).unwrap();
+        let told: Vec<_> =
+            ledger.take_events().iter().map(|event| event.name().to_owned()).collect();
+        assert_eq!(told, ["epoch_started", "sample_skipped", "epoch_ended"]);
+        assert!(!ledger.has_events());
+        begin(&ledger, Some(10));
+        ledger.delivered(9, Duration::ZERO);
+        assert_eq!(ledger.epoch_ended(0).unwrap_err().kind(), Kind::Internal);
+    }
+
+    #[test]
+    fn what_is_learnt_on_the_way_is_expected_and_what_comes_again_is_not() {
+        let ledger = ledger("skip");
+        begin(&ledger, None);
+        ledger.expect(6);
+        ledger.expect(6);
+        bad(&ledger, 1);
+        bad(&ledger, 2);
+        ledger.delivered(12, Duration::ZERO);
+        ledger.repeated(2);
+        ledger.epoch_ended(0).unwrap();
+        let report = ledger.report();
+        assert_eq!((report.expected, report.repeated, report.pending()), (12, 2, 0));
+    }
+
+    #[test]
+    fn an_epoch_of_unknown_length_is_as_long_as_it_was() {
+        let ledger = ledger("skip");
+        begin(&ledger, None);
+        bad(&ledger, 1);
+        ledger.delivered(5, Duration::ZERO);
+        ledger.epoch_ended(0).unwrap();
+        assert_eq!(ledger.report().expected, 6);
+    }
+
+    #[test]
+    fn the_slowest_are_kept_and_the_others_cost_nothing() {
+        let ledger = ledger("");
+        for number in 0..1000_u32 {
+            let seconds = f64::from(number * 7919 % 1000);
+            let (index, stage) = (json!(number), "worker".to_owned());
+            ledger.slow(Slow { index, seconds, worker: None, stage });
+        }
+        let slowest: Vec<_> = ledger.report().slowest.iter().map(|slow| slow.seconds).collect();
+        let expected: Vec<_> = (0..10).map(|below| 999.0 - f64::from(below)).collect();
+        assert_eq!(slowest, expected);
+        assert!(!ledger.is_slow(990.0) && ledger.is_slow(990.5));
+    }
+
+    #[test]
+    fn events_that_nobody_takes_are_bounded() {
+        let ledger = ledger("skip");
+        for index in 0..WAITING as u64 + 5 {
+            bad(&ledger, index);
+        }
+        let events = ledger.take_events();
+        assert_eq!(events[0], Event::EventsLost { count: 5 });
+        assert_eq!(events.len(), WAITING + 1);
+    }
+
+    #[test]
+    fn a_fault_is_on_the_disk_before_its_verdict_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bad.jsonl");
+        let ledger = ledger(&format!("skip,limit=1,quarantine={}", path.display()));
+        begin(&ledger, Some(10));
+        bad(&ledger, 3);
+        assert!(matches!(bad(&ledger, 5), Verdict::Stop(Stop::TooMany(_))));
+        assert_eq!(super::super::excluded(&path).unwrap(), [json!(3), json!(5)]);
+        assert_eq!(ledger.report().quarantined, 2);
+    }
+}

@@ -1,0 +1,173 @@
+//! Where bad samples are written down, and read again to leave them out.
+//!
+//! Each fault is one line, in one write, on the disk before its verdict is known to anybody: whoever is
+//! killed after a verdict has lost nothing. Several processes may share a file, or have one each in a folder.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Kind, Result};
+use crate::fault::FaultLine;
+use crate::sample::{Location, shown};
+use crate::sys::file::{self, EntryKind, Lines};
+
+/// The file of this process.
+pub(super) struct Quarantine {
+    path: PathBuf,
+    /// Opened at the first fault where it lies in a folder, so that good runs leave no empty files.
+    lines: Option<Lines>,
+}
+
+impl Quarantine {
+    /// Refuses at once what could not be written to later.
+    pub(super) fn new(path: &Path) -> Result<Quarantine> {
+        let refused = |error| {
+            let doing = format!("the quarantine file {} cannot be written", shown(path));
+            Error::io(Kind::BadSetting, doing, error)
+                .with_hint("name a file, or a folder with a slash at its end, that can be written")
+        };
+        if file::is_folder(path) || path.to_string_lossy().ends_with('/') {
+            file::make_folder(path).map_err(refused)?;
+            let name = format!("faults-{}-{}.jsonl", host(), std::process::id());
+            return Ok(Quarantine { path: path.join(name), lines: None });
+        }
+        let lines = Lines::open(path).map_err(refused)?;
+        Ok(Quarantine { path: path.to_owned(), lines: Some(lines) })
+    }
+
+    /// Writes a fault down; it is on the disk when this returns.
+    pub(super) fn add(&mut self, line: &FaultLine) -> std::io::Result<()> {
+        let lines = match self.lines.take() {
+            Some(lines) => lines,
+            None => Lines::open(&self.path)?,
+        };
+        self.lines.insert(lines).add(&line.to_text())
+    }
+}
+
+/// The name of this machine, as a part of a file name.
+fn host() -> String {
+    let name = file::read_text(Path::new("/proc/sys/kernel/hostname")).unwrap_or_default();
+    let name: String =
+        name.trim().chars().filter(|letter| letter.is_alphanumeric() || *letter == '-').collect();
+    if name.is_empty() { "host".to_owned() } else { name }
+}
+
+/// The samples that are named by a quarantine file, or by all of them in a folder: each once, in order of
+/// appearance. A line that a killed writer left unfinished is passed over.
+pub fn excluded(path: &Path) -> Result<Vec<Value>> {
+    let refused = |path: &Path, error| {
+        Error::io(Kind::BadSetting, format!("reading {}", shown(path)), error)
+            .with_hint("name a quarantine file, or a folder of such files")
+    };
+    let mut files = vec![path.to_owned()];
+    if file::is_folder(path) {
+        let entries = file::list(path).map_err(|error| refused(path, error))?;
+        let is_list = |path: &Path| path.extension().is_some_and(|extension| extension == "jsonl");
+        files = entries
+            .into_iter()
+            .filter(|entry| entry.kind == EntryKind::File && is_list(&entry.path))
+            .map(|entry| entry.path)
+            .collect();
+        files.sort_unstable();
+    }
+    let mut found = Vec::new();
+    let mut known = std::collections::HashSet::new();
+    for path in files {
+        let bytes = file::read_bytes(&path).map_err(|error| refused(&path, error))?;
+        for (at, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            match serde_json::from_slice::<FaultLine>(line) {
+                Ok(line) => {
+                    if known.insert(line.index.to_string()) {
+                        found.push(line.index);
+                    }
+                }
+                Err(error) if error.is_eof() && line.starts_with(b"{") => {}
+                Err(error) => {
+                    let message = format!("line {} is not a fault: {error}", at + 1);
+                    return Err(Error::new(Kind::BadSetting, message)
+                        .at(Some(Location::file(&path)))
+                        .with_hint("each line is JSON with \"index\" and \"kind\""));
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn bad(index: u64) -> FaultLine {
+        FaultLine { message: "x".repeat(300), ..FaultLine::new(index, "Damaged") }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_whatever_is_torn() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/bad.jsonl");
+        let mut quarantine = Quarantine::new(&path).unwrap();
+        quarantine.add(&bad(3)).unwrap();
+        quarantine.add(&FaultLine::new("key", "ValueError")).unwrap();
+        let mut bytes = file::read_bytes(&path).unwrap();
+        bytes.extend_from_slice(b"{\"index\": 9, \"ki");
+        file::write(&path, &bytes).unwrap();
+        assert_eq!(excluded(&path).unwrap(), [json!(3), json!("key")]);
+        // The next line does not become a part of the torn one.
+        let mut quarantine = Quarantine::new(&path).unwrap();
+        quarantine.add(&bad(5)).unwrap();
+        quarantine.add(&bad(3)).unwrap();
+        assert_eq!(excluded(&path).unwrap(), [json!(3), json!("key"), json!(5)]);
+    }
+
+    #[test]
+    fn a_folder_has_a_file_for_each_process_and_none_for_a_good_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bad/");
+        let mut quarantine = Quarantine::new(&path).unwrap();
+        assert_eq!(excluded(&path).unwrap(), [] as [Value; 0]);
+        quarantine.add(&bad(7)).unwrap();
+        let names: Vec<_> =
+            file::list(&path).unwrap().into_iter().map(|entry| entry.path).collect();
+        assert_eq!(names.len(), 1);
+        let name = names[0].file_name().unwrap().to_string_lossy().into_owned();
+        assert!(name.ends_with(&format!("-{}.jsonl", std::process::id())), "{name}");
+        assert_eq!(excluded(&path).unwrap(), [json!(7)]);
+    }
+
+    #[test]
+    fn what_is_no_list_of_faults_is_refused_with_the_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bad.jsonl");
+        file::write(&path, b"{\"index\": 1, \"kind\": \"A\"}\nhello\n").unwrap();
+        let error = excluded(&path).unwrap_err();
+        assert!(error.message().starts_with("line 2 is not a fault"), "{error}");
+        assert!(excluded(&folder.path().join("none")).is_err());
+        assert_eq!(
+            Quarantine::new(Path::new("/proc/none/bad.jsonl")).err().unwrap().kind(),
+            Kind::BadSetting
+        );
+    }
+
+    #[test]
+    fn lines_of_many_writers_stay_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bad.jsonl");
+        std::thread::scope(|scope| {
+            for writer in 0..4_u64 {
+                let mut quarantine = Quarantine::new(&path).unwrap();
+                scope.spawn(move || {
+                    for number in 0..25 {
+                        quarantine.add(&bad(writer * 1000 + number)).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(excluded(&path).unwrap().len(), 100);
+    }
+}

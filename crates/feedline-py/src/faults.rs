@@ -1,0 +1,321 @@
+//! Policy, breaker and ledger as Python objects: one way with faults for native pipelines, torch loaders
+//! and executors.
+
+use feedline_core::config::fault_policy;
+use feedline_core::error::{Error, Kind};
+use feedline_core::event::{Event, Slow};
+use feedline_core::fault::{
+    self, Change, FaultLine, FaultPolicy, Pace, Standing, Stop, Symptom, Try,
+};
+use feedline_core::loader;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::errors::raise;
+
+/// The user's wish for faults.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Policy(FaultPolicy);
+
+#[pymethods]
+impl Policy {
+    #[new]
+    fn new(words: &str) -> PyResult<Policy> {
+        fault_policy(words).map(Policy).map_err(raise)
+    }
+
+    /// What holds for a fault: what to do, after how many retries.
+    fn rule(&self, names: Vec<String>, os_error: Option<i32>) -> (&'static str, u32) {
+        let ruling = self.0.rule(&Symptom { names, os_error });
+        (ruling.then.name(), ruling.retry)
+    }
+
+    /// Seconds to wait before the next try, after so many that failed; None if there is to be none.
+    fn retry_after(
+        &self,
+        names: Vec<String>,
+        os_error: Option<i32>,
+        attempt: u32,
+        key: Vec<u64>,
+    ) -> Option<f64> {
+        let wait = self.0.retry_after(&Symptom { names, os_error }, attempt, &key);
+        wait.map(|wait| wait.as_secs_f64())
+    }
+
+    /// Whether it may be the source that is away.
+    #[staticmethod]
+    fn may_be_of_source(names: Vec<String>, os_error: Option<i32>) -> bool {
+        Symptom { names, os_error }.may_be_of_source()
+    }
+
+    #[getter]
+    fn fill(&self) -> Option<bool> {
+        self.0.fill
+    }
+
+    #[getter]
+    fn patience(&self) -> f64 {
+        self.0.patience.as_secs_f64()
+    }
+
+    /// What differs from the default, as JSON.
+    #[getter]
+    fn words(&self) -> String {
+        self.0.to_json().to_string()
+    }
+
+    /// As the command line takes it.
+    #[getter]
+    fn text(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// Whether a source is there.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Breaker(Mutex<fault::Breaker>);
+
+impl Breaker {
+    fn lock(&self) -> MutexGuard<'_, fault::Breaker> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn told(change: Option<Change>) -> Vec<&'static str> {
+    change.map(Change::name).into_iter().collect()
+}
+
+fn duration(seconds: f64, name: &str) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|_| {
+        let message = format!("{name} must be a number of seconds from 0, got {seconds}");
+        raise(Error::new(Kind::BadSetting, message))
+    })
+}
+
+#[pymethods]
+impl Breaker {
+    #[new]
+    #[pyo3(signature = (patience, first = 0.5, longest = 5.0))]
+    fn new(patience: f64, first: f64, longest: f64) -> PyResult<Breaker> {
+        let pace =
+            Pace { first: duration(first, "first")?, longest: duration(longest, "longest")? };
+        Ok(Breaker(Mutex::new(fault::Breaker::new(duration(patience, "patience")?, pace))))
+    }
+
+    /// Using the source failed in a way that may be the source's, or a probe failed.
+    fn failed(&self, probe_is_good: bool, now: f64) -> PyResult<Vec<&'static str>> {
+        Ok(told(self.lock().failed(probe_is_good, duration(now, "now")?)))
+    }
+
+    /// Using the source worked.
+    fn worked(&self, now: f64) -> PyResult<Vec<&'static str>> {
+        Ok(told(self.lock().worked(duration(now, "now")?)))
+    }
+
+    /// What may be done now: ("wait", seconds), ("probe", 0), ("go", 0) or ("give up", 0).
+    fn may_try(&self, now: f64) -> PyResult<(&'static str, f64)> {
+        Ok(match self.lock().may_try(duration(now, "now")?).0 {
+            Try::Go => ("go", 0.0),
+            Try::Probe => ("probe", 0.0),
+            Try::Wait(time) => ("wait", time.as_secs_f64()),
+            Try::GiveUp => ("give up", 0.0),
+        })
+    }
+
+    /// "closed", "open", "half open" or "given up".
+    #[getter]
+    fn state(&self) -> &'static str {
+        self.lock().state()
+    }
+}
+
+/// The account of a run.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Ledger(loader::Ledger);
+
+fn line(words: &str) -> PyResult<FaultLine> {
+    FaultLine::from_text(words).map_err(|error| {
+        raise(Error::new(Kind::Internal, format!("this is no fault: {error}, in {words}")))
+    })
+}
+
+fn json(words: &str) -> PyResult<Value> {
+    serde_json::from_str(words).map_err(|error| {
+        raise(Error::new(Kind::Internal, format!("this is not JSON: {error}, in {words}")))
+    })
+}
+
+#[pymethods]
+impl Ledger {
+    #[new]
+    fn new(words: &str) -> PyResult<Ledger> {
+        let policy = fault_policy(words).map_err(raise)?;
+        loader::Ledger::new(policy).map(Ledger).map_err(raise)
+    }
+
+    /// An epoch begins with so many samples due, or goes on where it stood.
+    #[pyo3(signature = (epoch, expected, standing = None))]
+    fn epoch_started(
+        &self,
+        epoch: u64,
+        expected: Option<u64>,
+        standing: Option<&str>,
+    ) -> PyResult<()> {
+        let standing: Standing = match standing {
+            None => Standing::default(),
+            Some(words) => serde_json::from_value(json(words)?).map_err(|error| {
+                raise(Error::new(Kind::WrongCheckpoint, format!("this is no standing: {error}")))
+            })?,
+        };
+        let whole = expected.map(|expected| expected + standing.seen);
+        self.0.epoch_started(epoch, whole, expected, standing);
+        Ok(())
+    }
+
+    /// More samples are due.
+    fn expect(&self, samples: u64) {
+        self.0.expect(samples);
+    }
+
+    /// The consumer took a batch.
+    fn delivered(&self, samples: u64, waited_seconds: f64) {
+        self.0.delivered(samples, Duration::try_from_secs_f64(waited_seconds).unwrap_or_default());
+    }
+
+    /// Of what was delivered, so many came a second time.
+    fn repeated(&self, samples: u64) {
+        self.0.repeated(samples);
+    }
+
+    /// So many are left out from the start.
+    fn excluded(&self, samples: u64) {
+        self.0.excluded(samples);
+    }
+
+    /// So many samples were good.
+    fn good(&self, samples: u64) {
+        self.0.good(samples);
+    }
+
+    /// A sample was bad: ("skip", None), ("replace", None), or ("stop", None) where the fault itself is to
+    /// be raised, or ("stop", (kind, message)) where another error is.
+    fn judge(
+        &self,
+        py: Python<'_>,
+        names: Vec<String>,
+        os_error: Option<i32>,
+        line_json: &str,
+    ) -> PyResult<(&'static str, Option<(&'static str, String)>)> {
+        let line = line(line_json)?;
+        let symptom = Symptom { names, os_error };
+        // Writing to a disk may take its time.
+        Ok(match py.detach(|| self.0.judge(&symptom, line)) {
+            fault::Verdict::Skip => ("skip", None),
+            fault::Verdict::Replace => ("replace", None),
+            fault::Verdict::Stop(Stop::Raised) => ("stop", None),
+            fault::Verdict::Stop(Stop::TooMany(error)) => {
+                ("stop", Some((error.kind().name(), error.message().to_owned())))
+            }
+        })
+    }
+
+    /// Another sample has taken the place of a bad one; `by` is its index as JSON.
+    #[pyo3(signature = (line_json, by_json = "null"))]
+    fn replaced(&self, line_json: &str, by_json: &str) -> PyResult<()> {
+        self.0.replaced(line(line_json)?, json(by_json)?);
+        Ok(())
+    }
+
+    /// A sample is tried again.
+    fn retried(&self, line_json: &str) -> PyResult<()> {
+        self.0.retried(line(line_json)?);
+        Ok(())
+    }
+
+    /// A sample took so long.
+    fn slow(
+        &self,
+        index_json: &Bound<'_, PyString>,
+        seconds: f64,
+        worker: Option<u64>,
+        stage: &Bound<'_, PyString>,
+    ) -> PyResult<()> {
+        if self.0.is_slow(seconds) {
+            let index = json(&index_json.to_cow()?)?;
+            self.0.slow(Slow { index, seconds, worker, stage: stage.to_cow()?.into_owned() });
+        }
+        Ok(())
+    }
+
+    /// Whether a sample that took so long would be among the slowest.
+    fn is_slow(&self, seconds: f64) -> bool {
+        self.0.is_slow(seconds)
+    }
+
+    /// Something else has happened.
+    fn event(&self, name: &str, details_json: &str) -> PyResult<()> {
+        let event = Event::from_words(name, json(details_json)?)
+            .map_err(|message| raise(Error::new(Kind::Internal, message)))?;
+        self.0.event(event);
+        Ok(())
+    }
+
+    /// The epoch is at its end: everything must add up.
+    fn epoch_ended(&self, dropped: u64) -> PyResult<()> {
+        self.0.epoch_ended(dropped).map_err(raise)
+    }
+
+    /// The epoch was left before its end.
+    fn epoch_left(&self) {
+        self.0.epoch_left();
+    }
+
+    /// How the epoch stands, for a checkpoint: JSON.
+    fn standing(&self) -> String {
+        serde_json::to_string(&self.0.standing()).unwrap_or_default()
+    }
+
+    /// How long the epochs took so far, which only the front can measure.
+    fn add_seconds(&self, seconds: f64) {
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        self.0.measure(|report| report.elapsed += time);
+    }
+
+    fn report_json(&self) -> String {
+        self.0.report().to_json().to_string()
+    }
+
+    fn report_text(&self) -> String {
+        self.0.report().to_string()
+    }
+
+    /// Whether there is anything to take.
+    #[getter]
+    fn has_events(&self) -> bool {
+        self.0.has_events()
+    }
+
+    /// What was not told yet: (level, name, text, details as JSON) each.
+    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        events(py, self.0.take_events())
+    }
+}
+
+/// Events as Python takes them.
+pub(crate) fn events(py: Python<'_>, events: Vec<Event>) -> PyResult<Bound<'_, PyList>> {
+    let told = events.into_iter().map(|event| {
+        let details = event.to_json().to_string();
+        (event.level().name(), event.name().to_owned(), event.to_string(), details)
+    });
+    PyList::new(py, told.collect::<Vec<_>>())
+}
+
+/// The samples that quarantine files name.
+pub(crate) fn excluded(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
+    let found = py.detach(|| loader::excluded(&path)).map_err(raise)?;
+    py.import("json")?.call_method1("loads", (Value::from(found).to_string(),))
+}

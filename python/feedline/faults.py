@@ -1,0 +1,186 @@
+"""What to do about samples that cannot be made: one policy for pipelines, torch loaders and executors."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, final
+
+from feedline import _native
+from feedline._words import call_in_words, plain
+from feedline.errors import BadSetting
+
+__all__ = ["Backoff", "FaultPolicy", "symptom"]
+
+Then = Literal["raise", "skip", "replace"]
+Rule = int | str | Mapping[str, Any]
+
+
+@final
+class Another:
+    """Stands for a sample of another index, which is what a bad one is replaced by if nothing is given."""
+
+    _only: Another | None = None
+
+    def __new__(cls) -> Another:
+        if cls._only is None:
+            cls._only = super().__new__(cls)
+        return cls._only
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return (Another, ())
+
+    def __repr__(self) -> str:
+        return "<another sample>"
+
+
+ANOTHER: Final = Another()
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """How long to wait before a sample is tried again.
+
+    Args:
+        first: seconds before the second try.
+        factor: each wait is that many times the one before.
+        longest: but never longer than this.
+        jitter: the share of each wait that is left to chance, so that ranks do not come back all at once.
+    """
+
+    first: float = 0.1
+    factor: float = 2.0
+    longest: float = 30.0
+    jitter: float = 0.5
+
+
+@dataclass(frozen=True)
+class FaultPolicy:
+    """What to do about samples that cannot be made.
+
+    Args:
+        then: "raise" ends the run with an error that names the sample. "skip" leaves it out. "replace" puts
+            another one in its place.
+        retry: how often a sample is tried again first. Only what may pass is: timeouts, broken connections,
+            errors of the disk or the network; not a file that is corrupt or gone. What `by_type` names is
+            tried again in any case.
+        backoff: seconds before the second try, which double with each further one; or a `Backoff`.
+        replacement: the sample to use with "replace"; by default the sample of another index.
+        fill: whether what follows moves up in the place of a skipped sample, so that batches stay full. The
+            default depends on the loader.
+        limit: how many faults are borne: a count for each epoch (a whole number), or a share (a float
+            below 1.0) of the last `window` samples. Without a limit, any number.
+        window: samples over which a share is judged. An epoch with fewer is judged as a whole.
+        by_type: rules for classes of errors, by class or name: how often to try again (a whole number), what
+            to do ("raise", "skip", "replace"), or both as {"retry": 3, "then": "skip"}. The most
+            particular class decides.
+        quarantine: a file to which every bad sample is written, a line each, before the run goes on; or
+            a folder ("bad/"), in which each process has its own. `exclude=` reads it.
+        patience: seconds that a source may be away, such as a mount; meanwhile nothing is skipped.
+    """
+
+    then: Then = "raise"
+    retry: int = field(default=0, kw_only=True)
+    backoff: float | Backoff = field(default=0.1, kw_only=True)
+    replacement: Any = field(default=ANOTHER, kw_only=True)
+    fill: bool | None = field(default=None, kw_only=True)
+    limit: int | float | None = field(default=None, kw_only=True)
+    window: int = field(default=1000, kw_only=True)
+    by_type: Mapping[type[BaseException] | str, Rule] | None = field(default=None, kw_only=True)
+    quarantine: str | os.PathLike[str] | None = field(default=None, kw_only=True)
+    patience: float = field(default=300.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.then not in ("raise", "skip", "replace"):
+            raise BadSetting(f'FaultPolicy: then must be "raise", "skip" or "replace", got {self.then!r}')
+        if self.replacement is not ANOTHER and "replace" not in self._deeds():
+            raise BadSetting(
+                f'FaultPolicy: replacement={self.replacement!r} is of use only with then="replace", '
+                f"got then={self.then!r}"
+            )
+        # Everything else is checked where it is used, by the same lines for all fronts.
+        _native.Policy(self.words())
+
+    def _deeds(self) -> list[Any]:
+        rules = [] if self.by_type is None else list(self._rules().values())
+        return [self.then, *(rule.get("then") if isinstance(rule, Mapping) else rule for rule in rules)]
+
+    def _rules(self) -> dict[str, Any]:
+        if not isinstance(self.by_type, Mapping):
+            raise BadSetting(
+                f"FaultPolicy: by_type must be a dict of rules by class or name, got {self.by_type!r}"
+            )
+        return {_class_name(kind): _rule(rule) for kind, rule in self.by_type.items()}
+
+    def settings(self) -> dict[str, Any]:
+        """What differs from the default, as plain data; the replacement is not part of it."""
+        given: dict[str, Any] = {"then": self.then}
+        for name in ("retry", "fill", "limit", "window", "patience"):
+            value = plain(getattr(self, name))
+            is_number = not isinstance(value, bool) and (not isinstance(value, float) or math.isfinite(value))
+            if name != "fill" and not is_number:
+                raise BadSetting(f"FaultPolicy: {name} must be a number, got {value!r}")
+            if value is not None and value != FaultPolicy.__dataclass_fields__[name].default:
+                given[name] = value
+        if isinstance(self.backoff, Backoff):
+            given["backoff"] = {name: plain(value) for name, value in self.backoff.__dict__.items()}
+        elif self.backoff != 0.1:
+            given["backoff"] = plain(self.backoff)
+        if self.by_type is not None:
+            given["by_type"] = self._rules()
+        if self.quarantine is not None:
+            given["quarantine"] = _path(self.quarantine)
+        return given
+
+    def words(self) -> str:
+        """As the core reads it: JSON."""
+        return call_in_words({"call": "FaultPolicy", **self.settings()})
+
+    @property
+    def text(self) -> str:
+        """As the command line takes it: "then=skip,retry=2"."""
+        return _native.Policy(self.words()).text
+
+    @classmethod
+    def parse(cls, text: str) -> FaultPolicy:
+        """From text, as the command line takes it: "retry=2,then=skip,limit=0.01,by_type.OSError=retry:5"."""
+        if not isinstance(text, str):
+            raise BadSetting(f'FaultPolicy: give text such as "retry=2,then=skip", got {text!r}')
+        given = json.loads(_native.Policy(text).words)
+        if isinstance(given.get("backoff"), dict):
+            given["backoff"] = Backoff(**given["backoff"])
+        return cls(**given)
+
+
+def symptom(exception: BaseException) -> tuple[list[str], int | None]:
+    """What an exception looks like to a policy: the names of its classes, and the system's error number."""
+    names = [_class_name(kind) for kind in type(exception).__mro__ if kind is not object]
+    number = getattr(exception, "errno", None) if isinstance(exception, OSError) else None
+    return names, number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+def _class_name(kind: Any) -> str:
+    if isinstance(kind, str):
+        # Python's own second names of one class.
+        return {"IOError": "OSError", "EnvironmentError": "OSError"}.get(kind, kind)
+    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+        raise BadSetting(f"FaultPolicy: by_type must be by class or name, got {kind!r}")
+    if kind.__module__ in ("builtins", "feedline.errors"):
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _rule(rule: Any) -> Any:
+    if isinstance(rule, Mapping):
+        return {str(name): plain(value) for name, value in rule.items()}
+    return plain(rule)
+
+
+def _path(path: Any) -> str:
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise BadSetting(f"FaultPolicy: quarantine must be a path, got {path!r}") from None

@@ -1,0 +1,267 @@
+"""The policy for faults: what it refuses, what it means, what the ledger makes of it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import feedline as fl
+import numpy as np
+import pytest
+from feedline import _native, errors
+from feedline.events import tell
+from feedline.faults import ANOTHER, symptom
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ({"then": "ignore"}, "ignore"),
+        ({"then": None}, "None"),
+        ({"retry": -1}, "-1"),
+        ({"retry": True}, "True"),
+        ({"retry": 1.5}, "1.5"),
+        ({"retry": "2"}, "2"),
+        ({"limit": 1.0}, "1.0"),
+        ({"limit": -1}, "-1"),
+        ({"limit": float("nan")}, "nan"),
+        ({"limit": "few"}, "few"),
+        ({"window": 0}, "0"),
+        ({"backoff": -0.1}, "-0.1"),
+        ({"backoff": fl.Backoff(factor=0.5)}, "0.5"),
+        ({"backoff": "long"}, "long"),
+        ({"fill": "yes"}, "yes"),
+        ({"patience": -1.0}, "-1.0"),
+        ({"patience": float("inf")}, "inf"),
+        ({"by_type": {OSError: "ignore"}}, "ignore"),
+        ({"by_type": {OSError: {"retries": 2}}}, "retries"),
+        ({"by_type": {int: 2}}, "int"),
+        ({"by_type": [OSError]}, "OSError"),
+        ({"quarantine": 5}, "5"),
+        ({"quarantine": ""}, '""'),
+        ({"replacement": 7}, "replacement=7"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused_with_its_value(arguments: dict[str, Any], value: str) -> None:
+    with pytest.raises(errors.BadSetting) as caught:
+        fl.FaultPolicy(**arguments)
+
+    assert "FaultPolicy" in str(caught.value)
+    assert value in str(caught.value)
+
+
+def test_a_policy_is_the_same_as_text_and_after_being_pickled() -> None:
+    policy = fl.FaultPolicy(
+        "skip", retry=2, limit=0.01, window=50, backoff=fl.Backoff(0.5, 3.0, 9.0, 0.0), fill=False,
+        by_type={"OSError": {"retry": 5}, "Damaged": {"then": "skip"}}, quarantine="bad, or so.jsonl",
+        patience=7.5,
+    )  # fmt: skip
+
+    assert fl.FaultPolicy.parse(policy.text) == policy
+    assert pickle.loads(pickle.dumps(policy)) == policy
+    assert pickle.loads(pickle.dumps(policy)).replacement is ANOTHER
+    assert fl.FaultPolicy.parse("retry=2,then=skip") == fl.FaultPolicy("skip", retry=2)
+    assert fl.FaultPolicy.parse("") == fl.FaultPolicy()
+
+
+def test_a_text_that_is_no_policy_is_refused_with_its_value() -> None:
+    for text, shown in (
+        ("retry=many", "many"), ("then=ignore", "ignore"), ("retries=2", "retries"), ("retry", "retry"),
+    ):  # fmt: skip
+        with pytest.raises(errors.BadSetting, match=shown):
+            fl.FaultPolicy.parse(text)
+    with pytest.raises(errors.BadSetting, match="5"):
+        fl.FaultPolicy.parse(5)  # type: ignore[arg-type]
+
+
+class Strange(ValueError):
+    """An error of the user's."""
+
+
+def test_numpys_numbers_are_numbers() -> None:
+    policy = fl.FaultPolicy("skip", retry=np.int64(2), limit=np.float64(0.5))  # type: ignore[arg-type]
+
+    assert policy.text == "then=skip,retry=2,limit=0.5"
+
+
+def test_an_exception_is_told_by_its_classes_and_its_number() -> None:
+    names, number = symptom(FileNotFoundError(errno.ENOENT, "gone"))
+    assert (names, number) == (["FileNotFoundError", "OSError", "Exception", "BaseException"], errno.ENOENT)
+
+    names, number = symptom(Strange("odd"))
+    assert (names[:2], number) == ([f"{__name__}.Strange", "ValueError"], None)
+
+    names, _ = symptom(errors.Damaged("cut off"))
+    assert names[:2] == ["Damaged", "FeedlineError"]
+
+
+def test_the_most_particular_class_decides_and_names_need_no_module() -> None:
+    policy = fl.FaultPolicy(
+        "skip", retry=1, by_type={ValueError: 7, "Strange": "raise", FileNotFoundError: "replace"}
+    )
+    native = _native.Policy(policy.words())
+
+    assert native.rule(*symptom(Strange())) == ("raise", 1)
+    assert native.rule(*symptom(ValueError())) == ("skip", 7)
+    assert native.rule(*symptom(FileNotFoundError())) == ("replace", 1)
+    assert native.rule(*symptom(OSError())) == ("skip", 1)
+
+
+def test_only_what_may_pass_is_tried_again_unless_it_was_named() -> None:
+    native = _native.Policy(fl.FaultPolicy(retry=2, by_type={KeyError: 1}).words())
+
+    def waits(error: BaseException, attempt: int = 1) -> bool:
+        return native.retry_after(*symptom(error), attempt, [7, 3]) is not None
+
+    assert all(map(waits, (TimeoutError(), ConnectionResetError(), OSError(errno.EIO, "bad"), KeyError())))
+    assert not any(map(waits, (ValueError(), FileNotFoundError(errno.ENOENT, "gone"), KeyboardInterrupt())))
+    assert waits(TimeoutError(), 2)
+    assert not waits(TimeoutError(), 3)
+    assert native.retry_after(*symptom(TimeoutError()), 1, [7, 3]) == native.retry_after(
+        *symptom(TimeoutError()), 1, [7, 3]
+    )
+
+
+def judged(ledger: _native.Ledger, error: BaseException, index: Any) -> tuple[str, Any]:
+    line = {"index": index, "kind": type(error).__name__, "stage": "worker", "message": str(error)}
+    return ledger.judge(*symptom(error), json.dumps(line))
+
+
+def test_a_ledger_judges_counts_and_tells() -> None:
+    ledger = _native.Ledger(fl.FaultPolicy("skip", limit=1, by_type={KeyError: "replace"}).words())
+    ledger.epoch_started(0, 10)
+    ledger.good(4)
+
+    assert judged(ledger, Strange("odd"), 4) == ("skip", None)
+    verdict, (kind, message) = judged(ledger, KeyError("k"), ("a", 1))
+
+    assert (verdict, kind) == ("stop", "TooManyFaults")
+    assert message.startswith("2 faults are more than the limit of 1")
+    assert judged(ledger, KeyboardInterrupt(), 3) == ("stop", None)
+    ledger.delivered(8, 0.5)
+    ledger.epoch_left()
+    report = fl.Report._parse(ledger.report_json(), ledger.report_text())
+    assert (report.delivered, report.skipped, report.pending) == (8, 1, 1)
+    names = [name for _, name, _, _ in ledger.take_events()]
+    assert names == ["epoch_started", "sample_skipped", "faults_stopped", "faults_stopped", "epoch_left"]
+    assert not ledger.has_events
+
+
+def test_an_epoch_that_does_not_add_up_is_a_bug() -> None:
+    ledger = _native.Ledger("")
+    ledger.epoch_started(0, 10)
+    ledger.delivered(9, 0.0)
+
+    with pytest.raises(errors.Internal, match="9 samples were delivered"):
+        ledger.epoch_ended(0)
+
+
+def test_deaths_and_slow_samples_are_in_the_report() -> None:
+    ledger = _native.Ledger("skip")
+    ledger.event("worker_died", json.dumps({"worker": 3, "cause": "out of memory", "text": "worker 3 died"}))
+    for number in range(100):
+        ledger.slow(str(number), float(number), number % 4, "worker")
+    report = fl.Report._parse(ledger.report_json(), ledger.report_text())
+
+    assert report.workers_lost == {"out of memory": 1}
+    assert report.deaths == ("worker 3 died",)
+    assert [slow.index for slow in report.slowest] == list(range(99, 89, -1))
+    assert json.loads(report.to_json())["slowest"][0] == {
+        "index": 99, "seconds": 99.0, "worker": 3, "stage": "worker",
+    }  # fmt: skip
+    assert "worker 3 died" in str(report)
+
+
+def test_events_are_logged_and_a_callback_that_raises_does_not_break_the_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ledger = _native.Ledger("skip")
+    ledger.epoch_started(0, 3)
+    judged(ledger, Strange("odd"), 1)
+    seen: list[fl.Event] = []
+
+    def callback(event: fl.Event) -> None:
+        seen.append(event)
+        raise RuntimeError("no")
+
+    with caplog.at_level(logging.INFO, "feedline"):
+        tell(ledger.take_events(), callback)
+
+    assert [(event.name, event.level) for event in seen] == [
+        ("epoch_started", "info"), ("sample_skipped", "warning"),
+    ]  # fmt: skip
+    assert seen[1].details["index"] == 1
+    assert [record.levelname for record in caplog.records] == ["INFO", "ERROR", "WARNING", "ERROR"]
+
+
+def test_a_breaker_opens_probes_closes_and_gives_up() -> None:
+    breaker = _native.Breaker(10.0)
+    assert breaker.may_try(0.0) == ("go", 0.0)
+    assert breaker.failed(False, 1.0) == ["opened"]
+    assert breaker.may_try(1.0) == ("wait", 0.5)
+    assert breaker.may_try(1.5) == ("probe", 0.0)
+    assert breaker.state == "half open"
+    assert breaker.worked(1.6) == ["closed"]
+    breaker.failed(False, 2.0)
+    now = 2.0
+    while breaker.state != "given up":
+        step, seconds = breaker.may_try(now)
+        now += seconds
+        if step == "probe":
+            breaker.failed(False, now)
+    assert 12.0 <= now < 18.0
+    assert breaker.may_try(now) == ("give up", 0.0)
+
+
+WRITER = """
+import json, sys
+from feedline import _native
+ledger = _native.Ledger("skip,quarantine=" + sys.argv[1])
+for number in range(int(sys.argv[2]), int(sys.argv[3])):
+    line = {"index": number, "kind": "ValueError", "message": "x" * 5000}
+    ledger.judge(["ValueError", "Exception"], None, json.dumps(line))
+    print(number, flush=True)
+"""
+
+
+def test_two_processes_share_a_quarantine_file_and_one_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "bad.jsonl"
+    command = [sys.executable, "-c", WRITER, str(path)]
+    with (
+        subprocess.Popen([*command, "0", "100"], stdout=subprocess.PIPE, text=True) as steady,
+        subprocess.Popen([*command, "1000", "1000000"], stdout=subprocess.PIPE, text=True) as killed,
+    ):
+        assert killed.stdout is not None
+        said = [int(killed.stdout.readline()) for _ in range(50)]
+        os.kill(killed.pid, signal.SIGKILL)
+        said += [int(line) for line in killed.stdout.read().splitlines()]
+        steady.communicate()
+
+    found = _native.excluded(path)
+
+    assert set(range(100)) | set(said) <= set(found)
+    assert len(set(found)) == len(found) <= 100 + len(said) + 1
+
+
+def test_a_file_that_is_no_quarantine_is_refused_with_the_line(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"index": [1, "b"], "kind": "A"}\n\n{"index": 5, "ki')
+    assert _native.excluded(tmp_path) == [[1, "b"]]
+
+    (tmp_path / "a.jsonl").write_text('{"index": 1, "kind": "A"}\nhello\n')
+    with pytest.raises(errors.BadSetting, match="line 2 is not a fault"):
+        _native.excluded(tmp_path)
+    with pytest.raises(errors.BadSetting, match="no such file"):
+        _native.excluded(tmp_path / "none")
+
+
+def test_a_quarantine_that_cannot_be_written_is_refused_at_once() -> None:
+    with pytest.raises(errors.BadSetting, match="/proc/none"):
+        _native.Ledger("skip,quarantine=/proc/none/bad.jsonl")
