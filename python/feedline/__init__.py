@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from feedline import errors
 from feedline._native import __version__
-from feedline._workers.crew import Death
+from feedline._workers.death import Death
 from feedline.errors import FeedlineError
 from feedline.events import Event
 from feedline.executor import Executor, map

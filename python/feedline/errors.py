@@ -34,6 +34,7 @@ __all__ = [
     "WorkerDied",
     "WorkerDiedWarning",
     "WorkerNotStarted",
+    "WorkerStalledWarning",
     "WrongCheckpoint",
 ]
 
@@ -180,6 +181,7 @@ class DeadlinePassed(FeedlineError, TimeoutError):
     """A sample took longer than it may."""
 
     code = "FL208"
+    deaths: tuple[Any, ...] = ()
 
 
 class SourceGone(FeedlineError, OSError):
@@ -213,9 +215,11 @@ class NotPicklable(FeedlineError, TypeError):
 
 
 class WorkerDied(FeedlineError, RuntimeError):
-    """A worker died and was not to be replaced."""
+    """A worker died, and was not to be replaced or would die of the same sample again; `deaths` has the
+    certificates."""
 
     code = "FL401"
+    deaths: tuple[Any, ...] = ()
 
 
 class TooManyDeaths(FeedlineError, RuntimeError):
@@ -233,6 +237,10 @@ class WorkerNotStarted(FeedlineError, RuntimeError):
 
 class WorkerDiedWarning(UserWarning):
     """A worker died and was replaced; nothing was lost."""
+
+
+class WorkerStalledWarning(UserWarning):
+    """A worker makes no progress; it is left alone."""
 
 
 class Internal(FeedlineError):

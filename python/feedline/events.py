@@ -11,6 +11,8 @@ from typing import Any
 __all__ = ["Event", "tell"]
 
 LOGGER = logging.getLogger("feedline")
+# Nothing is printed by a program that has set up no logging.
+LOGGER.addHandler(logging.NullHandler())
 LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 

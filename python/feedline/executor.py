@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import itertools
+import json
 import multiprocessing
 import os
 import pickle
@@ -17,20 +19,30 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
-from feedline import _native
+from feedline import _native, errors
+from feedline._account import OVERDUE, Account, check
 from feedline._words import call_in_words
-from feedline._workers.crew import Crew, Death, GaveUp, Handle, load
+from feedline._workers.crew import Crew, GaveUp, Handle, load
+from feedline._workers.death import Death, Standstill, describe
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
-from feedline.errors import WorkerDied, WorkerDiedWarning
+from feedline._workers.tries import BAD, Bad, Faulty, Tries
+from feedline._workers.trouble import Trouble
+from feedline._workers.worker import FETCHING, PAUSING
+from feedline.errors import BadSetting, DeadlinePassed, WorkerDied, WorkerDiedWarning, WorkerStalledWarning
+from feedline.events import Event
+from feedline.faults import FaultPolicy, symptom
+from feedline.report import Report
 
 __all__ = ["Executor", "map"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _NO_ONE_IS_OLDEST = 2**63
+# A call that was made after all.
+_MADE: Any = object()
 # How often the listening thread looks whether there is still something to listen to, in seconds.
 _LOOK = 0.2
 
@@ -71,11 +83,18 @@ def _unpickle(raised: _Raised) -> BaseException:
 class _Calls:
     """What the zygote holds for an executor."""
 
-    def __init__(self, initializer: Callable[..., object] | None, arguments: tuple[Any, ...], posts: int):
+    def __init__(
+        self,
+        initializer: Callable[..., object] | None,
+        arguments: tuple[Any, ...],
+        posts: int,
+        faults: FaultPolicy | None,
+    ) -> None:
         self.initializer = initializer
         self.initargs = arguments
         self.posts = posts
         self.values = True
+        self.faults = faults
 
     def start(self, post: int, station: _native.Station) -> _Caller:
         torch = sys.modules.get("torch")
@@ -83,11 +102,23 @@ class _Calls:
             torch.set_num_threads(1)
         if self.initializer is not None:
             self.initializer(*self.initargs)
-        return _Caller()
+        return _Caller(station, self.faults)
 
 
 class _Caller:
     """Calls functions, in a worker."""
+
+    def __init__(self, station: _native.Station, faults: FaultPolicy | None) -> None:
+        self._station = station
+        self._tries = None if faults is None else Tries(faults, pause=self._pause, tell=self._tell)
+
+    def _pause(self, seconds: float) -> None:
+        self._station.enter(PAUSING)
+        time.sleep(seconds)
+        self._station.enter(FETCHING)
+
+    def _tell(self, name: str, details: dict[str, Any]) -> None:
+        self._station.tell(json.dumps([name, details]).encode())
 
     @property
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
@@ -100,13 +131,33 @@ class _Caller:
         return {torch.Tensor: reduce_tensor}
 
     def do(self, task: int, body: bytes) -> object:
+        results = []
         try:
             length = int.from_bytes(body[:8], "little")
             function = pickle.loads(body[8 : 8 + length])
             calls = pickle.loads(memoryview(body)[8 + length :])
-            return [function(*arguments, **keywords) for arguments, keywords in calls]
+            for position, (arguments, keywords) in enumerate(calls):
+                self._station.reach(position)
+                try:
+                    results.append(function(*arguments, **keywords))
+                except (Exception, SystemExit) as raised:
+                    if self._tries is None:
+                        raise
+                    call = functools.partial(function, *arguments, **keywords)
+                    results.append(self._tries.again(raised, call, position, task))
         except BaseException as raised:
+            if self._tries is not None:
+                self._tries.take()
             return self._raised(raised)
+        self._station.made()
+        bad = [] if self._tries is None else self._tries.take()
+        if bad:
+            return Faulty([None if result is BAD else result for result in results], bad)
+        return results
+
+    def alone(self, body: bytes, position: int) -> bool:
+        """A call is made or not: its result counts, also when it was made alone."""
+        return False
 
     def _raised(self, raised: BaseException) -> _Raised:
         text = "".join(traceback.format_exception(raised))
@@ -137,21 +188,46 @@ class _Caller:
 
 @dataclass
 class _Call:
+    """Calls that go to a worker together, and the future of their results."""
+
     future: Future[Any]
+    function: bytes
+    calls: list[Any]
     body: bytes
     what: str
     # Whether its results are one, and not a list.
     is_single: bool
+    # Results that are known already, by position among all of them: of calls that were judged.
+    settled: dict[int, Any] = field(default_factory=dict)
+    # The position among all of them of each call that is still to be made.
+    positions: list[int] = field(default_factory=list)
 
     def settle(self, results: list[Any]) -> None:
-        self.future.set_result(results[0] if self.is_single else results)
+        """`results` are those of the calls that were made last; _LEFT_OUT stands for no result."""
+        known = {**self.settled, **dict(zip(self.positions, results, strict=True))}
+        every = [known[position] for position in sorted(known)]
+        kept = [result for result in every if not isinstance(result, _LeftOut)]
+        if not self.is_single:
+            self.future.set_result(kept)
+        elif kept:
+            self.future.set_result(kept[0])
+        else:
+            self.future.set_exception(every[0].error)
+
+
+@dataclass
+class _LeftOut:
+    """In the place of a result that is left out."""
+
+    error: BaseException
 
 
 class _Pool:
     """What is behind an executor: its calls, its workers, and the thread that hears of both. The thread
     keeps it alive until the last call is made, also when nobody has the executor any more."""
 
-    def __init__(self, work: _Calls, words: dict[str, Any], *, fresh: bool) -> None:
+    def __init__(self, work: _Calls, words: dict[str, Any], account: Account, *, fresh: bool) -> None:
+        self.account = account
         self._work = work
         self._words = words
         self._fresh = fresh
@@ -188,8 +264,7 @@ class _Pool:
             self._words,
             fresh=self._fresh,
             name="Executor",
-            explain=self._explain,
-            told=self._tell,
+            front=self,
         )
         self._crew.start()
         self.thread = threading.Thread(target=self._listen, name="feedline-executor", daemon=True)
@@ -202,9 +277,14 @@ class _Pool:
         while self._waiting and len(self._running) < 2 * self._work.posts:
             call = self._waiting.popleft()
             if call.future.set_running_or_notify_cancel():
-                task = next(self._numbers)
-                self._running[task] = call
-                self._crew.submit(task, call.body)
+                self.account.ledger.expect(len(call.calls))
+                self._submit(call)
+
+    def _submit(self, call: _Call) -> None:
+        assert self._crew is not None
+        task = next(self._numbers)
+        self._running[task] = call
+        self._crew.submit(task, call.body)
 
     def _listen(self) -> None:
         crew = self._crew
@@ -212,6 +292,7 @@ class _Pool:
         try:
             while not self._is_done():
                 answer = crew.next(_NO_ONE_IS_OLDEST, _LOOK)
+                self.account.tell()
                 if answer is None:
                     continue
                 with self._lock:
@@ -219,6 +300,7 @@ class _Pool:
                     self._hand_in()
                 if call is not None:
                     self._settle(call, answer)
+                    self.account.tell()
         except Exception as raised:
             self._break(raised)
         finally:
@@ -232,21 +314,85 @@ class _Pool:
 
     def _settle(self, call: _Call, answer: _native.Answer | GaveUp) -> None:
         if isinstance(answer, GaveUp):
-            deaths = [death for death in self.deaths if answer.task in death.tasks]
-            text = f"{call.what} was at hand each time a worker died:" + "".join(
-                f"\n  {death}" for death in deaths[-5:]
-            )
-            hint = "look at what this call does, or raise attempts="
-            return call.future.set_exception(WorkerDied.explained(text, hint))
+            return self._given_up(call, answer)
+        _, seconds = answer.slowest
+        if seconds > self.account.slow_bar:
+            self.account.slow(call.what, seconds, answer.post)
         try:
             result = load(answer)
         except Exception as raised:
-            return call.future.set_exception(raised)
+            return self._fail(call, raised)
         if answer.kind == "raised":
-            return call.future.set_exception(result.exception("in a worker of feedline.Executor", ""))
+            return self._fail(call, result.exception("in a worker of feedline.Executor", ""))
         if isinstance(result, _Raised):
-            return call.future.set_exception(result.made())
-        return call.settle(result)
+            return self._fail(call, result.made())
+        if isinstance(result, Faulty):
+            results = result.batch
+            for bad in result.bad:
+                verdict = self._judged(call, bad, answer.post)
+                if verdict is not _MADE:
+                    results[bad.position] = verdict
+        else:
+            results = result
+        made = sum(not isinstance(one, _LeftOut) for one in results)
+        self.account.ledger.good(made)
+        self.account.ledger.delivered(made, 0.0)
+        return call.settle(results)
+
+    def _judged(self, call: _Call, bad: Bad, worker: int | None) -> Any:
+        """What stands in the place of a result, by the policy; _MADE if another try went well."""
+        verdict, stopped = self.account.judge(bad, call.what, worker=worker)
+        if stopped is not None:
+            kind, message = stopped
+            raise getattr(errors, kind, errors.FeedlineError).explained(message)
+        if verdict == "good":
+            return _MADE
+        if verdict == "replace":
+            self.account.replaced(bad, call.what, worker)
+            return self.account.policy.replacement
+        return _LeftOut(bad.trouble.exception("in a worker of feedline.Executor", ""))
+
+    def _fail(self, call: _Call, error: BaseException) -> None:
+        """The exception is what becomes of the calls, and their future has it."""
+        self.account.ledger.delivered(len(call.positions), 0.0)
+        call.future.set_exception(error)
+
+    def _given_up(self, call: _Call, given_up: GaveUp) -> None:
+        """A call that kills its worker, or takes longer than it may: a fault as any other."""
+        deaths = [death for death in self.deaths if given_up.task in death.tasks]
+        hint = deaths[-1].hint if deaths else ""
+        error: BaseException
+        if given_up.why == "hangs":
+            text = f"{call.what} took longer than its deadline:{describe(deaths, 5)}"
+            text += "".join(f"\n  code  {frame}" for frame in (deaths[-1].stack[:8] if deaths else ()))
+            error = DeadlinePassed.explained(text, hint, deaths=tuple(deaths))
+        else:
+            text = f"{call.what} was at hand each time a worker died:{describe(deaths, 5)}"
+            text += "".join(f"\n  why   {why}" for why in (deaths[-1].why if deaths else ()))
+            error = WorkerDied.explained(text, hint, deaths=tuple(deaths))
+        names, _ = symptom(error)
+        then = self.account.then(names)
+        position = given_up.at
+        if then == "raise" or position is None or position >= len(call.positions):
+            return self._fail(call, error)
+        message, *more = str(error).splitlines()
+        trouble = Trouble.said(type(error).__name__, message, position=position, stage="calling")
+        trouble.traceback = "\n".join(more)
+        bad = Bad(int(position), names, None, trouble, None, len(deaths), then)
+        verdict = self._judged(call, bad, deaths[-1].worker if deaths else None)
+        if isinstance(verdict, _LeftOut):
+            verdict = _LeftOut(error)
+        else:
+            self.account.ledger.delivered(1, 0.0)
+        call.settled[call.positions.pop(int(position))] = verdict
+        del call.calls[int(position)]
+        if not call.calls:
+            return call.settle([])
+        # The others of the same parcel are made without it.
+        call.body = _parcel(call.function, call.calls)
+        with self._lock:
+            self._submit(call)
+        return None
 
     def _break(self, error: BaseException) -> None:
         # Its frames would keep the workers' memory.
@@ -262,18 +408,36 @@ class _Pool:
             elif not call.future.done():
                 call.future.set_exception(error)
 
-    def _explain(self, death: Death) -> Death:
+    def explain(self, death: Death) -> Death:
         for task in death.tasks:
             call = self._running.get(task)
             if call is not None:
-                return replace(death, what=call.what, position=None)
-        return replace(death, position=None)
+                return death.explained(what=call.what, position=None)
+        return death.explained(position=None)
 
-    def _tell(self, death: Death) -> None:
+    def died(self, death: Death) -> None:
         self.deaths.append(death)
+        self.account.died(death)
         # Where warnings are errors there is nobody here to whom one could be raised.
         with contextlib.suppress(WorkerDiedWarning):
-            warnings.warn(f"{death}; it is replaced", WorkerDiedWarning, stacklevel=2)
+            warnings.warn(f"{death.certificate}\nit is replaced", WorkerDiedWarning, stacklevel=2)
+
+    def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
+        call = None if still.task is None else self._running.get(still.task)
+        text = still.words("" if call is None else f"in {call.what}")
+        if is_reborn:
+            text += "\nall workers are started anew from a fresh interpreter"
+        name = "zygote_reborn" if is_reborn else "worker_stalled"
+        self.account.event(name, {"worker": still.worker, "text": text, "stack": list(still.stack)})
+        with contextlib.suppress(WorkerStalledWarning):
+            warnings.warn(text, WorkerStalledWarning, stacklevel=2)
+
+    def retired(self, told: dict[str, Any]) -> None:
+        text = f"worker {told['worker']} (pid {told['pid']}) was renewed: {told['why']}"
+        self.account.event("worker_retired", {**told, "text": text})
+
+    def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
+        self.account.noted(name, details, post)
 
     def shut(self, *, cancel: bool = False) -> None:
         """Takes no more calls. The thread ends the workers when the last one is made."""
@@ -318,9 +482,18 @@ class Executor(concurrent.futures.Executor):
             that the program has loaded; "spawn" and "forkserver" start from a fresh interpreter.
         initializer, initargs: called once in each worker, before its first call.
         max_workers: the same as `workers`, under the name that `ProcessPoolExecutor` has for it.
-        attempts: how often a call is made that is at hand when its worker dies. Then its future gets a
-            `feedline.errors.WorkerDied`, and all the others go on. 1 for calls that must not be repeated.
-        max_deaths, death_window, memory: as for `feedline.torch.DataLoader`.
+        attempts: how often a call is made that is at hand when its worker dies; the third time it is made
+            alone. Then its future gets a `feedline.errors.WorkerDied`, and all the others go on. 1 for
+            calls that must not be repeated.
+        faults: what is done about calls that raise, kill their worker or pass the deadline: a
+            `feedline.FaultPolicy`. A call that is skipped is left out of `map`; the future of a `submit` gets
+            its exception. `then="replace"` needs `replacement=`, which becomes the result.
+        deadline: seconds that one call may take.
+        stall: seconds after which a call that does not come back is told of in a warning; by default never,
+            since calls may be long.
+        max_deaths, death_window, memory, max_worker_memory, max_samples_per_worker, on_event: as for
+            `feedline.torch.DataLoader`; a sample is a call here, and `on_event` is called in a thread of
+            the pool.
 
     """
 
@@ -332,10 +505,16 @@ class Executor(concurrent.futures.Executor):
         initargs: tuple[Any, ...] = (),
         *,
         max_workers: int | None = None,
-        attempts: int = 2,
+        attempts: int = 3,
         max_deaths: int | str = "auto",
         death_window: float = 60.0,
         memory: int | str = "auto",
+        faults: FaultPolicy | None = None,
+        deadline: float | None = None,
+        stall: float | None = None,
+        max_worker_memory: int | str | None = None,
+        max_samples_per_worker: int | None = None,
+        on_event: Callable[[Event], None] | None = None,
     ) -> None:
         if workers is not None and max_workers is not None:
             raise TypeError(
@@ -343,6 +522,10 @@ class Executor(concurrent.futures.Executor):
             )
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer must be callable, got {initializer!r}")
+        check(faults, on_event)
+        if faults is not None and faults.then == "replace" and not faults.has_replacement:
+            raise BadSetting.explained('then="replace" needs replacement= in an Executor: it is the result')
+        account = Account(faults, on_event)
         context = mp_context
         if context is None or isinstance(context, str):
             context = multiprocessing.get_context(context)
@@ -356,9 +539,16 @@ class Executor(concurrent.futures.Executor):
             "max_deaths": max_deaths,
             "death_window": death_window,
             "memory": memory,
+            "suspect_after": 2,
+            "deadline": deadline,
+            "hangs": 1 + account.retries(OVERDUE),
+            "stall": stall,
+            "max_worker_memory": max_worker_memory,
+            "max_samples_per_worker": max_samples_per_worker,
         }
         _native.check_workers(call_in_words(words))
-        self._pool = _Pool(_Calls(initializer, initargs, self._count), words, fresh=is_fresh)
+        work = _Calls(initializer, initargs, self._count, faults)
+        self._pool = _Pool(work, words, account, fresh=is_fresh)
         # When nobody has the executor any more, its workers end after what they were given.
         self._dropped = weakref.finalize(self, self._pool.shut)
         self._dropped.atexit = False
@@ -367,6 +557,10 @@ class Executor(concurrent.futures.Executor):
     def deaths(self) -> list[Death]:
         """All deaths of workers."""
         return self._pool.deaths
+
+    def report(self) -> Report:
+        """What has become of all calls so far; a sample is a call here."""
+        return self._pool.account.report()
 
     @property
     def workers(self) -> list[Handle]:
@@ -418,13 +612,14 @@ class Executor(concurrent.futures.Executor):
     def _submit(
         self, function: Any, pickled: bytes, calls: list[Any], *, is_single: bool = False
     ) -> Future[Any]:
-        body = len(pickled).to_bytes(8, "little") + pickled + self._arguments(calls)
+        body = _parcel(pickled, calls)
         future: Future[Any] = Future()
         name = getattr(function, "__qualname__", repr(function))
         what = f"{name}({', '.join(_shown(calls[0][0]))})"
         if len(calls) > 1:
             what += f" and {len(calls) - 1} more"
-        self._pool.add(_Call(future, body, what, is_single))
+        positions = list(range(len(calls)))
+        self._pool.add(_Call(future, pickled, calls, body, what, is_single, positions=positions))
         return future
 
     def _pickled(self, function: Any) -> bytes:
@@ -433,22 +628,28 @@ class Executor(concurrent.futures.Executor):
         except ERRORS as reason:
             raise not_picklable(function, "function", reason, by_value) from reason
 
-    def _arguments(self, calls: list[Any]) -> bytes:
-        try:
-            return pickle.dumps(calls, protocol=5)
-        except ERRORS:
-            pass
-        try:
-            return by_value(calls)
-        except ERRORS as reason:
-            raise not_picklable(calls[0][0], "arguments", reason, by_value) from reason
-
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Takes no more calls; waits for those that were taken, then ends the workers."""
         self._pool.shut(cancel=cancel_futures)
         thread = self._pool.thread
         if wait and thread is not None and thread is not threading.current_thread():
             thread.join()
+
+
+def _parcel(function: bytes, calls: list[Any]) -> bytes:
+    """What goes to a worker: a function, and the arguments of each call."""
+    return len(function).to_bytes(8, "little") + function + _arguments(calls)
+
+
+def _arguments(calls: list[Any]) -> bytes:
+    try:
+        return pickle.dumps(calls, protocol=5)
+    except ERRORS:
+        pass
+    try:
+        return by_value(calls)
+    except ERRORS as reason:
+        raise not_picklable(calls[0][0], "arguments", reason, by_value) from reason
 
 
 def _check_counts(**counts: int | None) -> None:

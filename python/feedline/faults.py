@@ -140,6 +140,11 @@ class FaultPolicy:
         return call_in_words({"call": "FaultPolicy", **self.settings()})
 
     @property
+    def has_replacement(self) -> bool:
+        """Whether a sample was given for the place of a bad one."""
+        return self.replacement is not ANOTHER
+
+    @property
     def text(self) -> str:
         """As the command line takes it: "then=skip,retry=2"."""
         return _native.Policy(self.words()).text

@@ -6,6 +6,7 @@ Imported only by those who have torch.
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -15,11 +16,17 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.dlpack import from_dlpack
 
 from feedline import _native
-from feedline._torch.epoch import Alone, Kept, WithWorkers
+from feedline._account import OVERDUE, Account, check
+from feedline._torch.alone import Alone
+from feedline._torch.kept import Kept
 from feedline._torch.rebuilt import Mark, stay_in_charge
+from feedline._torch.supervised import WithWorkers
 from feedline._words import call_in_words
-from feedline._workers.crew import Death
+from feedline._workers.death import Death
+from feedline.events import Event
+from feedline.faults import FaultPolicy
 from feedline.loader import Columns, Epoch, Loader
+from feedline.report import Report
 
 __all__ = ["Batches", "DataLoader"]
 
@@ -42,6 +49,17 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         death_window: in seconds.
         memory: bytes of shared memory for batches on their way, as a number or as in "2GiB"; "auto" is
             a quarter of what is free, at most 8 GiB.
+        faults: what is done about samples that raise, kill their worker or hang: a `feedline.FaultPolicy`.
+            Without one, the first such sample raises, with its name.
+        deadline: seconds that one sample may take in a worker. A worker that passes it is asked for its
+            stack, killed and replaced; the sample is tried again or judged by `faults`.
+        stall: seconds without progress after which a warning shows the stack of the worker, once. None
+            for never.
+        max_worker_memory: bytes of resident memory, as in "4GiB", beyond which a worker is renewed: after
+            its batch, and when the next one is ready to go on.
+        max_samples_per_worker: how many samples a worker makes before it is renewed in this way.
+        exclude: a quarantine file of an earlier run, or a folder of such: its samples are left out.
+        on_event: called with each `feedline.Event`, in the thread that iterates.
 
     Attributes:
         deaths: all deaths of workers of this loader, as `feedline.Death`.
@@ -71,12 +89,27 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         max_deaths: int | str = "auto",
         death_window: float = 60.0,
         memory: int | str = "auto",
+        faults: FaultPolicy | None = None,
+        deadline: float | None = None,
+        stall: float | None = 30.0,
+        max_worker_memory: int | str | None = None,
+        max_samples_per_worker: int | None = None,
+        exclude: str | os.PathLike[str] | None = None,
+        on_event: Callable[[Event], None] | None = None,
     ) -> None:
+        check(faults, on_event)
+        self.faults = faults
+        self.deadline = deadline
+        self.stall = stall
+        self.max_worker_memory = max_worker_memory
+        self.max_samples_per_worker = max_samples_per_worker
+        self.exclude = None if exclude is None else os.fspath(exclude)
+        self.on_event = on_event
         self.on_death = on_death
         self.max_deaths = max_deaths
         self.death_window = death_window
         self.memory = memory
-        self._kept = Kept()
+        self._kept = Kept(Account(faults, on_event))
         super().__init__(
             dataset,
             batch_size,
@@ -107,10 +140,20 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             "max_deaths": self.max_deaths,
             "death_window": self.death_window,
             "memory": self.memory,
+            "faults": self.faults,
+            "deadline": self.deadline,
+            "stall": self.stall,
+            "max_worker_memory": self.max_worker_memory,
+            "max_samples_per_worker": self.max_samples_per_worker,
+            "exclude": self.exclude,
+            "on_event": self.on_event,
         }
 
     def _words(self) -> dict[str, Any]:
-        return {"call": "DataLoader", "workers": self.num_workers, **self._settings()}
+        words = {"call": "DataLoader", "workers": self.num_workers, "suspect_after": 2, **self._settings()}
+        for name in ("faults", "exclude", "on_event"):
+            del words[name]
+        return {**words, "hangs": 1 + self._kept.account.retries(OVERDUE)}
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -144,6 +187,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def deaths(self) -> list[Death]:
         """All deaths of workers of this loader."""
         return self._kept.deaths
+
+    def report(self) -> Report:
+        """What has become of all samples so far: delivered, skipped, retried; workers lost, and of what."""
+        return self._kept.account.report()
 
 
 def _tensors(columns: Columns) -> dict[str, Any]:

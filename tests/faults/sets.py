@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.utils.data
-from feedline._torch.epoch import WithWorkers
+from feedline._torch.supervised import WithWorkers
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset, IterableDataset
 
@@ -47,8 +47,6 @@ def die(way: str) -> None:
     """Ends this process by a signal or by itself."""
     if way.startswith("exit"):
         os._exit(int(way.split()[1]))
-    # pytest has handlers of its own, which write tracebacks.
-    signal.signal(signal.Signals[way], signal.SIG_DFL) if way != "SIGKILL" else None
     os.kill(os.getpid(), signal.Signals[way])
 
 
@@ -168,5 +166,5 @@ def is_idle(iterator: WithWorkers, worker: int) -> bool:
     crew = iterator._crew
     assert crew is not None
     doing = crew.doing(worker)
-    newest = max(task for task, (seat, *_) in iterator._sent.items() if seat == worker)
+    newest = max(task for task, order in iterator._sent.items() if order.post == worker)
     return doing is not None and (doing["stage"], doing["task"]) == ("waiting", newest)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from feedline._torch.epoch import WithWorkers
+from feedline._torch.supervised import WithWorkers
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset
 

@@ -327,3 +327,12 @@ impl Eq for Loaned {}
 pub fn shown(path: &Path) -> String {
     format!("{:?}", path.display().to_string())
 }
+
+/// A number of bytes as people read it.
+pub fn in_bytes(bytes: u64) -> String {
+    let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match units.iter().find(|(unit, _)| bytes >= *unit) {
+        Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
+        None => format!("{bytes} bytes"),
+    }
+}

@@ -27,7 +27,7 @@ mod _native {
     #[pymodule_export]
     use super::processes::{Answer, Processes};
     #[pymodule_export]
-    use super::station::{Station, Walk, die_with_parent};
+    use super::station::{Station, Walk, die_with_parent, go_first};
     #[pymodule_export]
     use super::{Epoch, Loader, Source};
 

@@ -6,8 +6,10 @@ use feedline_core::loader::workers;
 use feedline_core::sys::socket::Socket;
 use feedline_core::worker::answer::Answer as Given;
 use feedline_core::worker::blackbox::Snapshot;
-use feedline_core::worker::processes::{self, Broken, Obituary, Outcome, Words};
-use feedline_core::worker::supervisor::{Ending, Failure};
+use feedline_core::worker::processes::{
+    self, Broken, GivenUp, Obituary, Outcome, Retired, Standstill, Words,
+};
+use feedline_core::worker::supervisor::{Ending, Failure, Reason};
 use feedline_core::worker::wire::Said;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -76,8 +78,8 @@ impl Processes {
         Ok(())
     }
 
-    /// What is told next: (kind, object). Kinds: "answer", "gave up", "died", "zygote", "failed";
-    /// None after `timeout` seconds.
+    /// What is told next: (kind, object). Kinds: "answer", "gave up", "died", "stalled", "reborn",
+    /// "retired", "note", "zygote", "failed"; None after `timeout` seconds.
     #[pyo3(signature = (oldest, timeout=None))]
     fn next<'py>(
         &self,
@@ -96,9 +98,17 @@ impl Processes {
                 Outcome::Answer(answer) => {
                     ("answer", Bound::new(py, Answer::new(answer))?.into_any())
                 }
-                Outcome::GaveUp(task) => ("gave up", task.into_pyobject(py)?.into_any()),
+                Outcome::GaveUp(given_up) => ("gave up", gave_up(py, &given_up)?.into_any()),
+                Outcome::Stalled(still) => ("stalled", standstill(py, &still)?.into_any()),
+                Outcome::Reborn(still) => ("reborn", standstill(py, &still)?.into_any()),
+                Outcome::Retired(retired) => ("retired", retirement(py, &retired)?.into_any()),
+                Outcome::Note { post, text } => {
+                    ("note", (post, PyBytes::new(py, &text)).into_pyobject(py)?.into_any())
+                }
                 Outcome::Died(obituary) => ("died", died(py, &obituary)?.into_any()),
-                Outcome::BearZygote => ("zygote", py.None().into_bound(py)),
+                Outcome::BearZygote { fresh } => {
+                    ("zygote", fresh.into_pyobject(py)?.to_owned().into_any())
+                }
                 Outcome::Failed(broken) => ("failed", failed(py, broken)?.into_any()),
                 Outcome::Nothing => {
                     py.check_signals()?;
@@ -142,9 +152,15 @@ pub(crate) struct Answer {
     task: u64,
     #[pyo3(get)]
     post: u32,
-    /// "result", "raised" or "exhausted".
+    /// "result", "faulty", "raised" or "exhausted".
     #[pyo3(get)]
     kind: &'static str,
+    /// How many samples it is made of.
+    #[pyo3(get)]
+    samples: u32,
+    /// The position of the sample that took longest, and how many seconds that was.
+    #[pyo3(get)]
+    slowest: (u32, f64),
     given: Mutex<Option<Given>>,
 }
 
@@ -152,15 +168,27 @@ impl Answer {
     fn new(given: Given) -> Answer {
         let kind = match given.said {
             Said::Raised => "raised",
+            Said::Faulty => "faulty",
             Said::Exhausted => "exhausted",
             Said::Result
             | Said::Ready
             | Said::StartFailed
             | Said::Task
             | Said::Resume
+            | Said::Trial
+            | Said::Survived
+            | Said::Note
             | Said::Stop => "result",
         };
-        Answer { task: given.task, post: given.post, kind, given: Mutex::new(Some(given)) }
+        let tally = given.tally;
+        Answer {
+            task: given.task,
+            post: given.post,
+            kind,
+            samples: tally.samples,
+            slowest: (tally.slowest, tally.nanoseconds as f64 / 1e9),
+            given: Mutex::new(Some(given)),
+        }
     }
 }
 
@@ -189,6 +217,42 @@ fn snapshot(py: Python<'_>, last: Snapshot) -> PyResult<Bound<'_, PyDict>> {
     dict.set_item("position", last.position)?;
     dict.set_item("since", last.since as f64 / 1e9)?;
     dict.set_item("resident_bytes", last.resident_bytes)?;
+    dict.set_item("descriptors", last.descriptors)?;
+    Ok(dict)
+}
+
+fn gave_up<'py>(py: Python<'py>, given_up: &GivenUp) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("task", given_up.task)?;
+    dict.set_item("at", given_up.at)?;
+    dict.set_item(
+        "why",
+        match given_up.why {
+            Reason::Kills => "kills",
+            Reason::Hangs => "hangs",
+        },
+    )?;
+    dict.set_item("journal", given_up.journal.as_ref().map(|note| PyBytes::new(py, note)))?;
+    Ok(dict)
+}
+
+fn standstill<'py>(py: Python<'py>, still: &Standstill) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("worker", still.life.post)?;
+    dict.set_item("pid", still.pid)?;
+    dict.set_item("last", still.last.map(|last| snapshot(py, last)).transpose()?)?;
+    dict.set_item("posture", still.posture.map(|posture| posture.words()))?;
+    dict.set_item("stack", &still.stack)?;
+    Ok(dict)
+}
+
+fn retirement<'py>(py: Python<'py>, retired: &Retired) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("worker", retired.life.post)?;
+    dict.set_item("pid", retired.pid)?;
+    dict.set_item("cause", retired.leak.as_ref().map(|leak| leak.name()))?;
+    dict.set_item("why", retired.leak.as_ref().map(|leak| leak.words()))?;
+    dict.set_item("tasks", retired.tasks)?;
     Ok(dict)
 }
 
@@ -206,6 +270,16 @@ fn died<'py>(py: Python<'py>, obituary: &Obituary) -> PyResult<Bound<'py, PyDict
     dict.set_item("exit_code", code)?;
     dict.set_item("pid", obituary.pid)?;
     dict.set_item("tasks", death.tasks.clone())?;
+    dict.set_item("replaced", death.replaced)?;
+    dict.set_item("overdue", death.overdue)?;
+    let certificate = &obituary.certificate;
+    dict.set_item("cause", certificate.cause.name())?;
+    dict.set_item("is_certain", certificate.is_certain)?;
+    dict.set_item("why", &certificate.why)?;
+    dict.set_item("code", &certificate.code)?;
+    dict.set_item("stack", &certificate.stack)?;
+    dict.set_item("hint", &certificate.hint)?;
+    dict.set_item("peak_bytes", obituary.peak_bytes)?;
     dict.set_item("last", obituary.last.map(|last| snapshot(py, last)).transpose()?)?;
     Ok(dict)
 }

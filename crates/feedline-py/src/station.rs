@@ -3,7 +3,7 @@
 
 use feedline_core::sys::process;
 use feedline_core::sys::socket::Socket;
-use feedline_core::worker::blackbox::{Doing, Word};
+use feedline_core::worker::blackbox::Doing;
 use feedline_core::worker::station::{self, Received, Sent};
 use feedline_core::worker::wire::Said;
 use pyo3::buffer::PyUntypedBuffer;
@@ -17,12 +17,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::memory::Slot;
 
 /// What a worker may answer, in the order of its numbers in Python.
-const ANSWERS: [Said; 5] =
-    [Said::Ready, Said::StartFailed, Said::Result, Said::Raised, Said::Exhausted];
+const ANSWERS: [Said; 7] = [
+    Said::Ready,
+    Said::StartFailed,
+    Said::Result,
+    Said::Raised,
+    Said::Exhausted,
+    Said::Survived,
+    Said::Faulty,
+];
 
 /// What a worker may be at, in the order of its numbers in Python.
-const DOINGS: [Doing; 5] =
-    [Doing::Starting, Doing::Waiting, Doing::Fetching, Doing::Collating, Doing::Answering];
+const DOINGS: [Doing; 6] = [
+    Doing::Starting,
+    Doing::Waiting,
+    Doing::Fetching,
+    Doing::Collating,
+    Doing::Answering,
+    Doing::Pausing,
+];
 
 /// One worker process: tasks come in, answers go out.
 #[pyclass(module = "feedline._native", frozen)]
@@ -64,7 +77,7 @@ impl Station {
         Ok(Station(Mutex::new(station)))
     }
 
-    /// Waits for a frame: (0 task, 1 resume or 2 stop; task; body). None when the trainer is gone.
+    /// Waits for a frame: (0 task, 1 resume, 2 stop or 3 trial; task; body). None when the trainer is gone.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<(u8, u64, Bound<'py, PyBytes>)>> {
         loop {
             let frame = match py.detach(|| self.lock().receive()) {
@@ -79,9 +92,15 @@ impl Station {
                 Said::Task => 0,
                 Said::Resume => 1,
                 Said::Stop => 2,
-                Said::Ready | Said::StartFailed | Said::Result | Said::Raised | Said::Exhausted => {
-                    return Ok(None);
-                }
+                Said::Trial => 3,
+                Said::Ready
+                | Said::StartFailed
+                | Said::Result
+                | Said::Faulty
+                | Said::Raised
+                | Said::Exhausted
+                | Said::Survived
+                | Said::Note => return Ok(None),
             };
             return Ok(Some((said, frame.task, PyBytes::new(py, &frame.body))));
         }
@@ -132,10 +151,24 @@ impl Station {
 
     /// Notes which task begins.
     fn begin(&self, task: u64) {
-        let station = self.lock();
-        station.note(Word::Position, 0);
-        station.note(Word::Task, task + 1);
-        station.enter(Doing::Fetching);
+        self.lock().begin(task);
+    }
+
+    /// Notes that the samples of the batch are made; `samples` of them, if it is not all that were
+    /// reached.
+    #[pyo3(signature = (samples=None))]
+    fn made(&self, samples: Option<u32>) {
+        let mut station = self.lock();
+        station.made();
+        if let Some(samples) = samples {
+            station.set_samples(samples);
+        }
+    }
+
+    /// Tells the trainer something at once, which answers nothing.
+    fn tell(&self, py: Python<'_>, text: &[u8]) -> PyResult<()> {
+        let sent = py.detach(|| self.lock().tell(text));
+        self.sent(py, sent)
     }
 
     /// Notes what the worker is at.
@@ -160,6 +193,11 @@ impl Station {
     /// Notes at which sample of the batch the worker is.
     fn reach(&self, position: u64) {
         self.lock().reach(position);
+    }
+
+    /// Notes that the worker is at all samples of the batch at once.
+    fn reach_all(&self) {
+        self.lock().reach_all();
     }
 
     /// Keeps what a replacement needs to go on after a task.
@@ -205,4 +243,10 @@ impl Walk {
 #[pyfunction]
 pub(crate) fn die_with_parent(parent: u32) -> bool {
     process::die_with_parent(parent)
+}
+
+/// Makes this process the kernel's first choice when memory runs out.
+#[pyfunction]
+pub(crate) fn go_first() {
+    process::go_first();
 }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import pickle
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,8 +20,11 @@ from torch.utils.data.graph_settings import apply_random_seed
 
 from feedline import _native
 from feedline._torch.draws import Draws, State
+from feedline._torch.making import GENERATOR_ENDS, Amended, Maker, getter, unfinished, wants_fill
 from feedline._torch.tensors import reduce_tensor, room_for
-from feedline._workers.worker import COLLATING, EXHAUSTED
+from feedline._workers.tries import BAD, Faulty, Tries
+from feedline._workers.worker import COLLATING, EXHAUSTED, FETCHING, PAUSING
+from feedline.faults import FaultPolicy
 
 __all__ = ["LoaderWork"]
 
@@ -42,6 +48,8 @@ class LoaderWork:
         num_workers: int,
         shared_seed: int | None,
         values: bool,
+        faults: FaultPolicy | None,
+        fill: bool,
     ) -> None:
         self.dataset = dataset
         self.kind = kind
@@ -53,6 +61,8 @@ class LoaderWork:
         self.posts = num_workers
         self.shared_seed = shared_seed
         self.values = values
+        self.faults = faults
+        self.fill = fill
 
     def start(self, post: int, station: _native.Station) -> _LoaderWorker:
         return _LoaderWorker(self, post, station)
@@ -75,6 +85,9 @@ class _LoaderWorker:
         self._draws = Draws()
         self._first_state: State | None = None
         self._noted: tuple[State | None, bytes] = (None, b"")
+        # Good samples of batches that are to be completed, by the number of the task.
+        self._held: dict[int, list[Any]] = {}
+        self._maker = self._make_maker()
 
         torch.set_num_threads(1)
         seed = work.base_seed + post
@@ -93,6 +106,21 @@ class _LoaderWorker:
             work.worker_init_fn(post)
         self._begin()
 
+    def _make_maker(self) -> Maker | None:
+        policy, work = self._work.faults, self._work
+        if policy is None:
+            return None
+        tries = Tries(policy, seed=work.base_seed, pause=self._pause, tell=self._tell)
+        return Maker(work.dataset, tries, policy.replacement if policy.has_replacement else BAD)
+
+    def _pause(self, seconds: float) -> None:
+        self._station.enter(PAUSING)
+        time.sleep(seconds)
+        self._station.enter(FETCHING)
+
+    def _tell(self, name: str, details: dict[str, Any]) -> None:
+        self._station.tell(json.dumps([name, details]).encode())
+
     def _share(self, seed: int | None) -> None:
         if isinstance(self._dataset, IterDataPipe):
             assert seed is not None
@@ -101,6 +129,7 @@ class _LoaderWorker:
 
     def _begin(self) -> None:
         self._drawn = 0
+        self._held.clear()
         if self._work.kind == _DatasetKind.Iterable:
             self._first_state = self._draws.state()
             self._iterator = iter(self._dataset)
@@ -117,46 +146,194 @@ class _LoaderWorker:
     def do(self, task: int, body: bytes) -> object:
         if self._is_exhausted:
             return EXHAUSTED
-        index = pickle.loads(body)
+        order = pickle.loads(body)
         self._stage = "fetching"
         self._walk = None
-        samples = self._fetch(index) if self._iterator is None else self._draw(index)
-        if samples is EXHAUSTED:
+        if type(order) is Amended:
+            return self._complete(order, task)
+        if self._iterator is not None:
+            return self._drawn_batch(order)
+        if self._maker is not None:
+            return self._make(order, task)
+        return self._collate(self._fetch(order))
+
+    def _drawn_batch(self, index: Any) -> object:
+        samples = self._draw(index)
+        bad = [] if self._maker is None else self._maker.tries.take()
+        if samples is EXHAUSTED and not bad:
             self._is_exhausted = True
             return EXHAUSTED
-        self._stage = "collating"
-        self._station.enter(COLLATING)
-        return self._work.collate_fn(samples)
+        if samples is BAD or samples is EXHAUSTED:
+            self._station.made(0)
+            return Faulty(None, bad)
+        batch = self._collate(samples)
+        return Faulty(batch, bad) if bad else batch
+
+    def alone(self, body: bytes, position: int) -> bool:
+        """Of an iterable data set no sample can be made alone."""
+        order = pickle.loads(body)
+        index = order.index if type(order) is Amended else order
+        if self._iterator is not None or not self._work.auto_collation:
+            return False
+        wanted = order.fills.get(position, index[position]) if type(order) is Amended else index[position]
+        getter(self._dataset)(wanted)
+        return True
 
     def _fetch(self, index: Any) -> Any:
         dataset = self._dataset
         if not self._work.auto_collation:
+            self._station.reach(0)
             return dataset[index]
         if hasattr(dataset, "__getitems__") and dataset.__getitems__:
+            self._station.reach_all()
             return dataset.__getitems__(index)
         self._walk = self._station.walk(list(index))
         return [dataset[sample] for sample in self._walk]
 
+    def _collate(self, samples: Any) -> Any:
+        self._station.made(len(samples) if self._work.auto_collation and self._walk is None else None)
+        self._stage = "collating"
+        self._station.enter(COLLATING)
+        return self._work.collate_fn(samples)
+
+    # ---- with a policy for faults ----
+
+    def _make(self, index: Any, task: int) -> object:
+        assert self._maker is not None
+        before = self._before()
+        if not self._work.auto_collation:
+            self._station.reach(0)
+            samples = self._maker.make([index], lambda: 0, task, [])
+            if samples[0] is not BAD and not self._maker.tries.bad:
+                return self._collate(samples[0])
+            return self._judged_later(samples, task, before)
+        if self._maker.has_getitems:
+            self._station.reach_all()
+            together = self._maker.together(index)
+            if together is not None:
+                return self._collate(together)
+        walk = self._walk = self._station.walk(list(index))
+        samples = self._maker.make(walk, lambda: walk.position, task, [])
+        if not self._maker.tries.bad:
+            return self._collate(samples)
+        return self._judged_later(samples, task, before)
+
+    def _judged_later(self, samples: list[Any], task: int, before: bytes | None) -> Faulty:
+        """What is known of a batch with faults: all of it, or what the trainer needs to have it completed."""
+        assert self._maker is not None
+        if any(sample is not BAD for sample in samples):
+            self._maker.tries.is_well()
+        bad = self._maker.tries.take()
+        if any(True for _ in unfinished(samples)) and wants_fill(bad, fill=self._work.fill):
+            self._held[task] = samples
+            self._station.made(0)
+            return Faulty(None, bad, is_held=True, before=before)
+        return Faulty(self._finished(samples), bad)
+
+    def _finished(self, samples: list[Any]) -> Any:
+        good = [sample for sample in samples if sample is not BAD]
+        self._station.made(len(good))
+        if not good:
+            return None
+        self._walk = None
+        self._stage = "collating"
+        self._station.enter(COLLATING)
+        return self._work.collate_fn(good if self._work.auto_collation else good[0])
+
+    def _complete(self, order: Amended, task: int) -> object:
+        """Puts other samples in the places of bad ones, with random numbers of their own, so that those of
+        the batches that follow do not depend on when this happens."""
+        maker = self._maker
+        assert maker is not None
+        state = self._draws.state()
+        samples = self._held.pop(order.of, None)
+        try:
+            if samples is None:
+                samples = self._made_again(order)
+            for position in order.given:
+                samples[position] = maker.replacement
+            for position, index in order.fills.items():
+                if samples[position] is not BAD:
+                    continue
+                self._seed(order.batch, position)
+                self._station.reach(position)
+                try:
+                    samples[position] = maker.get(index)
+                except (Exception, SystemExit) as raised:
+                    samples[position] = maker.again(raised, index, position, order.of)
+        finally:
+            self._draws.restore(state)
+        open_positions = set(unfinished(samples)) - order.left_out
+        if open_positions and wants_fill(maker.tries.bad, fill=self._work.fill):
+            return self._judged_later(samples, task, order.before)
+        bad = maker.tries.take()
+        batch = self._finished(samples)
+        return Faulty(batch, bad) if bad or batch is None else batch
+
+    def _made_again(self, order: Amended) -> list[Any]:
+        """The good samples, as whoever held them had made them. One at a time: one of them may kill."""
+        assert self._maker is not None
+        if order.before is not None:
+            self._draws.restore(pickle.loads(order.before)[0])
+        taken = order.left_out.union(order.fills, order.given)
+        samples: list[Any] = []
+        for position, index in enumerate(order.index):
+            if position in taken:
+                samples.append(BAD)
+                continue
+            self._station.reach(position)
+            self._maker.make([index], lambda: len(samples), order.of, samples)
+        return samples
+
+    def _seed(self, batch: int, position: int) -> None:
+        seed = hash((self._work.base_seed, batch, position)) & 0xFFFFFFFF
+        random.seed(seed)
+        torch.manual_seed(seed)
+        numpy.random.seed(seed)
+
+    def _before(self) -> bytes | None:
+        """What the journal says now; asked before each batch, so it must not be made anew."""
+        if not self._noted[1]:
+            self.journal()
+        return self._noted[1]
+
     def _draw(self, index: Any) -> Any:
         assert self._iterator is not None
         if not self._work.auto_collation:
-            self._drawn += 1
-            return next(self._iterator, EXHAUSTED)
-        samples = []
-        for position in range(len(index)):
-            self._station.reach(position)
-            self._drawn += 1
-            sample = next(self._iterator, EXHAUSTED)
+            self._station.reach(0)
+            return self._next(0)
+        samples: list[Any] = []
+        while len(samples) < len(index):
+            self._station.reach(len(samples))
+            sample = self._next(len(samples))
             if sample is EXHAUSTED:
                 # This batch is the last, and may be short; the next one to be asked for finds the end.
                 self._iterator = iter(())
                 break
-            samples.append(sample)
+            if sample is not BAD:
+                samples.append(sample)
         if not samples or (self._work.drop_last and len(samples) < len(index)):
             return EXHAUSTED
         return samples
 
+    def _next(self, position: int) -> Any:
+        """The next sample of an iterable data set; one that fails is passed over if the policy wants it."""
+        iterator = self._iterator
+        assert iterator is not None
+        self._drawn += 1
+        if self._maker is None:
+            return next(iterator, EXHAUSTED)
+        try:
+            return next(iterator, EXHAUSTED)
+        except (Exception, SystemExit) as raised:
+            if inspect.isgenerator(iterator):
+                raised.add_note(GENERATOR_ENDS)
+                raise
+            return self._maker.tries.again(raised, lambda: next(iterator, EXHAUSTED), position, self._drawn)
+
     def where(self) -> tuple[int | None, str]:
+        if self._maker is not None:
+            self._maker.tries.take()
         return (None if self._walk is None else self._walk.position), self._stage
 
     def journal(self) -> bytes:

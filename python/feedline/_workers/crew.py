@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
+import json
 import os
 import pickle
 import signal
 import time
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from feedline import _native
 from feedline._words import call_in_words
+from feedline._workers.death import Death, Standstill, describe
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
-from feedline._workers.trouble import Trouble, place
+from feedline._workers.trouble import Trouble
 from feedline._workers.worker import Work
 from feedline._workers.zygote import Zygote
 from feedline.errors import FeedlineError, NotPicklable, TooManyDeaths, WorkerDied, WorkerNotStarted
@@ -27,63 +29,37 @@ _FORKED_WITHIN = 5.0
 _REFUSED_FOR = 20.0
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
-__all__ = ["Crew", "Death", "GaveUp", "Handle"]
-
-
-@dataclass(frozen=True)
-class Death:
-    """The end of a worker that nobody had asked to end.
-
-    Attributes:
-        worker: its number.
-        pid: its process.
-        signal: the name of the signal that killed it, such as "SIGKILL".
-        exit_code: with which it ended by itself.
-        stage: what it was at: starting, waiting, fetching, collating, answering.
-        index: the sample it was at, as the sampler named it.
-        position: where that sample stands in its batch.
-        batch: the number of the batch in the epoch.
-        seconds: how long it had been at it.
-        resident_bytes: its memory, as last seen.
-        what: the call it was at, for workers of an Executor.
-    """
-
-    worker: int
-    pid: int | None = None
-    signal: str | None = None
-    exit_code: int | None = None
-    stage: str = "starting"
-    index: object = None
-    position: int | None = None
-    batch: int | None = None
-    seconds: float = 0.0
-    resident_bytes: int = 0
-    what: str | None = None
-    tasks: tuple[int, ...] = field(default=(), repr=False)
-
-    def __str__(self) -> str:
-        pid = "" if self.pid is None else f" (pid {self.pid})"
-        if self.signal is not None:
-            how = f"was killed by {self.signal}"
-        elif self.exit_code is not None:
-            how = f"ended by itself with exit code {self.exit_code}"
-        else:
-            how = "was lost with its zygote"
-        where = place(self.index, self.position, self.batch, None, self.stage)
-        if self.what is not None:
-            where = f"in {self.what}"
-        if self.stage in ("starting", "waiting"):
-            doing = f"while {self.stage}" if self.stage == "starting" else "while it had nothing to do"
-        else:
-            doing = where or f"while {self.stage}"
-        return f"worker {self.worker}{pid} {how} {doing}"
+__all__ = ["Crew", "Front", "GaveUp", "Handle", "died", "load"]
 
 
 @dataclass(frozen=True)
 class GaveUp:
-    """A task was at hand in so many deaths that it is not tried again."""
+    """A task that is not tried again: one of its samples, at a position that may be known, "kills" or
+    "hangs". `journal` is what held when it began."""
 
     task: int
+    at: int | None
+    why: str
+    journal: bytes | None
+
+
+class Front(Protocol):
+    """Whose workers they are: hears what becomes of them, and knows what they were at."""
+
+    def explain(self, death: Death) -> Death:
+        """Fills in which sample a dead worker was at."""
+
+    def died(self, death: Death) -> None:
+        """A worker has died."""
+
+    def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
+        """A worker does not go on; if `is_reborn`, all are started anew from a fresh interpreter."""
+
+    def retired(self, told: dict[str, Any]) -> None:
+        """A worker that leaked has been replaced."""
+
+    def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
+        """A worker has something to say."""
 
 
 class Handle:
@@ -156,18 +132,15 @@ class Crew:
         *,
         fresh: bool,
         name: str,
-        explain: Callable[[Death], Death],
-        told: Callable[[Death], None],
+        front: Front,
         zygote: Zygote | None = None,
     ) -> None:
-        """`fresh`: the zygote is a new interpreter, not a fork. `explain` fills in which sample a dead
-        worker was at; `told` hears of each death; both are methods."""
+        """`fresh`: the zygote is a new interpreter, not a fork."""
         self._work = work
         self._fresh = fresh
         self._name = name
         # Not to be kept alive by what it keeps alive: who iterates is done when it is dropped.
-        self._explain = weakref.WeakMethod(explain)
-        self._told = weakref.WeakMethod(told)
+        self._front = weakref.ref(front)
         self._home = os.getpid()
         self._pickled = self._pickle() if fresh else b""
         self.zygote = zygote
@@ -175,7 +148,7 @@ class Crew:
         self._failure: BaseException | None = None
         self._is_closed = False
         self._retired: set[int] = set()
-        self._processes = _native.Processes(call_in_words(words))
+        self._processes = _native.Processes(call_in_words({**words, "may_be_fresh": not fresh}))
         _alive.add(self)
         self.workers = [Handle(self, post) for post in range(work.posts)]
 
@@ -226,21 +199,47 @@ class Crew:
                 answer: _native.Answer = thing
                 return answer
             if kind == "gave up":
-                return GaveUp(thing)
-            if kind == "died":
-                self._hear_of_death(thing)
-            elif kind == "zygote":
-                self._bear()
-            else:
-                self._failure = self._broken(thing)
+                return GaveUp(**thing)
+            self._hear(kind, thing)
+
+    def _hear(self, kind: str, thing: Any) -> None:
+        """Takes note of what is no result."""
+        front = self._front()
+        if kind == "zygote":
+            self._bear(fresh=thing)
+        elif kind == "failed":
+            self._failure = self._broken(thing)
+        elif kind == "died":
+            death = Death.told(thing)
+            if front is not None:
+                death = front.explain(death)
+            self.deaths.append(death)
+            if front is not None:
+                front.died(death)
+        elif front is None:
+            return
+        elif kind == "retired":
+            front.retired(thing)
+        elif kind == "note":
+            post, text = thing
+            name, details = json.loads(text)
+            front.noted(post, name, details)
+        else:
+            front.stalled(Standstill.told(thing), is_reborn=kind == "reborn")
 
     def start(self) -> None:
         """Bears the zygote now: the work is as it is at this moment."""
         told = self._processes.next(0, 0.0)
         if told is not None and told[0] == "zygote":
-            self._bear()
+            self._bear(fresh=False)
 
-    def _bear(self) -> None:
+    def _bear(self, *, fresh: bool) -> None:
+        """Starts the zygote. `fresh`: workers that were forked hang, so a new interpreter is tried, if the
+        work can be sent to one."""
+        if fresh and not self._fresh:
+            with contextlib.suppress(NotPicklable):
+                self._pickled = self._pickle()
+                self._fresh = True
         if self.zygote is not None and not self.zygote.is_usable:
             self.zygote.end()
             self.zygote = None
@@ -265,40 +264,14 @@ class Crew:
                 self._processes.zygote_born(self.zygote.lend(), not loads)
                 return
 
-    def _hear_of_death(self, told: dict[str, Any]) -> None:
-        last = told["last"] or {}
-        number = told["signal"]
-        try:
-            name = None if number is None else signal.Signals(number).name
-        except ValueError:
-            name = f"signal {number}"
-        since = last.get("since")
-        death = Death(
-            worker=told["worker"],
-            pid=told["pid"],
-            signal=name,
-            exit_code=told["exit_code"],
-            stage=last.get("stage", "starting"),
-            position=last.get("position"),
-            seconds=0.0 if since is None else max(0.0, time.monotonic() - since),
-            resident_bytes=last.get("resident_bytes", 0),
-            tasks=tuple([last["task"]] if last.get("task") is not None else told["tasks"]),
-        )
-        explain, tell = self._explain(), self._told()
-        if explain is not None:
-            death = explain(death)
-        self.deaths.append(death)
-        if tell is not None:
-            tell(death)
-
     def _broken(self, told: dict[str, Any]) -> BaseException:
         why, worker = told["why"], told["worker"]
-        history = "".join(f"\n  {death}" for death in self.deaths[-20:])
+        history = describe(self.deaths)
         if why == "cannot start" and "answer" in told:
             trouble: Trouble = load(told["answer"])
             return trouble.exception(f"in {self._name} worker process {worker}", "")
         if why == "death":
-            return WorkerDied.explained(str(self.deaths[-1]) if self.deaths else f"worker {worker} died")
+            return died(self.deaths[-1:], f"worker {worker} died")
         if why == "dies starting":
             text = f"worker {worker} died again and again while it was starting{history}"
             hint = "run with num_workers=0 to see what worker_init_fn or the data set does"
@@ -326,6 +299,15 @@ class Crew:
             if not (keep_zygote and self.zygote.is_usable):
                 self.zygote.end()
                 self.zygote = None
+
+
+def died(deaths: list[Death], otherwise: str) -> WorkerDied:
+    """The error that tells of a death, with all that its certificate says."""
+    if not deaths:
+        return WorkerDied.explained(otherwise)
+    last = deaths[-1]
+    text = last.certificate.rsplit("\nhint: ", 1)[0]
+    return WorkerDied.explained(text, last.hint, deaths=tuple(deaths), index=last.index, worker=last.worker)
 
 
 def load(answer: _native.Answer) -> Any:

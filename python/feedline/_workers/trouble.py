@@ -30,6 +30,7 @@ class Trouble:
 
     kind: bytes | None
     name: str
+    message: str
     traceback: str
     position: int | None
     stage: str
@@ -48,7 +49,12 @@ class Trouble:
                 kind = None
         details = dict(vars(raised)) if isinstance(raised, FeedlineError) else {}
         details.pop("__notes__", None)
-        return cls(kind, type(raised).__name__, text, position, stage, details)
+        return cls(kind, type(raised).__name__, _said(raised), text, position, stage, details)
+
+    @classmethod
+    def said(cls, name: str, message: str, *, position: int | None, stage: str) -> Trouble:
+        """What no exception was raised for, because there was nobody left to raise one."""
+        return cls(None, name, message, "", position, stage)
 
     def exception(self, where: str, details: str, **attributes: Any) -> BaseException:
         """The exception to raise in the trainer, of the same type where one can be made of a text."""
@@ -81,6 +87,15 @@ class Trouble:
         if isinstance(made, FeedlineError):
             made.__dict__.update(self.details)
         return made if isinstance(made, BaseException) else RuntimeError(text)
+
+
+def _said(raised: BaseException) -> str:
+    """Its words in one line; a `__str__` of the user's may fail too."""
+    try:
+        words = str(raised).strip().splitlines()
+    except Exception:
+        return f"<{type(raised).__name__} without words>"
+    return words[0] if words else type(raised).__name__
 
 
 def place(index: object, position: int | None, batch: int | None, worker: int | None, stage: str) -> str:

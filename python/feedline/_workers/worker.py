@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import sys
@@ -11,14 +12,16 @@ from typing import Any, Protocol
 
 from feedline import _native
 from feedline._workers.pickling import ERRORS, Packer, not_picklable
+from feedline._workers.tries import Faulty
 from feedline._workers.trouble import Trouble
+from feedline._workers.zygote import DUMP_SIGNAL
 
 __all__ = ["EXHAUSTED", "Work", "Worker", "run"]
 
 # What a worker answers, and what it is at: the order is that of crates/feedline-py/src/station.rs.
-READY, START_FAILED, RESULT, RAISED, _EXHAUSTED = range(5)
-STARTING, WAITING, FETCHING, COLLATING, ANSWERING = range(5)
-_TASK, _RESUME, _STOP = range(3)
+READY, START_FAILED, RESULT, RAISED, _EXHAUSTED, _SURVIVED, _FAULTY = range(7)
+STARTING, WAITING, FETCHING, COLLATING, ANSWERING, PAUSING = range(6)
+_TASK, _RESUME, _STOP, _TRIAL = range(4)
 
 # Returned by a task when there is nothing more.
 EXHAUSTED = object()
@@ -33,6 +36,10 @@ class Worker(Protocol):
 
     def do(self, task: int, body: bytes) -> object:
         """The result of a task."""
+
+    def alone(self, body: bytes, position: int) -> bool:
+        """Makes one sample of a task alone, and throws it away: does it kill? False if the task cannot be
+        taken apart: then it is done as a whole."""
 
     def resume(self, body: bytes) -> None:
         """A new epoch begins."""
@@ -63,7 +70,10 @@ class Work(Protocol):
 
 def run(work: Work, post: int, generation: int, descriptors: tuple[int, ...]) -> None:
     """The whole life of a worker."""
-    station = _native.Station(post, generation, work.posts, descriptors)
+    socket, arena, boxes, words = descriptors
+    station = _native.Station(post, generation, work.posts, (socket, arena, boxes))
+    _leave_words(words)
+    _native.go_first()
     # As one of multiprocessing's own: current_process() tells of a daemon, what the parent wanted to be
     # done at its exit is forgotten, standard input is closed.
     process = multiprocessing.Process(
@@ -74,6 +84,13 @@ def run(work: Work, post: int, generation: int, descriptors: tuple[int, ...]) ->
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
+
+
+def _leave_words(descriptor: int) -> None:
+    """Has the stack written into memory that outlives this process: when it crashes, and when the trainer
+    asks for it. The handler is C code: it needs neither the lock of the interpreter nor its help."""
+    faulthandler.enable(descriptor)
+    faulthandler.register(DUMP_SIGNAL, descriptor, all_threads=True, chain=False)
 
 
 def _live(work: Work, post: int, generation: int, station: _native.Station) -> None:
@@ -98,8 +115,34 @@ def _work(work: Work, post: int, generation: int, station: _native.Station) -> N
         frame = station.receive()
         if frame is None or frame[0] == _STOP:
             return None
-        _answer(station, worker, packer, frame, succeeds=is_new and generation > 0)
+        succeeds = is_new and generation > 0
+        if frame[0] == _TRIAL:
+            is_over, frame = _try_alone(station, worker, frame, succeeds=succeeds)
+            if is_over:
+                continue
+        _answer(station, worker, packer, frame, succeeds=succeeds)
         is_new = False
+
+
+def _try_alone(
+    station: _native.Station, worker: Worker, frame: tuple[int, int, bytes], *, succeeds: bool
+) -> tuple[bool, tuple[int, int, bytes]]:
+    """Whether a trial was survived; if there is none to be made, the task itself."""
+    _, task, body = frame
+    position, body = int.from_bytes(body[:8], "little"), body[8:]
+    station.begin(task)
+    station.reach(position)
+    try:
+        if succeeds:
+            worker.recall(station.recall(task))
+        is_over = worker.alone(body, position)
+    except Exception:
+        # What it raises, it raises again when its batch is made.
+        is_over = True
+    if is_over:
+        station.pack(_SURVIVED, task, [])
+        station.send()
+    return is_over, (_TASK, task, body)
 
 
 def _answer(
@@ -127,6 +170,8 @@ def _answer(
         kind, result = RAISED, Trouble.of(raised, position=position, stage=stage)
     if result is EXHAUSTED:
         kind, result = _EXHAUSTED, None
+    elif isinstance(result, Faulty):
+        kind = _FAULTY
     station.enter(ANSWERING)
     try:
         buffers = packer.pack(result)

@@ -24,12 +24,14 @@ from typing import Any, NoReturn
 
 from feedline import _native
 
-__all__ = ["Zygote"]
+__all__ = ["DUMP_SIGNAL", "Zygote"]
 
 # What the trainer asks for, and what is reported; crates/feedline-core/src/worker/zygote.rs reads them.
-_FORK, _KILL, _LOAD = 1, 2, 3
+_FORK, _KILL, _LOAD, _DUMP = 1, 2, 3, 4
 _READY, _FORKED, _REFUSED, _ENDED, _FAILED = 1, 2, 3, 4, 5
 _HEAD = struct.Struct("<IIIi")
+# Has a worker write down where it is. One that programs do not use for themselves.
+DUMP_SIGNAL = signal.SIGRTMIN + 7
 # How often an old kernel, that cannot wait for processes, is asked how they are.
 _LOOK = 0.02
 # How long a zygote that was let go may take to end, in seconds, before it is killed.
@@ -190,6 +192,8 @@ class _Life:
         signal.signal(signal.SIGINT, _nothing)
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
+        # A worker that is asked for its stack before it can write one goes on.
+        signal.signal(DUMP_SIGNAL, signal.SIG_IGN)
         with contextlib.suppress(OSError):
             self._trainer = os.pidfd_open(self._trainer_pid)
             self._poll.register(self._trainer, select.POLLIN)
@@ -229,6 +233,10 @@ class _Life:
             for pid, worker in self._workers.items():
                 if worker[:2] == (post, generation):
                     os.kill(pid, signal.SIGKILL)
+        elif kind == _DUMP:
+            for pid, worker in self._workers.items():
+                if worker[:2] == (post, generation):
+                    os.kill(pid, DUMP_SIGNAL)
         elif kind == _LOAD:
             return self._load(descriptors[0])
         return True
@@ -288,8 +296,10 @@ class _Life:
 
     def _reap(self) -> None:
         for pid, (post, generation, watched) in list(self._workers.items()):
+            peak = 0
             try:
-                ended, status = os.waitpid(pid, os.WNOHANG)
+                ended, status, used = os.wait4(pid, os.WNOHANG)
+                peak = used.ru_maxrss << 10
             except ChildProcessError:
                 ended, status = pid, 0
             if ended == 0:
@@ -298,4 +308,5 @@ class _Life:
             if watched is not None:
                 self._poll.unregister(watched)
                 os.close(watched)
-            self._report(_ENDED, post, generation, os.waitstatus_to_exitcode(status))
+            code = os.waitstatus_to_exitcode(status)
+            self._report(_ENDED, post, generation, code, peak.to_bytes(8, "little"))

@@ -23,6 +23,22 @@ pub struct Workers {
     pub attempts: Option<u32>,
     /// Whether the dead are replaced at all.
     pub replace: bool,
+    /// Deaths at one sample after which it is run alone; None: never.
+    pub suspect_after: Option<u32>,
+    /// Seconds that one sample may take.
+    pub deadline: Option<f64>,
+    /// How often a sample may pass its deadline before it is given up.
+    pub hangs: u32,
+    /// Seconds without progress after which a warning comes.
+    pub stall: Option<f64>,
+    /// Bytes of resident memory beyond which a worker is renewed.
+    pub max_worker_memory: Option<u64>,
+    /// Samples after which a worker is renewed.
+    pub max_samples_per_worker: Option<u64>,
+    /// Whether workers that hang after a fork may be started from a fresh interpreter.
+    pub may_be_fresh: bool,
+    /// Whether the front calls their number `num_workers`.
+    pub is_torch: bool,
 }
 
 impl Workers {
@@ -44,6 +60,17 @@ impl Workers {
             replace: call
                 .choice("on_death", &[("replace", true), ("raise", false)])?
                 .unwrap_or(true),
+            suspect_after: call.whole("suspect_after", 1, 1000)?.map(|deaths| deaths as u32),
+            deadline: call.real("deadline", 0.001, 1e9)?,
+            hangs: call.whole("hangs", 1, 1 << 20)?.unwrap_or(1) as u32,
+            stall: call.real("stall", 0.001, 1e9)?,
+            max_worker_memory: match call.bytes_or_auto("max_worker_memory", 1 << 20)? {
+                Choice::Exactly(bytes) => Some(bytes),
+                Choice::Auto => None,
+            },
+            max_samples_per_worker: call.whole("max_samples_per_worker", 1, u64::MAX >> 1)?,
+            may_be_fresh: call.truth("may_be_fresh")?.unwrap_or(false),
+            is_torch: call.name() == "DataLoader",
         };
         call.finish()?;
         Ok(workers)
@@ -71,6 +98,10 @@ mod tests {
             (r#"{"call": "Executor", "workers": 0}"#, "got 0"),
             (r#"{"call": "Executor"}"#, "workers is missing"),
             (r#"{"call": "Executor", "workers": 1, "attempts": 0}"#, "got 0"),
+            (r#"{"call": "Executor", "workers": 1, "deadline": 0}"#, "got 0"),
+            (r#"{"call": "Executor", "workers": 1, "stall": -1}"#, "got -1"),
+            (r#"{"call": "Executor", "workers": 1, "max_worker_memory": "some"}"#, "some"),
+            (r#"{"call": "Executor", "workers": 1, "max_samples_per_worker": 0}"#, "got 0"),
             (r#"{"call": "Executor", "workers": 1, "spare": 1}"#, "spare"),
             ("[]", "[]"),
             ("nonsense", "no call"),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::config::{Choice, Workers};
 use crate::error::{Error, Kind, Result};
 use crate::sys::limits;
+use crate::worker::leaks::Bounds;
 use crate::worker::processes::{Options, Processes};
 use crate::worker::supervisor::Settings;
 
@@ -12,6 +13,9 @@ use crate::worker::supervisor::Settings;
 const REFUSED_FOR: Duration = Duration::from_secs(20);
 /// How long workers may go on with what they have at hand when all is over.
 const GRACE: Duration = Duration::from_millis(300);
+
+/// How long a worker may take to write down where it is.
+const DUMP_TIME: Duration = Duration::from_millis(200);
 
 /// What the settings mean on this machine.
 pub fn options(workers: &Workers) -> Options {
@@ -24,6 +28,7 @@ pub fn options(workers: &Workers) -> Options {
         Choice::Exactly(deaths) => u32::try_from(deaths).unwrap_or(u32::MAX),
         Choice::Auto => (2 * workers.posts).max(5),
     };
+    let seconds = |seconds: Option<f64>| seconds.map(Duration::from_secs_f64);
     Options {
         settings: Settings {
             posts: workers.posts,
@@ -34,8 +39,20 @@ pub fn options(workers: &Workers) -> Options {
             refused_for: REFUSED_FOR,
             grace: GRACE,
             replace: workers.replace,
+            suspect_after: workers.suspect_after,
+            deadline: seconds(workers.deadline),
+            hangs: workers.hangs,
+            stall: seconds(workers.stall),
+            dump_time: DUMP_TIME,
+            may_be_fresh: workers.may_be_fresh,
         },
         arena_bytes: (memory / u64::from(workers.posts)).max(1 << 20),
+        bounds: Bounds {
+            memory: workers.max_worker_memory,
+            samples: workers.max_samples_per_worker,
+            descriptors: limits::most_open_files(),
+        },
+        workers_name: if workers.is_torch { "num_workers" } else { "workers" },
     }
 }
 

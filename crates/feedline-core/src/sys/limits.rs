@@ -34,6 +34,61 @@ pub fn available_memory() -> u64 {
         .fold(machine, u64::min)
 }
 
+/// How often the kernel has killed for want of memory: in the innermost memory cgroup around this process
+/// that counts it, and on the whole machine. None where nobody counts.
+pub fn memory_kills() -> (Option<u64>, Option<u64>) {
+    let groups = file::read_text(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let group = cgroup_folders(&groups)
+        .iter()
+        .find_map(|group| group.kills(|path| file::read_text(path).ok()));
+    let machine = file::read_text(Path::new("/proc/vmstat"))
+        .ok()
+        .and_then(|text| named_number(&text, "oom_kill"));
+    (group, machine)
+}
+
+/// The limit of the tightest memory cgroup around this process, and what it uses of it.
+pub fn memory_of_group() -> Option<(u64, u64)> {
+    let groups = file::read_text(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    cgroup_folders(&groups)
+        .iter()
+        .filter_map(|group| group.limit_and_use(|path| file::read_text(path).ok()))
+        .min_by_key(|(limit, used)| limit.saturating_sub(*used))
+}
+
+/// All memory of the machine.
+pub fn machine_memory() -> Option<u64> {
+    let text = file::read_text(Path::new("/proc/meminfo")).ok()?;
+    named_number(&text, "MemTotal:").map(|kilobytes| kilobytes * 1024)
+}
+
+/// Seconds of processor time that a process may use, if that is limited.
+pub fn processor_seconds() -> Option<u64> {
+    getrlimit(Resource::Cpu).current
+}
+
+/// Bytes of address space that a process may use, if that is limited.
+pub fn address_space() -> Option<u64> {
+    getrlimit(Resource::As).current
+}
+
+/// How many descriptors a process may have open.
+pub fn most_open_files() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Bytes free in /dev/shm, if there is one.
+pub fn shared_memory_free() -> Option<u64> {
+    let room = rustix::fs::statvfs("/dev/shm").ok()?;
+    Some(room.f_bavail * room.f_frsize)
+}
+
+/// The number behind a name at the start of a line.
+fn named_number(text: &str, name: &str) -> Option<u64> {
+    let is_it = |line: &&str| line.split_whitespace().next() == Some(name);
+    text.lines().find(is_it)?.split_whitespace().nth(1)?.parse().ok()
+}
+
 fn meminfo_available(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
@@ -55,14 +110,10 @@ struct Group {
 impl Group {
     /// The limit less what is used; file cache that the kernel can drop does not count as used.
     fn headroom(&self, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
-        let number = |name: &str| read(&self.folder.join(name))?.trim().parse::<u64>().ok();
-        let (limit, used, cache) = match self.hierarchy {
-            Hierarchy::One => (
-                number("memory.limit_in_bytes")?,
-                number("memory.usage_in_bytes")?,
-                "total_inactive_file",
-            ),
-            Hierarchy::Two => (number("memory.max")?, number("memory.current")?, "inactive_file"),
+        let (limit, used) = self.limit_and_use(&read)?;
+        let cache = match self.hierarchy {
+            Hierarchy::One => "total_inactive_file",
+            Hierarchy::Two => "inactive_file",
         };
         let droppable = read(&self.folder.join("memory.stat"))
             .and_then(|text| {
@@ -71,6 +122,27 @@ impl Group {
             })
             .unwrap_or(0);
         Some(limit.saturating_sub(used.saturating_sub(droppable)))
+    }
+}
+
+impl Group {
+    /// What it allows, and how much of that is used. The kernel writes a huge number for no limit.
+    fn limit_and_use(&self, read: impl Fn(&Path) -> Option<String>) -> Option<(u64, u64)> {
+        let number = |name: &str| read(&self.folder.join(name))?.trim().parse::<u64>().ok();
+        let (limit, used) = match self.hierarchy {
+            Hierarchy::One => (number("memory.limit_in_bytes")?, number("memory.usage_in_bytes")?),
+            Hierarchy::Two => (number("memory.max")?, number("memory.current")?),
+        };
+        (limit < 1 << 60).then_some((limit, used))
+    }
+
+    /// How often the kernel has killed in it for want of memory.
+    fn kills(&self, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+        let name = match self.hierarchy {
+            Hierarchy::One => "memory.oom_control",
+            Hierarchy::Two => "memory.events",
+        };
+        named_number(&read(&self.folder.join(name))?, "oom_kill")
     }
 }
 
@@ -138,6 +210,22 @@ mod tests {
             })
         });
         assert_eq!(headroom, Some(400));
+    }
+
+    #[test]
+    fn kills_for_want_of_memory_are_read_in_both_hierarchies() {
+        let read = |path: &Path| {
+            Some(match path.to_str()? {
+                "/one/memory.oom_control" => "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n".into(),
+                "/two/memory.events" => "low 0\noom 7\noom_kill 5\n".into(),
+                _ => return None,
+            })
+        };
+        let kills =
+            |hierarchy, folder: &str| Group { hierarchy, folder: folder.into() }.kills(read);
+        assert_eq!(kills(Hierarchy::One, "/one"), Some(3));
+        assert_eq!(kills(Hierarchy::Two, "/two"), Some(5));
+        assert_eq!(kills(Hierarchy::Two, "/none"), None);
     }
 
     #[test]

@@ -38,3 +38,58 @@ pub fn die_with_parent(parent: u32) -> bool {
     let present = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     set.is_ok() && u32::try_from(present) == Ok(parent)
 }
+
+/// How another process stands at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stance {
+    /// The system's letter for it: R runs, S sleeps, D waits for a device, T is stopped.
+    pub letter: char,
+    /// Processor time it has used, in ticks of the system.
+    pub ticks: u64,
+    /// Whether it waits for a lock; false where the system does not tell.
+    pub waits_for_lock: bool,
+}
+
+/// Looks at another process; None if it is gone.
+pub fn stance(pid: u32) -> Option<Stance> {
+    let read = |name: &str| {
+        super::file::read_text(std::path::Path::new(&format!("/proc/{pid}/{name}"))).ok()
+    };
+    let (letter, ticks) = letter_and_ticks(&read("stat")?)?;
+    let call = read("syscall").unwrap_or_default();
+    let waits_for_lock = call.split_whitespace().next() == Some(FUTEX);
+    Some(Stance { letter, ticks, waits_for_lock })
+}
+
+/// The number of the system call that waits for a lock, as /proc shows it.
+#[cfg(target_arch = "x86_64")]
+const FUTEX: &str = "202";
+#[cfg(not(target_arch = "x86_64"))]
+const FUTEX: &str = "98";
+
+/// From /proc/PID/stat. The name in it may hold anything, brackets too.
+fn letter_and_ticks(text: &str) -> Option<(char, u64)> {
+    let (_, rest) = text.rsplit_once(')')?;
+    let words: Vec<_> = rest.split_whitespace().collect();
+    let ticks = |at: usize| words.get(at)?.parse::<u64>().ok();
+    Some((words.first()?.chars().next()?, ticks(11)? + ticks(12)?))
+}
+
+/// Makes this process the kernel's first choice when memory runs out.
+pub fn go_first() {
+    // Where it is forbidden, everything is as without.
+    let _ = super::file::write(std::path::Path::new("/proc/self/oom_score_adj"), b"1000");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stance_of_a_process_is_read_whatever_its_name() {
+        let text = "7 (a) b)) S 1 7 7 0 -1 4194560 1 2 3 4 20 5 6 7 20 0 1 0 9";
+        assert_eq!(letter_and_ticks(text), Some(('S', 25)));
+        assert_eq!(letter_and_ticks("nonsense"), None);
+        assert!(stance(std::process::id()).is_some());
+    }
+}

@@ -42,6 +42,12 @@ impl Socket {
         Socket(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
+    /// Ends it for both sides, also where a fork has a copy of the descriptor.
+    pub fn shut(&self) {
+        // It may be at its end already.
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+    }
+
     /// Gives the descriptor away.
     pub fn into_descriptor(self) -> OwnedFd {
         self.0

@@ -2,10 +2,16 @@
 //! supervisor what is true: it counts again, from what happened and what was done, in the plainest
 //! way.
 
+mod actions;
+mod ends;
+mod watch;
+
 use std::time::Duration;
 
+use watch::{Dump, Hang, Spot, Watched};
+
 use crate::worker::supervisor::{
-    Action, Ending, Failure, Happening, Life, Post, Settings, Stage, Supervisor, Task,
+    Action, Ending, Failure, Happening, Life, Post, Reason, Settings, Stage, Supervisor, Task,
 };
 
 /// A worker that was forked and has not ended, as far as the supervisor was told.
@@ -15,11 +21,50 @@ struct Worker {
     ready: bool,
     stopped: bool,
     killed: bool,
+    /// It said that it cannot start, and was killed while the post went on.
+    failed: bool,
+    /// It was killed because it hung, and where.
+    overdue: Option<Hang>,
+    /// Its successor has taken over.
+    renewed: bool,
     /// Since when it was asked to stop and has nothing at hand.
     idle_since: Option<Duration>,
     /// Sent and not answered, in the order of sending.
     at_hand: Vec<Task>,
     newest_pinned: Option<Task>,
+    /// It was sent nothing yet.
+    fresh: bool,
+    /// It has answered, or survived a trial.
+    worked: bool,
+    trial: Option<u64>,
+    dump: Option<Dump>,
+    told: Vec<Spot>,
+}
+
+impl Worker {
+    fn new(life: Life) -> Worker {
+        Worker {
+            life,
+            ready: false,
+            stopped: false,
+            killed: false,
+            failed: false,
+            overdue: None,
+            renewed: false,
+            idle_since: None,
+            at_hand: Vec::new(),
+            newest_pinned: None,
+            fresh: true,
+            worked: false,
+            trial: None,
+            dump: None,
+            told: Vec::new(),
+        }
+    }
+
+    fn is_at_work(&self) -> bool {
+        self.ready && !self.stopped && !self.killed
+    }
 }
 
 /// Refusals of a post in a row.
@@ -32,12 +77,31 @@ struct Refusals {
 
 #[derive(Clone, Default)]
 struct Bench {
-    worker: Option<Worker>,
+    /// Oldest first.
+    workers: Vec<Worker>,
     forks: u32,
     retired: bool,
     fallen: Option<Life>,
     boot_deaths: u32,
     refusals: Option<Refusals>,
+    /// When a successor could not start for the last time.
+    renewal_failed: Option<Duration>,
+}
+
+impl Bench {
+    /// Who gets the tasks.
+    fn holder(&self) -> Option<&Worker> {
+        self.workers.iter().find(|worker| !worker.renewed)
+    }
+
+    fn is_holder(&self, life: Life) -> bool {
+        self.holder().is_some_and(|worker| worker.life == life)
+    }
+
+    /// Whether nobody works on what came before.
+    fn is_handed_over(&self) -> bool {
+        self.workers.iter().all(|worker| !worker.renewed || worker.at_hand.is_empty())
+    }
 }
 
 /// How a task came out.
@@ -45,7 +109,7 @@ struct Bench {
 pub(super) enum Outcome {
     /// With an answer.
     Answer,
-    /// It kills workers.
+    /// It cannot be done.
     GivenUp,
 }
 
@@ -57,6 +121,11 @@ struct Entry {
     /// How often it was sent.
     sent: u32,
     deaths: u32,
+    /// Where it killed and hung, how often.
+    killed_at: Vec<Option<u64>>,
+    hung_at: Vec<Option<u64>>,
+    /// It is to be tried by this post at this position.
+    trial: Option<(Post, u64)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,6 +133,10 @@ enum Zygote {
     None,
     Booting,
     Ready,
+    /// It was asked to end.
+    Ending {
+        since: Duration,
+    },
 }
 
 /// What must come out of one step, and nothing else of its kind.
@@ -72,8 +145,17 @@ struct Due {
     failure: Option<Failure>,
     accept: Option<Task>,
     discard: Option<(Task, Life)>,
-    give_up: Option<Task>,
-    died: Vec<(Life, Stage, Ending, Vec<Task>)>,
+    give_up: Vec<(Task, Option<u64>, Reason)>,
+    retired: Vec<Life>,
+    /// A trial was survived.
+    again: Option<(Life, Task)>,
+    renewal: Option<Life>,
+    /// A predecessor that is to stop.
+    stop: Option<Life>,
+    kill: Option<Life>,
+    watched: Option<Watched>,
+    end_zygote: bool,
+    died: Vec<(Life, Stage, Ending, Vec<Task>, bool)>,
     bear: bool,
     closed: bool,
 }
@@ -87,13 +169,15 @@ pub(super) struct Promises {
     settled: usize,
     zygote: Zygote,
     zygote_failures: u32,
-    /// When the deaths were that count, all of them.
-    deaths: Vec<Duration>,
+    /// When the deaths were that count, all of them, and with which task being worked on.
+    deaths: Vec<(Duration, Option<Task>)>,
     ending_since: Option<Duration>,
     close_at: Option<Duration>,
     closed: bool,
     /// Tasks that were sent more than once.
     pub(super) resent: u64,
+    /// Whether all were started again from a fresh zygote.
+    reborn: bool,
 }
 
 type Verdict = Result<(), String>;
@@ -116,6 +200,7 @@ impl Promises {
             close_at: None,
             closed: false,
             resent: 0,
+            reborn: false,
         }
     }
 
@@ -136,10 +221,27 @@ impl Promises {
         self.worker(life).is_some()
     }
 
+    /// Whether this worker was killed, as far as the supervisor has said.
+    pub(super) fn is_killed(&self, life: Life) -> bool {
+        self.worker(life).is_some_and(|worker| worker.killed)
+    }
+
+    /// Whether this worker has this task at hand.
+    pub(super) fn has_at_hand(&self, life: Life, task: Task) -> bool {
+        self.worker(life).is_some_and(|worker| worker.at_hand.contains(&task))
+    }
+
+    /// Whether the zygote is ready and is not being ended.
+    pub(super) fn can_fork(&self) -> bool {
+        self.zygote == Zygote::Ready
+    }
+
     /// Checks the answer to `start`.
     pub(super) fn check_start(&mut self, actions: &[Action]) -> Verdict {
         self.zygote = Zygote::Booting;
-        keep(actions == [Action::BearZygote], || format!("the start asked for {actions:?}"))
+        keep(actions == [Action::BearZygote { fresh: false }], || {
+            format!("the start asked for {actions:?}")
+        })
     }
 
     /// Checks what the supervisor made of a happening.
@@ -162,7 +264,14 @@ impl Promises {
         keep(due.failure.is_none(), || format!("{:?} did not come", due.failure))?;
         keep(due.accept.is_none(), || format!("the answer to {:?} was not taken", due.accept))?;
         keep(due.discard.is_none(), || format!("{:?} was not thrown away", due.discard))?;
-        keep(due.give_up.is_none(), || format!("{:?} was not given up", due.give_up))?;
+        keep(due.give_up.is_empty(), || format!("{:?} was not given up", due.give_up))?;
+        keep(due.retired.is_empty(), || format!("the log misses {:?}", due.retired))?;
+        keep(due.again.is_none(), || format!("{:?} was not sent again", due.again))?;
+        keep(due.renewal.is_none(), || format!("{:?} was not forked", due.renewal))?;
+        keep(due.stop.is_none(), || format!("{:?} was not asked to stop", due.stop))?;
+        keep(due.kill.is_none(), || format!("{:?} was not killed", due.kill))?;
+        keep(due.watched.is_none(), || format!("{:?} did not come", due.watched))?;
+        keep(!due.end_zygote, || "the zygote was not ended".into())?;
         keep(due.died.is_empty(), || format!("the log misses {:?}", due.died))?;
         keep(!due.bear, || "the zygote was not started again".into())?;
         if !self.closed {
@@ -185,6 +294,9 @@ impl Promises {
                         held: false,
                         sent: 0,
                         deaths: 0,
+                        killed_at: Vec::new(),
+                        hung_at: Vec::new(),
+                        trial: None,
                     });
                     let mut could = self
                         .benches
@@ -206,25 +318,20 @@ impl Promises {
             }
             Happening::ZygoteEnded => self.book_zygote_end(&mut due, now),
             Happening::Refused { life, passing } => {
-                if self.worker(life).is_some_and(|worker| !worker.ready) {
+                if self.worker(life).is_some_and(|worker| !worker.ready && !worker.failed) {
                     self.book_refusal(life, passing, &mut due, now);
                 }
             }
-            Happening::Ready { life } => {
-                if let Some(worker) = self.worker_mut(life)
-                    && !worker.killed
-                    && !worker.ready
-                {
-                    worker.ready = true;
-                    let bench = self.bench(life.post);
-                    bench.boot_deaths = 0;
-                    bench.refusals = None;
-                }
-            }
+            Happening::Ready { life } => self.book_ready(life, &mut due),
             Happening::StartFailed { life } => {
-                let boots = self.worker(life).is_some_and(|worker| !worker.ready);
-                if running && boots {
-                    due.failure = Some(Failure::CannotStart { life });
+                let boots = |worker: &Worker| !worker.ready && !worker.killed && !worker.failed;
+                if running && self.zygote == Zygote::Ready && self.worker(life).is_some_and(boots) {
+                    if self.benches[life.post as usize].is_holder(life) {
+                        due.failure = Some(Failure::CannotStart { life });
+                    } else {
+                        due.kill = Some(life);
+                        self.worker_mut(life).expect("it boots").failed = true;
+                    }
                 }
             }
             Happening::Answered { life, task } => {
@@ -233,31 +340,48 @@ impl Promises {
                     due.accept = Some(task);
                     let worker = self.worker_mut(life).expect("it holds the task");
                     worker.at_hand.retain(|other| *other != task);
-                    if worker.at_hand.is_empty() && worker.stopped {
-                        worker.idle_since = Some(now);
+                    worker.worked = true;
+                    worker.trial = None;
+                    if worker.at_hand.is_empty() {
+                        worker.dump = None;
+                        worker.told.clear();
+                        worker.idle_since = worker.stopped.then_some(now);
                     }
                 } else {
                     due.discard = Some((task, life));
                 }
             }
-            Happening::Ended { life, ending } => {
-                if let Some(worker) = self.close_worker(life) {
-                    self.benches[life.post as usize].refusals = None;
-                    let dead = self.book_end(worker, ending, &mut due);
-                    if dead && running {
-                        self.book_death(&mut due, now);
-                    }
+            Happening::Ended { life, ending, at } => {
+                self.book_ended(life, ending, at, &mut due, now)
+            }
+            Happening::Survived { life, task } => {
+                let tries = |worker: &Worker| worker.trial.is_some() && worker.at_hand == [task];
+                if running && self.zygote == Zygote::Ready && self.worker(life).is_some_and(tries) {
+                    self.book_survival(life, task, &mut due);
+                }
+            }
+            Happening::Seen { life, seen } => due.watched = self.book_seen(life, seen, now),
+            Happening::Renew { life } => {
+                if running && self.can_be_renewed(life, now) {
+                    let generation = self.benches[life.post as usize].forks;
+                    due.renewal = Some(Life { generation, ..life });
                 }
             }
             Happening::Retire { post } => {
                 if running && let Some(bench) = self.benches.get_mut(post as usize) {
                     bench.retired = true;
-                    if !self.is_needed(post) && self.benches[post as usize].worker.is_none() {
+                    if !self.is_needed(post) && self.benches[post as usize].holder().is_none() {
                         self.benches[post as usize].refusals = None;
                     }
                 }
             }
-            Happening::TimePassed => {}
+            Happening::TimePassed => {
+                if let Zygote::Ending { since } = self.zygote
+                    && now >= since + self.settings.grace
+                {
+                    self.book_zygote_end(&mut due, now);
+                }
+            }
             Happening::Close => {
                 self.close_at.get_or_insert(now);
                 self.ending_since.get_or_insert(now);
@@ -267,108 +391,31 @@ impl Promises {
         due
     }
 
-    fn book_zygote_end(&mut self, due: &mut Due, now: Duration) {
-        let before = std::mem::replace(&mut self.zygote, Zygote::None);
-        if before == Zygote::None {
+    fn book_ready(&mut self, life: Life, due: &mut Due) {
+        let Some(worker) = self.worker_mut(life) else { return };
+        if worker.killed || worker.ready || worker.failed {
             return;
         }
-        for number in 0..self.benches.len() {
-            self.benches[number].refusals = None;
-            if let Some(worker) = self.benches[number].worker.take() {
-                self.book_end(worker, Ending::Lost, due);
-            }
-        }
-        if !self.is_running() {
-            return;
-        }
-        if before == Zygote::Ready {
-            self.book_death(due, now);
-        } else {
-            self.zygote_failures += 1;
-            if self.zygote_failures == 2 {
-                due.failure = Some(Failure::ZygoteCannotStart);
-            }
-        }
-        due.bear = due.failure.is_none();
-    }
-
-    fn book_refusal(&mut self, life: Life, passing: bool, due: &mut Due, now: Duration) {
-        self.close_worker(life);
-        if !self.is_running() {
-            return;
-        }
-        let needed = self.is_needed(life.post);
-        let refused_for = self.settings.refused_for;
+        worker.ready = true;
+        worker.dump = None;
+        worker.told.clear();
         let bench = self.bench(life.post);
-        let mut row = bench.refusals.unwrap_or(Refusals { first: now, last: now, count: 0 });
-        row.last = now;
-        row.count += 1;
-        bench.refusals = needed.then_some(row);
-        if !passing || now >= row.first + refused_for {
-            due.failure = Some(Failure::Refused { post: life.post, passing });
+        bench.boot_deaths = 0;
+        bench.refusals = None;
+        let before = bench.workers.iter_mut().find(|other| !other.renewed && other.life != life);
+        if let Some(before) = before {
+            before.renewed = true;
+            due.stop = before.is_at_work().then_some(before.life);
         }
     }
 
-    /// Books the end of one worker and says whether it was a death.
-    fn book_end(&mut self, worker: Worker, ending: Ending, due: &mut Due) -> bool {
-        let Worker { life, at_hand, .. } = worker;
-        let running = self.is_running();
-        for task in &at_hand {
-            self.entries[*task as usize].held = false;
-        }
-        let good = worker.stopped && ending == Ending::Exited(0);
-        if worker.killed || (good && (at_hand.is_empty() || !running)) {
-            return false;
-        }
-        let stage = match (worker.ready, worker.stopped) {
-            (false, _) => Stage::Booting,
-            (true, true) => Stage::Stopping,
-            (true, false) if at_hand.is_empty() => Stage::Idle,
-            (true, false) => Stage::Busy,
-        };
-        if running {
-            let undone = !at_hand.is_empty() || self.waits(Some(life.post)) || self.waits(None);
-            let forbidden = !self.settings.replace;
-            let own = ending != Ending::Lost;
-            let bench = self.bench(life.post);
-            if forbidden && !undone && !bench.retired {
-                bench.fallen = Some(life);
-            }
-            if own && stage == Stage::Booting {
-                bench.boot_deaths += 1;
-                if bench.boot_deaths == 3 {
-                    due.failure = Some(Failure::DiesStarting { life });
-                }
-            }
-            // A zygote takes many along: the first of them is named.
-            let named = matches!(due.failure, Some(Failure::Death { .. }));
-            if forbidden && undone && !named {
-                due.failure = Some(Failure::Death { life });
-            }
-            if own && let Some(first) = at_hand.first() {
-                let entry = &mut self.entries[*first as usize];
-                entry.deaths += 1;
-                if self.settings.attempts == Some(entry.deaths) {
-                    due.give_up = Some(*first);
-                    entry.outcome = Some(Outcome::GivenUp);
-                }
-            }
-        }
-        due.died.push((life, stage, ending, at_hand));
-        true
-    }
-
-    fn book_death(&mut self, due: &mut Due, now: Duration) {
-        self.deaths.push(now);
-        let within = self.deaths.iter().filter(|at| now - **at <= self.settings.within).count();
-        if within as u64 > u64::from(self.settings.max_deaths) && due.failure.is_none() {
-            due.failure = Some(Failure::TooManyDeaths);
-        }
-        if due.failure.is_some()
-            && let Some(task) = due.give_up.take()
-        {
-            self.entries[task as usize].outcome = None;
-        }
+    fn can_be_renewed(&self, life: Life, now: Duration) -> bool {
+        let Some(bench) = self.benches.get(life.post as usize) else { return false };
+        let [worker] = &bench.workers[..] else { return false };
+        let pause = Duration::from_secs(1);
+        let waited = bench.renewal_failed.is_none_or(|at| now >= at + pause);
+        let at_work = worker.life == life && worker.is_at_work() && worker.trial.is_none();
+        at_work && waited && !worker.renewed && !bench.retired && self.zygote == Zygote::Ready
     }
 
     /// With all posts retired the first one comes back for a task that anybody can do.
@@ -377,150 +424,6 @@ impl Promises {
         if all_retired && self.is_running() && self.waits(None) {
             self.benches[0].retired = false;
         }
-    }
-
-    fn check_action(&mut self, action: &Action, due: &mut Due, now: Duration) -> Verdict {
-        let running = self.is_running();
-        let allowed_later = match action {
-            Action::BearZygote
-            | Action::Fork { .. }
-            | Action::Send { .. }
-            | Action::Accept { .. }
-            | Action::GiveUp { .. }
-            | Action::Fail(_) => false,
-            Action::Stop { .. }
-            | Action::Kill { .. }
-            | Action::Discard { .. }
-            | Action::Died(_)
-            | Action::Closed => true,
-        };
-        keep(running || allowed_later, || format!("{action:?} after the run had ended"))?;
-        match action {
-            Action::BearZygote => {
-                keep(due.bear, || "a zygote was started that nobody misses".into())?;
-                due.bear = false;
-                self.zygote = Zygote::Booting;
-            }
-            Action::Fork { life } => self.check_fork(*life, now)?,
-            Action::Send { life, task } => self.check_send(*life, *task)?,
-            Action::Stop { life } => {
-                let retired = self.bench(life.post).retired;
-                let waits = self.waits(Some(life.post));
-                keep(!running || (retired && !waits), || format!("{life:?} is still needed"))?;
-                let worker = self.known(*life, "Stop")?;
-                keep(worker.ready && !worker.stopped && !worker.killed, || {
-                    format!("Stop for {life:?}, which is not at work")
-                })?;
-                worker.stopped = true;
-                worker.idle_since = worker.at_hand.is_empty().then_some(now);
-            }
-            Action::Kill { life } => self.check_kill(*life, now)?,
-            Action::Accept { task } => {
-                keep(due.accept.take() == Some(*task), || format!("nobody answered {task}"))?;
-                let entry = &mut self.entries[*task as usize];
-                keep(entry.outcome.is_none(), || format!("{task} got a second result"))?;
-                entry.outcome = Some(Outcome::Answer);
-            }
-            Action::Discard { task, life } => {
-                keep(due.discard.take() == Some((*task, *life)), || {
-                    format!("a good answer to {task} was thrown away")
-                })?;
-            }
-            Action::GiveUp { task } => {
-                keep(due.give_up.take() == Some(*task), || format!("{task} was given up"))?;
-            }
-            Action::Died(death) => {
-                let told = (death.life, death.stage, death.ending, death.tasks.clone());
-                let place = due.died.iter().position(|other| *other == told);
-                let place = place.ok_or_else(|| format!("the log tells of {death:?}"))?;
-                due.died.remove(place);
-                let post = death.life.post;
-                let goes_on = running && due.failure.is_none() && self.is_needed(post);
-                keep(death.replaced == goes_on && death.at == now, || format!("wrong: {death:?}"))?;
-            }
-            Action::Fail(failure) => {
-                keep(due.failure.take() == Some(*failure), || format!("unfounded {failure:?}"))?;
-                self.ending_since = Some(now);
-            }
-            Action::Closed => {
-                keep(self.must_be_closed(now), || "Closed came too early".into())?;
-                let since = self.close_at.unwrap_or(now);
-                keep(now <= since + self.settings.grace * 3, || "Closed came too late".into())?;
-                let running = self.benches.iter().filter_map(|bench| bench.worker.as_ref());
-                for worker in running {
-                    keep(worker.killed, || format!("{:?} was left alive", worker.life))?;
-                }
-                self.closed = true;
-            }
-        }
-        Ok(())
-    }
-
-    fn check_fork(&mut self, life: Life, now: Duration) -> Verdict {
-        keep(self.zygote == Zygote::Ready, || format!("{life:?} has no zygote"))?;
-        keep(self.is_needed(life.post), || format!("{life:?} is not needed"))?;
-        if let Some(at) = self.next_try(life.post) {
-            keep(now >= at, || format!("{life:?} was tried again at {now:?}, before {at:?}"))?;
-        }
-        let bench = self.bench(life.post);
-        keep(bench.worker.is_none(), || format!("{life:?} is a second one on its post"))?;
-        keep(life.generation == bench.forks, || format!("{life:?} is out of order"))?;
-        bench.forks += 1;
-        bench.worker = Some(Worker {
-            life,
-            ready: false,
-            stopped: false,
-            killed: false,
-            idle_since: None,
-            at_hand: Vec::new(),
-            newest_pinned: None,
-        });
-        Ok(())
-    }
-
-    fn check_send(&mut self, life: Life, task: Task) -> Verdict {
-        let entry = self.entries.get(task as usize).ok_or("a task nobody submitted was sent")?;
-        let pin = entry.pin;
-        keep(entry.outcome.is_none(), || format!("{task} was sent after its result"))?;
-        keep(!entry.held, || format!("{task} was sent twice"))?;
-        keep(pin.is_none_or(|post| post == life.post), || format!("{task} went to {life:?}"))?;
-        let older = (self.settled as Task..task)
-            .find(|older| self.entries[*older as usize].pin == pin && self.waits_for(*older));
-        keep(older.is_none(), || format!("{task} was sent before {older:?}"))?;
-        let depth = self.settings.depth as usize;
-        let least = self.at_work().map(|worker| worker.at_hand.len()).min().unwrap_or(0);
-        let worker = self.known(life, "Send")?;
-        keep(worker.ready && !worker.stopped && !worker.killed, || {
-            format!("{task} was sent to {life:?}, which is not at work")
-        })?;
-        if pin.is_some() {
-            let in_order = worker.newest_pinned.is_none_or(|newest| newest < task);
-            keep(in_order, || format!("{task} reached {life:?} after a newer one"))?;
-            worker.newest_pinned = Some(task);
-        } else {
-            let held = worker.at_hand.len();
-            keep(held < depth && held == least, || format!("{life:?} has enough: {held}"))?;
-        }
-        worker.at_hand.push(task);
-        let entry = &mut self.entries[task as usize];
-        entry.held = true;
-        entry.sent += 1;
-        self.resent += u64::from(entry.sent > 1);
-        Ok(())
-    }
-
-    fn check_kill(&mut self, life: Life, now: Duration) -> Verdict {
-        let grace = self.settings.grace;
-        let ending_since = self.ending_since;
-        let worker = self.known(life, "Kill")?;
-        keep(!worker.killed, || format!("{life:?} was killed twice"))?;
-        let may = match ending_since {
-            Some(since) => !worker.ready || now >= since + grace,
-            None => worker.idle_since.is_some_and(|since| now >= since + grace),
-        };
-        keep(may, || format!("{life:?} was killed too early"))?;
-        worker.killed = true;
-        Ok(())
     }
 
     /// What must be so after each step.
@@ -532,8 +435,13 @@ impl Promises {
         keep(supervisor.is_closed() == self.closed, || "is_closed() is wrong".into())?;
         keep(supervisor.is_running() == self.is_running(), || "is_running() is wrong".into())?;
         for (post, bench) in self.benches.iter().enumerate() {
-            let life = bench.worker.as_ref().map(|worker| worker.life);
-            keep(supervisor.life(post as Post) == life, || format!("post {post} forgot {life:?}"))?;
+            let post = post as Post;
+            let lives: Vec<Life> = bench.workers.iter().map(|worker| worker.life).collect();
+            let told: Vec<Life> = supervisor.lives(post).collect();
+            keep(told == lives, || format!("post {post} has {lives:?}, not {told:?}"))?;
+            let holder = bench.holder().map(|worker| worker.life);
+            keep(supervisor.life(post) == holder, || format!("post {post} forgot {holder:?}"))?;
+            keep(lives.len() <= 2, || format!("post {post} has {lives:?}"))?;
         }
         let latest = |at: Duration, why: &str| {
             keep(deadline.is_some_and(|deadline| deadline <= at), || {
@@ -542,7 +450,7 @@ impl Promises {
         };
         if let Some(since) = self.ending_since {
             let grace = self.settings.grace;
-            for worker in self.benches.iter().filter_map(|bench| bench.worker.as_ref()) {
+            for worker in self.benches.iter().flat_map(|bench| &bench.workers) {
                 let life = worker.life;
                 keep(worker.ready || worker.killed, || format!("{life:?} boots on"))?;
                 keep(worker.stopped || worker.killed, || format!("{life:?} works on"))?;
@@ -558,10 +466,26 @@ impl Promises {
         }
         let open = self.entries.iter().skip(self.settled).filter(|entry| entry.outcome.is_none());
         keep(supervisor.outstanding() == open.count(), || "outstanding() is wrong".into())?;
+        if let Zygote::Ending { since } = self.zygote {
+            return latest(since + self.settings.grace, "the zygote must have ended");
+        }
         let anybodys = self.waits(None);
         for (post, bench) in self.benches.iter().enumerate() {
             let post = post as Post;
-            let Some(worker) = &bench.worker else {
+            for worker in &bench.workers {
+                if let Some(since) = worker.idle_since
+                    && !worker.killed
+                {
+                    latest(since + self.settings.grace, "a retired worker must be killed")?;
+                }
+                if let Some(dump) = worker.dump
+                    && !worker.killed
+                {
+                    let until = now.max(dump.at + self.settings.dump_time);
+                    latest(until + self.settings.dump_time, "a dump must be looked at")?;
+                }
+            }
+            let Some(worker) = bench.holder() else {
                 let next = self.next_try(post);
                 if let Some(at) = next {
                     latest(at, "a fork must be tried again")?;
@@ -571,17 +495,21 @@ impl Promises {
                 continue;
             };
             let life = worker.life;
-            if let Some(since) = worker.idle_since
-                && !worker.killed
-            {
-                latest(since + self.settings.grace, "a retired worker must be killed")?;
+            if !worker.is_at_work() || worker.trial.is_some() {
+                continue;
             }
-            if worker.ready && !worker.stopped {
-                keep(!bench.retired, || format!("{life:?} was not asked to stop"))?;
-                keep(!self.waits(Some(post)), || format!("{life:?} is not given its tasks"))?;
-                let free = worker.at_hand.len() < self.settings.depth as usize;
-                keep(!(free && anybodys), || format!("{life:?} is free and gets no task"))?;
+            let handed_over = bench.is_handed_over();
+            if self.trials(post).next().is_some() {
+                let waits = worker.fresh && !handed_over;
+                keep(waits, || format!("{life:?} is not given its trial, nor stopped"))?;
+                continue;
             }
+            let waits = self.waits(Some(post));
+            keep(!handed_over || !waits, || format!("{life:?} is not given its tasks"))?;
+            let stays = !bench.retired || waits;
+            keep(stays, || format!("{life:?} was not asked to stop"))?;
+            let free = worker.at_hand.len() < self.settings.depth as usize && !bench.retired;
+            keep(!(free && anybodys), || format!("{life:?} is free and gets no task"))?;
         }
         Ok(())
     }
@@ -593,7 +521,7 @@ impl Promises {
 
     fn must_be_closed(&self, now: Duration) -> bool {
         let (Some(since), Some(_)) = (self.ending_since, self.close_at) else { return false };
-        let nobody = self.benches.iter().all(|bench| bench.worker.is_none());
+        let nobody = self.benches.iter().all(|bench| bench.workers.is_empty());
         (nobody && self.zygote != Zygote::Booting) || now >= since + self.settings.grace * 3
     }
 
@@ -602,29 +530,41 @@ impl Promises {
     }
 
     fn worker(&self, life: Life) -> Option<&Worker> {
-        let worker = self.benches.get(life.post as usize)?.worker.as_ref()?;
-        (worker.life == life).then_some(worker)
+        let bench = self.benches.get(life.post as usize)?;
+        bench.workers.iter().find(|worker| worker.life == life)
     }
 
     fn worker_mut(&mut self, life: Life) -> Option<&mut Worker> {
-        let worker = self.benches.get_mut(life.post as usize)?.worker.as_mut()?;
-        (worker.life == life).then_some(worker)
+        let bench = self.benches.get_mut(life.post as usize)?;
+        bench.workers.iter_mut().find(|worker| worker.life == life)
     }
 
     fn close_worker(&mut self, life: Life) -> Option<Worker> {
-        self.worker(life)?;
-        self.bench(life.post).worker.take()
+        let bench = self.benches.get_mut(life.post as usize)?;
+        let place = bench.workers.iter().position(|worker| worker.life == life)?;
+        Some(bench.workers.remove(place))
     }
 
     fn known(&mut self, life: Life, what: &str) -> Result<&mut Worker, String> {
         self.worker_mut(life).ok_or_else(|| format!("{what} for {life:?}, which is not there"))
     }
 
-    fn at_work(&self) -> impl Iterator<Item = &Worker> {
-        self.benches
-            .iter()
-            .filter_map(|bench| bench.worker.as_ref())
-            .filter(|worker| worker.ready && !worker.stopped && !worker.killed)
+    /// Who could be given a task that anybody can do, if it had room for it.
+    fn able(&self) -> impl Iterator<Item = &Worker> {
+        let benches = (0..).zip(&self.benches);
+        let open =
+            benches.filter(|(post, bench)| !bench.retired && self.trials(*post).next().is_none());
+        open.filter_map(|(_, bench)| bench.holder())
+            .filter(|worker| worker.is_at_work() && worker.trial.is_none())
+    }
+
+    /// Tasks that wait to be tried by this post.
+    fn trials(&self, post: Post) -> impl Iterator<Item = Task> {
+        let waiting = self.settled..self.entries.len();
+        waiting.map(|task| task as Task).filter(move |task| {
+            let trial = self.entries[*task as usize].trial;
+            trial.is_some_and(|(other, _)| other == post) && self.waits_for(*task)
+        })
     }
 
     /// Whether a task has neither an outcome nor a worker.
@@ -635,13 +575,19 @@ impl Promises {
 
     /// Whether there is such a task for this post, or for anybody.
     fn waits(&self, pin: Option<Post>) -> bool {
-        (self.settled..self.entries.len())
-            .any(|task| self.entries[task].pin == pin && self.waits_for(task as Task))
+        (self.settled..self.entries.len()).any(|task| {
+            let entry = &self.entries[task];
+            let is_tried = pin.is_none() && entry.trial.is_some();
+            entry.pin == pin && self.waits_for(task as Task) && !is_tried
+        })
     }
 
     fn is_needed(&self, post: Post) -> bool {
         let bench = &self.benches[post as usize];
-        bench.fallen.is_none() && (!bench.retired || self.waits(Some(post)))
+        bench.fallen.is_none() && {
+            let tries = self.trials(post).next().is_some();
+            !bench.retired || tries || self.waits(Some(post))
+        }
     }
 
     /// When a fork that was refused is to be tried again.

@@ -31,8 +31,42 @@ report! {
     overtakings,
     /// Tasks that were sent again.
     resent,
-    /// Tasks that were given up.
-    gives_up,
+    /// Tasks that were given up because they kill.
+    gives_up_kills,
+    /// Tasks that were given up because they hang.
+    gives_up_hangs,
+    /// Tasks that always kill and were given up.
+    poison_found,
+    /// Trials that were begun.
+    trials,
+    /// Trials that were survived.
+    trials_survived,
+    /// Trials that ended with an answer.
+    trials_answered,
+    /// Looks at workers.
+    looks,
+    /// Looks that did not happen.
+    looks_missed,
+    /// Dumps of workers.
+    dumps,
+    /// Workers killed by the supervisor because they passed the deadline.
+    kills_overdue,
+    /// Workers that came to the end of a task while they were killed for being late with it.
+    answers_overdue,
+    /// Workers that stalled.
+    stalls,
+    /// Runs that started again from a fresh zygote.
+    rebirths,
+    /// Zygotes that did not end when asked.
+    zygotes_stubborn,
+    /// Workers that leaked.
+    leaks,
+    /// Workers that took over from another.
+    successions,
+    /// Workers that were renewed and ended well.
+    retired,
+    /// Workers that were to take over and could not start.
+    successors_failed,
     /// Workers that died before they were ready.
     deaths_booting,
     /// Workers that died without a task.

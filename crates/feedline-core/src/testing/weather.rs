@@ -69,8 +69,26 @@ pub(super) struct Weather {
     pub(super) slow_message: u64,
     /// An answer comes before an older one.
     pub(super) disorder: u64,
-    /// A task out of this many kills whoever works on it.
-    pub(super) poison: Option<u64>,
+    /// A task that kills whoever works on one of its samples.
+    pub(super) poison: u64,
+    /// A sample that kills once or twice.
+    pub(super) flaky_killer: u64,
+    /// A sample that kills only who has worked before.
+    pub(super) tired_killer: u64,
+    /// A sample that hangs always.
+    pub(super) hanging: u64,
+    /// A sample that hangs once.
+    pub(super) hangs_once: u64,
+    /// A sample that takes long.
+    pub(super) slow_sample: u64,
+    /// A worker waits for memory in the middle of a sample, maybe for ever.
+    pub(super) blocked: u64,
+    /// A worker sleeps on a lock that its fork copied, at its first sample or while it starts.
+    pub(super) asleep: u64,
+    /// A worker leaks and is to be renewed after an answer.
+    pub(super) leak: u64,
+    /// The engine does not look when it should.
+    pub(super) blind: u64,
 }
 
 impl Weather {
@@ -80,6 +98,7 @@ impl Weather {
         }
         // Many disasters at once end a run before it is interesting, so most rates are nought in
         // most runs.
+        let forks_badly = chance.hits(300);
         let mut rate = |most: u64| if chance.hits(700) { 0 } else { chance.from(1, most) };
         let mut weather = Weather {
             boot_death: rate(400),
@@ -103,14 +122,20 @@ impl Weather {
             stray: rate(50),
             slow_message: rate(200),
             disorder: rate(300),
-            poison: None,
+            poison: rate(150),
+            flaky_killer: rate(150),
+            tired_killer: rate(100),
+            hanging: rate(80),
+            hangs_once: rate(100),
+            slow_sample: rate(100),
+            blocked: rate(60),
+            asleep: if forks_badly { rate(1_000) } else { 0 },
+            leak: rate(300),
+            blind: rate(100),
         };
         if chance.hits(100) {
             let from = chance.micros(0, 300_000);
             weather.drought = Some((from, from + chance.micros(1_000, 20_000_000)));
-        }
-        if chance.hits(150) {
-            weather.poison = Some(chance.from(3, 20));
         }
         weather
     }

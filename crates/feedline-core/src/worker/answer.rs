@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::arena::{Account, Lent};
-use super::wire::{Frame, Place, Said, read_table};
+use super::wire::{Frame, Place, Said, Tally, read_table};
 use crate::sys::memory::Shared;
 use crate::sys::slab::Block;
 
@@ -15,6 +15,8 @@ pub struct Answer {
     pub said: Said,
     /// The post of the worker that gave it.
     pub post: u32,
+    /// What it is made of.
+    pub tally: Tally,
     body: Vec<u8>,
     parts: Vec<Part>,
     account: Arc<Account>,
@@ -73,9 +75,9 @@ impl Answer {
                 }
             })
             .collect::<Option<Vec<_>>>()?;
-        let Frame { said, task, body } = frame;
+        let Frame { said, task, tally, body } = frame;
         let account = Arc::clone(account);
-        Some(Answer { task, said, post, body, parts, account, lend_limit })
+        Some(Answer { task, said, post, tally, body, parts, account, lend_limit })
     }
 
     /// Its buffers in order. Memory of the arena is lent as long as the consumer has not too much of
@@ -121,7 +123,8 @@ mod tests {
         ];
         let mut body = write_table(&places);
         body.extend_from_slice(b"hi");
-        Answer::new(Frame { said: Said::Result, task: 0, body }, 0, arena, account, limit)
+        let frame = Frame { said: Said::Result, task: 0, tally: Tally::default(), body };
+        Answer::new(frame, 0, arena, account, limit)
     }
 
     #[test]
@@ -140,7 +143,7 @@ mod tests {
     fn an_answer_that_names_memory_outside_of_the_arena_is_none() {
         let (arena, account) = (arena::create(1 << 20).unwrap().1, Arc::new(Account::default()));
         let body = write_table(&[Place::Slot { slot: 0, offset: 1 << 40, length: 5 }]);
-        let frame = Frame { said: Said::Result, task: 0, body };
+        let frame = Frame { said: Said::Result, task: 0, tally: Tally::default(), body };
         assert!(Answer::new(frame, 0, &arena, &account, 0).is_none());
     }
 }

@@ -1,7 +1,8 @@
 //! The flight recorder: what a worker is at, in memory that outlives it, so that no message is needed
 //! to know what a dead one was doing. And its journal, from which a replacement goes on.
 //!
-//! One box for each post; a replacement takes over the box of its post.
+//! Two boxes for each post, used in turn by the workers it has one after the other: a successor starts
+//! while the one before it is still at work. The journal of a post is read from both.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,6 +17,9 @@ const RECORD: usize = 28 << 10;
 const RECORDS: [usize; 2] = [4 << 10, (4 << 10) + RECORD];
 /// Task plus one, then the length, then the bytes.
 const RECORD_HEAD: usize = 16;
+
+/// The position of a worker that is at all samples of its batch at once.
+pub const ALL: u64 = u64::MAX;
 
 /// Where a worker's words stand in its box, in units of eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub enum Word {
     ArenaLimit,
     /// The oldest task that the trainer waits for: never held up for memory. Written by the trainer.
     Oldest,
+    /// How many descriptors it has open, after its last task.
+    Descriptors,
 }
 
 /// What a worker was at.
@@ -53,15 +59,18 @@ pub enum Doing {
     Answering,
     /// Waiting for memory of its arena.
     OutOfArena,
+    /// Waiting for the source of its samples to come back, or to try a sample again.
+    Pausing,
 }
 
-const STAGES: [Doing; 6] = [
+const STAGES: [Doing; 7] = [
     Doing::Starting,
     Doing::Waiting,
     Doing::Fetching,
     Doing::Collating,
     Doing::Answering,
     Doing::OutOfArena,
+    Doing::Pausing,
 ];
 
 impl Doing {
@@ -84,6 +93,7 @@ impl Doing {
             Doing::Collating => "collating",
             Doing::Answering => "answering",
             Doing::OutOfArena => "waiting for memory",
+            Doing::Pausing => "waiting for its source",
         }
     }
 }
@@ -95,12 +105,29 @@ pub struct Snapshot {
     pub doing: Doing,
     /// On which task.
     pub task: Option<u64>,
-    /// At which sample of it.
-    pub position: u64,
+    /// At which sample of it; None: at all of them.
+    pub position: Option<u64>,
     /// Since when, in nanoseconds of the monotonic clock.
     pub since: u64,
     /// Its resident memory in bytes.
     pub resident_bytes: u64,
+    /// How many descriptors it has open.
+    pub descriptors: u64,
+}
+
+/// Which box: that of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its post.
+    pub post: u32,
+    /// The how-manyeth there.
+    pub generation: u32,
+}
+
+impl Owner {
+    fn start(self) -> usize {
+        (self.post as usize * 2 + self.generation as usize % 2) * BOX
+    }
 }
 
 /// The boxes of all posts.
@@ -109,52 +136,56 @@ pub struct Boxes {
 }
 
 impl Boxes {
-    /// One for each post, and the descriptor by which workers map them.
+    /// For so many posts, and the descriptor by which workers map them.
     pub fn create(posts: u32) -> io::Result<(OwnedFd, Boxes)> {
-        let (file, shared) = Shared::create("feedline-boxes", posts as usize * BOX)?;
+        let (file, shared) = Shared::create("feedline-boxes", posts as usize * 2 * BOX)?;
         Ok((file, Boxes { shared }))
     }
 
     /// The boxes that another process made.
     pub fn open(file: impl AsFd, posts: u32) -> io::Result<Boxes> {
-        Ok(Boxes { shared: Shared::open(file, posts as usize * BOX)? })
-    }
-
-    fn offset(post: u32, word: Word) -> usize {
-        post as usize * BOX + word as usize * 8
+        Ok(Boxes { shared: Shared::open(file, posts as usize * 2 * BOX)? })
     }
 
     /// Writes a word.
-    pub fn set(&self, post: u32, word: Word, value: u64) {
-        self.shared.word(Boxes::offset(post, word)).store(value, Ordering::Release);
+    pub fn set(&self, owner: Owner, word: Word, value: u64) {
+        self.shared.word(owner.start() + word as usize * 8).store(value, Ordering::Release);
+    }
+
+    /// Writes a word into both boxes of a post: whoever works there reads it.
+    pub fn set_for_post(&self, post: u32, word: Word, value: u64) {
+        for generation in 0..2 {
+            self.set(Owner { post, generation }, word, value);
+        }
     }
 
     /// Reads a word.
-    pub fn get(&self, post: u32, word: Word) -> u64 {
-        self.shared.word(Boxes::offset(post, word)).load(Ordering::Acquire)
+    pub fn get(&self, owner: Owner, word: Word) -> u64 {
+        self.shared.word(owner.start() + word as usize * 8).load(Ordering::Acquire)
     }
 
-    /// What the worker of that generation was at; None if it never came to write.
-    pub fn snapshot(&self, post: u32, generation: u32) -> Option<Snapshot> {
-        if self.get(post, Word::Generation) != u64::from(generation) + 1 {
+    /// What a worker was at; None if it never came to write.
+    pub fn snapshot(&self, owner: Owner) -> Option<Snapshot> {
+        if self.get(owner, Word::Generation) != u64::from(owner.generation) + 1 {
             return None;
         }
         Some(Snapshot {
-            doing: Doing::of(self.get(post, Word::Stage)),
-            task: self.get(post, Word::Task).checked_sub(1),
-            position: self.get(post, Word::Position),
-            since: self.get(post, Word::Since),
-            resident_bytes: self.get(post, Word::Resident),
+            doing: Doing::of(self.get(owner, Word::Stage)),
+            task: self.get(owner, Word::Task).checked_sub(1),
+            position: Some(self.get(owner, Word::Position)).filter(|position| *position != ALL),
+            since: self.get(owner, Word::Since),
+            resident_bytes: self.get(owner, Word::Resident),
+            descriptors: self.get(owner, Word::Descriptors),
         })
     }
 
     /// Notes what a replacement needs to go on after `task`. False if it is too long to be kept.
-    pub fn write_journal(&self, post: u32, task: u64, bytes: &[u8]) -> bool {
+    pub fn write_journal(&self, owner: Owner, task: u64, bytes: &[u8]) -> bool {
         if bytes.len() > RECORD - RECORD_HEAD {
             return false;
         }
         // The older of the two, so that a death in the middle leaves the newer.
-        let [first, second] = RECORDS.map(|record| post as usize * BOX + record);
+        let [first, second] = RECORDS.map(|record| owner.start() + record);
         let older = |offset: usize| self.shared.word(offset).load(Ordering::Acquire);
         let target = if older(first) <= older(second) { first } else { second };
         self.shared.word(target).store(0, Ordering::Release);
@@ -164,12 +195,15 @@ impl Boxes {
         true
     }
 
-    /// The newest note made after a task older than `task`: what held when `task` began.
+    /// The newest note that anybody at a post made after a task older than `task`: what held when
+    /// `task` began.
     pub fn read_journal(&self, post: u32, task: u64) -> Option<Vec<u8>> {
-        let records = RECORDS.map(|record| post as usize * BOX + record);
-        let (offset, _) = records
-            .map(|offset| (offset, self.shared.word(offset).load(Ordering::Acquire)))
+        let (offset, _) = [0, 1]
             .into_iter()
+            .flat_map(|generation| {
+                RECORDS.map(|record| Owner { post, generation }.start() + record)
+            })
+            .map(|offset| (offset, self.shared.word(offset).load(Ordering::Acquire)))
             .filter(|(_, noted)| (1..=task).contains(noted))
             .max_by_key(|(_, noted)| *noted)?;
         let length = usize::try_from(self.shared.word(offset + 8).load(Ordering::Acquire)).ok()?;
@@ -189,34 +223,51 @@ mod tests {
         Boxes::create(2).unwrap().1
     }
 
+    fn owner(post: u32, generation: u32) -> Owner {
+        Owner { post, generation }
+    }
+
     #[test]
     fn a_box_tells_what_its_own_generation_was_at() {
         let boxes = boxes();
-        assert_eq!(boxes.snapshot(1, 0), None);
-        boxes.set(1, Word::Generation, 1);
-        boxes.set(1, Word::Task, 8);
-        boxes.set(1, Word::Position, 3);
-        boxes.set(1, Word::Stage, Doing::Collating.code());
-        let snapshot = boxes.snapshot(1, 0).unwrap();
+        assert_eq!(boxes.snapshot(owner(1, 0)), None);
+        boxes.set(owner(1, 0), Word::Generation, 1);
+        boxes.set(owner(1, 0), Word::Task, 8);
+        boxes.set(owner(1, 0), Word::Position, 3);
+        boxes.set(owner(1, 0), Word::Stage, Doing::Collating.code());
+        let snapshot = boxes.snapshot(owner(1, 0)).unwrap();
         assert_eq!(
             (snapshot.doing, snapshot.task, snapshot.position),
-            (Doing::Collating, Some(7), 3)
+            (Doing::Collating, Some(7), Some(3))
         );
-        assert_eq!(boxes.snapshot(1, 1), None);
-        assert_eq!(boxes.snapshot(0, 0), None);
+        assert_eq!(boxes.snapshot(owner(1, 1)), None);
+        assert_eq!(boxes.snapshot(owner(1, 2)), None);
+        assert_eq!(boxes.snapshot(owner(0, 0)), None);
+    }
+
+    #[test]
+    fn a_successor_that_starts_leaves_the_box_of_the_one_before_alone() {
+        let boxes = boxes();
+        boxes.set(owner(0, 4), Word::Generation, 5);
+        boxes.set(owner(0, 4), Word::Position, 3);
+        boxes.set(owner(0, 5), Word::Generation, 6);
+        boxes.set(owner(0, 5), Word::Position, 9);
+        assert_eq!(boxes.snapshot(owner(0, 4)).unwrap().position, Some(3));
+        assert_eq!(boxes.snapshot(owner(0, 5)).unwrap().position, Some(9));
     }
 
     #[test]
     fn the_journal_gives_what_held_when_a_task_began() {
         let boxes = boxes();
         assert_eq!(boxes.read_journal(0, 5), None);
-        assert!(boxes.write_journal(0, 0, b"after 0"));
-        assert!(boxes.write_journal(0, 4, b"after 4"));
+        assert!(boxes.write_journal(owner(0, 0), 0, b"after 0"));
+        assert!(boxes.write_journal(owner(0, 0), 4, b"after 4"));
         // The answer to 4 may never have left: then 4 is done again, from what held before it.
         assert_eq!(boxes.read_journal(0, 4).unwrap(), b"after 0");
         assert_eq!(boxes.read_journal(0, 8).unwrap(), b"after 4");
-        assert!(boxes.write_journal(0, 8, b"after 8"));
+        assert!(boxes.write_journal(owner(0, 1), 8, b"after 8"));
         assert_eq!(boxes.read_journal(0, 8).unwrap(), b"after 4");
+        assert_eq!(boxes.read_journal(0, 9).unwrap(), b"after 8");
         assert_eq!(boxes.read_journal(0, 0), None);
         assert_eq!(boxes.read_journal(1, 9), None);
     }
@@ -224,8 +275,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_not_noted_and_harms_nothing() {
         let boxes = boxes();
-        assert!(boxes.write_journal(0, 1, b"kept"));
-        assert!(!boxes.write_journal(0, 2, &vec![0; RECORD]));
+        assert!(boxes.write_journal(owner(0, 0), 1, b"kept"));
+        assert!(!boxes.write_journal(owner(0, 0), 2, &vec![0; RECORD]));
         assert_eq!(boxes.read_journal(0, 3).unwrap(), b"kept");
     }
 }

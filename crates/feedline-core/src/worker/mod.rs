@@ -9,7 +9,10 @@
 pub mod answer;
 pub mod arena;
 pub mod blackbox;
+pub mod certificate;
 mod geometry;
+pub mod lastwords;
+pub mod leaks;
 mod native;
 mod output;
 pub mod processes;

@@ -5,9 +5,10 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::arena::{Arena, Piece};
-use super::blackbox::{Boxes, Doing, Word};
-use super::wire::{self, Assembler, Frame, Head, Place, Said};
+use super::blackbox::{ALL, Boxes, Doing, Owner, Word};
+use super::wire::{self, Assembler, Frame, Head, Place, Said, Tally};
 use crate::sys::clock;
+use crate::sys::limits;
 use crate::sys::process;
 use crate::sys::socket::{Moved, Socket};
 
@@ -43,7 +44,7 @@ pub enum Sent {
 
 /// One worker process.
 pub struct Station {
-    post: u32,
+    owner: Owner,
     socket: Socket,
     arena: Arena,
     boxes: Boxes,
@@ -52,6 +53,9 @@ pub struct Station {
     packed: Option<Packed>,
     outgoing: (Vec<u8>, usize),
     weighed: u64,
+    tally: Tally,
+    /// When the sample at hand was begun, in nanoseconds.
+    begun: u64,
 }
 
 struct Packed {
@@ -76,7 +80,7 @@ impl Station {
     ) -> io::Result<Station> {
         let bytes = usize::try_from(rustix::fs::fstat(&arena)?.st_size).unwrap_or_default();
         let station = Station {
-            post,
+            owner: Owner { post, generation },
             socket,
             arena: Arena::open(&arena, bytes)?,
             boxes: Boxes::open(&boxes, posts)?,
@@ -85,10 +89,13 @@ impl Station {
             packed: None,
             outgoing: (Vec::new(), 0),
             weighed: 0,
+            tally: Tally::default(),
+            begun: 0,
         };
         station.note(Word::Task, 0);
         station.note(Word::Position, 0);
         station.note(Word::Resident, process::resident_bytes());
+        station.note(Word::Descriptors, limits::open_files());
         station.enter(Doing::Starting);
         station.note(Word::Generation, u64::from(generation) + 1);
         Ok(station)
@@ -96,7 +103,7 @@ impl Station {
 
     /// Writes a word of the box.
     pub fn note(&self, word: Word, value: u64) {
-        self.boxes.set(self.post, word, value);
+        self.boxes.set(self.owner, word, value);
     }
 
     /// Notes what the worker is at now.
@@ -105,30 +112,82 @@ impl Station {
         self.note(Word::Stage, doing.code());
     }
 
-    /// Notes the resident memory, where the last time is a while ago: asking costs a system call or
-    /// three.
+    /// Notes resident memory and open descriptors, where the last time is a while ago: asking costs
+    /// some system calls.
     pub fn weigh(&mut self) {
         let now = clock::nanoseconds();
         if now.saturating_sub(self.weighed) > WEIGH_EVERY {
             self.weighed = now;
             self.note(Word::Resident, process::resident_bytes());
+            self.note(Word::Descriptors, limits::open_files());
         }
     }
 
+    /// Notes which task begins.
+    pub fn begin(&mut self, task: u64) {
+        self.tally = Tally::default();
+        self.begun = 0;
+        self.note(Word::Position, 0);
+        self.note(Word::Task, task + 1);
+        self.enter(Doing::Fetching);
+    }
+
     /// Notes at which sample of its batch the worker is.
-    pub fn reach(&self, position: u64) {
+    pub fn reach(&mut self, position: u64) {
+        let now = clock::nanoseconds();
+        self.count(now);
+        self.begun = now;
         self.note(Word::Position, position);
+        self.note(Word::Since, now);
+    }
+
+    /// Notes that the worker is at all samples of its batch at once; how many is said later.
+    pub fn reach_all(&mut self) {
+        self.begun = 0;
+        self.note(Word::Position, ALL);
         self.note(Word::Since, clock::nanoseconds());
+    }
+
+    /// The samples are made: the last one is counted.
+    pub fn made(&mut self) {
+        self.count(clock::nanoseconds());
+        self.begun = 0;
+    }
+
+    /// Counts the sample at hand, which is done.
+    fn count(&mut self, now: u64) {
+        if self.begun == 0 {
+            return;
+        }
+        self.tally.samples += 1;
+        let taken = now.saturating_sub(self.begun);
+        if taken > self.tally.nanoseconds {
+            self.tally.nanoseconds = taken;
+            self.tally.slowest = self.boxes.get(self.owner, Word::Position) as u32;
+        }
+    }
+
+    /// Says how many samples the answer has, where that is not the number of those reached.
+    pub fn set_samples(&mut self, samples: u32) {
+        self.tally.samples = samples;
+    }
+
+    /// Sends a note at once: a body in one frame that answers nothing.
+    pub fn tell(&mut self, bytes: &[u8]) -> Sent {
+        let task = self.boxes.get(self.owner, Word::Task).saturating_sub(1);
+        let head = Head::new(Said::Note, task, bytes.len() as u64);
+        self.outgoing = ([head.to_bytes().as_slice(), bytes].concat(), 0);
+        self.go_on()
     }
 
     /// Notes what a replacement needs to go on after a task.
     pub fn journal(&self, task: u64, bytes: &[u8]) -> bool {
-        self.boxes.write_journal(self.post, task, bytes)
+        self.boxes.write_journal(self.owner, task, bytes)
     }
 
     /// What held when a task began, in the words of this worker's predecessor.
     pub fn recall(&self, task: u64) -> Option<Vec<u8>> {
-        self.boxes.read_journal(self.post, task)
+        self.boxes.read_journal(self.owner.post, task)
     }
 
     /// Waits for the next frame.
@@ -155,12 +214,12 @@ impl Station {
     /// Memory of the arena for a part of a task's batch. Waits while the arena is at its limit, but
     /// for the task that the trainer waits for. None if the arena has no such room at all.
     pub fn take(&mut self, bytes: usize) -> Option<Piece> {
-        let task = self.boxes.get(self.post, Word::Task).saturating_sub(1);
+        let task = self.boxes.get(self.owner, Word::Task).saturating_sub(1);
         let mut has_waited = false;
         loop {
-            let is_urgent = task <= self.boxes.get(self.post, Word::Oldest);
+            let is_urgent = task <= self.boxes.get(self.owner, Word::Oldest);
             let limit =
-                if is_urgent { u64::MAX } else { self.boxes.get(self.post, Word::ArenaLimit) };
+                if is_urgent { u64::MAX } else { self.boxes.get(self.owner, Word::ArenaLimit) };
             let piece = self.arena.take(bytes as u64, limit);
             if piece.is_some() || is_urgent {
                 if has_waited {
@@ -242,7 +301,7 @@ impl Station {
             })
             .collect();
         let length = table + packed.inline.len() as u64;
-        let head = Head { said: packed.said, task: packed.task, length };
+        let head = Head { said: packed.said, task: packed.task, length, tally: self.tally };
         let mut bytes = Vec::with_capacity(wire::HEAD + length as usize);
         bytes.extend_from_slice(&head.to_bytes());
         bytes.extend_from_slice(&wire::write_table(&places));

@@ -4,7 +4,7 @@
 //! many bytes costs nothing.
 
 /// Bytes of a frame's head.
-pub const HEAD: usize = 24;
+pub const HEAD: usize = 40;
 
 /// What a frame is. The first four go to the worker, the others come from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,28 +15,52 @@ pub enum Said {
     Resume,
     /// End after what is at hand.
     Stop,
+    /// One sample of a task is to be made alone, and thrown away: does it kill? Its position stands
+    /// before the body of the task.
+    Trial,
     /// The worker can take tasks.
     Ready,
     /// The worker cannot start; the body says why.
     StartFailed,
     /// The result of a task.
     Result,
+    /// The result of a task, some of whose samples have faults that are to be judged.
+    Faulty,
     /// An exception is the result of a task.
     Raised,
     /// The worker's iterator has nothing more: this is the result of the task.
     Exhausted,
+    /// A trial is over, and the worker lives.
+    Survived,
+    /// Something to be known at once; it answers nothing.
+    Note,
 }
 
-const ALL: [Said; 8] = [
+const ALL: [Said; 12] = [
     Said::Task,
     Said::Resume,
     Said::Stop,
+    Said::Trial,
     Said::Ready,
     Said::StartFailed,
     Said::Result,
+    Said::Faulty,
     Said::Raised,
     Said::Exhausted,
+    Said::Survived,
+    Said::Note,
 ];
+
+/// What an answer is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// How many samples.
+    pub samples: u32,
+    /// The position of the one that took longest.
+    pub slowest: u32,
+    /// How long that took, in nanoseconds.
+    pub nanoseconds: u64,
+}
 
 /// What stands before the body of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,24 +71,36 @@ pub struct Head {
     pub task: u64,
     /// Bytes of the body.
     pub length: u64,
+    /// What an answer is made of; nothing in other frames.
+    pub tally: Tally,
 }
 
 impl Head {
+    /// Without a tally.
+    pub fn new(said: Said, task: u64, length: u64) -> Head {
+        Head { said, task, length, tally: Tally::default() }
+    }
+
     /// As it goes over the wire.
     pub fn to_bytes(self) -> [u8; HEAD] {
         let code = ALL.iter().position(|said| *said == self.said).unwrap_or_default() as u64;
         let mut bytes = [0; HEAD];
         bytes[..8].copy_from_slice(&code.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.task.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.length.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.length.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.tally.samples.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.tally.slowest.to_le_bytes());
+        bytes[32..].copy_from_slice(&self.tally.nanoseconds.to_le_bytes());
         bytes
     }
 
     /// None if it is no head at all.
     pub fn from_bytes(bytes: &[u8; HEAD]) -> Option<Head> {
-        let [code, task, length] = [0, 8, 16].map(|at| word(bytes, at).unwrap_or_default());
+        let [code, task, length, counts, nanoseconds] =
+            [0, 8, 16, 24, 32].map(|at| word(bytes, at).unwrap_or_default());
         let said = *ALL.get(usize::try_from(code).ok()?)?;
-        Some(Head { said, task, length })
+        let tally = Tally { samples: counts as u32, slowest: (counts >> 32) as u32, nanoseconds };
+        Some(Head { said, task, length, tally })
     }
 }
 
@@ -80,6 +116,8 @@ pub struct Frame {
     pub said: Said,
     /// Which task it is about.
     pub task: u64,
+    /// What it is made of.
+    pub tally: Tally,
     /// The rest.
     pub body: Vec<u8>,
 }
@@ -105,7 +143,7 @@ impl Assembler {
                 body.extend_from_slice(&bytes[..taken]);
                 bytes = &bytes[taken..];
                 if body.len() as u64 == head.length {
-                    out(Frame { said: head.said, task: head.task, body });
+                    out(Frame { said: head.said, task: head.task, tally: head.tally, body });
                 } else {
                     self.begun = Some((head, body));
                 }
@@ -201,13 +239,19 @@ mod tests {
     use proptest::prelude::*;
 
     fn bytes(frame: &Frame) -> Vec<u8> {
-        let head = Head { said: frame.said, task: frame.task, length: frame.body.len() as u64 };
+        let length = frame.body.len() as u64;
+        let head = Head { said: frame.said, task: frame.task, length, tally: frame.tally };
         [head.to_bytes().as_slice(), &frame.body].concat()
     }
 
     fn frame() -> impl Strategy<Value = Frame> {
-        (0..ALL.len(), any::<u64>(), prop::collection::vec(any::<u8>(), 0..100))
-            .prop_map(|(said, task, body)| Frame { said: ALL[said], task, body })
+        let counts = (any::<u32>(), any::<u32>(), any::<u64>());
+        let body = prop::collection::vec(any::<u8>(), 0..100);
+        (0..ALL.len(), any::<u64>(), counts, body).prop_map(|(said, task, counts, body)| {
+            let (samples, slowest, nanoseconds) = counts;
+            let tally = Tally { samples, slowest, nanoseconds };
+            Frame { said: ALL[said], task, tally, body }
+        })
     }
 
     proptest! {

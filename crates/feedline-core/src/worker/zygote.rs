@@ -20,6 +20,13 @@ pub enum Request {
         /// The how-manyeth there.
         generation: u32,
     },
+    /// That a worker writes down where it is, into its last words.
+    Dump {
+        /// Which post.
+        post: u32,
+        /// The how-manyeth there.
+        generation: u32,
+    },
 }
 
 impl Request {
@@ -28,6 +35,8 @@ impl Request {
         let words = match self {
             Request::Fork { post, generation } => [1, post, generation, 0],
             Request::Kill { post, generation } => [2, post, generation, 0],
+            // 3 is the work itself, which Python sends.
+            Request::Dump { post, generation } => [4, post, generation, 0],
         };
         let mut bytes = [0; HEAD];
         for (target, word) in bytes.chunks_exact_mut(4).zip(words) {
@@ -68,6 +77,8 @@ pub enum Report {
         generation: u32,
         /// The exit code, or less than zero: the signal.
         status: i32,
+        /// The most memory it ever held, in bytes; zero if that is unknown.
+        peak_bytes: u64,
     },
     /// It cannot hold the data set.
     Failed(Vec<u8>),
@@ -85,7 +96,10 @@ impl Report {
             1 => Report::Ready,
             2 => Report::Forked { post, generation, pid: value },
             3 => Report::Refused { post, generation, error: value.cast_signed() },
-            4 => Report::Ended { post, generation, status: value.cast_signed() },
+            4 => {
+                let peak_bytes = rest.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+                Report::Ended { post, generation, status: value.cast_signed(), peak_bytes }
+            }
             5 => Report::Failed(rest.to_vec()),
             _ => return None,
         })
@@ -102,8 +116,9 @@ mod tests {
 
     #[test]
     fn reports_are_read_as_the_zygote_writes_them() {
-        let ended = Report::Ended { post: 3, generation: 7, status: -9 };
-        assert_eq!(Report::from_bytes(&packet([4, 3, 7, -9], b"")), Some(ended));
+        let ended = Report::Ended { post: 3, generation: 7, status: -9, peak_bytes: 4096 };
+        let peak = 4096_u64.to_le_bytes();
+        assert_eq!(Report::from_bytes(&packet([4, 3, 7, -9], &peak)), Some(ended));
         let failed = Report::Failed(b"why".to_vec());
         assert_eq!(Report::from_bytes(&packet([5, 0, 0, 0], b"why")), Some(failed));
     }

@@ -7,8 +7,12 @@
 //!
 //! - A task has one result: `Accept` or `GiveUp`. It is sent again when its worker ends without an
 //!   answer.
-//! - A post has one worker at a time; the next one is forked when the last one has ended.
+//! - A sample that seems to kill workers is tried alone in a fresh one before its task is given up.
+//! - A post has one worker at a time; the next one is forked when the last one has ended. Only who
+//!   is to be renewed works on until its successor is ready, so that there are two for a while.
 //! - More than `max_deaths` deaths `within` a time end the run, and nothing is replaced for ever.
+//! - A worker that passes the deadline is killed, and without a deadline none is killed for being
+//!   slow.
 //! - Every wait has an end: what is waited for is under way, or [`Supervisor::next_deadline`] says
 //!   when to call again.
 //! - Closing always ends, whatever the workers do.
@@ -17,6 +21,11 @@
 //! and `Close` was said.
 
 mod words;
+mod place;
+mod trial;
+mod watch;
+mod succession;
+mod ends;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +33,15 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::mem;
 use std::time::Duration;
 
-pub use words::{Action, Death, Ending, Failure, Happening, Life, Post, Settings, Stage, Task};
+use ends::Counted;
+use place::{Place, Role, Standing, Worker};
+use succession::{RENEWAL_PAUSE, ask_to_stop};
+use trial::Open;
+use watch::Watch;
+pub use words::{
+    Action, Death, Ending, Failure, Happening, Life, Post, Reason, Seen, Settings, Stage, Task,
+    Work,
+};
 
 /// The wait after the first refusal of a fork; it doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
@@ -38,6 +55,8 @@ const ZYGOTE_FAILURES: u32 = 2;
 const CLOSING_GRACES: u32 = 3;
 /// Deaths that are remembered.
 const HISTORY: usize = 64;
+/// The shortest time that is watched: a look costs something.
+const SHORTEST_WATCH: Duration = Duration::from_millis(1);
 
 /// What is known of the zygote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +64,10 @@ enum Zygote {
     Unborn,
     Booting,
     Ready,
+    /// We end it, to start again from a fresh one.
+    Ending {
+        until: Duration,
+    },
     Gone,
 }
 
@@ -54,108 +77,6 @@ enum Phase {
     Running,
     Ending { since: Duration, close: bool },
     Closed,
-}
-
-/// Where a post stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
-    /// There is no worker, nor a time at which to try for one.
-    Vacant,
-    /// There is no worker; the fork was refused and is tried again.
-    Refused {
-        again: Duration,
-    },
-    /// A fork was asked for.
-    Booting,
-    Ready,
-    /// It was asked to stop. The grace runs only once it has nothing at hand: a long task is not a
-    /// fault.
-    Stopping {
-        kill_at: Option<Duration>,
-    },
-    /// It was killed by us, maybe before anything was heard of it.
-    Killed {
-        booting: bool,
-    },
-}
-
-/// A post, with or without a worker.
-#[derive(Debug)]
-struct Place {
-    post: Post,
-    standing: Standing,
-    /// Forks tried so far.
-    forks: u32,
-    /// Sent and not answered, in the order of sending.
-    at_hand: VecDeque<Task>,
-    /// Pinned to this post and not sent. Ordered by number, so that what comes back from the dead
-    /// goes first.
-    waiting: BTreeSet<Task>,
-    /// Not needed but for the tasks it still has.
-    retired: bool,
-    /// Who died here and may not be replaced.
-    fallen: Option<Life>,
-    boot_deaths: u32,
-    refused_since: Option<Duration>,
-    wait: Duration,
-}
-
-impl Place {
-    fn new(post: Post) -> Place {
-        Place {
-            post,
-            standing: Standing::Vacant,
-            forks: 0,
-            at_hand: VecDeque::new(),
-            waiting: BTreeSet::new(),
-            retired: false,
-            fallen: None,
-            boot_deaths: 0,
-            refused_since: None,
-            wait: FIRST_WAIT,
-        }
-    }
-
-    /// The worker that was forked last, or will have been.
-    fn last_life(&self) -> Life {
-        Life { post: self.post, generation: self.forks.wrapping_sub(1) }
-    }
-
-    fn life(&self) -> Option<Life> {
-        match self.standing {
-            Standing::Vacant | Standing::Refused { .. } => None,
-            Standing::Booting
-            | Standing::Ready
-            | Standing::Stopping { .. }
-            | Standing::Killed { .. } => Some(self.last_life()),
-        }
-    }
-
-    fn is_needed(&self) -> bool {
-        self.fallen.is_none() && (!self.retired || !self.waiting.is_empty())
-    }
-
-    fn forget_refusals(&mut self) {
-        self.refused_since = None;
-        self.wait = FIRST_WAIT;
-    }
-}
-
-/// A task without a result.
-#[derive(Debug)]
-struct Open {
-    pin: Option<Post>,
-    holder: Option<Life>,
-    /// Workers that died with it being worked on.
-    deaths: u32,
-}
-
-/// A worker that is no more.
-struct Gone {
-    life: Life,
-    stage: Stage,
-    ending: Ending,
-    tasks: Vec<Task>,
 }
 
 /// The deciding part of the worker stage. See the top of this file for what it promises.
@@ -172,16 +93,27 @@ pub struct Supervisor {
     /// For whoever is free. Ordered by number, like `Place::waiting`.
     queue: BTreeSet<Task>,
     deaths: Vec<Death>,
-    /// When deaths happened that still count; at the most one more than are borne.
-    counted: VecDeque<Duration>,
+    /// Deaths that still count; at the most one more than are borne.
+    counted: VecDeque<Counted>,
+    /// Whether all workers have been started again from a fresh zygote, or are about to be.
+    is_reborn: bool,
     actions: Vec<Action>,
 }
 
 impl Supervisor {
     /// A supervisor at the start of a run. Nothing is asked for before [`Supervisor::start`].
     pub fn new(settings: Settings) -> Supervisor {
-        let settings =
-            Settings { posts: settings.posts.max(1), depth: settings.depth.max(1), ..settings };
+        let watched = |time: Duration| time.max(SHORTEST_WATCH);
+        let settings = Settings {
+            posts: settings.posts.max(1),
+            depth: settings.depth.max(1),
+            suspect_after: settings.suspect_after.map(|deaths| deaths.max(1)),
+            deadline: settings.deadline.map(watched),
+            hangs: settings.hangs.max(1),
+            stall: settings.stall.map(watched),
+            dump_time: watched(settings.dump_time),
+            ..settings
+        };
         Supervisor {
             now: Duration::ZERO,
             phase: Phase::Running,
@@ -193,6 +125,7 @@ impl Supervisor {
             queue: BTreeSet::new(),
             deaths: Vec::new(),
             counted: VecDeque::new(),
+            is_reborn: false,
             actions: Vec::new(),
             settings,
         }
@@ -223,7 +156,10 @@ impl Supervisor {
             Happening::Ready { life } => self.ready(life),
             Happening::StartFailed { life } => self.start_failed(life),
             Happening::Answered { life, task } => self.answered(life, task),
-            Happening::Ended { life, ending } => self.ended(life, ending),
+            Happening::Ended { life, ending, at } => self.ended(life, ending, at),
+            Happening::Survived { life, task } => self.survived(life, task),
+            Happening::Seen { life, seen } => self.seen(life, seen),
+            Happening::Renew { life } => self.renew(life),
             Happening::Retire { post } => self.retire(post),
             Happening::TimePassed => self.time_passed(),
             Happening::Close => self.end_run(true),
@@ -236,21 +172,19 @@ impl Supervisor {
     /// time that was said.
     pub fn next_deadline(&self) -> Option<Duration> {
         match self.phase {
-            Phase::Running => self
-                .places
-                .iter()
-                .filter_map(|place| match place.standing {
-                    Standing::Refused { again } => Some(again),
-                    Standing::Stopping { kill_at } => kill_at,
-                    Standing::Vacant
-                    | Standing::Booting
-                    | Standing::Ready
-                    | Standing::Killed { .. } => None,
-                })
-                .min(),
+            Phase::Running => {
+                let workers = self.workers().filter_map(Worker::next_time);
+                let again = self.places.iter().filter_map(|place| place.again);
+                let zygote = match self.zygote {
+                    Zygote::Ending { until } => Some(until),
+                    Zygote::Unborn | Zygote::Booting | Zygote::Ready | Zygote::Gone => None,
+                };
+                workers.chain(again).chain(zygote).min()
+            }
             Phase::Ending { since, close } => {
-                let asked = |place: &Place| matches!(place.standing, Standing::Stopping { .. });
-                if self.places.iter().any(asked) {
+                let is_asked =
+                    |worker: &Worker| matches!(worker.standing, Standing::Stopping { .. });
+                if self.workers().any(is_asked) {
                     Some(since.saturating_add(self.settings.grace))
                 } else if close {
                     Some(self.closing_ends(since))
@@ -283,9 +217,21 @@ impl Supervisor {
         self.tasks.len()
     }
 
-    /// The worker of a post that was asked for and has not ended.
+    /// The worker of a post that gets its tasks, if one was asked for and has not ended.
     pub fn life(&self, post: Post) -> Option<Life> {
-        self.places.get(post as usize)?.life()
+        let holder = self.places.get(post as usize)?.holder.as_ref()?;
+        Some(holder.life)
+    }
+
+    /// All workers of a post that were asked for and have not ended, oldest first: two while one
+    /// takes over from the other.
+    pub fn lives(&self, post: Post) -> impl Iterator<Item = Life> {
+        let workers = self.places.get(post as usize).into_iter().flat_map(Place::workers);
+        workers.map(|worker| worker.life)
+    }
+
+    fn workers(&self) -> impl Iterator<Item = &Worker> {
+        self.places.iter().flat_map(Place::workers)
     }
 
     fn submitted(&mut self, task: Task, post: Option<Post>) {
@@ -294,7 +240,7 @@ impl Supervisor {
         }
         self.newest = Some(task);
         let pin = post.map(|post| post % self.settings.posts);
-        self.tasks.insert(task, Open { pin, holder: None, deaths: 0 });
+        self.tasks.insert(task, Open::new(pin));
         let fallen = match pin {
             Some(post) => {
                 let place = &mut self.places[post as usize];
@@ -328,61 +274,30 @@ impl Supervisor {
         }
     }
 
-    fn zygote_ended(&mut self) {
-        let before = mem::replace(&mut self.zygote, Zygote::Gone);
-        let was_ready = match before {
-            Zygote::Ready => true,
-            Zygote::Booting => false,
-            Zygote::Unborn | Zygote::Gone => {
-                self.zygote = before;
-                return;
-            }
-        };
-        let mut gone = Vec::new();
-        for place in &mut self.places {
-            place.forget_refusals();
-            gone.extend(vacate(place, Ending::Lost, self.phase));
-        }
-        if !self.is_running() {
-            self.log(gone, false);
-            return;
-        }
-        if was_ready {
-            if self.bury(gone) {
-                self.bear_zygote();
-            }
-            return;
-        }
-        // No worker can be alive here, and two in a row is a bound already: this is no death to
-        // count.
-        self.zygote_failures += 1;
-        if self.zygote_failures < ZYGOTE_FAILURES {
-            self.bear_zygote();
-        } else {
-            self.fail(Failure::ZygoteCannotStart);
-        }
-    }
-
     fn refused(&mut self, life: Life, passing: bool) {
         let Some(place) = self.places.get_mut(life.post as usize) else { return };
-        if place.life() != Some(life) {
+        let Some(role) = place.role(life) else { return };
+        let Some(worker) = place.worker_mut(life) else { return };
+        let was_wanted = match worker.standing {
+            Standing::Booting => true,
+            Standing::Killed { booting: true } => false,
+            Standing::Ready
+            | Standing::Stopping { .. }
+            | Standing::Killed { booting: false }
+            | Standing::Failed
+            | Standing::Overdue { .. } => return,
+        };
+        place.remove(life);
+        // A zygote that is being ended may refuse whatever it likes.
+        if !was_wanted || self.zygote != Zygote::Ready {
             return;
         }
-        match place.standing {
-            Standing::Booting => {}
-            Standing::Killed { booting: true } => {
-                place.standing = Standing::Vacant;
-                return;
-            }
-            Standing::Vacant
-            | Standing::Refused { .. }
-            | Standing::Ready
-            | Standing::Stopping { .. }
-            | Standing::Killed { booting: false } => return,
+        if role == Role::Successor {
+            place.renew_after = self.now.saturating_add(RENEWAL_PAUSE);
+            return;
         }
         let first = *place.refused_since.get_or_insert(self.now);
         let until = first.saturating_add(self.settings.refused_for);
-        place.standing = Standing::Vacant;
         if !passing || self.now >= until {
             return self.fail(Failure::Refused { post: life.post, passing });
         }
@@ -391,25 +306,42 @@ impl Supervisor {
         }
         // The last wait is cut short: a last try is made when the time is up, and its answer
         // decides.
-        let again = self.now.saturating_add(place.wait).min(until);
-        place.standing = Standing::Refused { again };
+        place.again = Some(self.now.saturating_add(place.wait).min(until));
         place.wait = (place.wait * 2).min(LONGEST_WAIT);
     }
 
     fn ready(&mut self, life: Life) {
         let Some(place) = self.places.get_mut(life.post as usize) else { return };
-        if place.life() != Some(life) || place.standing != Standing::Booting {
+        let Some(worker) = place.worker_mut(life) else { return };
+        if !worker.is_booting() {
             return;
         }
-        place.standing = Standing::Ready;
+        worker.standing = Standing::Ready;
+        worker.watch.end();
         place.boot_deaths = 0;
+        place.forget_refusals();
+        if place.role(life) == Some(Role::Successor) {
+            self.take_over(life);
+        }
         self.feed(life.post);
         self.distribute();
     }
 
     fn start_failed(&mut self, life: Life) {
-        let Some(place) = self.places.get(life.post as usize) else { return };
-        if self.is_running() && place.life() == Some(life) && place.standing == Standing::Booting {
+        if !self.is_running() || self.zygote != Zygote::Ready {
+            return;
+        }
+        let Some(place) = self.places.get_mut(life.post as usize) else { return };
+        let Some(role) = place.role(life) else { return };
+        let Some(worker) = place.worker_mut(life) else { return };
+        if !worker.is_booting() {
+            return;
+        }
+        if role == Role::Successor {
+            worker.standing = Standing::Failed;
+            worker.watch.end();
+            self.actions.push(Action::Kill { life });
+        } else {
             self.fail(Failure::CannotStart { life });
         }
     }
@@ -425,35 +357,24 @@ impl Supervisor {
         self.tasks.remove(&task);
         self.actions.push(Action::Accept { task });
         let place = &mut self.places[life.post as usize];
-        if place.at_hand.front() == Some(&task) {
-            place.at_hand.pop_front();
-        } else {
-            place.at_hand.retain(|other| *other != task);
-        }
-        if let Standing::Stopping { kill_at } = &mut place.standing
-            && place.at_hand.is_empty()
-        {
-            *kill_at = Some(self.now.saturating_add(self.settings.grace));
+        if let Some(worker) = place.worker_mut(life) {
+            worker.has_worked = true;
+            worker.trial = None;
+            if worker.at_hand.front() == Some(&task) {
+                worker.at_hand.pop_front();
+            } else {
+                worker.at_hand.retain(|other| *other != task);
+            }
+            if worker.at_hand.is_empty() {
+                worker.watch.end();
+                if let Standing::Stopping { kill_at } = &mut worker.standing {
+                    *kill_at = Some(self.now.saturating_add(self.settings.grace));
+                }
+                // What waited for the end of a trial, or for a predecessor, waits no longer.
+                self.feed(life.post);
+            }
         }
         self.distribute();
-    }
-
-    fn ended(&mut self, life: Life, ending: Ending) {
-        let Some(place) = self.places.get_mut(life.post as usize) else { return };
-        if place.life() != Some(life) {
-            return;
-        }
-        // It was born, so the next refusal is the first of a new row.
-        place.forget_refusals();
-        let gone = vacate(place, ending, self.phase);
-        if !self.is_running() {
-            self.log(gone, false);
-            return;
-        }
-        if gone.is_none_or(|gone| self.bury(vec![gone])) {
-            self.staff(life.post);
-            self.distribute();
-        }
     }
 
     fn retire(&mut self, post: Post) {
@@ -463,10 +384,8 @@ impl Supervisor {
             return;
         }
         place.retired = true;
-        if let Standing::Refused { .. } = place.standing
-            && !place.is_needed()
-        {
-            place.standing = Standing::Vacant;
+        if place.again.is_some() && !place.is_needed() {
+            place.again = None;
             place.forget_refusals();
         }
         self.keep_one_open();
@@ -478,56 +397,92 @@ impl Supervisor {
         if !self.is_running() {
             return;
         }
+        if let Zygote::Ending { until } = self.zygote
+            && until <= self.now
+        {
+            self.zygote_ended();
+        }
         for post in 0..self.settings.posts {
             let place = &mut self.places[post as usize];
-            match place.standing {
-                Standing::Refused { again } if again <= self.now => {
-                    place.standing = Standing::Vacant;
-                    self.staff(post);
-                }
-                Standing::Stopping { kill_at: Some(at) } if at <= self.now => self.kill(post),
-                Standing::Vacant
-                | Standing::Refused { .. }
-                | Standing::Booting
-                | Standing::Ready
-                | Standing::Stopping { .. }
-                | Standing::Killed { .. } => {}
+            if place.again.is_some_and(|again| again <= self.now) {
+                place.again = None;
+                self.staff(post);
             }
         }
+        self.kill_where(|standing, now| match standing {
+            Standing::Stopping { kill_at } => kill_at.is_some_and(|at| at <= now),
+            Standing::Booting
+            | Standing::Ready
+            | Standing::Killed { .. }
+            | Standing::Failed
+            | Standing::Overdue { .. } => false,
+        });
+        self.put_off_looks();
     }
 
     fn bear_zygote(&mut self) {
         self.zygote = Zygote::Booting;
-        self.actions.push(Action::BearZygote);
+        self.actions.push(Action::BearZygote { fresh: self.is_reborn });
     }
 
     /// Forks a worker for a post that needs one and can have one.
     fn staff(&mut self, post: Post) {
         let can_fork = self.is_running() && self.zygote == Zygote::Ready;
         let place = &mut self.places[post as usize];
-        if can_fork && place.standing == Standing::Vacant && place.is_needed() {
-            place.forks = place.forks.wrapping_add(1);
-            place.standing = Standing::Booting;
-            self.actions.push(Action::Fork { life: place.last_life() });
+        let is_vacant = place.holder.is_none() && place.again.is_none();
+        if can_fork && is_vacant && place.is_needed() {
+            let life = place.next_life();
+            place.holder = Some(Worker::new(life, Watch::starting(&self.settings, self.now)));
+            self.actions.push(Action::Fork { life });
         }
     }
 
-    /// Sends a worker that is ready what is pinned to it, and the wish to stop after it if the post
-    /// has retired.
+    /// Sends the holder of a post, if it is ready, what is to be tried or what is pinned to it, and
+    /// the wish to stop after it if the post has retired. Whom a zygote takes along is not worth it.
     fn feed(&mut self, post: Post) {
-        let place = &mut self.places[post as usize];
-        if place.standing != Standing::Ready {
+        if self.zygote != Zygote::Ready {
             return;
         }
-        while let Some(task) = place.waiting.pop_first() {
-            send(place, task, &mut self.tasks, &mut self.actions);
+        let place = &mut self.places[post as usize];
+        let is_handed_over = place.is_handed_over();
+        let Some(holder) = &mut place.holder else { return };
+        if holder.standing != Standing::Ready || holder.trial.is_some() {
+            return;
         }
-        if place.retired {
-            let is_idle = place.at_hand.is_empty();
-            let kill_at = is_idle.then(|| self.now.saturating_add(self.settings.grace));
-            place.standing = Standing::Stopping { kill_at };
-            self.actions.push(Action::Stop { life: place.last_life() });
+        let trial = place.trials.first_key_value().map(|(task, position)| (*task, *position));
+        if let Some((task, position)) = trial {
+            // Whether the sample or what the worker did before is to blame, only a fresh one shows.
+            if !holder.is_fresh {
+                ask_to_stop(holder, self.now, self.settings.grace, &mut self.actions);
+            } else if is_handed_over {
+                place.trials.remove(&task);
+                self.send(post, task, Some(position));
+            }
+            return;
         }
+        while is_handed_over && let Some(task) = self.places[post as usize].waiting.pop_first() {
+            self.send(post, task, None);
+        }
+        let place = &mut self.places[post as usize];
+        if let Some(holder) = &mut place.holder
+            && place.retired
+            && place.waiting.is_empty()
+        {
+            ask_to_stop(holder, self.now, self.settings.grace, &mut self.actions);
+        }
+    }
+
+    fn send(&mut self, post: Post, task: Task, trial: Option<u64>) {
+        let Some(holder) = &mut self.places[post as usize].holder else { return };
+        let life = holder.life;
+        holder.at_hand.push_back(task);
+        holder.is_fresh = false;
+        holder.trial = trial;
+        holder.watch.begin(&self.settings, self.now);
+        if let Some(open) = self.tasks.get_mut(&task) {
+            open.holder = Some(life);
+        }
+        self.actions.push(Action::Send { life, task, trial });
     }
 
     /// Gives the tasks that anybody can do to those with the least at hand.
@@ -537,16 +492,18 @@ impl Supervisor {
         }
         self.keep_one_open();
         self.staff(0);
+        if self.zygote != Zygote::Ready {
+            return;
+        }
         let depth = self.settings.depth as usize;
         while let Some(&task) = self.queue.first() {
-            let can_take = |place: &&mut Place| {
-                place.standing == Standing::Ready && place.at_hand.len() < depth
+            let at_hand = |place: &&Place| {
+                place.holder.as_ref().map_or(usize::MAX, |worker| worker.at_hand.len())
             };
-            let idlest =
-                self.places.iter_mut().filter(can_take).min_by_key(|place| place.at_hand.len());
-            let Some(place) = idlest else { return };
+            let able = self.places.iter().filter(|place| place.can_take(depth));
+            let Some(post) = able.min_by_key(at_hand).map(|place| place.post) else { return };
             self.queue.pop_first();
-            send(place, task, &mut self.tasks, &mut self.actions);
+            self.send(post, task, None);
         }
     }
 
@@ -558,84 +515,15 @@ impl Supervisor {
         }
     }
 
-    /// Counts a death, or that of a zygote with all its workers as one, takes the tasks back, and
-    /// says whether the run goes on.
-    fn bury(&mut self, gone: Vec<Gone>) -> bool {
-        self.counted.push_back(self.now);
-        while self.counted.front().is_some_and(|at| self.now - *at > self.settings.within) {
-            self.counted.pop_front();
-        }
-        let mut forbidden = None;
-        let mut dies_starting = None;
-        let mut given_up = Vec::new();
-        for Gone { life, stage, ending, tasks } in &gone {
-            let place = &mut self.places[life.post as usize];
-            if !self.settings.replace {
-                let undone =
-                    !tasks.is_empty() || !place.waiting.is_empty() || !self.queue.is_empty();
-                if undone {
-                    forbidden = forbidden.or(Some(Failure::Death { life: *life }));
-                } else if !place.retired {
-                    place.fallen = Some(*life);
-                }
-            }
-            // What ends with the zygote says nothing about the worker or its task.
-            let is_own = *ending != Ending::Lost;
-            if is_own && *stage == Stage::Booting {
-                place.boot_deaths += 1;
-                if place.boot_deaths >= BOOT_DEATHS {
-                    dies_starting = Some(Failure::DiesStarting { life: *life });
-                }
-            }
-            for (position, &task) in tasks.iter().enumerate() {
-                let Some(open) = self.tasks.get_mut(&task) else { continue };
-                open.holder = None;
-                open.deaths += u32::from(is_own && position == 0);
-                if self.settings.attempts.is_some_and(|most| open.deaths >= most.max(1)) {
-                    given_up.push(task);
-                    continue;
-                }
-                match open.pin {
-                    Some(post) => self.places[post as usize].waiting.insert(task),
-                    None => self.queue.insert(task),
-                };
+    /// Kills every worker that stands so.
+    fn kill_where(&mut self, is_meant: impl Fn(Standing, Duration) -> bool) {
+        for worker in self.places.iter_mut().flat_map(Place::workers_mut) {
+            if is_meant(worker.standing, self.now) {
+                worker.standing = Standing::Killed { booting: worker.is_booting() };
+                worker.watch.end();
+                self.actions.push(Action::Kill { life: worker.life });
             }
         }
-        // The narrower reason is the more useful one to read.
-        let too_many = (self.counted.len() > self.settings.max_deaths as usize)
-            .then_some(Failure::TooManyDeaths);
-        let failure = forbidden.or(dies_starting).or(too_many);
-        self.keep_one_open();
-        self.log(gone, failure.is_none());
-        if let Some(failure) = failure {
-            self.fail(failure);
-            return false;
-        }
-        for task in given_up {
-            self.tasks.remove(&task);
-            self.actions.push(Action::GiveUp { task });
-        }
-        true
-    }
-
-    /// Says and remembers who died. `goes_on` is whether what is needed is replaced.
-    fn log(&mut self, gone: impl IntoIterator<Item = Gone>, goes_on: bool) {
-        for Gone { life, stage, ending, tasks } in gone {
-            let replaced = goes_on && self.places[life.post as usize].is_needed();
-            let death = Death { life, ending, at: self.now, stage, tasks, replaced };
-            if self.deaths.len() == HISTORY {
-                self.deaths.remove(0);
-            }
-            self.deaths.push(death.clone());
-            self.actions.push(Action::Died(death));
-        }
-    }
-
-    fn kill(&mut self, post: Post) {
-        let place = &mut self.places[post as usize];
-        let booting = place.standing == Standing::Booting;
-        place.standing = Standing::Killed { booting };
-        self.actions.push(Action::Kill { life: place.last_life() });
     }
 
     fn fail(&mut self, failure: Failure) {
@@ -652,18 +540,21 @@ impl Supervisor {
             }
             Phase::Closed => return,
         }
-        for post in 0..self.settings.posts {
-            let place = &mut self.places[post as usize];
-            match place.standing {
-                Standing::Booting => self.kill(post),
-                Standing::Ready => {
-                    place.standing = Standing::Stopping { kill_at: None };
-                    self.actions.push(Action::Stop { life: place.last_life() });
+        for worker in self.places.iter_mut().flat_map(Place::workers_mut) {
+            let life = worker.life;
+            match worker.standing {
+                Standing::Booting => {
+                    worker.standing = Standing::Killed { booting: true };
+                    self.actions.push(Action::Kill { life });
                 }
-                Standing::Vacant
-                | Standing::Refused { .. }
-                | Standing::Stopping { .. }
-                | Standing::Killed { .. } => {}
+                Standing::Ready => {
+                    worker.standing = Standing::Stopping { kill_at: None };
+                    self.actions.push(Action::Stop { life });
+                }
+                Standing::Stopping { .. }
+                | Standing::Killed { .. }
+                | Standing::Failed
+                | Standing::Overdue { .. } => {}
             }
         }
     }
@@ -677,47 +568,13 @@ impl Supervisor {
     fn go_on_ending(&mut self) {
         let Phase::Ending { since, close } = self.phase else { return };
         if self.now >= since.saturating_add(self.settings.grace) {
-            for post in 0..self.settings.posts {
-                if let Standing::Stopping { .. } = self.places[post as usize].standing {
-                    self.kill(post);
-                }
-            }
+            self.kill_where(|standing, _| matches!(standing, Standing::Stopping { .. }));
         }
-        let nobody = self.places.iter().all(|place| place.life().is_none());
+        let nobody = self.workers().next().is_none();
         let nothing = nobody && self.zygote != Zygote::Booting;
         if close && (nothing || self.now >= self.closing_ends(since)) {
             self.phase = Phase::Closed;
             self.actions.push(Action::Closed);
         }
     }
-}
-
-fn send(place: &mut Place, task: Task, tasks: &mut HashMap<Task, Open>, actions: &mut Vec<Action>) {
-    let life = place.last_life();
-    place.at_hand.push_back(task);
-    if let Some(open) = tasks.get_mut(&task) {
-        open.holder = Some(life);
-    }
-    actions.push(Action::Send { life, task });
-}
-
-/// Empties a post, and tells of its worker if that was a death: an end that we did not bring about.
-fn vacate(place: &mut Place, ending: Ending, phase: Phase) -> Option<Gone> {
-    let life = place.last_life();
-    let tasks: Vec<Task> = mem::take(&mut place.at_hand).into();
-    let stage = match mem::replace(&mut place.standing, Standing::Vacant) {
-        Standing::Vacant | Standing::Refused { .. } | Standing::Killed { .. } => return None,
-        Standing::Stopping { .. } => {
-            // When the run ends nobody waits for what is at hand.
-            let is_done = tasks.is_empty() || phase != Phase::Running;
-            if ending == Ending::Exited(0) && is_done {
-                return None;
-            }
-            Stage::Stopping
-        }
-        Standing::Booting => Stage::Booting,
-        Standing::Ready if tasks.is_empty() => Stage::Idle,
-        Standing::Ready => Stage::Busy,
-    };
-    Some(Gone { life, stage, ending, tasks })
 }

@@ -56,6 +56,46 @@ pub struct Death {
     pub tasks: Vec<Task>,
     /// Whether the post gets a new worker.
     pub replaced: bool,
+    /// Whether we killed it because a sample took longer than the deadline. It is then not counted
+    /// for `max_deaths`.
+    pub overdue: bool,
+}
+
+/// Why a task was given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// It kills workers.
+    Kills,
+    /// It takes longer than the deadline, again and again.
+    Hangs,
+}
+
+/// What the black box of a worker says that it does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// It is not ready yet.
+    Starting,
+    /// It has nothing to do.
+    Waiting,
+    /// It is in the user's code.
+    Sample,
+    /// It waits for memory or for its data source, which no deadline is for.
+    Blocked,
+}
+
+/// What the engine found when it looked at a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// The task it is at.
+    pub task: Option<Task>,
+    /// The position in that task of the sample it is at.
+    pub position: Option<u64>,
+    /// Since when it does this, from the start of the run.
+    pub since: Duration,
+    /// What it does.
+    pub work: Work,
+    /// Whether it sleeps on a lock and has used no processor time.
+    pub asleep: bool,
 }
 
 /// Why a run ended.
@@ -101,7 +141,8 @@ pub enum Happening {
     },
     /// The zygote can fork now.
     ZygoteReady,
-    /// The zygote ended, and all its workers with it; there is no `Ended` for them.
+    /// The zygote ended, and all its workers with it; there is no `Ended` for them. It is never said
+    /// of a zygote after whose start another was asked for.
     ZygoteEnded,
     /// A fork was refused.
     Refused {
@@ -133,6 +174,28 @@ pub enum Happening {
         life: Life,
         /// How.
         ending: Ending,
+        /// The position in its first task at hand of the sample it was at, if it was at one.
+        at: Option<u64>,
+    },
+    /// A worker has come through the trial of a task.
+    Survived {
+        /// Which one.
+        life: Life,
+        /// What.
+        task: Task,
+    },
+    /// The engine has looked at a worker; [`Supervisor::to_look_at`] says when and at whom.
+    Seen {
+        /// At which one.
+        life: Life,
+        /// What it found.
+        seen: Seen,
+    },
+    /// A worker leaks and is to be replaced without a pause. It is ignored unless this is the ready
+    /// worker of a post that has not retired, has no other worker, and tries no task.
+    Renew {
+        /// Which one.
+        life: Life,
     },
     /// A post is not needed any more, once the tasks it was given are done. A new task that is
     /// pinned to it ends that.
@@ -150,7 +213,13 @@ pub enum Happening {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Start a zygote. It is answered by `ZygoteReady` or `ZygoteEnded`.
-    BearZygote,
+    BearZygote {
+        /// Whether it must be a fresh interpreter and no fork of the trainer.
+        fresh: bool,
+    },
+    /// End the zygote with all its workers. It is answered by `ZygoteEnded`; if that takes longer
+    /// than the grace, another one is started without it.
+    EndZygote,
     /// Fork a worker. It is answered by `Ready`, `Refused`, `StartFailed` or `Ended`.
     Fork {
         /// Who is to be born.
@@ -162,6 +231,9 @@ pub enum Action {
         life: Life,
         /// What.
         task: Task,
+        /// The task is tried: only the sample at this position is worked on, with all care, and the
+        /// worker says `Survived` instead of an answer.
+        trial: Option<u64>,
     },
     /// Ask a worker to end after what it has at hand.
     Stop {
@@ -186,10 +258,39 @@ pub enum Action {
         /// From whom.
         life: Life,
     },
-    /// The one result of this task is that it kills workers.
+    /// The one result of this task is that it cannot be done.
     GiveUp {
         /// Which one.
         task: Task,
+        /// The position in it of the sample that is to blame, if it is known.
+        at: Option<u64>,
+        /// Why.
+        why: Reason,
+    },
+    /// Have a worker write down where its code is; it may take `dump_time`.
+    Dump {
+        /// Which one.
+        life: Life,
+    },
+    /// For the log: a worker makes no progress, and nothing is done about it.
+    Stalled {
+        /// Which one.
+        life: Life,
+        /// What it is at.
+        seen: Seen,
+    },
+    /// For the log: a worker sleeps on a lock that its fork may have copied, so that all start
+    /// again from a fresh interpreter.
+    Reborn {
+        /// Which one.
+        life: Life,
+        /// What it is at.
+        seen: Seen,
+    },
+    /// For the log: a worker that was replaced without a pause has ended, with nothing left undone.
+    Retired {
+        /// Which one.
+        life: Life,
     },
     /// For the log: a worker died.
     Died(Death),
@@ -214,6 +315,20 @@ pub struct Settings {
     /// Deaths with the same task being worked on after which it is given up; `None` sends it again
     /// for ever.
     pub attempts: Option<u32>,
+    /// Deaths at the same sample of a task after which it is tried alone in a fresh worker; `None`
+    /// never tries.
+    pub suspect_after: Option<u32>,
+    /// How long a worker may be at one sample until it is killed.
+    pub deadline: Option<Duration>,
+    /// Times that a sample passes the deadline after which its task is given up; at least one.
+    pub hangs: u32,
+    /// How long a worker may be at one sample, or start, until the log tells of it.
+    pub stall: Option<Duration>,
+    /// How long a dump may take.
+    pub dump_time: Duration,
+    /// Whether the zygote is a fork, and a fresh interpreter may help a worker that sleeps on a
+    /// lock before its first answer.
+    pub may_be_fresh: bool,
     /// How long forks of a post may be refused, from the first refusal on.
     pub refused_for: Duration,
     /// How long a worker that was asked to stop, and has no more to do, may take until it is

@@ -1,9 +1,14 @@
 //! What the supervisor decides, case by case. The simulator puts it through the rest.
 
+mod succession;
+mod trial;
+mod watch;
+
 use super::*;
 
 const NOW: Duration = Duration::from_millis(1);
 const GRACE: Duration = Duration::from_secs(5);
+const DUMP: Duration = Duration::from_secs(2);
 const KILLED: Ending = Ending::Killed(9);
 
 fn settings(posts: u32) -> Settings {
@@ -16,6 +21,12 @@ fn settings(posts: u32) -> Settings {
         refused_for: Duration::from_secs(1),
         grace: GRACE,
         replace: true,
+        suspect_after: None,
+        deadline: None,
+        hangs: 1,
+        stall: None,
+        dump_time: DUMP,
+        may_be_fresh: false,
     }
 }
 
@@ -24,13 +35,13 @@ fn life(post: Post, generation: u32) -> Life {
 }
 
 fn send(post: Post, generation: u32, task: Task) -> Action {
-    Action::Send { life: life(post, generation), task }
+    Action::Send { life: life(post, generation), task, trial: None }
 }
 
 /// A run whose posts are forked, and not ready yet.
 fn booting(settings: Settings) -> Supervisor {
     let mut supervisor = Supervisor::new(settings);
-    assert_eq!(supervisor.start(Duration::ZERO), [Action::BearZygote]);
+    assert_eq!(supervisor.start(Duration::ZERO), [Action::BearZygote { fresh: false }]);
     supervisor.handle(Happening::ZygoteReady, NOW);
     supervisor
 }
@@ -50,7 +61,24 @@ fn submit(supervisor: &mut Supervisor, task: Task, post: Option<Post>) -> Vec<Ac
 }
 
 fn end(supervisor: &mut Supervisor, life: Life, ending: Ending, now: Duration) -> Vec<Action> {
-    supervisor.handle(Happening::Ended { life, ending }, now)
+    supervisor.handle(Happening::Ended { life, ending, at: None }, now)
+}
+
+/// A worker dies by itself, at this position of its first task.
+fn die_at(supervisor: &mut Supervisor, life: Life, at: Option<u64>) -> Vec<Action> {
+    supervisor.handle(Happening::Ended { life, ending: KILLED, at }, NOW)
+}
+
+fn answer(supervisor: &mut Supervisor, life: Life, task: Task) -> Vec<Action> {
+    supervisor.handle(Happening::Answered { life, task }, NOW)
+}
+
+fn is_ready(supervisor: &mut Supervisor, life: Life) -> Vec<Action> {
+    supervisor.handle(Happening::Ready { life }, NOW)
+}
+
+fn fork(post: Post, generation: u32) -> Action {
+    Action::Fork { life: life(post, generation) }
 }
 
 /// What is done besides telling the log.
@@ -78,6 +106,7 @@ fn a_killed_worker_loses_its_task_once_and_is_replaced() {
         stage: Stage::Busy,
         tasks: vec![7],
         replaced: true,
+        overdue: false,
     };
     assert_eq!(actions, [Action::Died(death.clone()), Action::Fork { life: life(0, 1) }]);
     assert_eq!(supervisor.deaths(), [death]);
@@ -221,7 +250,13 @@ fn a_task_that_kills_its_workers_is_given_up_and_those_behind_it_are_not() {
     end(&mut supervisor, life(0, 0), KILLED, NOW);
     supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
     let actions = deeds(end(&mut supervisor, life(0, 1), KILLED, NOW));
-    assert_eq!(actions, [Action::GiveUp { task: 0 }, Action::Fork { life: life(0, 2) }]);
+    assert_eq!(
+        actions,
+        [
+            Action::GiveUp { task: 0, at: None, why: Reason::Kills },
+            Action::Fork { life: life(0, 2) }
+        ]
+    );
     let actions = supervisor.handle(Happening::Ready { life: life(0, 2) }, NOW);
     assert_eq!(actions, [send(0, 2, 1)]);
 }
@@ -231,7 +266,7 @@ fn a_zygote_takes_all_workers_along_and_counts_as_one_death() {
     let mut supervisor = ready(Settings { max_deaths: 1, attempts: Some(1), ..settings(2) });
     submit(&mut supervisor, 0, Some(1));
     let actions = supervisor.handle(Happening::ZygoteEnded, NOW);
-    assert_eq!(deeds(actions), [Action::BearZygote]);
+    assert_eq!(deeds(actions), [Action::BearZygote { fresh: false }]);
     assert_eq!(supervisor.deaths().len(), 2);
     let forks = supervisor.handle(Happening::ZygoteReady, NOW);
     assert_eq!(forks, [0, 1].map(|post| Action::Fork { life: life(post, 1) }));
@@ -243,7 +278,10 @@ fn a_zygote_takes_all_workers_along_and_counts_as_one_death() {
 fn a_zygote_that_ends_twice_before_it_is_ready_ends_the_run() {
     let mut supervisor = Supervisor::new(settings(1));
     supervisor.start(Duration::ZERO);
-    assert_eq!(supervisor.handle(Happening::ZygoteEnded, NOW), [Action::BearZygote]);
+    assert_eq!(
+        supervisor.handle(Happening::ZygoteEnded, NOW),
+        [Action::BearZygote { fresh: false }]
+    );
     let actions = supervisor.handle(Happening::ZygoteEnded, NOW);
     assert_eq!(actions, [Action::Fail(Failure::ZygoteCannotStart)]);
     assert_eq!(supervisor.handle(Happening::Close, NOW), [Action::Closed]);
@@ -300,7 +338,10 @@ fn with_every_post_retired_one_comes_back_for_a_task_that_anybody_can_do() {
     let mut supervisor = ready(settings(1));
     submit(&mut supervisor, 0, None);
     supervisor.handle(Happening::Retire { post: 0 }, NOW);
-    assert_eq!(deeds(supervisor.handle(Happening::ZygoteEnded, NOW)), [Action::BearZygote]);
+    assert_eq!(
+        deeds(supervisor.handle(Happening::ZygoteEnded, NOW)),
+        [Action::BearZygote { fresh: false }]
+    );
     let actions = supervisor.handle(Happening::ZygoteReady, NOW);
     assert_eq!(actions, [Action::Fork { life: life(0, 1) }]);
 }

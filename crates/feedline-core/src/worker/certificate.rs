@@ -1,0 +1,450 @@
+//! Why a worker died, from facts alone: what is known is said, what is likely is called likely, and
+//! there is a hint that can be typed. It must never look at the machine itself.
+
+use std::time::Duration;
+
+use super::supervisor::Ending;
+use crate::sample::in_bytes;
+
+const SIGHUP: i32 = 1;
+const SIGINT: i32 = 2;
+const SIGILL: i32 = 4;
+const SIGABRT: i32 = 6;
+const SIGBUS: i32 = 7;
+const SIGFPE: i32 = 8;
+const SIGKILL: i32 = 9;
+const SIGSEGV: i32 = 11;
+const SIGTERM: i32 = 15;
+const SIGXCPU: i32 = 24;
+const SIGXFSZ: i32 = 25;
+const SIGSYS: i32 = 31;
+/// Less than this is want of space in shared memory.
+const LITTLE_SPACE: u64 = 1 << 20;
+/// Frames of a stack that are shown.
+const FRAMES: usize = 12;
+
+/// All that was found out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts {
+    /// How it ended; None: with its zygote.
+    pub ending: Option<Ending>,
+    /// The deadline that it had passed, so that we killed it.
+    pub overdue: Option<Duration>,
+    /// What the system said of it just before that.
+    pub posture: Option<Posture>,
+    /// The most memory it ever held, in bytes.
+    pub peak_bytes: u64,
+    /// Kills for want of memory in our memory cgroup since the last look; None if nobody counts.
+    pub group_kills: Option<u64>,
+    /// The same of the whole machine.
+    pub machine_kills: Option<u64>,
+    /// What the memory cgroup allows.
+    pub memory_limit: Option<u64>,
+    /// What the processes in it used, at the last look.
+    pub memory_used: Option<u64>,
+    /// Seconds of processor time that a process may use.
+    pub processor_limit: Option<u64>,
+    /// Bytes of address space that a process may use.
+    pub address_limit: Option<u64>,
+    /// Bytes free in /dev/shm.
+    pub shared_free: Option<u64>,
+    /// What its signal handler wrote.
+    pub words: String,
+    /// How the number of workers is called in this front, and what it is.
+    pub workers: (&'static str, u32),
+}
+
+/// How a process that does not go on stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posture {
+    /// It computes.
+    Runs,
+    /// It sleeps, waiting for a lock, and uses no processor.
+    WaitsForLock,
+    /// It sleeps, waiting for something else.
+    Sleeps,
+    /// It was stopped by a signal, as by Ctrl-Z.
+    IsStopped,
+    /// It waits in the kernel for a device or a network mount, and cannot be killed meanwhile.
+    WaitsForDevice,
+}
+
+impl Posture {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Posture::Runs => "it was computing",
+            Posture::WaitsForLock => "it was asleep, waiting for a lock",
+            Posture::Sleeps => "it was asleep, waiting for something",
+            Posture::IsStopped => "it was stopped by a signal (SIGSTOP)",
+            Posture::WaitsForDevice => "it was waiting for a device or a network mount",
+        }
+    }
+}
+
+/// What a worker died of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The kernel killed it for want of memory.
+    OutOfMemory,
+    /// Memory behind a mapping could not be had.
+    BusError,
+    /// A bug in native code.
+    Crash,
+    /// A limit of the system for processes.
+    Limit,
+    /// It passed its deadline.
+    Deadline,
+    /// It ended by itself.
+    Exit,
+    /// Somebody killed it.
+    Killed,
+    /// It was lost with its zygote.
+    Lost,
+}
+
+impl Cause {
+    /// In words, as reports count it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::OutOfMemory => "out of memory",
+            Cause::BusError => "bus error",
+            Cause::Crash => "crash in native code",
+            Cause::Limit => "limit of the system",
+            Cause::Deadline => "deadline passed",
+            Cause::Exit => "ended by itself",
+            Cause::Killed => "killed from outside",
+            Cause::Lost => "lost with its zygote",
+        }
+    }
+}
+
+/// Why a worker died.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificate {
+    /// Of what.
+    pub cause: Cause,
+    /// Whether that is known, and not only likely.
+    pub is_certain: bool,
+    /// What speaks for it.
+    pub why: Vec<String>,
+    /// The line of code it was at.
+    pub code: Option<String>,
+    /// Where it was, innermost first.
+    pub stack: Vec<String>,
+    /// What to do.
+    pub hint: String,
+}
+
+/// Says why.
+pub fn certify(facts: &Facts) -> Certificate {
+    let stack = frames(&facts.words);
+    let code = stack.iter().find(|frame| !is_of_library(frame)).or(stack.first()).cloned();
+    let verdict = verdict(facts);
+    let hint = verdict.hint;
+    let stack: Vec<_> = stack.into_iter().take(FRAMES).collect();
+    Certificate {
+        cause: verdict.cause,
+        is_certain: verdict.is_certain,
+        why: verdict.why,
+        code,
+        stack,
+        hint,
+    }
+}
+
+struct Verdict {
+    cause: Cause,
+    is_certain: bool,
+    why: Vec<String>,
+    hint: String,
+}
+
+fn verdict(facts: &Facts) -> Verdict {
+    if let Some(deadline) = facts.overdue {
+        let mut why =
+            vec![format!("one sample took longer than deadline={}", deadline.as_secs_f64())];
+        why.extend(facts.posture.map(|posture| posture.words().to_owned()));
+        let hint = match facts.posture {
+            Some(Posture::WaitsForLock) => {
+                "start workers from a fresh interpreter: multiprocessing_context=\"spawn\""
+            }
+            Some(
+                Posture::Runs | Posture::Sleeps | Posture::IsStopped | Posture::WaitsForDevice,
+            )
+            | None => {
+                "raise deadline= if the sample is only slow, or skip it with \
+                 faults=FaultPolicy(then=\"skip\")"
+            }
+        };
+        return Verdict { cause: Cause::Deadline, is_certain: true, why, hint: hint.into() };
+    }
+    match facts.ending {
+        None | Some(Ending::Lost) => Verdict {
+            cause: Cause::Lost,
+            is_certain: true,
+            why: vec!["the process that forks workers ended, and all workers with it".into()],
+            hint: "look for what ended it: a kill of the whole group, or want of memory".into(),
+        },
+        Some(Ending::Exited(code)) => exited(facts, code),
+        Some(Ending::Killed(SIGKILL)) => killed(facts),
+        Some(Ending::Killed(SIGBUS)) => bus_error(facts),
+        Some(Ending::Killed(SIGXCPU)) => Verdict {
+            cause: Cause::Limit,
+            is_certain: facts.processor_limit.is_some(),
+            why: vec![match facts.processor_limit {
+                Some(seconds) => {
+                    format!("a process may use {seconds} s of processor time here (ulimit -t)")
+                }
+                None => "this signal comes from a limit of processor time".into(),
+            }],
+            hint: "raise the limit with ulimit -t unlimited, or renew workers in time with \
+                   max_samples_per_worker="
+                .into(),
+        },
+        Some(Ending::Killed(SIGXFSZ)) => Verdict {
+            cause: Cause::Limit,
+            is_certain: true,
+            why: vec!["it wrote a file that is larger than the limit (ulimit -f)".into()],
+            hint: "raise the limit with ulimit -f unlimited".into(),
+        },
+        Some(Ending::Killed(SIGSEGV | SIGILL | SIGFPE | SIGABRT | SIGSYS)) => crashed(facts),
+        Some(Ending::Killed(SIGTERM | SIGINT | SIGHUP)) => Verdict {
+            cause: Cause::Killed,
+            is_certain: false,
+            why: vec!["this signal asks a process to end, and Feedline does not send it".into()],
+            hint: "look for a job scheduler, a watchdog or a person that sends it".into(),
+        },
+        Some(Ending::Killed(_)) => Verdict {
+            cause: Cause::Killed,
+            is_certain: false,
+            why: vec!["Feedline does not send this signal".into()],
+            hint: "look for who sends it".into(),
+        },
+    }
+}
+
+fn exited(facts: &Facts, code: i32) -> Verdict {
+    let mut why = vec!["its own code, or a library in it, called exit".to_owned()];
+    if let Some(limit) = facts.address_limit {
+        let limit = in_bytes(limit);
+        why.push(format!(
+            "likely after memory was refused: the address space is limited to {limit}"
+        ));
+    }
+    Verdict {
+        cause: Cause::Exit,
+        is_certain: true,
+        why,
+        hint: format!("look for os._exit({code}) or exit({code}) in what the sample needs"),
+    }
+}
+
+fn killed(facts: &Facts) -> Verdict {
+    let (name, count) = facts.workers;
+    let held = held(facts);
+    let hint = format!("lower {name}={count}, or bound workers with max_worker_memory=");
+    let by_kernel = [(facts.group_kills, "memory cgroup"), (facts.machine_kills, "machine")]
+        .into_iter()
+        .find_map(|(kills, of)| kills.filter(|kills| *kills > 0).map(|kills| (kills, of)));
+    if let Some((kills, of)) = by_kernel {
+        let plural = if kills == 1 { "process" } else { "processes" };
+        let first = format!(
+            "the kernel killed {kills} {plural} of this {of} for want of memory since the last look"
+        );
+        return Verdict {
+            cause: Cause::OutOfMemory,
+            is_certain: false,
+            why: [Some(first), held].into_iter().flatten().collect(),
+            hint,
+        };
+    }
+    let is_counted = facts.group_kills.is_some() || facts.machine_kills.is_some();
+    let first = if is_counted {
+        "the kernel has killed nobody for want of memory since the last look, so likely a person, a \
+         job scheduler or a watchdog did"
+    } else {
+        "nobody here counts kills for want of memory, so it may have been the kernel or somebody else"
+    };
+    Verdict {
+        cause: Cause::Killed,
+        is_certain: false,
+        why: [Some(first.to_owned()), held].into_iter().flatten().collect(),
+        hint: "look for who sends SIGKILL: a job scheduler's memory limit, a watchdog, a person"
+            .into(),
+    }
+}
+
+fn held(facts: &Facts) -> Option<String> {
+    let peak = (facts.peak_bytes > 0).then(|| in_bytes(facts.peak_bytes))?;
+    Some(match (facts.memory_limit, facts.memory_used) {
+        (Some(limit), Some(used)) => format!(
+            "the worker had held up to {peak}; all processes of its memory cgroup used {} of the {} allowed",
+            in_bytes(used),
+            in_bytes(limit)
+        ),
+        (Some(limit), None) => {
+            format!("the worker had held up to {peak} of the {} allowed", in_bytes(limit))
+        }
+        (None, _) => format!("the worker had held up to {peak}"),
+    })
+}
+
+fn bus_error(facts: &Facts) -> Verdict {
+    let full = facts.shared_free.filter(|free| *free < LITTLE_SPACE);
+    let (why, hint) = match full {
+        Some(free) => (
+            format!("likely for want of space: /dev/shm has {} left", in_bytes(free)),
+            "make /dev/shm larger: docker run --shm-size=8g, or mount -o remount,size=8g /dev/shm",
+        ),
+        None => (
+            "memory behind a mapping could not be had: likely a mapped file was cut while it was read, \
+             or a disk or a network mount failed"
+                .to_owned(),
+            "look whether the file of this sample is whole; skip the sample with \
+             faults=FaultPolicy(then=\"skip\")",
+        ),
+    };
+    Verdict { cause: Cause::BusError, is_certain: true, why: vec![why], hint: hint.into() }
+}
+
+fn crashed(facts: &Facts) -> Verdict {
+    let mut why = Vec::new();
+    if let Some(line) =
+        facts.words.lines().find_map(|line| line.strip_prefix("Fatal Python error: "))
+    {
+        why.push(format!("the interpreter said: {line}"));
+    }
+    if let Some(limit) = facts.address_limit {
+        let limit = in_bytes(limit);
+        why.push(format!(
+            "likely memory was refused: the address space is limited to {limit} (ulimit -v)"
+        ));
+    }
+    Verdict {
+        cause: Cause::Crash,
+        is_certain: true,
+        why,
+        hint: "report the code named above to its library; skip the sample with \
+               faults=FaultPolicy(then=\"skip\")"
+            .into(),
+    }
+}
+
+/// The frames of the thread that faulthandler calls the current one, or else of the first: innermost
+/// first, as `function() at file:line`. Of several dumps the last counts.
+pub fn frames(words: &str) -> Vec<String> {
+    let blocks: Vec<&str> = words.split("hread 0x").skip(1).collect();
+    let is_current =
+        |at: usize| words.split("hread 0x").nth(at).is_some_and(|text| text.ends_with("Current t"));
+    let last_current = (0..blocks.len()).rev().find(|at| is_current(*at));
+    let Some(block) = blocks.get(last_current.unwrap_or(0)) else { return Vec::new() };
+    block
+        .lines()
+        .skip(1)
+        .map_while(|line| line.trim_start().strip_prefix("File \""))
+        .filter_map(|line| {
+            let (file, rest) = line.split_once("\", line ")?;
+            let (number, function) = rest.split_once(" in ")?;
+            Some(format!("{function}() at {file}:{number}"))
+        })
+        .enumerate()
+        // What called the user's code is always the same.
+        .take_while(|(number, frame)| *number == 0 || !is_our_own(frame))
+        .map(|(_, frame)| frame)
+        .collect()
+}
+
+fn is_our_own(frame: &str) -> bool {
+    ["/feedline/_torch/", "/feedline/_workers/", "/feedline/executor.py"]
+        .iter()
+        .any(|part| frame.contains(part))
+}
+
+/// Whether a frame is inside of something installed, or of Python itself.
+fn is_of_library(frame: &str) -> bool {
+    ["/site-packages/", "/dist-packages/", "/lib/python", "/feedline/", "<frozen"]
+        .iter()
+        .any(|part| frame.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORDS: &str = "Fatal Python error: Segmentation fault\n\n\
+        Thread 0x00007f1 (most recent call first):\n\
+        \x20 File \"/lib/python3.11/threading.py\", line 324 in wait\n\n\
+        Current thread 0x00007f2 (most recent call first):\n\
+        \x20 File \"/lib/python3.11/site-packages/PIL/Image.py\", line 12 in load\n\
+        \x20 File \"/home/me/train.py\", line 41 in augment\n\
+        \x20 File \"/home/me/train.py\", line 60 in __getitem__\n\n\
+        Extension modules: numpy._core\n";
+
+    fn facts(ending: Ending) -> Facts {
+        Facts { ending: Some(ending), workers: ("num_workers", 8), ..Facts::default() }
+    }
+
+    fn shown(facts: &Facts) -> String {
+        let made = certify(facts);
+        let likely = if made.is_certain { "" } else { "likely " };
+        let why: Vec<_> = made.why.iter().map(|line| format!("  why   {line}\n")).collect();
+        let code = made.code.map(|code| format!("  code  {code}\n")).unwrap_or_default();
+        format!("{likely}{}\n{code}{}hint: {}", made.cause.name(), why.concat(), made.hint)
+    }
+
+    #[test]
+    fn each_cause_is_told_with_its_evidence_and_a_hint() {
+        let group = Facts {
+            group_kills: Some(1),
+            machine_kills: Some(1),
+            peak_bytes: 3 << 30,
+            memory_limit: Some(4 << 30),
+            memory_used: Some((4 << 30) - 4096),
+            ..facts(Ending::Killed(SIGKILL))
+        };
+        let machine = Facts { group_kills: Some(0), machine_kills: Some(2), ..group.clone() };
+        let nobody = Facts { group_kills: Some(0), machine_kills: Some(0), ..group.clone() };
+        let blind = Facts { group_kills: None, machine_kills: None, ..group.clone() };
+        let bus = facts(Ending::Killed(SIGBUS));
+        let full = Facts { shared_free: Some(4096), ..bus.clone() };
+        let crash = Facts { words: WORDS.into(), ..facts(Ending::Killed(SIGSEGV)) };
+        let refused = Facts { address_limit: Some(1 << 30), ..facts(Ending::Killed(SIGABRT)) };
+        let time = Facts { processor_limit: Some(60), ..facts(Ending::Killed(SIGXCPU)) };
+        let size = facts(Ending::Killed(SIGXFSZ));
+        let asked = facts(Ending::Killed(SIGTERM));
+        let other = facts(Ending::Killed(10));
+        let exit = facts(Ending::Exited(3));
+        let overdue = Facts {
+            overdue: Some(Duration::from_secs(30)),
+            posture: Some(Posture::WaitsForLock),
+            words: WORDS.into(),
+            ..facts(Ending::Killed(SIGKILL))
+        };
+        let stopped = Facts { posture: Some(Posture::IsStopped), ..overdue.clone() };
+        let lost = facts(Ending::Lost);
+        let all = [
+            group, machine, nobody, blind, bus, full, crash, refused, time, size, asked, other,
+            exit, overdue, stopped, lost,
+        ];
+        let text: Vec<_> = all.iter().map(shown).collect();
+        insta::assert_snapshot!(text.join("\n\n"));
+    }
+
+    #[test]
+    fn the_stack_is_that_of_the_current_thread_and_the_code_is_the_users() {
+        let made = certify(&Facts { words: WORDS.into(), ..facts(Ending::Killed(SIGSEGV)) });
+        assert_eq!(made.stack.len(), 3);
+        assert_eq!(made.code.as_deref(), Some("augment() at /home/me/train.py:41"));
+    }
+
+    #[test]
+    fn of_several_dumps_the_last_counts_and_nonsense_is_no_stack() {
+        let twice = format!(
+            "{WORDS}Current thread 0x1 (most recent call first):\n  File \"a.py\", line 1 in f\n"
+        );
+        assert_eq!(frames(&twice), ["f() at a.py:1"]);
+        assert_eq!(frames("hread 0x"), Vec::<String>::new());
+        assert_eq!(frames("Thread 0x1:\n File \"x\" line"), Vec::<String>::new());
+    }
+}

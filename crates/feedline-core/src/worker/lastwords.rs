@@ -1,0 +1,48 @@
+//! What a worker had to say when it crashed or was asked where it is: its stack, written by a signal
+//! handler into memory that outlives it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::sys::memory::Shared;
+
+/// Bytes that are kept; what is longer is cut at its end.
+const BYTES: usize = 64 << 10;
+
+/// The memory of one worker.
+pub struct LastWords {
+    shared: Shared,
+}
+
+impl LastWords {
+    /// Empty, and the descriptor to which the worker writes.
+    pub fn create() -> io::Result<(OwnedFd, LastWords)> {
+        let (file, shared) = Shared::create("feedline-last-words", BYTES)?;
+        Ok((file, LastWords { shared }))
+    }
+
+    /// All that was written so far.
+    pub fn text(&self) -> String {
+        let mut bytes = vec![0; BYTES];
+        self.shared.read(0, &mut bytes);
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(BYTES);
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Write;
+
+    #[test]
+    fn what_was_written_to_the_descriptor_is_read_when_the_writer_is_gone() {
+        let (file, words) = LastWords::create().unwrap();
+        assert_eq!(words.text(), "");
+        let mut file = File::from(file);
+        file.write_all(b"Fatal Python error: Segmentation fault\n").unwrap();
+        drop(file);
+        assert_eq!(words.text(), "Fatal Python error: Segmentation fault\n");
+    }
+}

@@ -1,0 +1,191 @@
+//! When to look at workers, and what follows from what is seen: a dump of one that makes no
+//! progress, and then its death, a word in the log, or a fresh start of all.
+//!
+//! A worker is looked at no earlier than it can be late, so that watching costs one look for each
+//! time that it may take, however many samples it does.
+
+use std::time::Duration;
+
+use super::place::{Hang, Place, Standing, Worker};
+use super::words::{Action, Life, Seen, Settings, Task, Work};
+use super::{Supervisor, Zygote};
+
+/// What is watched of one worker.
+#[derive(Default, Debug)]
+pub(super) struct Watch {
+    /// When to look at it next, if there is anything to see.
+    pub(super) look_at: Option<Duration>,
+    dump: Option<Dump>,
+    /// Where it stalled and was told of, as far as the task is still at hand.
+    told: Vec<Spot>,
+}
+
+/// A task, and the position of a sample in it.
+type Spot = (Option<Task>, Option<u64>);
+
+/// A dump that was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Dump {
+    spot: Spot,
+    at: Duration,
+    /// Whether the worker slept before. The dump itself wakes it, so that it is not asked later.
+    asleep: bool,
+}
+
+/// What a worker has passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Passed {
+    Deadline,
+    Stall,
+}
+
+impl Watch {
+    /// Of a worker that begins to start.
+    pub(super) fn starting(settings: &Settings, now: Duration) -> Watch {
+        let look_at = settings.stall.map(|stall| now.saturating_add(stall));
+        Watch { look_at, ..Watch::default() }
+    }
+
+    /// The worker has been given something to do; what it was doing before goes on being watched.
+    pub(super) fn begin(&mut self, settings: &Settings, now: Duration) {
+        if self.look_at.is_none() {
+            self.look_at = patience(settings).map(|limit| now.saturating_add(limit));
+        }
+    }
+
+    /// There is nothing to see for now.
+    pub(super) fn end(&mut self) {
+        self.look_at = None;
+        self.dump = None;
+        self.told.clear();
+    }
+}
+
+/// How long a sample may take until anybody cares.
+fn patience(settings: &Settings) -> Option<Duration> {
+    match (settings.deadline, settings.stall) {
+        (Some(deadline), Some(stall)) => Some(deadline.min(stall)),
+        (deadline, stall) => deadline.or(stall),
+    }
+}
+
+/// The deadline of a worker that does this, and the time after which it has stalled.
+fn limits(
+    worker: &Worker,
+    work: Work,
+    settings: &Settings,
+) -> (Option<Duration>, Option<Duration>) {
+    match work {
+        Work::Starting if worker.is_booting() => (None, settings.stall),
+        Work::Sample if worker.is_working() => {
+            let is_before = |stall: &Duration| settings.deadline.is_none_or(|end| *stall < end);
+            (settings.deadline, settings.stall.filter(is_before))
+        }
+        Work::Starting | Work::Sample | Work::Waiting | Work::Blocked => (None, None),
+    }
+}
+
+impl Supervisor {
+    /// Whom to look at when [`Supervisor::next_deadline`] has come, right before `TimePassed` is
+    /// said: what is found goes into [`super::Happening::Seen`], for each.
+    pub fn to_look_at(&self, now: Duration) -> Vec<Life> {
+        if !self.is_running() {
+            return Vec::new();
+        }
+        let is_due = |worker: &&Worker| worker.watch.look_at.is_some_and(|at| at <= now);
+        self.workers().filter(is_due).map(|worker| worker.life).collect()
+    }
+
+    pub(super) fn seen(&mut self, life: Life, seen: Seen) {
+        let (now, settings) = (self.now, &self.settings);
+        let may_be_reborn = settings.may_be_fresh && !self.is_reborn;
+        if !self.is_running() || self.zygote != Zygote::Ready {
+            return;
+        }
+        let Some(place) = self.places.get_mut(life.post as usize) else { return };
+        let Some(worker) = place.worker_mut(life) else { return };
+        if !worker.is_booting() && !worker.is_working() {
+            return;
+        }
+        let (deadline, stall) = limits(worker, seen.work, settings);
+        let spent = now.saturating_sub(seen.since);
+        let passed = if deadline.is_some_and(|deadline| spent >= deadline) {
+            Some(Passed::Deadline)
+        } else {
+            stall.is_some_and(|stall| spent >= stall).then_some(Passed::Stall)
+        };
+        let spot = (seen.task, seen.position);
+        let limit = if worker.is_booting() { settings.stall } else { patience(settings) };
+        // When it can be late next, whatever it does from now on.
+        let later = limit.map(|limit| now.saturating_add(limit));
+        // When it can be late next, if it has stalled.
+        let after_stall = deadline.map(|deadline| seen.since.saturating_add(deadline)).or(later);
+        let watch = &mut worker.watch;
+        let Some(passed) = passed else {
+            watch.dump = None;
+            let on_time = stall.or(deadline).map(|limit| seen.since.saturating_add(limit));
+            watch.look_at = on_time.or(later);
+            return;
+        };
+        if passed == Passed::Stall && watch.told.contains(&spot) {
+            watch.dump = None;
+            watch.look_at = after_stall;
+            return;
+        }
+        // It may have gone on since the dump and come to the same sample again.
+        let dump = watch.dump.filter(|dump| dump.spot == spot && seen.since <= dump.at);
+        let Some(dump) = dump else {
+            watch.dump = Some(Dump { spot, at: now, asleep: seen.asleep });
+            watch.look_at = Some(now.saturating_add(settings.dump_time));
+            self.actions.push(Action::Dump { life });
+            return;
+        };
+        let dumped = dump.at.saturating_add(settings.dump_time);
+        if now < dumped {
+            watch.look_at = Some(dumped);
+            return;
+        }
+        watch.dump = None;
+        if dump.asleep && !worker.has_worked && may_be_reborn {
+            return self.be_reborn(life, seen);
+        }
+        match passed {
+            Passed::Deadline => {
+                let task = seen.task.or(worker.at_hand.front().copied());
+                let hang = task.map(|task| Hang { task, at: seen.position });
+                worker.standing = Standing::Overdue { stage: worker.stage(), hang };
+                worker.watch.end();
+                self.actions.push(Action::Kill { life });
+            }
+            Passed::Stall => {
+                let at_hand = &worker.at_hand;
+                watch.told.retain(|(task, _)| task.is_none_or(|task| at_hand.contains(&task)));
+                watch.told.push(spot);
+                watch.look_at = after_stall;
+                self.actions.push(Action::Stalled { life, seen });
+            }
+        }
+    }
+
+    /// All workers are to come from a fresh interpreter: none of them is worth keeping, because all
+    /// were forked with the same locks.
+    fn be_reborn(&mut self, life: Life, seen: Seen) {
+        self.is_reborn = true;
+        self.zygote = Zygote::Ending { until: self.now.saturating_add(self.settings.grace) };
+        for worker in self.places.iter_mut().flat_map(Place::workers_mut) {
+            worker.watch.end();
+        }
+        self.actions.push(Action::Reborn { life, seen });
+        self.actions.push(Action::EndZygote);
+    }
+
+    /// A look that was due and did not happen is due again soon.
+    pub(super) fn put_off_looks(&mut self) {
+        let (now, soon) = (self.now, self.now.saturating_add(self.settings.dump_time));
+        for worker in self.places.iter_mut().flat_map(Place::workers_mut) {
+            if worker.watch.look_at.is_some_and(|at| at <= now) {
+                worker.watch.look_at = Some(soon);
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+"""What becomes of the samples of a loader or the calls of an executor: judged, counted, told."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from feedline import _native
+from feedline._workers.death import Death
+from feedline._workers.tries import Bad
+from feedline.errors import BadSetting, DeadlinePassed
+from feedline.events import Event, tell
+from feedline.faults import FaultPolicy, symptom
+from feedline.report import Report
+
+__all__ = ["OVERDUE", "Account", "check", "in_json"]
+
+# What a sample that passed its deadline looks like to the policy.
+OVERDUE = symptom(DeadlinePassed(""))[0]
+
+
+def check(faults: object, on_event: object) -> None:
+    """Refuses what is no policy and what cannot be called."""
+    if faults is not None and not isinstance(faults, FaultPolicy):
+        raise BadSetting.explained(f"faults must be a feedline.FaultPolicy, got {faults!r}")
+    if on_event is not None and not callable(on_event):
+        raise BadSetting.explained(f"on_event must be callable, got {on_event!r}")
+
+
+def in_json(index: object) -> Any:
+    """An index as a quarantine file has it: numbers and texts as they are, others in words."""
+    if isinstance(index, (bool, int, str)) or index is None:
+        return index
+    try:
+        # Numbers of NumPy and torch are indices too.
+        return int(index)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        return repr(index)
+
+
+class Account:
+    """The ledger of one front, and whoever wants to hear of its events."""
+
+    def __init__(self, policy: FaultPolicy | None, on_event: Callable[[Event], None] | None) -> None:
+        self.policy = policy or FaultPolicy()
+        self._on_event = on_event
+        self._rules = _native.Policy(self.policy.words())
+        self.ledger = _native.Ledger(self.policy.words())
+        # Sources that are away, and since when each worker knows it.
+        self._away: dict[str, dict[int | None, float]] = {}
+        # Samples that took less than this are not among the slowest.
+        self.slow_bar = 0.0
+
+    def tell(self) -> None:
+        """Hands on what has happened since the last time."""
+        if self.ledger.has_events:
+            tell(self.ledger.take_events(), self._on_event)
+
+    def then(self, names: list[str], os_error: int | None = None) -> str:
+        """What the policy wants for such a fault."""
+        then, _ = self._rules.rule(names, os_error)
+        return then
+
+    def retries(self, names: list[str]) -> int:
+        """How often the policy tries again after such a fault."""
+        _, retry = self._rules.rule(names, None)
+        return retry if self._rules.retry_after(names, None, 1, [0]) is not None else 0
+
+    def judge(
+        self, bad: Bad, index: object, *, epoch: int = 0, worker: int | None = None
+    ) -> tuple[str, tuple[str, str] | None]:
+        """The verdict on a fault: "skip", "replace" or "stop", then with kind and words of the error, if it
+        is not the fault's own; "good" for one that another try has mended."""
+        line = self._line(bad, index, epoch, worker)
+        if not bad.then:
+            self.ledger.retried(line)
+            return "good", None
+        return self.ledger.judge(bad.names, bad.os_error, line)
+
+    def replaced(self, bad: Bad, index: object, worker: int | None, epoch: int = 0) -> None:
+        """Another sample takes the place of a bad one."""
+        self.ledger.replaced(self._line(bad, index, epoch, worker))
+
+    def _line(self, bad: Bad, index: object, epoch: int, worker: int | None) -> str:
+        line = {
+            "index": in_json(index),
+            "epoch": epoch,
+            "path": bad.path,
+            "stage": bad.trouble.stage or "worker",
+            "kind": bad.trouble.name,
+            "message": bad.trouble.message,
+            "traceback": bad.trouble.traceback,
+            "attempts": bad.attempts,
+            "worker": worker,
+        }
+        return json.dumps(line)
+
+    def died(self, death: Death) -> None:
+        self.ledger.event("worker_died", json.dumps(death.to_dict(), default=repr))
+
+    def event(self, name: str, details: dict[str, Any]) -> None:
+        self.ledger.event(name, json.dumps(details, default=repr))
+
+    def noted(self, name: str, details: dict[str, Any], worker: int | None = None) -> None:
+        """What whoever makes samples tells of their source. Several workers find it away and back: it is told
+        once."""
+        away = self._away.setdefault(str(details.get("root")), {})
+        if name == "source_opened":
+            is_news = not away
+            away[worker] = time.monotonic()
+        elif name == "source_closed":
+            since = away.pop(worker, None)
+            is_news = since is not None and not away
+            details = {**details, "seconds": 0.0 if since is None else time.monotonic() - since}
+        else:
+            is_news = True
+        if is_news:
+            self.event(name, details)
+
+    def slow(self, index: object, seconds: float, worker: int | None) -> None:
+        """Notes how long a sample took, if it is among the slowest."""
+        if seconds > self.slow_bar:
+            self.ledger.slow(json.dumps(in_json(index)), seconds, worker, "worker")
+            # A little more than the least of the slowest: what is nearly as slow is not worth the telling.
+            self.slow_bar = 0.0 if self.ledger.is_slow(seconds / 2) else seconds / 2
+
+    def report(self) -> Report:
+        return Report._parse(self.ledger.report_json(), self.ledger.report_text())

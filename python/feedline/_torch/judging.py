@@ -1,0 +1,203 @@
+"""What is done about the faults of one pass over a loader: the same with workers and without."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
+
+from feedline import _native, errors
+from feedline._torch.indices import Indices, singly_without, without
+from feedline._workers.tries import Bad
+
+if TYPE_CHECKING:
+    from feedline.torch import DataLoader
+
+__all__ = ["Judging"]
+
+# Others that are tried in the place of a bad sample before the run is stopped.
+_REPLACEMENTS = 8
+
+
+class Judging:
+    """Asks the account for verdicts, and finds other samples in the places of bad ones."""
+
+    # Of the class: when the interpreter ends, the names of modules are gone before the last epoch is.
+    _now = staticmethod(time.monotonic)
+
+    def __init__(self, loader: DataLoader[Any], epoch: _BaseDataLoaderIter) -> None:
+        self._account = loader._kept.account
+        self._kept = loader._kept
+        self._is_map = epoch._dataset_kind == _DatasetKind.Map
+        self._is_batched = epoch._auto_collation
+        self._drop_last = bool(epoch._drop_last)
+        self._dataset: Any = epoch._dataset
+        self._base_seed = int(epoch._base_seed)
+        self._has_end = _has_length(epoch._index_sampler)
+        self._ranks = _ranks(loader)
+        self._excluded: frozenset[Any] = frozenset()
+        policy = loader.faults
+        self.has_replacement = policy is not None and policy.has_replacement
+        self.fill = self._is_map and policy is not None and policy.fill is not False
+        self._wraps = self.fill or loader.exclude is not None
+        if loader.exclude is not None:
+            self._excluded = frozenset(_native.excluded(str(loader.exclude)))
+        self._indices: Indices | None = None
+        # What was asked for already, and waits for a place of a bad sample.
+        self.spares: list[Any] = []
+        self.drop_last = self._drop_last
+        self._tried: Counter[tuple[int, int]] = Counter()
+        # The number of this epoch. A loader keeps account of its newest pass alone: one that was begun before
+        # it and goes on beside it is not counted any more.
+        self._number = -1
+        self._is_open = False
+        self._began = 0.0
+        self.has_raised = False
+
+    def begin(self, sampler: Iterator[Any]) -> Iterator[Any]:
+        """An epoch begins; what the sampler gives, less what is excluded."""
+        ledger = self._account.ledger
+        ledger.epoch_left()
+        self._number = self._kept.epochs
+        self._kept.epochs += 1
+        ledger.epoch_started(self._number, None)
+        self._began = self._now()
+        self._is_open = True
+        self.has_raised = False
+        self._tried.clear()
+        self.spares = []
+        if not self._wraps or not self._is_map:
+            return sampler
+        left_out = ledger.excluded
+        if self._excluded and self._is_batched:
+            sampler = without(sampler, self._excluded, left_out, ranks=self._ranks, drop_last=self._drop_last)
+        elif self._excluded:
+            sampler = singly_without(sampler, self._excluded, left_out)
+        self._indices = Indices(
+            sampler,
+            is_batched=self._is_batched,
+            drop_last=self._drop_last,
+            ranks=self._ranks,
+            has_end=self._has_end,
+        )
+        return self._indices
+
+    @property
+    def _counts(self) -> bool:
+        return self._number == self._kept.epochs - 1
+
+    def expect(self, index: Any) -> None:
+        """These are asked for. How many an iterable data set has is known when they come."""
+        if self._is_map and self._counts:
+            self._account.ledger.expect(len(index) if self._is_batched else 1)
+
+    def expect_more(self, samples: int) -> None:
+        if self._counts:
+            self._account.ledger.expect(samples)
+
+    def good(self, samples: int) -> None:
+        """So many samples were made, in their turn."""
+        if self._counts:
+            self._account.ledger.good(samples)
+
+    def deliver(self, samples: int, waited: float, *, repeats: int = 0, is_counted: bool = False) -> None:
+        """The consumer gets a batch."""
+        if not self._counts:
+            return
+        ledger = self._account.ledger
+        if not is_counted:
+            ledger.good(samples)
+        if not self._is_map:
+            ledger.expect(samples)
+        if repeats:
+            ledger.repeated(repeats)
+        ledger.delivered(samples, waited)
+
+    def verdict(self, bad: Bad, sample: Any, worker: int | None) -> str | BaseException:
+        """What becomes of a fault: "good" if another try went well, "skip", "replace", or the error that
+        ends the run."""
+        if not self._is_map and bad.then:
+            self.expect_more(1)
+        verdict, stopped = self._account.judge(bad, sample, epoch=self._number, worker=worker)
+        if verdict == "replace":
+            self._account.replaced(bad, sample, worker)
+        if verdict != "stop":
+            return verdict
+        self.has_raised = True
+        cause = bad.trouble.exception("in a sample", "")
+        if stopped is None:
+            return cause
+        kind, message = stopped
+        error: BaseException = getattr(errors, kind, errors.FeedlineError).explained(message)
+        error.__cause__ = cause
+        return error
+
+    def other(self, batch: int, position: int, verdict: str) -> tuple[Any, bool] | None:
+        """The index of a sample for the place of a bad one, and whether it repeats one; None: it stays
+        empty."""
+        if verdict == "replace":
+            tries = self._tried[batch, position]
+            self._tried[batch, position] += 1
+            if tries >= _REPLACEMENTS:
+                message = f"{tries} samples tried in one place of batch {batch} were bad as well"
+                raise errors.NoReplacement.explained(message)
+            seed = hash((self._base_seed, self._kept.epochs, batch, position, tries))
+            return random.Random(seed).randrange(len(self._dataset)), False
+        if not self.fill or self._indices is None:
+            return None
+        if self.spares:
+            return self.spares.pop(), False
+        found = self._indices.spare()
+        if found is not None and not found[1]:
+            self.expect_more(1)
+        return found
+
+    def end(self) -> None:
+        """The epoch came to its end: everything must add up."""
+        if not self._is_open or not self._counts:
+            return
+        self._is_open = False
+        ledger = self._account.ledger
+        ledger.add_seconds(self._now() - self._began)
+        dropped = len(self.spares)
+        if self._indices is not None and self._indices.spares:
+            ledger.expect(len(self._indices.spares))
+            dropped += len(self._indices.spares)
+        if self.has_raised:
+            # What was in a batch that raised is named in the error.
+            ledger.epoch_left()
+        else:
+            ledger.epoch_ended(dropped)
+        self._account.tell()
+
+    def leave(self) -> None:
+        """The epoch was left before its end. It may be the interpreter that ends: nobody is told."""
+        if self._is_open and self._counts:
+            self._is_open = False
+            self._account.ledger.add_seconds(self._now() - self._began)
+            self._account.ledger.epoch_left()
+
+
+def _has_length(sampler: Any) -> bool:
+    try:
+        len(sampler)
+    except (TypeError, NotImplementedError):
+        return False
+    return True
+
+
+def _ranks(loader: DataLoader[Any]) -> int:
+    """How many processes share the epoch: as the sampler says, or torch.distributed."""
+    import torch.distributed
+
+    for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None), loader.batch_sampler):
+        ranks = getattr(sampler, "num_replicas", None)
+        if isinstance(ranks, int):
+            return ranks
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_world_size()
+    return 1

@@ -1,0 +1,40 @@
+"""What outlives an epoch of a loader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedline._account import Account
+from feedline._workers.death import Death
+from feedline._workers.zygote import Zygote
+
+__all__ = ["Kept"]
+
+
+class Kept:
+    """The account, the deaths, and a fresh interpreter for the next epoch, since starting one takes seconds.
+    Apart from the loader, so that loader and epoch do not keep each other alive."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.epochs = 0
+        self.deaths: list[Death] = []
+        self._zygote: Zygote | None = None
+
+    def take(self) -> Zygote | None:
+        zygote, self._zygote = self._zygote, None
+        return zygote
+
+    def put(self, zygote: Zygote) -> None:
+        if self._zygote is None:
+            self._zygote = zygote
+        else:
+            zygote.end()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_zygote": None}
+
+    def __del__(self) -> None:
+        zygote = self.take()
+        if zygote is not None:
+            zygote.end()

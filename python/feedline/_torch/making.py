@@ -1,0 +1,98 @@
+"""The samples of a batch, made as the policy for faults says; in a worker or in the trainer itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from feedline._workers.tries import BAD, Bad, Tries
+
+__all__ = ["GENERATOR_ENDS", "Amended", "Maker", "getter", "unfinished", "wants_fill"]
+
+# What is said of a generator that raises, where the policy would have passed the sample over.
+GENERATOR_ENDS = "feedline: a generator ends when it raises, so no sample of it can be left out"
+
+
+@dataclass
+class Amended:
+    """A batch that is to be completed: what stands in the place of its bad samples."""
+
+    index: list[Any]
+    # The number under which the worker may still hold the good samples.
+    of: int
+    # Position -> index of another sample.
+    fills: dict[int, Any] = field(default_factory=dict)
+    # Positions that stay empty.
+    left_out: frozenset[int] = frozenset()
+    # Positions at which the sample stands that the user gave for this.
+    given: frozenset[int] = frozenset()
+    # What the worker's journal said when the batch was begun.
+    before: bytes | None = None
+    # The number of the batch in the epoch: what random numbers a filling sample draws depends on it.
+    batch: int = 0
+
+
+def getter(dataset: Any) -> Callable[[Any], Any]:
+    """How one sample of a map-style data set is made."""
+    if not getattr(dataset, "__getitems__", None):
+        return lambda index: dataset[index]
+
+    def get(index: Any) -> Any:
+        (sample,) = dataset.__getitems__([index])
+        return sample
+
+    return get
+
+
+class Maker:
+    """Makes samples of a map-style data set one by one, and bears those that fail."""
+
+    def __init__(self, dataset: Any, tries: Tries, replacement: Any = BAD) -> None:
+        """`replacement` stands in the place of a sample that is to be replaced; if it is BAD, the sample of
+        another index does, which the trainer chooses."""
+        self.dataset = dataset
+        self.tries = tries
+        self.replacement = replacement
+        self.has_getitems = bool(getattr(dataset, "__getitems__", None))
+        self.get = getter(dataset)
+
+    def make(
+        self, indices: Iterable[Any], where: Callable[[], int], key: int, samples: list[Any]
+    ) -> list[Any]:
+        """Appends a sample for each index; BAD in the place of one that is to be judged."""
+        get = self.get if self.has_getitems else self.dataset.__getitem__
+        for index in indices:
+            try:
+                samples.append(get(index))
+            except (Exception, SystemExit) as raised:
+                samples.append(self.again(raised, index, where(), key))
+        return samples
+
+    def again(self, raised: BaseException, index: Any, position: int, key: int) -> Any:
+        """One sample after it failed for the first time."""
+        sample = self.tries.again(raised, lambda: self.get(index), position, key)
+        if sample is BAD and self.replacement is not BAD and self.tries.bad[-1].then == "replace":
+            return self.replacement
+        return sample
+
+    def together(self, indices: list[Any]) -> list[Any] | None:
+        """All samples by one call, where the data set can do that. None if it raised: then each is made
+        alone, to find out which it was."""
+        if not self.has_getitems:
+            return None
+        try:
+            samples: list[Any] = self.dataset.__getitems__(indices)
+        except (Exception, SystemExit):
+            return None
+        return samples
+
+
+def unfinished(samples: list[Any]) -> Iterator[int]:
+    """The positions that are bad."""
+    return (position for position, sample in enumerate(samples) if sample is BAD)
+
+
+def wants_fill(bad: list[Bad], *, fill: bool) -> bool:
+    """Whether another sample must come from elsewhere before the batch can be collated."""
+    return any(one.then == "replace" or (one.then == "skip" and fill) for one in bad)

@@ -1,0 +1,550 @@
+"""One pass over a loader with workers: batches in the order of the sampler, whatever dies."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import pickle
+import sys
+import time
+import warnings
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import IterDataPipe, MapDataPipe, _utils
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _DatasetKind,
+    _sharding_worker_init_fn,
+)
+
+from feedline import _native
+from feedline._torch.judging import Judging
+from feedline._torch.making import Amended
+from feedline._torch.worker import LoaderWork
+from feedline._workers.crew import Crew, GaveUp, died, load
+from feedline._workers.death import Death, Standstill
+from feedline._workers.tries import Bad, Faulty
+from feedline._workers.trouble import Trouble, place
+from feedline.errors import DeadlinePassed, WorkerDiedWarning, WorkerStalledWarning
+from feedline.faults import symptom
+
+if TYPE_CHECKING:
+    from feedline.torch import DataLoader
+
+__all__ = ["WithWorkers"]
+
+
+@dataclass(slots=True)
+class _Order:
+    """A batch that was asked for."""
+
+    post: int
+    index: Any
+    batch: int
+    # Whether its samples were counted as good, in their turn.
+    is_counted: bool = False
+    # What stands in the place of bad samples; which of it repeats another sample.
+    fills: dict[int, Any] = field(default_factory=dict)
+    repeats: set[int] = field(default_factory=set)
+    left_out: set[int] = field(default_factory=set)
+    given: set[int] = field(default_factory=set)
+    is_taken_apart: bool = False
+
+    def sample(self, position: int) -> Any:
+        return self.fills.get(position, self.index[position])
+
+
+@dataclass(slots=True)
+class _Done:
+    """A batch with faults that were judged."""
+
+    batch: Any
+    samples: int
+
+
+class WithWorkers(_BaseDataLoaderIter):
+    """With workers."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        super().__init__(loader)
+        self._in_order = loader.in_order
+        if not loader.prefetch_factor:
+            raise AssertionError("prefetch_factor must be greater than 0 with workers")
+        self._ahead = loader.prefetch_factor * self._num_workers
+        self._tasks = itertools.count()
+        self._shutdown = False
+        self._is_fresh = loader._is_fresh
+        self._kept = loader._kept
+        self._judging = Judging(loader, self)
+        self._account = loader._kept.account
+        work = LoaderWork(
+            dataset=self._dataset,
+            kind=self._dataset_kind,
+            auto_collation=self._auto_collation,
+            collate_fn=self._collate_fn,
+            drop_last=self._drop_last,
+            base_seed=int(self._base_seed),
+            worker_init_fn=self._init_fn(loader),
+            num_workers=self._num_workers,
+            shared_seed=self._shared_seed,
+            values=loader._is_fresh,
+            faults=loader.faults,
+            fill=self._judging.fill,
+        )
+        self._crew: Crew | None = None
+        self._crew = Crew(
+            work,
+            loader._words(),
+            fresh=loader._is_fresh,
+            name="DataLoader",
+            front=self,
+            zygote=self._kept.take(),
+        )
+        self._crew.start()
+        self._workers = self._crew.workers
+        self._reset(loader, first_iter=True)
+
+    def _init_fn(self, loader: DataLoader[Any]) -> Any:
+        if not isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+            return loader.worker_init_fn
+        return functools.partial(
+            _sharding_worker_init_fn, loader.worker_init_fn, self._world_size, self._rank
+        )
+
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        super()._reset(loader, first_iter)
+        self._sampler_iter = self._judging.begin(self._sampler_iter)
+        # Batches that are not delivered yet, by the number of their task, and these numbers in order.
+        self._sent: dict[int, _Order] = {}
+        self._order: deque[int] = deque()
+        # What has come: an answer, a batch whose faults were judged, or an error to be raised.
+        self._ready: dict[int, Any] = {}
+        # What has come with faults, which are judged when all before them are known.
+        self._faulty: dict[int, tuple[Faulty, int]] = {}
+        self._active = [True] * self._num_workers
+        self._at_hand = [0] * self._num_workers
+        self._cycle = itertools.cycle(range(self._num_workers))
+        self._batches = 0
+        # The first and the last batch that came from the worker of a post.
+        self._did: dict[int, tuple[_Order, _Order]] = {}
+        self._resuming: dict[int, int] = {}
+        if not first_iter:
+            assert self._crew is not None
+            for post in range(self._num_workers):
+                task = next(self._tasks)
+                self._resuming[task] = post
+                self._crew.submit(task, pickle.dumps(self._shared_seed), post, resume=True)
+        for _ in range(self._ahead):
+            self._put()
+
+    def _put(self) -> None:
+        """Hands the next batch of indices to the worker whose turn it is."""
+        assert self._crew is not None
+        try:
+            index = self._next_index()
+        except StopIteration:
+            return
+        for _ in range(self._num_workers):
+            post = next(self._cycle)
+            if self._active[post] and (
+                self._in_order or self._at_hand[post] < self._ahead // sum(self._active)
+            ):
+                break
+        else:
+            return
+        task = next(self._tasks)
+        self._sent[task] = _Order(post, index, self._batches)
+        self._batches += 1
+        self._order.append(task)
+        self._at_hand[post] += 1
+        self._judging.expect(index)
+        self._crew.submit(task, pickle.dumps(index, protocol=5), post)
+
+    # ---- what the consumer gets ----
+
+    def _next_data(self) -> Any:
+        began = time.perf_counter()
+        while True:
+            task = self._due()
+            if task is not None:
+                return self._deliver(task, time.perf_counter() - began)
+            if not self._order:
+                if not self._persistent_workers:
+                    self._shutdown_workers()
+                self._judging.end()
+                raise StopIteration
+            if self._crew is None:
+                raise RuntimeError("the workers of this iterator were shut down")
+            self._wait()
+
+    def _due(self) -> int | None:
+        """The task that must be delivered now, if it has come."""
+        if not self._in_order and self._ready:
+            first: int = next(iter(self._ready))
+            self._order.remove(first)
+            return first
+        while self._order:
+            task = self._order[0]
+            if task in self._ready:
+                return self._order.popleft()
+            if task in self._sent and self._active[self._sent[task].post]:
+                return None
+            # The worker it was given to had nothing more.
+            self._order.popleft()
+            self._sent.pop(task, None)
+        return None
+
+    def _wait(self) -> None:
+        assert self._crew is not None
+        oldest = self._order[0] if self._in_order else 2**63
+        try:
+            answer = self._crew.next(oldest, self._timeout or None)
+            self._account.tell()
+        except (WorkerDiedWarning, WorkerStalledWarning):
+            raise
+        except Exception:
+            self._shutdown_workers()
+            self._judging.leave()
+            raise
+        if answer is None:
+            raise RuntimeError(self._late())
+        if isinstance(answer, GaveUp):
+            self._given_up(answer)
+        else:
+            self._arrived(answer)
+        if self._faulty:
+            self._judge()
+
+    def _arrived(self, answer: _native.Answer) -> None:
+        post = self._resuming.pop(answer.task, None)
+        if post is not None and answer.kind == "raised":
+            raise load(answer).exception(f"in DataLoader worker process {post}", "")
+        order = self._sent.get(answer.task)
+        if order is None:
+            # Of an epoch that was left, or of a worker that has nothing more.
+            return
+        if answer.kind == "exhausted":
+            assert self._crew is not None
+            self._active[answer.post] = False
+            if not self._persistent_workers:
+                self._crew.retire(answer.post)
+            self._put()
+        elif answer.kind == "faulty":
+            self._faulty[answer.task] = (load(answer), answer.samples)
+        else:
+            self._ready[answer.task] = answer
+            position, seconds = answer.slowest
+            if seconds > self._account.slow_bar:
+                self._account.slow(self._sample(order.index, position, "fetching")[0], seconds, order.post)
+
+    def _deliver(self, task: int, waited: float) -> Any:
+        come = self._ready.pop(task)
+        order = self._sent.pop(task)
+        self._at_hand[order.post] -= 1
+        self._put()
+        if isinstance(come, BaseException):
+            # By the policy, or for want of one, this ends the run.
+            self._judging.has_raised = True
+            self._shutdown_workers()
+            self._judging.leave()
+            try:
+                raise come
+            finally:
+                # A frame that holds what was raised in it keeps itself alive, and the arenas with it.
+                del come
+        samples, data = come.samples, come.batch if isinstance(come, _Done) else load(come)
+        if isinstance(come, _native.Answer) and come.kind == "raised":
+            self._judging.has_raised = True
+            raise self._raised(data, order)
+        self._did[order.post] = (self._did.get(order.post, (order,))[0], order)
+        self._judging.deliver(samples, waited, repeats=len(order.repeats), is_counted=order.is_counted)
+        self._account.tell()
+        if self._pin_memory:
+            data = _utils.pin_memory.pin_memory(data, self._pin_memory_device)
+        return data
+
+    def _raised(self, trouble: Trouble, order: _Order) -> BaseException:
+        sample, position = self._sample(order.index, trouble.position, trouble.stage)
+        where = place(sample, position, order.batch, order.post, trouble.stage)
+        return trouble.exception(
+            f"in DataLoader worker process {order.post}",
+            f"\nfeedline: {where}",
+            index=sample,
+            position=position,
+            batch=order.batch,
+            worker=order.post,
+        )
+
+    # ---- faults ----
+
+    def _judge(self) -> None:
+        """Judges the faults of all batches before which nothing is unknown, in order."""
+        if not self._in_order:
+            for task in list(self._faulty):
+                self._settle(task)
+            return
+        for task in list(self._order):
+            if task in self._faulty:
+                if not self._settle(task):
+                    return
+            elif task in self._ready:
+                order = self._sent[task]
+                if not order.is_counted:
+                    order.is_counted = True
+                    self._judging.good(getattr(self._ready[task], "samples", 0))
+            elif task in self._sent and self._active[self._sent[task].post]:
+                return
+
+    def _settle(self, task: int) -> bool:
+        """Judges the faults of a batch. False if it is not complete, so that what follows must wait."""
+        faulty, samples = self._faulty.pop(task)
+        order = self._sent[task]
+        for bad in faulty.bad:
+            verdict = self._judging.verdict(bad, order.sample(bad.position), order.post)
+            if isinstance(verdict, BaseException):
+                self._ready[task] = verdict
+                return True
+            if faulty.is_held:
+                self._fill(order, bad, verdict)
+        if not faulty.is_held:
+            self._finish(task, faulty.batch, samples)
+            return True
+        self._send_again(task, faulty.before)
+        return False
+
+    def _finish(self, task: int, batch: Any, samples: int) -> None:
+        if batch is not None:
+            self._ready[task] = _Done(batch, samples)
+            return
+        # Nothing is left of it, so there is nothing to deliver.
+        self._order.remove(task)
+        order = self._sent.pop(task)
+        self._at_hand[order.post] -= 1
+        self._put()
+
+    def _fill(self, order: _Order, bad: Bad, verdict: str) -> None:
+        """Chooses what stands in the place of a bad sample."""
+        position = bad.position
+        if verdict == "good":
+            return
+        if position in order.repeats:
+            # It was to be a second time what was bad: one more was due than was expected.
+            order.repeats.discard(position)
+            self._judging.expect_more(1)
+        order.fills.pop(position, None)
+        if verdict == "replace" and self._judging.has_replacement:
+            order.given.add(position)
+            return
+        found = self._judging.other(order.batch, position, verdict)
+        if found is None and self._take_back_last(order):
+            found = self._judging.other(order.batch, position, verdict)
+        if found is None:
+            order.left_out.add(position)
+            return
+        order.fills[position], is_repeat = found
+        if is_repeat:
+            order.repeats.add(position)
+
+    def _take_back_last(self, asking: _Order) -> bool:
+        """Takes a sample back from the last batch that was asked for, when all were: which sample fills a
+        place must not depend on how far ahead workers are. False if there is no later batch."""
+        if not (self._judging.fill and self._in_order and self._order):
+            return False
+        task = self._order[-1]
+        last = self._sent[task]
+        if last.batch <= asking.batch:
+            return False
+        index = list(last.index) if self._auto_collation else [last.index]
+        self._judging.spares.append(last.fills.get(len(index) - 1, index[-1]))
+        del index[-1]
+        self._ready.pop(task, None)
+        self._faulty.pop(task, None)
+        if self._judging.drop_last:
+            self._judging.spares[:0] = index
+            index = []
+        if not index:
+            self._order.pop()
+            del self._sent[task]
+            self._at_hand[last.post] -= 1
+            return True
+        # Made anew as if all its places were to be filled: with random numbers that depend on them alone.
+        self._sent[task] = _Order(last.post, index, last.batch, fills=dict(enumerate(index)))
+        self._send_again(task, None)
+        return True
+
+    def _send_again(self, task: int, before: bytes | None) -> None:
+        """Has a batch completed, under a new number in the same place."""
+        assert self._crew is not None
+        order = self._sent.pop(task)
+        another = next(self._tasks)
+        self._sent[another] = order
+        self._order[self._order.index(task)] = another
+        amended = Amended(
+            index=order.index if self._auto_collation else [order.index],
+            of=task,
+            fills=order.fills,
+            left_out=frozenset(order.left_out),
+            given=frozenset(order.given),
+            before=before,
+            batch=order.batch,
+        )
+        self._crew.submit(another, pickle.dumps(amended, protocol=5), order.post)
+
+    def _given_up(self, given_up: GaveUp) -> None:
+        """A sample kills its worker, or takes longer than it may: that is a fault as any other."""
+        order = self._sent.get(given_up.task)
+        if order is None:
+            return
+        deaths = [death for death in self._kept.deaths if given_up.task in death.tasks]
+        error: BaseException = died(deaths, f"a sample of batch {order.batch} kills its worker")
+        if given_up.why == "hangs":
+            error = self._overdue(deaths, error)
+        names, _ = symptom(error)
+        then = self._account.then(names)
+        is_map = self._dataset_kind == _DatasetKind.Map
+        if given_up.at is None and is_map and then != "raise" and not order.is_taken_apart:
+            # The data set makes all samples at once: one at a time, it will be seen which of them it is.
+            order.is_taken_apart = True
+            self._send_again(given_up.task, given_up.journal)
+            return
+        if given_up.at is None or not is_map or then == "raise":
+            self._ready[given_up.task] = error
+            return
+        position = int(given_up.at)
+        message, *more = str(error).splitlines()
+        trouble = Trouble.said(type(error).__name__, message, position=position, stage="fetching")
+        trouble.traceback = "\n".join(more)
+        bad = Bad(position, names, None, trouble, None, len(deaths), then)
+        self._faulty[given_up.task] = (
+            Faulty(None, [bad], is_held=True, before=given_up.journal),
+            0,
+        )
+
+    def _overdue(self, deaths: list[Death], error: BaseException) -> BaseException:
+        if not deaths:
+            return error
+        last = deaths[-1]
+        lines = [f"a sample took longer than its deadline: {last}"]
+        lines += [f"  code  {frame}" for frame in last.stack[:8]]
+        lines += [f"  why   {why}" for why in last.why]
+        return DeadlinePassed.explained(
+            "\n".join(lines), last.hint, deaths=tuple(deaths), index=last.index, worker=last.worker
+        )
+
+    # ---- what is known of the workers ----
+
+    def _sample(self, index: Any, position: int | None, stage: str) -> tuple[Any, int | None]:
+        """The index of a sample at a position of a batch, as far as it is known."""
+        if self._dataset_kind == _DatasetKind.Iterable:
+            return None, position
+        if not self._auto_collation:
+            return index, 0
+        if position is None or stage not in ("fetching", "waiting for memory", "waiting for its source"):
+            return index, None
+        try:
+            return index[position], position
+        except (LookupError, TypeError):
+            return index, None
+
+    def explain(self, death: Death) -> Death:
+        for task in death.tasks:
+            order = self._sent.get(task)
+            if order is not None:
+                sample, position = self._sample(order.index, death.position, death.stage)
+                if position in order.fills:
+                    sample = order.fills[position]
+                return death.explained(index=sample, position=position, batch=order.batch)
+        return death.explained(position=None)
+
+    def died(self, death: Death) -> None:
+        self._kept.deaths.append(death)
+        self._did.pop(death.worker, None)
+        self._account.died(death)
+        text = f"{death.certificate}\nit is replaced, and its batch is made again"
+        self._account.tell()
+        warnings.warn(text, WorkerDiedWarning, stacklevel=_depth_of_user())
+
+    def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
+        order = None if still.task is None else self._sent.get(still.task)
+        where = ""
+        if order is not None:
+            sample, position = self._sample(order.index, still.position, still.stage)
+            where = place(sample, position, order.batch, None, still.stage)
+        text = still.words(where)
+        if is_reborn:
+            text += (
+                "\nit likely waits for a lock that another thread of the trainer held when it was forked: "
+                "all workers are started anew from a fresh interpreter, as with "
+                'multiprocessing_context="spawn"'
+            )
+        name = "zygote_reborn" if is_reborn else "worker_stalled"
+        self._account.event(name, {"worker": still.worker, "text": text, "stack": list(still.stack)})
+        self._account.tell()
+        warnings.warn(text, WorkerStalledWarning, stacklevel=_depth_of_user())
+
+    def retired(self, told: dict[str, Any]) -> None:
+        text = f"worker {told['worker']} (pid {told['pid']}) was renewed: {told['why']}"
+        first, last = self._did.pop(told["worker"], (None, None))
+        if first is not None and last is not None:
+            text += f", between batch {first.batch} and batch {last.batch}"
+            if self._dataset_kind == _DatasetKind.Map:
+                ends = [
+                    self._sample(order.index, position, "fetching")[0]
+                    for order, position in ((first, 0), (last, -1))
+                ]
+                text += f", samples {ends[0]!r} to {ends[1]!r}"
+        self._account.event("worker_retired", {**told, "text": text})
+
+    def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
+        self._account.noted(name, details, post)
+
+    def _late(self) -> str:
+        text = f"DataLoader timed out after {self._timeout} seconds"
+        task = self._order[0]
+        order = self._sent[task]
+        post, index, batch = order.post, order.index, order.batch
+        assert self._crew is not None
+        doing = self._crew.doing(post)
+        if doing is None:
+            return f"{text}\nfeedline: worker {post}, which has batch {batch}, has not started yet"
+        if doing["task"] != task:
+            return f"{text}\nfeedline: worker {post} has batch {batch} and is {doing['stage']}"
+        sample, position = self._sample(index, doing["position"], doing["stage"])
+        where = place(sample, position, batch, post, doing["stage"])
+        return f"{text}\nfeedline: it was {doing['stage']} {where}"
+
+    def _shutdown_workers(self) -> None:
+        crew, self._crew = self._crew, None
+        if crew is None:
+            return
+        self._shutdown = True
+        self._ready.clear()
+        self._faulty.clear()
+        crew.close(keep_zygote=self._is_fresh)
+        if crew.zygote is not None:
+            self._kept.put(crew.zygote)
+
+    def __del__(self) -> None:
+        if getattr(self, "_crew", None) is not None:
+            self._shutdown_workers()
+            self._judging.leave()
+
+
+def _depth_of_user() -> int:
+    """How many frames lie between `warn` and the code that iterates, which the warning is for."""
+    frame = sys._getframe(1)
+    depth = 1
+    while frame.f_back is not None and _is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+        depth += 1
+    return depth
+
+
+_OURS = (str(torch.__path__[0]), __file__.rsplit("/_torch/", 1)[0])
+
+
+def _is_ours(path: str) -> bool:
+    return path.startswith(_OURS)

@@ -1,0 +1,185 @@
+"""The end of a worker that nobody had asked to end: its death certificate."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from feedline._workers.trouble import place
+
+__all__ = ["Death", "Standstill", "describe"]
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of a worker that nobody had asked to end.
+
+    Attributes:
+        worker: its number.
+        pid: its process.
+        signal: the name of the signal that killed it, such as "SIGKILL".
+        exit_code: with which it ended by itself.
+        stage: what it was at: starting, waiting, fetching, collating, answering.
+        index: the sample it was at, as the sampler named it.
+        position: where that sample stands in its batch.
+        batch: the number of the batch in the epoch.
+        seconds: how long it had been at it.
+        resident_bytes: its memory, as last seen.
+        peak_bytes: the most it ever held.
+        what: the call it was at, for workers of an Executor.
+        cause: what it died of: "out of memory", "bus error", "crash in native code", "limit of the
+            system", "deadline passed", "ended by itself", "killed from outside", "lost with its zygote".
+        is_certain: False where the cause is only likely.
+        why: what speaks for it.
+        code: the line of code it was at, where it could be had.
+        stack: where it was, innermost first.
+        hint: what to do.
+    """
+
+    worker: int
+    pid: int | None = None
+    signal: str | None = None
+    exit_code: int | None = None
+    stage: str = "starting"
+    index: object = None
+    position: int | None = None
+    batch: int | None = None
+    seconds: float = 0.0
+    resident_bytes: int = 0
+    peak_bytes: int = 0
+    what: str | None = None
+    cause: str = "unknown"
+    is_certain: bool = True
+    why: tuple[str, ...] = ()
+    code: str | None = None
+    stack: tuple[str, ...] = ()
+    hint: str = ""
+    tasks: tuple[int, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def told(cls, told: dict[str, Any]) -> Death:
+        """From what the supervisor tells."""
+        last = told["last"] or {}
+        since = last.get("since")
+        return cls(
+            worker=told["worker"],
+            pid=told["pid"],
+            signal=_signal_name(told["signal"]),
+            exit_code=told["exit_code"],
+            stage=last.get("stage", "starting"),
+            position=last.get("position"),
+            seconds=0.0 if since is None else max(0.0, time.monotonic() - since),
+            resident_bytes=last.get("resident_bytes", 0),
+            peak_bytes=told["peak_bytes"],
+            cause=told["cause"],
+            is_certain=told["is_certain"],
+            why=tuple(told["why"]),
+            code=told["code"],
+            stack=tuple(told["stack"]),
+            hint=told["hint"],
+            tasks=tuple([last["task"]] if last.get("task") is not None else told["tasks"]),
+        )
+
+    def explained(self, **changes: Any) -> Death:
+        """The same death, with what its front knows of it."""
+        return dataclasses.replace(self, **changes)
+
+    def __str__(self) -> str:
+        """Who, how and where, in one line."""
+        pid = "" if self.pid is None else f" (pid {self.pid})"
+        if self.cause == "deadline passed":
+            how = f"was killed after {self.seconds:.1f} s at one sample,"
+        elif self.signal is not None:
+            how = f"was killed by {self.signal}"
+        elif self.exit_code is not None:
+            how = f"ended by itself with exit code {self.exit_code}"
+        else:
+            how = "was lost with its zygote"
+        likely = "" if self.is_certain else "likely "
+        tail = f", {likely}{self.cause}" if self.cause in ("out of memory", "limit of the system") else ""
+        return f"worker {self.worker}{pid} {how} {self._where()}{tail}"
+
+    def _where(self) -> str:
+        if self.stage == "starting":
+            return "while starting"
+        if self.stage == "waiting":
+            return "while it had nothing to do"
+        if self.what is not None:
+            return f"in {self.what}"
+        return place(self.index, self.position, self.batch, None, self.stage) or f"while {self.stage}"
+
+    @property
+    def certificate(self) -> str:
+        """All of it: who, where, why, and what to do."""
+        lines = [str(self)]
+        if self.code is not None:
+            lines.append(f"  code  {self.code}")
+        lines += [f"  why   {line}" for line in self.why]
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        fields.pop("tasks")
+        if not isinstance(self.index, (int, str, type(None))):
+            fields["index"] = repr(self.index)
+        return {**fields, "why": list(self.why), "stack": list(self.stack), "text": str(self)}
+
+
+def _signal_name(number: int | None) -> str | None:
+    if number is None:
+        return None
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """A worker that does not go on."""
+
+    worker: int
+    pid: int | None
+    stage: str
+    seconds: float
+    posture: str | None
+    stack: tuple[str, ...]
+    task: int | None = None
+    position: int | None = None
+
+    @classmethod
+    def told(cls, told: dict[str, Any]) -> Standstill:
+        """From what the supervisor tells."""
+        last = told["last"] or {}
+        since = last.get("since")
+        return cls(
+            worker=told["worker"],
+            pid=told["pid"],
+            stage=last.get("stage", "starting"),
+            seconds=0.0 if since is None else max(0.0, time.monotonic() - since),
+            posture=told["posture"],
+            stack=tuple(told["stack"]),
+            task=last.get("task"),
+            position=last.get("position"),
+        )
+
+    def words(self, where: str) -> str:
+        """Who, since when, where and how."""
+        pid = "" if self.pid is None else f" (pid {self.pid})"
+        doing = where or f"while {self.stage}"
+        lines = [f"worker {self.worker}{pid} has made no progress for {self.seconds:.0f} s {doing}"]
+        if self.posture is not None:
+            lines.append(f"  how   {self.posture}")
+        lines += [f"  code  {frame}" for frame in self.stack[:8]]
+        return "\n".join(lines)
+
+
+def describe(deaths: list[Death], most: int = 20) -> str:
+    """The last deaths, a line each."""
+    return "".join(f"\n  {death}" for death in deaths[-most:])

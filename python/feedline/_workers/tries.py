@@ -1,0 +1,193 @@
+"""One sample, tried as the policy says: again after a pause, once its source is back, or given up."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from feedline import _native
+from feedline._workers.trouble import Trouble
+from feedline.errors import SourceGone
+from feedline.faults import FaultPolicy, symptom
+
+__all__ = ["BAD", "Bad", "Faulty", "Tries"]
+
+# What a change of the breaker is called as an event.
+_EVENTS = {"opened": "source_opened", "closed": "source_closed", "gave up": "source_gone"}
+# In the place of a sample that could not be made.
+BAD: Any = object()
+
+
+@dataclass
+class Bad:
+    """A sample that could not be made, or was made only after some tries."""
+
+    position: int
+    names: list[str]
+    os_error: int | None
+    trouble: Trouble
+    path: str | None
+    attempts: int
+    # What the policy wants: "skip" or "replace"; "" if another try went well.
+    then: str
+
+
+@dataclass
+class Faulty:
+    """A batch on its way to the trainer, with the faults of its samples, which are judged there.
+
+    `batch` is None if nothing is left of it, or if it is still to be completed: then the worker holds the
+    samples that are good, and `before` is what its journal said when it began.
+    """
+
+    batch: Any
+    bad: list[Bad] = field(default_factory=list)
+    is_held: bool = False
+    before: bytes | None = None
+
+
+class Tries:
+    """What is done in the process that makes samples, when one of them raises."""
+
+    def __init__(
+        self,
+        policy: FaultPolicy,
+        *,
+        seed: int = 0,
+        pause: Callable[[float], None] = time.sleep,
+        tell: Callable[[str, dict[str, Any]], None] | None = None,
+    ) -> None:
+        """`pause` waits; `tell` hears what becomes of the source."""
+        self._policy = _native.Policy(policy.words())
+        self._sources = _Sources(self._policy.patience, pause, tell)
+        self._pause = pause
+        self._seed = seed
+        # Of the batch at hand, in order; whoever makes it empties it.
+        self.bad: list[Bad] = []
+
+    def again(self, raised: BaseException, make: Callable[[], Any], position: int, key: int = 0) -> Any:
+        """The sample after all, or BAD. Raises where the policy wants that."""
+        attempt = 1
+        while True:
+            names, os_error = symptom(raised)
+            if not self._sources.came_back(raised):
+                wait = self._policy.retry_after(names, os_error, attempt, [self._seed, key, position])
+                if wait is None:
+                    return self._give_up(raised, names, os_error, position, attempt)
+                self._pause(wait)
+                attempt += 1
+            try:
+                sample = make()
+            except (Exception, SystemExit) as another:
+                raised = another
+                continue
+            if attempt > 1:
+                self.bad.append(_bad(raised, names, os_error, position, attempt, ""))
+            self._sources.is_well()
+            return sample
+
+    def _give_up(
+        self, raised: BaseException, names: list[str], os_error: int | None, position: int, attempt: int
+    ) -> Any:
+        then, _ = self._policy.rule(names, os_error)
+        if then == "raise":
+            if attempt > 1:
+                raised.add_note(f"feedline: it was tried {attempt} times")
+            raise raised
+        self.bad.append(_bad(raised, names, os_error, position, attempt, then))
+        return BAD
+
+    def is_well(self) -> None:
+        """Other samples were made meanwhile: what failed was not the source."""
+        self._sources.is_well()
+
+    def take(self) -> list[Bad]:
+        """The faults so far, which are then forgotten."""
+        bad, self.bad = self.bad, []
+        return bad
+
+
+def _bad(
+    raised: BaseException, names: list[str], os_error: int | None, position: int, attempts: int, then: str
+) -> Bad:
+    path = getattr(raised, "filename", None) or getattr(raised, "path", None)
+    trouble = Trouble.of(raised, position=position, stage="fetching")
+    shown = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else None
+    return Bad(position, names, os_error, trouble, shown, attempts, then)
+
+
+class _Sources:
+    """Whether the folders that samples come from are there."""
+
+    def __init__(
+        self,
+        patience: float,
+        pause: Callable[[float], None],
+        tell: Callable[[str, dict[str, Any]], None] | None,
+    ) -> None:
+        self._patience = patience
+        self._pause = pause
+        self._tell = tell
+        self._breakers: dict[str, _native.Breaker] = {}
+
+    def came_back(self, raised: BaseException) -> bool:
+        """Whether the source of a sample was away, and is back: then the sample is worth another try."""
+        folder = _folder(raised)
+        if folder is None or self._patience <= 0 or not _native.Policy.may_be_of_source(*symptom(raised)):
+            return False
+        is_there = _is_there(folder)
+        if is_there and getattr(raised, "errno", None) in (errno.ENOENT, errno.ENOTDIR):
+            # The file alone is missing.
+            return False
+        breaker = self._breakers.get(folder)
+        if breaker is None:
+            breaker = self._breakers[folder] = _native.Breaker(self._patience)
+        self._note(folder, breaker.failed(is_there, time.monotonic()))
+        was_away = False
+        while True:
+            said, seconds = breaker.may_try(time.monotonic())
+            if said == "go":
+                return was_away
+            if said == "give up":
+                message = f"{folder} has been away for {self._patience:g} s"
+                raise SourceGone.explained(message, path=folder) from raised
+            was_away = True
+            if said == "wait":
+                self._pause(seconds)
+            elif _is_there(folder):
+                self._note(folder, breaker.worked(time.monotonic()))
+            else:
+                self._note(folder, breaker.failed(False, time.monotonic()))
+
+    def is_well(self) -> None:
+        """A sample was made: what failed before it was not the source."""
+        for folder, breaker in self._breakers.items():
+            self._note(folder, breaker.worked(time.monotonic()))
+
+    def _note(self, folder: str, changes: list[str]) -> None:
+        if self._tell is not None:
+            for change in changes:
+                text = f"{folder} has been away for {self._patience:g} s"
+                self._tell(_EVENTS[change], {"root": folder, "text": text})
+
+
+def _folder(raised: BaseException) -> str | None:
+    """The folder of the file that could not be read."""
+    name = getattr(raised, "filename", None)
+    if not isinstance(raised, OSError) or not isinstance(name, (str, bytes, os.PathLike)):
+        return None
+    return str(Path(os.fsdecode(name)).absolute().parent)
+
+
+def _is_there(folder: str) -> bool:
+    """A mount that has gone leaves an empty folder, or none."""
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is not None
+    except OSError:
+        return False
