@@ -31,6 +31,8 @@ struct Worker {
     idle_since: Option<Duration>,
     /// Sent and not answered, in the order of sending.
     at_hand: Vec<Task>,
+    /// Since when it has had something at hand.
+    busy_since: Duration,
     newest_pinned: Option<Task>,
     /// It was sent nothing yet.
     fresh: bool,
@@ -53,6 +55,7 @@ impl Worker {
             renewed: false,
             idle_since: None,
             at_hand: Vec::new(),
+            busy_since: Duration::ZERO,
             newest_pinned: None,
             fresh: true,
             worked: false,
@@ -376,7 +379,8 @@ impl Promises {
                 }
             }
             Happening::TimePassed => {
-                if let Zygote::Ending { since } = self.zygote
+                if self.is_running()
+                    && let Zygote::Ending { since } = self.zygote
                     && now >= since + self.settings.grace
                 {
                     self.book_zygote_end(&mut due, now);

@@ -66,7 +66,9 @@ impl Promises {
                 due.retired.remove(place);
             }
             Action::Fork { life } => self.check_fork(*life, due, now)?,
-            Action::Send { life, task, trial } => self.check_send(*life, *task, *trial, due)?,
+            Action::Send { life, task, trial } => {
+                self.check_send(*life, *task, *trial, due, now)?
+            }
             Action::Stop { life } => self.check_stop(*life, due, now)?,
             Action::Kill { life } => self.check_kill(*life, due, now)?,
             Action::Accept { task } => {
@@ -137,7 +139,14 @@ impl Promises {
         Ok(())
     }
 
-    fn check_send(&mut self, life: Life, task: Task, trial: Option<u64>, due: &mut Due) -> Verdict {
+    fn check_send(
+        &mut self,
+        life: Life,
+        task: Task,
+        trial: Option<u64>,
+        due: &mut Due,
+        now: Duration,
+    ) -> Verdict {
         keep(self.zygote == Zygote::Ready, || format!("{life:?} goes with its zygote"))?;
         if due.again == Some((life, task)) {
             due.again = None;
@@ -185,6 +194,9 @@ impl Promises {
         }
         worker.fresh = false;
         worker.trial = trial;
+        if worker.at_hand.is_empty() {
+            worker.busy_since = now;
+        }
         worker.at_hand.push(task);
         let entry = &mut self.entries[task as usize];
         entry.trial = None;

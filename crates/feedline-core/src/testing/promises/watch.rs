@@ -41,6 +41,18 @@ impl Promises {
         let settings = self.settings.clone();
         let may_be_reborn = settings.may_be_fresh && !self.reborn;
         let worker = self.worker_mut(life).filter(|worker| !worker.killed && !worker.failed)?;
+        // One that does not know of its task yet is late as if it had begun it, which it has not.
+        let has_begun = seen.work != Work::Waiting;
+        let seen = match worker.at_hand.first() {
+            Some(&task) if worker.ready && !has_begun => Seen {
+                task: Some(task),
+                position: None,
+                since: seen.since.max(worker.busy_since),
+                work: Work::Sample,
+                ..seen
+            },
+            Some(_) | None => seen,
+        };
         let spent = now.saturating_sub(seen.since);
         let starts = !worker.ready && seen.work == Work::Starting;
         let works = worker.ready && !worker.at_hand.is_empty() && seen.work == Work::Sample;
@@ -64,7 +76,7 @@ impl Promises {
             return Some(Watched::Reborn(life, seen));
         }
         if overdue {
-            let task = seen.task.or(worker.at_hand.first().copied());
+            let task = seen.task.or(worker.at_hand.first().copied()).filter(|_| has_begun);
             return Some(Watched::Kill(life, Hang { task, at: seen.position }));
         }
         worker.told.push(spot);

@@ -15,6 +15,8 @@ use super::{Supervisor, Zygote};
 pub(super) struct Watch {
     /// When to look at it next, if there is anything to see.
     pub(super) look_at: Option<Duration>,
+    /// Since when it has had something to do without a pause.
+    busy_since: Duration,
     dump: Option<Dump>,
     /// Where it stalled and was told of, as far as the task is still at hand.
     told: Vec<Spot>,
@@ -49,6 +51,7 @@ impl Watch {
     /// The worker has been given something to do; what it was doing before goes on being watched.
     pub(super) fn begin(&mut self, settings: &Settings, now: Duration) {
         if self.look_at.is_none() {
+            self.busy_since = now;
             self.look_at = patience(settings).map(|limit| now.saturating_add(limit));
         }
     }
@@ -107,6 +110,19 @@ impl Supervisor {
         if !worker.is_booting() && !worker.is_working() {
             return;
         }
+        // One that was stopped before it could begin what it was sent does not know of it: it is late all
+        // the same, but its task is not to blame.
+        let has_begun = seen.work != Work::Waiting;
+        let seen = match (has_begun, worker.at_hand.front()) {
+            (false, Some(&task)) if worker.is_working() => Seen {
+                task: Some(task),
+                position: None,
+                since: seen.since.max(worker.watch.busy_since),
+                work: Work::Sample,
+                ..seen
+            },
+            (false, _) | (true, _) => seen,
+        };
         let (deadline, stall) = limits(worker, seen.work, settings);
         let spent = now.saturating_sub(seen.since);
         let passed = if deadline.is_some_and(|deadline| spent >= deadline) {
@@ -152,7 +168,7 @@ impl Supervisor {
         match passed {
             Passed::Deadline => {
                 let task = seen.task.or(worker.at_hand.front().copied());
-                let hang = task.map(|task| Hang { task, at: seen.position });
+                let hang = task.filter(|_| has_begun).map(|task| Hang { task, at: seen.position });
                 worker.standing = Standing::Overdue { stage: worker.stage(), hang };
                 worker.watch.end();
                 self.actions.push(Action::Kill { life });

@@ -48,6 +48,22 @@ fn without_a_deadline_or_a_stall_nobody_is_looked_at() {
 }
 
 #[test]
+fn a_worker_stopped_before_it_began_its_task_is_late_too_and_the_task_is_not_to_blame() {
+    let mut supervisor = busy(with_deadline());
+    let waiting = Seen { work: Work::Waiting, ..starting(Duration::ZERO) };
+    let late = NOW + DEADLINE;
+    assert_eq!(look(&mut supervisor, FIRST, waiting, late), [Action::Dump { life: FIRST }]);
+    let dumped = supervisor.next_deadline().unwrap();
+    assert_eq!(look(&mut supervisor, FIRST, waiting, dumped), [Action::Kill { life: FIRST }]);
+    let ended = Happening::Ended { life: FIRST, ending: Ending::Killed(9), at: None };
+    let actions = supervisor.handle(ended, dumped);
+    assert!(!actions.iter().any(|action| matches!(action, Action::GiveUp { .. })), "{actions:?}");
+    let next = Life { post: 0, generation: 1 };
+    let sent = supervisor.handle(Happening::Ready { life: next }, dumped);
+    assert_eq!(sent, [Action::Send { life: next, task: 0, trial: None }]);
+}
+
+#[test]
 fn a_worker_is_looked_at_no_earlier_than_it_can_be_late() {
     let mut supervisor = ready(with_deadline());
     assert_eq!(supervisor.next_deadline(), None);
@@ -129,8 +145,8 @@ fn a_worker_that_goes_on_after_the_dump_is_left_alone() {
 }
 
 #[test]
-fn a_worker_that_waits_for_memory_or_has_nothing_to_do_is_never_late() {
-    for work in [Work::Blocked, Work::Waiting, Work::Starting] {
+fn a_worker_that_waits_for_memory_or_starts_late_is_never_late() {
+    for work in [Work::Blocked, Work::Starting] {
         let mut supervisor = busy(Settings { stall: Some(STALL), ..with_deadline() });
         let mut now = NOW;
         for _ in 0..5 {
