@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import numpy as np
 
 from feedline import _native
+from feedline.events import Event, tell
 from feedline.report import Report
 
 if TYPE_CHECKING:
@@ -31,16 +32,30 @@ class Loader:
     block or garbage collection end its threads; arrays that are still in use stay valid.
     """
 
-    def __init__(self, native: _native.Loader, words: str, classes: list[str]) -> None:
+    def __init__(
+        self,
+        native: _native.Loader,
+        words: str,
+        classes: list[str],
+        on_event: Callable[[Event], object] | None = None,
+    ) -> None:
         self._native = native
         self._words = words
+        self._on_event = on_event
         self.classes = classes
 
     def __iter__(self) -> Epoch[dict[str, Any]]:
         return self._epoch(_numpy)
 
     def _epoch(self, make: Callable[[Columns], Batch]) -> Epoch[Batch]:
-        return Epoch(self, self._native.epoch(), make)
+        native = self._native.epoch()
+        self._tell()
+        return Epoch(self, native, make)
+
+    def _tell(self) -> None:
+        """Logs what has happened since the last time, and calls the user's function."""
+        if self._native.has_events:
+            tell(self._native.take_events(), self._on_event)
 
     def __len__(self) -> int:
         """Batches of an epoch without faults."""
@@ -53,7 +68,7 @@ class Loader:
         return Batches(self)
 
     def report(self) -> Report:
-        """What has happened so far: delivered, skipped, waited, busiest stage."""
+        """What has happened so far: delivered, skipped, tried again, waited, slowest, busiest stage."""
         return Report._parse(self._native.report_json(), self._native.report_text())
 
     def checkpoint(self) -> str:
@@ -72,6 +87,7 @@ class Loader:
     def close(self) -> None:
         """Ends the running epoch and all threads. The loader cannot be used again."""
         self._native.close()
+        self._tell()
 
     def __enter__(self) -> Self:
         return self
@@ -98,7 +114,12 @@ class Epoch(Generic[Batch]):
         return self
 
     def __next__(self) -> Batch:
-        columns = self._native.next()
+        try:
+            # True: nothing yet, but there is something to tell.
+            while (columns := self._native.next()) is True:
+                self._loader._tell()
+        finally:
+            self._loader._tell()
         if columns is None:
             self._native.close()
             raise StopIteration
@@ -107,3 +128,4 @@ class Epoch(Generic[Batch]):
     def close(self) -> None:
         """Ends its threads."""
         self._native.close()
+        self._loader._tell()

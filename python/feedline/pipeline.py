@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob as _glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy as np
 from feedline import _native
 from feedline._words import in_words, plain
 from feedline.errors import BadSetting, BadSource
-from feedline.faults import FaultPolicy
+from feedline.events import Event
+from feedline.faults import ANOTHER, FaultPolicy
 from feedline.loader import Loader
 
 __all__ = ["Pipeline", "arrays", "files", "images"]
@@ -169,6 +170,10 @@ class Pipeline:
         files: int | Auto = "auto",
         seed: int | None = None,
         faults: FaultPolicy | None = None,
+        exclude: str | os.PathLike[str] | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        stall: float | None = 30.0,
+        chaos: Mapping[str, float] | None = None,
     ) -> Loader:
         """Makes the loader. What is "auto" is decided from this machine's limits.
 
@@ -180,9 +185,27 @@ class Pipeline:
             files: descriptors that may be open at once.
             seed: of random crops and flips; that of the shuffle where there is none.
             faults: what to do about samples that cannot be made; by default the first one is raised.
+            exclude: a quarantine file, or a folder of such files: their samples are left out from the start,
+                as if they had never been there.
+            on_event: called with each `Event`, in the thread that takes batches; they are logged under
+                "feedline" as well.
+            stall: seconds that a batch may be waited for before a warning says what keeps it; None for never.
+            chaos: trouble on purpose, for tests: rates of "eio" (a read fails, and may work the next time),
+                of "raise" (a sample is bad) and of "slow" (it takes "seconds"), decided by "seed".
         """
         if faults is not None and not isinstance(faults, FaultPolicy):
             raise BadSetting(f"loader: faults must be a FaultPolicy, got {faults!r}")
+        if faults is not None and faults.replacement is not ANOTHER:
+            raise BadSetting(
+                f"loader: replacement={faults.replacement!r} is for data sets of Python objects; "
+                "a pipeline replaces a sample by another of its own"
+            )
+        if on_event is not None and not callable(on_event):
+            raise BadSetting(f"loader: on_event must be a function, got {on_event!r}")
+        if exclude is not None and not isinstance(exclude, (str, os.PathLike)):
+            raise BadSetting(f"loader: exclude must be a path, got {exclude!r}")
+        if isinstance(stall, bool):
+            raise BadSetting(f"loader: stall must be a number of seconds or None, got {stall!r}")
         made = self._with(
             "loader",
             threads=threads,
@@ -192,8 +215,12 @@ class Pipeline:
             files=files,
             seed=seed,
             faults=None if faults is None else faults.settings(),
+            exclude=None if exclude is None else os.fsdecode(exclude),
+            stall=0.0 if stall is None else stall,
+            chaos=None if chaos is None else {name: plain(value) for name, value in chaos.items()},
         )
-        return Loader(_native.Loader(made._source, in_words(made._calls)), repr(made), self.classes)
+        native = _native.Loader(made._source, in_words(made._calls))
+        return Loader(native, repr(made), self.classes, on_event)
 
     # ---- looking at it ----
 

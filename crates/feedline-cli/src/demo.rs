@@ -1,7 +1,7 @@
 //! `feedline demo`: photographs made from a seed, some of them bad, loaded for two epochs.
 
 use clap::Args;
-use feedline_core::config::{Given, Settings};
+use feedline_core::config::{Given, Settings, fault_policy};
 use feedline_core::decode::{Mode, png};
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::loader::Loader;
@@ -36,6 +36,10 @@ pub(crate) struct Demo {
     /// Keep the photographs in this folder; it must not exist yet
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
+
+    /// What to do about bad files, such as retry=2,then=replace,limit=10,quarantine=bad.jsonl
+    #[arg(long, value_name = "POLICY", default_value = "then=skip,limit=0.2")]
+    faults: String,
 }
 
 /// What a file of the data set is.
@@ -57,6 +61,7 @@ impl Photograph {
 
 impl Demo {
     pub(crate) fn run(&self) -> Result<i32> {
+        let policy = fault_policy(&self.faults)?;
         let temporary = tempfile::tempdir()
             .map_err(|error| Error::io(Kind::BadSource, "making a temporary folder", error))?;
         let folder = match &self.keep {
@@ -79,8 +84,9 @@ impl Demo {
         let words = format!(
             r#"[{{"call": "shuffle", "seed": {}}}, {{"call": "decode"}}, {{"call": "resize", "size": 160}},
                 {{"call": "random_resized_crop", "size": 128}}, {{"call": "flip"}},
-                {{"call": "batch", "size": 16}}, {{"call": "loader", "faults": "then=skip,limit=0.2"}}]"#,
-            self.seed
+                {{"call": "batch", "size": 16}}, {{"call": "loader", "faults": {}}}]"#,
+            self.seed,
+            policy.to_json()
         );
         let loader = Loader::new(source, Settings::parse(&words, &Given::Files)?)?;
         for epoch in 0..EPOCHS {

@@ -56,6 +56,8 @@ fn what_is_typed_wrong_is_refused_with_the_value() {
         (vec!["fly"], "'fly'"),
         (vec!["demo", "--samples", "3"], "3 is not in 12..=100000"),
         (vec!["demo", "--seed", "x"], "'x'"),
+        (vec!["demo", "--faults", "then=ignore"], "got \"ignore\"\nhint:"),
+        (vec!["explain", "FL999"], "there is no error \"FL999\"\nhint:"),
         (vec![], "Usage"),
     ] {
         let output = feedline(&arguments);
@@ -63,6 +65,35 @@ fn what_is_typed_wrong_is_refused_with_the_value() {
         assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
         assert!(output.stdout.is_empty());
     }
+}
+
+#[test]
+fn the_demonstration_takes_a_policy_as_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = folder.path().join("bad.jsonl");
+    let policy = format!("then=replace,retry=2,quarantine={}", bad.display());
+    let output = feedline(&["demo", "--samples", "36", "--faults", &policy]);
+    let result = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{result}{}", text(&output.stderr));
+    assert!(result.contains("72 samples delivered + 0 skipped = 72 expected"), "{result}");
+    assert!(result.contains("8 replaced by others"), "{result}");
+    assert_eq!(std::fs::read_to_string(&bad).unwrap().lines().count(), 8);
+
+    let output = feedline(&["demo", "--samples", "36", "--faults", "raise"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("see: feedline explain FL2"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn every_code_is_explained() {
+    let list = text(&feedline(&["explain"]).stdout);
+    assert!(list.starts_with("FL101 BadSetting"), "{list}");
+    for line in list.lines() {
+        let output = feedline(&["explain", line.split(' ').next().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{line}");
+        assert!(text(&output.stdout).contains("what usually helps"));
+    }
+    insta::assert_snapshot!(text(&feedline(&["explain", "damaged"]).stdout));
 }
 
 #[test]

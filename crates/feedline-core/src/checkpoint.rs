@@ -22,6 +22,28 @@ pub struct Checkpoint {
     pub position: u64,
     /// Faults of this epoch so far, which count against the limit.
     pub standing: Standing,
+    /// How far the places of its skipped samples are filled.
+    #[serde(default)]
+    pub filling: Filling,
+}
+
+/// How far samples came a second time in the places of those that were skipped, so that every rank has as
+/// many as the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filling {
+    /// Samples of this epoch that were skipped.
+    pub skipped: u64,
+    /// Samples, from the first of the epoch on, that were tried in their places.
+    pub tried: u64,
+    /// Those of them that were good.
+    pub repeated: u64,
+}
+
+impl Filling {
+    /// How many are still to be repeated.
+    pub fn missing(&self) -> u64 {
+        self.skipped.saturating_sub(self.repeated)
+    }
 }
 
 impl Checkpoint {
@@ -32,8 +54,9 @@ impl Checkpoint {
         settings: Fingerprint,
         position: u64,
         standing: Standing,
+        filling: Filling,
     ) -> Checkpoint {
-        Checkpoint { version: VERSION, samples, source, settings, position, standing }
+        Checkpoint { version: VERSION, samples, source, settings, position, standing, filling }
     }
 
     /// As text.
@@ -98,12 +121,14 @@ mod tests {
 
     fn made(samples: u64, source: &[u8], settings: &[u8]) -> Checkpoint {
         let standing = Standing { seen: 7, faults: 2, recent: [3, 5].into() };
+        let filling = Filling { skipped: 2, tried: 0, repeated: 0 };
         Checkpoint::new(
             samples,
             Fingerprint::of([source]),
             Fingerprint::of([settings]),
             7,
             standing,
+            filling,
         )
     }
 

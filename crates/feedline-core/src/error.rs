@@ -331,7 +331,8 @@ impl Error {
     }
 }
 
-fn lowered(text: &str) -> String {
+/// As a part of a sentence.
+pub(crate) fn lowered(text: &str) -> String {
     let mut letters = text.chars();
     match letters.next() {
         Some(first) => first.to_lowercase().chain(letters).collect(),

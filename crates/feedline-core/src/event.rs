@@ -271,6 +271,8 @@ impl Event {
             | Event::WorkerReplaced { .. }
             | Event::WorkerRetired { .. }
             | Event::SampleSlow(_)
+            // The error that is raised says it louder.
+            | Event::FaultsStopped { .. }
             | Event::EpochLeft => Level::Info,
             Event::SampleRetried(_)
             | Event::SampleSkipped(_)
@@ -285,7 +287,6 @@ impl Event {
             | Event::BudgetShrunk { .. }
             | Event::ThreadsRefused { .. }
             | Event::EventsLost { .. } => Level::Warning,
-            Event::FaultsStopped { .. } => Level::Error,
             Event::EpochEnded { is_clean, .. } => {
                 if *is_clean {
                     Level::Info

@@ -14,6 +14,8 @@ use crate::sample::Stage;
 const SPELLED_OUT: usize = 10_000;
 /// Samples that are named as the slowest.
 pub const SLOWEST: usize = 10;
+/// Seconds from which the text of a report mentions a sample for being slow.
+const WORTH_A_WORD: f64 = 0.1;
 /// Deaths, retirements and notes that a report spells out.
 const LINES: usize = 100;
 
@@ -269,8 +271,9 @@ impl fmt::Display for Report {
         for note in &self.notes {
             write!(formatter, "\nnote: {note}")?;
         }
-        if !self.slowest.is_empty() {
-            let slowest: Vec<_> = self.slowest.iter().map(ToString::to_string).collect();
+        let slowest = self.slowest.iter().filter(|slow| slow.seconds >= WORTH_A_WORD);
+        let slowest: Vec<_> = slowest.map(ToString::to_string).collect();
+        if !slowest.is_empty() {
             write!(formatter, "\nslowest: {}", slowest.join("; "))?;
         }
         for (line, times) in self.faults.values() {
@@ -352,7 +355,7 @@ mod tests {
         report.apply(&delivered(4));
         let death = json!({"worker": 3, "cause": "out of memory", "text": "worker 3 was killed"});
         report.apply(&Event::from_words("worker_died", death).unwrap());
-        for (index, seconds) in [(1, 0.5), (2, 2.0), (3, 1.0)] {
+        for (index, seconds) in [(1, 0.05), (2, 2.0), (3, 1.0)] {
             let stage = "worker".to_owned();
             let slow = Slow { index: json!(index), seconds, worker: Some(1), stage };
             report.apply(&Event::SampleSlow(slow));

@@ -8,7 +8,7 @@ use feedline_core::source;
 use feedline_core::source::files::Files;
 use feedline_core::source::folder::Folder;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use std::time::Duration;
 use crate::arrays;
 use crate::dlpack::Tensor;
 use crate::errors::raise;
+use crate::faults;
 
 /// How long a wait goes on before Ctrl-C is looked for.
 const BREATH: Duration = Duration::from_millis(50);
@@ -109,6 +110,18 @@ impl Loader {
         Ok(self.0.report().to_string())
     }
 
+    /// Whether there is anything to tell.
+    #[getter]
+    fn has_events(&self) -> bool {
+        self.0.check_home().is_ok() && self.0.has_events()
+    }
+
+    /// What was not told yet: (level, name, text, details as JSON) each.
+    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.0.check_home().map_err(raise)?;
+        faults::events(py, self.0.take_events())
+    }
+
     /// Where the consumer stands, as text.
     fn checkpoint(&self) -> PyResult<String> {
         self.0.check_home().map_err(raise)?;
@@ -150,20 +163,26 @@ pub(crate) struct Epoch(Mutex<Option<loader::Epoch>>);
 
 #[pymethods]
 impl Epoch {
-    /// The next batch as (name, value) pairs; None at the end. Ctrl-C ends the wait.
-    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+    /// The next batch as (name, value) pairs; None at the end; True if there is something to tell
+    /// meanwhile. Ctrl-C ends the wait.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         loop {
-            let waited = py.detach(|| {
+            let (waited, has_events) = py.detach(|| {
                 let mut epoch = self.0.lock().unwrap_or_else(PoisonError::into_inner);
                 match &mut *epoch {
-                    Some(epoch) => epoch.next_within(BREATH),
-                    None => Ok(Waited::End),
+                    Some(epoch) => (epoch.next_within(BREATH), epoch.has_events()),
+                    None => (Ok(Waited::End), false),
                 }
             });
             match waited.map_err(raise)? {
-                Waited::Batch(batch) => return columns(py, *batch).map(Some),
+                Waited::Batch(batch) => {
+                    return columns(py, *batch).map(|columns| Some(columns.into_any()));
+                }
                 Waited::End => return Ok(None),
                 Waited::NotYet => py.check_signals()?,
+            }
+            if has_events {
+                return Ok(Some(PyBool::new(py, true).to_owned().into_any()));
             }
         }
     }

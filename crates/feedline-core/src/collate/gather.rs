@@ -1,7 +1,8 @@
 //! Puts samples into batches, in order. Pure but for moving rows.
 //!
 //! When a sample is left out, its seat is free and those that follow move up by one: the batches are
-//! what they would be had the sample never been there.
+//! what they would be had the sample never been there. Or, on request, only those of the same batch move
+//! up, and the batch is smaller: no other batch changes by it.
 
 use std::collections::VecDeque;
 
@@ -26,13 +27,22 @@ pub struct Gatherer {
     samples: Vec<Sample>,
     free: VecDeque<Seat>,
     first: u64,
+    /// Whether samples stay in their batches; then, how many this batch has lost.
+    stays: bool,
+    lost: usize,
 }
 
 impl Gatherer {
     /// Nothing gathered yet.
     pub fn new(columns: Columns) -> Gatherer {
         let samples = Vec::with_capacity(columns.size);
-        Gatherer { columns, samples, free: VecDeque::new(), first: 0 }
+        Gatherer { columns, samples, free: VecDeque::new(), first: 0, stays: false, lost: 0 }
+    }
+
+    /// Lets every sample stay in the batch that it would be in without faults.
+    #[must_use]
+    pub fn staying(self, stays: bool) -> Gatherer {
+        Gatherer { stays, ..self }
     }
 
     /// Takes the next sample. Returns the batch if it is complete now. A sample that does not fit
@@ -54,19 +64,33 @@ impl Gatherer {
             self.first = number;
         }
         self.samples.push(sample);
-        Ok((self.samples.len() == self.columns.size).then(|| self.take(number + 1)))
+        Ok(self.full(number + 1))
     }
 
-    /// A sample was left out: those that follow move up.
-    pub fn skip(&mut self, seat: Seat) {
+    /// A sample was left out: those that follow move up. Returns the batch if it is complete now.
+    pub fn skip(&mut self, number: u64, seat: Seat) -> Option<Gathered> {
         if !seat.rows.is_empty() {
             self.free.push_back(seat);
         }
+        self.lost += usize::from(self.stays);
+        self.full(number + 1)
     }
 
     /// How many samples the batch lacks.
     pub fn missing(&self) -> u64 {
-        (self.columns.size - self.samples.len()) as u64
+        (self.columns.size - self.lost - self.samples.len()) as u64
+    }
+
+    /// The batch, if it is complete. One that has lost all of its samples is none.
+    fn full(&mut self, end: u64) -> Option<Gathered> {
+        if self.missing() > 0 {
+            return None;
+        }
+        if self.stays {
+            self.lost = 0;
+            self.free.clear();
+        }
+        (!self.samples.is_empty()).then(|| self.take(end))
     }
 
     /// The last, short batch, if there is one.
@@ -148,10 +172,11 @@ mod tests {
         #[test]
         fn batches_are_what_they_would_be_without_the_bad_samples(
             bad in prop::collection::vec(prop::bool::weighted(0.3), 0..60), size in 1_usize..7,
+            stays: bool,
         ) {
             let (pool, budget) = (Pool::new(1 << 20), Budget::new("bytes", 1 << 20));
             let columns = columns(size);
-            let mut gatherer = Gatherer::new(columns.clone());
+            let mut gatherer = Gatherer::new(columns.clone()).staying(stays);
             let mut seats = VecDeque::new();
             let mut batches = Vec::new();
             for (number, bad) in bad.iter().enumerate() {
@@ -161,7 +186,7 @@ mod tests {
                 }
                 let mut seat: Seat = seats.pop_front().unwrap();
                 if *bad {
-                    gatherer.skip(seat);
+                    batches.extend(gatherer.skip(number as u64, seat));
                     continue;
                 }
                 seat.rows[0].fill(number as u8);
@@ -171,8 +196,20 @@ mod tests {
                 batches.extend(pushed.unwrap_or_else(|_| panic!("all of one shape")));
             }
             batches.extend(gatherer.finish(bad.len() as u64));
-            let good: Vec<u8> = (0..bad.len()).filter(|at| !bad[*at]).map(|at| at as u8).collect();
-            for (batch, expected) in batches.into_iter().zip(good.chunks(size)) {
+            let numbers: Vec<u8> = (0..bad.len()).map(|at| at as u8).collect();
+            let good = |part: &[u8]| -> Vec<u8> {
+                part.iter().copied().filter(|at| !bad[usize::from(*at)]).collect()
+            };
+            let expected: Vec<Vec<u8>> = if stays {
+                numbers.chunks(size).map(good).filter(|part| !part.is_empty()).collect()
+            } else {
+                good(&numbers).chunks(size).map(<[u8]>::to_vec).collect()
+            };
+            prop_assert_eq!(batches.len(), expected.len());
+            for (batch, expected) in batches.into_iter().zip(&expected) {
+                if stays {
+                    prop_assert!(batch.end.is_multiple_of(size as u64) || batch.end == bad.len() as u64);
+                }
                 let batch = columns.complete(batch, &pool, &budget).unwrap();
                 let Some(Column::Array { shape, memory, .. }) = batch.get("x") else { panic!() };
                 prop_assert_eq!(shape, &[expected.len(), 2]);

@@ -5,7 +5,6 @@
 
 use core::time::Duration;
 use serde_json::{Map, Value};
-use std::path::PathBuf;
 
 use super::words::Call;
 use crate::error::{Error, Kind, Result};
@@ -44,7 +43,7 @@ pub(super) fn from_json(value: &Value) -> Result<FaultPolicy> {
         limit: call.limit("limit")?,
         window: call.whole("window", 1, 1 << 40)?.unwrap_or(plain.window),
         by_type: by_type(&call)?,
-        quarantine: quarantine(&call)?,
+        quarantine: call.path("quarantine")?,
         patience: seconds(&call, "patience", MAX_SECONDS)?.unwrap_or(plain.patience),
     };
     call.finish()?;
@@ -109,14 +108,6 @@ fn by_type(call: &Call<'_>) -> Result<Vec<(String, Rule)>> {
             Ok((name.clone(), rule))
         })
         .collect()
-}
-
-fn quarantine(call: &Call<'_>) -> Result<Option<PathBuf>> {
-    match call.get("quarantine") {
-        None => Ok(None),
-        Some(Value::String(path)) if !path.is_empty() => Ok(Some(path.into())),
-        Some(other) => Err(call.bad("quarantine", "a path", other)),
-    }
 }
 
 // ---- text ----
@@ -230,6 +221,7 @@ mod tests {
     use super::*;
     use crate::fault::Limit;
     use proptest::prelude::*;
+    use std::path::PathBuf;
 
     #[test]
     fn a_text_is_what_it_says() {

@@ -4,12 +4,15 @@
 //! The words are JSON, as the Python front writes them down: `[{"call": "shuffle", "seed": 7}, …]`.
 //! Every mistake is refused here, with the value that was given.
 
+mod chaos;
 mod faults;
 mod words;
 mod workers;
 
+use core::time::Duration;
 use serde_json::Value;
 use std::fmt;
+use std::path::PathBuf;
 
 use crate::decode::Options;
 use crate::decode::resize::Filter;
@@ -19,9 +22,13 @@ use crate::fault::FaultPolicy;
 use crate::plan::{Remainder, Shard};
 use crate::sample::{Dtype, Field, FieldKind};
 use crate::worker::{Decoding, Layout, Output, Size, Step};
+pub use chaos::{Chaos, Strike};
 pub use faults::fault_policy;
 use words::Call;
 pub use workers::Workers;
+
+/// How long the consumer waits for a batch before it is told why, where the user says nothing.
+const STALL: Duration = Duration::from_secs(30);
 
 /// What the source gives, as far as the settings must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +101,12 @@ pub struct Settings {
     pub memory: Choice,
     /// What to do about faults.
     pub faults: FaultPolicy,
+    /// Plan: the quarantine file, or folder of them, whose samples are left out.
+    pub exclude: Option<PathBuf>,
+    /// Deliver: how long the consumer waits before it is told why.
+    pub stall: Option<Duration>,
+    /// Trouble on purpose, for tests.
+    pub chaos: Option<Chaos>,
 }
 
 impl Default for Settings {
@@ -112,6 +125,9 @@ impl Default for Settings {
             prefetch: Choice::Auto,
             memory: Choice::Auto,
             faults: FaultPolicy::default(),
+            exclude: None,
+            stall: Some(STALL),
+            chaos: None,
         }
     }
 }
@@ -276,6 +292,11 @@ impl Settings {
         if let Some(words) = call.get("faults") {
             self.faults = faults::from_json(words)?;
         }
+        self.exclude = call.path("exclude")?;
+        if let Some(seconds) = call.real("stall", 0.0, 1e9)? {
+            self.stall = (seconds > 0.0).then(|| Duration::from_secs_f64(seconds));
+        }
+        self.chaos = Chaos::parse(call)?;
         Ok(Progress::Finished)
     }
 
@@ -441,6 +462,9 @@ mod tests {
             r#"[{"call": "batch", "size": 1}, {"call": "loader", "memory": "1MiB", "prefetch": "2MiB"}]"#,
             r#"[{"call": "batch", "size": 1}, {"call": "loader", "faults": "then=ignore"}]"#,
             r#"[{"call": "batch", "size": 1}, {"call": "loader", "faults": {"limit": 1.5}}]"#,
+            r#"[{"call": "batch", "size": 1}, {"call": "loader", "exclude": 5}]"#,
+            r#"[{"call": "batch", "size": 1}, {"call": "loader", "stall": -1}]"#,
+            r#"[{"call": "batch", "size": 1}, {"call": "loader", "chaos": {"eio": 2}}]"#,
         ];
         let messages: Vec<_> = mistakes.iter().map(|words| refused(words)).collect();
         insta::assert_snapshot!(messages.join("\n"));

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use super::Choice;
 use crate::error::{Error, Kind, Result};
@@ -216,6 +217,14 @@ impl<'a> Call<'a> {
                     format!("\"auto\", a number of bytes from {low}, or words such as \"512MiB\"");
                 Err(self.bad(name, &wanted, value))
             }
+        }
+    }
+
+    pub(super) fn path(&self, name: &'static str) -> Result<Option<PathBuf>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::String(path)) if !path.is_empty() => Ok(Some(path.into())),
+            Some(other) => Err(self.bad(name, "a path", other)),
         }
     }
 

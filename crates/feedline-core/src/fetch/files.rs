@@ -61,6 +61,10 @@ impl OpenFiles {
             }
         };
         let outcome = work(&opened.handle);
+        if outcome.is_err() {
+            // It may be a handle of what was there before: whoever tries again opens it anew.
+            self.idle.lock().pop(path);
+        }
         drop(opened);
         // After our own use: whoever waits needs a descriptor that nobody holds.
         if self.waiting.load(Ordering::SeqCst) > 0 {

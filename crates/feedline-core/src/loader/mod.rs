@@ -1,8 +1,14 @@
 //! Wires the stages of a run. Only here are all of them known.
 
+mod activity;
+mod gate;
 mod ledger;
+mod make;
 mod quarantine;
+mod reading;
 mod run;
+mod table;
+mod watch;
 pub mod workers;
 
 use std::sync::Arc;
@@ -10,14 +16,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::budget::Budget;
-use crate::checkpoint::{Checkpoint, Fingerprint};
+use crate::checkpoint::{Checkpoint, Filling, Fingerprint};
 use crate::collate::{Columns, Pool};
 use crate::config::{Batching, Given, Settings, picture_of};
 use crate::deliver::Taken;
 use crate::error::{Error, Kind, Result};
+use crate::event::Event;
 use crate::fault::Standing;
 use crate::metrics::Report;
-use crate::plan::Plan;
+use crate::plan::{Excluded, Plan};
 use crate::sample::{Batch, Dtype, Extent, Field, FieldKind};
 use crate::source::Source;
 use crate::sys::lock::Mutex;
@@ -27,10 +34,13 @@ use crate::sys::{clock, limits};
 use crate::worker::{Picture, Recipe};
 pub use ledger::Ledger;
 pub use quarantine::excluded;
+use quarantine::left_out;
 use run::Run;
 
 /// How long closing waits for threads; a read that the kernel does not end is left behind then.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long an iterator waits before it looks around.
+const LOOK: Duration = Duration::from_secs(1);
 /// Bytes of batches that are made ahead, where the user says nothing.
 const PREFETCH: u64 = 128 << 20;
 /// Descriptors that are used at the most, where the user says nothing.
@@ -70,6 +80,7 @@ struct Progress {
     number: u64,
     /// Of this epoch.
     standing: Standing,
+    filling: Filling,
 }
 
 /// A data set as batches, epoch after epoch.
@@ -90,7 +101,16 @@ impl Loader {
             return Err(Error::new(Kind::BadSource, "the source has no samples")
                 .with_hint("give at least one sample"));
         }
+        let excluded = match &settings.exclude {
+            Some(path) => left_out(&*source, path)?,
+            None => Excluded::default(),
+        };
+        if excluded.len() == source.len() {
+            return Err(Error::new(Kind::BadSource, "all samples of the source are excluded")
+                .with_hint("look at the file that exclude= names"));
+        }
         let plan = Plan::new(source.len(), settings.shuffle, settings.shard)?;
+        let plan = plan.without(excluded.clone());
         let seed = settings.seed.or(settings.shuffle).unwrap_or(0);
         let given = given(&*source);
         let recipe = recipe(&settings, &given, seed);
@@ -118,6 +138,7 @@ impl Loader {
             (free / 2).clamp(1, FILES)
         });
         let ledger = Arc::new(Ledger::new(settings.faults.clone())?);
+        ledger.excluded(excluded.len());
         let shared = Shared {
             source,
             plan,
@@ -156,12 +177,11 @@ impl Loader {
             let mut progress = shared.progress.lock();
             // A checkpoint may stand in the middle of an epoch; leaving one does not.
             let resumed = shared.resumed.swap(false, Ordering::SeqCst);
-            if !progress.number.is_multiple_of(length.max(1)) && !resumed {
-                progress.number = progress.number.next_multiple_of(length);
-            }
-            if progress.number.is_multiple_of(length.max(1)) {
-                // Faults are counted by the epoch.
-                progress.standing = Standing::default();
+            let is_inside =
+                !progress.number.is_multiple_of(length.max(1)) || shared.is_filling(&progress);
+            if !resumed || !is_inside {
+                let number = progress.number.next_multiple_of(length.max(1));
+                *progress = Progress { number, ..Progress::default() };
             }
             progress.clone()
         };
@@ -195,6 +215,16 @@ impl Loader {
         report
     }
 
+    /// Whether there is anything to tell. Costs next to nothing.
+    pub fn has_events(&self) -> bool {
+        self.shared.ledger.has_events()
+    }
+
+    /// What was not told yet, in order.
+    pub fn take_events(&self) -> Vec<Event> {
+        self.shared.ledger.take_events()
+    }
+
     /// Where the consumer stands: after the last batch it took.
     pub fn checkpoint(&self) -> Checkpoint {
         self.shared.checkpoint(self.shared.progress.lock().clone())
@@ -208,7 +238,8 @@ impl Loader {
             running.close();
         }
         let standing = checkpoint.standing.clone();
-        let progress = Progress { number: checkpoint.position, standing };
+        let filling = checkpoint.filling;
+        let progress = Progress { number: checkpoint.position, standing, filling };
         *self.shared.progress.lock() = progress;
         self.shared.resumed.store(true, Ordering::SeqCst);
         Ok(())
@@ -294,7 +325,23 @@ impl Shared {
             Fingerprint::of([settings.as_bytes()]),
             progress.number,
             progress.standing,
+            progress.filling,
         )
+    }
+
+    /// Whether samples are repeated in the places of skipped ones: ranks must have as many as each other.
+    fn fills(&self) -> bool {
+        self.settings.faults.fill.unwrap_or(true) && self.plan.world() > 1
+    }
+
+    /// Whether it stands behind an epoch in which samples are still to be repeated.
+    fn is_filling(&self, progress: &Progress) -> bool {
+        let length = self.plan.epoch_len();
+        self.fills()
+            && progress.number > 0
+            && progress.number.is_multiple_of(length.max(1))
+            && progress.filling.missing() > 0
+            && progress.filling.tried < length
     }
 }
 
@@ -401,6 +448,11 @@ impl Epoch {
         }
     }
 
+    /// Whether there is anything to tell. Costs next to nothing.
+    pub fn has_events(&self) -> bool {
+        self.running.run.shared.ledger.has_events()
+    }
+
     fn end(&self) -> Result<()> {
         if *self.running.ended.lock() {
             return Ok(());
@@ -427,7 +479,7 @@ impl Iterator for Epoch {
 
     fn next(&mut self) -> Option<Result<Batch>> {
         loop {
-            match self.next_within(Duration::from_secs(3600)) {
+            match self.next_within(LOOK) {
                 Ok(Waited::Batch(batch)) => return Some(Ok(*batch)),
                 Ok(Waited::End) => return None,
                 Ok(Waited::NotYet) => {}

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Kind, Result};
 use crate::fault::FaultLine;
+use crate::plan::Excluded;
 use crate::sample::{Location, shown};
+use crate::source::Source;
 use crate::sys::file::{self, EntryKind, Lines};
 
 /// The file of this process.
@@ -56,6 +58,35 @@ fn host() -> String {
 /// The samples that are named by a quarantine file, or by all of them in a folder: each once, in order of
 /// appearance. A line that a killed writer left unfinished is passed over.
 pub fn excluded(path: &Path) -> Result<Vec<Value>> {
+    Ok(written(path)?.into_iter().map(|line| line.index).collect())
+}
+
+/// The same for a numbered source. A file that was written for another one is refused.
+pub(super) fn left_out(source: &dyn Source, path: &Path) -> Result<Excluded> {
+    let indices = written(path)?.into_iter().map(|line| {
+        let refused = |message: String| {
+            Error::new(Kind::BadSetting, format!("exclude: {message}"))
+                .at(Some(Location::file(path)))
+                .with_hint("exclude= takes what a run over the same data has written")
+        };
+        let index = line.number().filter(|index| *index < source.len()).ok_or_else(|| {
+            let (index, samples) = (&line.index, source.len());
+            refused(format!("there is no sample {index}: the source has {samples}"))
+        })?;
+        let ours = source.location(index).map(|location| location.path);
+        if let (Some(ours), Some(theirs)) = (ours, &line.path)
+            && ours.file_name() != Path::new(theirs).file_name()
+        {
+            let ours = shown(&ours);
+            return Err(refused(format!("sample {index} was {theirs:?}, and is {ours} here")));
+        }
+        Ok(index)
+    });
+    indices.collect()
+}
+
+/// The first line of each sample.
+fn written(path: &Path) -> Result<Vec<FaultLine>> {
     let refused = |path: &Path, error| {
         Error::io(Kind::BadSetting, format!("reading {}", shown(path)), error)
             .with_hint("name a quarantine file, or a folder of such files")
@@ -82,7 +113,7 @@ pub fn excluded(path: &Path) -> Result<Vec<Value>> {
             match serde_json::from_slice::<FaultLine>(line) {
                 Ok(line) => {
                     if known.insert(line.index.to_string()) {
-                        found.push(line.index);
+                        found.push(line);
                     }
                 }
                 Err(error) if error.is_eof() && line.starts_with(b"{") => {}

@@ -1,9 +1,11 @@
 //! Which sample comes when: a pure function of a number. There is no list to hold, whatever the size
 //! of the data set, and nothing to go through to start in the middle.
 
+mod exclude;
 mod permute;
 mod shard;
 
+pub use exclude::Excluded;
 pub use permute::Permutation;
 pub use shard::{Remainder, Shard};
 
@@ -16,6 +18,7 @@ pub struct Plan {
     samples: u64,
     shuffle: Option<u64>,
     shard: Shard,
+    excluded: Excluded,
 }
 
 impl Plan {
@@ -25,7 +28,24 @@ impl Plan {
             let message = format!("{samples} samples are more than can be counted");
             return Err(Error::new(Kind::BadSource, message));
         }
-        Ok(Plan { samples, shuffle, shard })
+        Ok(Plan { samples, shuffle, shard, excluded: Excluded::default() })
+    }
+
+    /// Without these samples: the order is what it would be had they never been there.
+    #[must_use]
+    pub fn without(self, excluded: Excluded) -> Plan {
+        let samples = (self.samples + self.excluded.len()).saturating_sub(excluded.len());
+        Plan { samples, excluded, ..self }
+    }
+
+    /// Among how many ranks an epoch is divided.
+    pub fn world(&self) -> u64 {
+        self.shard.world()
+    }
+
+    /// Which of them is ours.
+    pub fn rank(&self) -> u64 {
+        self.shard.rank()
     }
 
     /// Samples of one epoch for this rank.
@@ -40,11 +60,12 @@ impl Plan {
         let (epoch, place) = (number.checked_div(length)?, number.checked_rem(length)?);
         let order = self.shard.order(place);
         // Beyond the end only where ranks are padded: then it begins anew.
-        let within = order % self.samples;
+        let within = order.checked_rem(self.samples)?;
         let index = match self.shuffle {
             None => within,
             Some(seed) => Permutation::new(self.samples, seed, epoch).at(within),
         };
+        let index = self.excluded.index(index);
         let position = epoch.saturating_mul(self.shard.span(self.samples)).saturating_add(order);
         Some(Ticket { position, epoch, index })
     }
@@ -120,6 +141,24 @@ mod tests {
                 prop_assert!(next.position >= ticket.position);
             } else {
                 prop_assert_eq!(plan.epoch_len(), 0);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn excluded_samples_are_as_if_they_had_never_been_there(
+            excluded in prop::collection::btree_set(0_u64..60, 0..20), seed: Option<u64>,
+            (rank, world, remainder) in shards(),
+        ) {
+            let shard = Shard::new(rank, world, remainder).unwrap();
+            let kept: Vec<u64> = (0..60).filter(|index| !excluded.contains(index)).collect();
+            let short = Plan::new(kept.len() as u64, seed, shard).unwrap();
+            let plan = Plan::new(60, seed, shard).unwrap().without(excluded.into_iter().collect());
+            prop_assert_eq!(plan.epoch_len(), short.epoch_len());
+            for (ours, theirs) in epoch(&plan, 1).iter().zip(epoch(&short, 1)) {
+                prop_assert_eq!(ours.index, kept[theirs.index as usize]);
+                prop_assert_eq!(ours.position, theirs.position);
             }
         }
     }

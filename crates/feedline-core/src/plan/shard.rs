@@ -43,6 +43,14 @@ impl Shard {
         Ok(Shard { rank, world, remainder })
     }
 
+    pub(super) fn rank(&self) -> u64 {
+        self.rank
+    }
+
+    pub(super) fn world(&self) -> u64 {
+        self.world
+    }
+
     /// Samples of this rank in an epoch of `samples`.
     pub(super) fn len(&self, samples: u64) -> u64 {
         let (even, rest) = (samples / self.world, samples % self.world);

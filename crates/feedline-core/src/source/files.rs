@@ -45,6 +45,7 @@ impl PathTable {
 /// Files in the order they were given, or sorted where a pattern found them.
 #[derive(Debug)]
 pub struct Files {
+    root: PathBuf,
     paths: PathTable,
     labels: Option<Vec<i64>>,
 }
@@ -65,10 +66,12 @@ impl Files {
             );
         }
         let mut table = PathTable::default();
+        let mut root = paths[0].parent().unwrap_or(Path::new("")).to_owned();
         for path in paths {
             table.push(path);
+            while !path.starts_with(&root) && root.pop() {}
         }
-        Ok(Files { paths: table, labels })
+        Ok(Files { root, paths: table, labels })
     }
 
     /// The files that a pattern such as `data/**/*.jpg` finds, sorted.
@@ -113,6 +116,10 @@ impl Source for Files {
 
     fn has_labels(&self) -> bool {
         self.labels.is_some()
+    }
+
+    fn root(&self) -> Option<PathBuf> {
+        Some(self.root.clone())
     }
 
     fn fingerprint(&self) -> Fingerprint {

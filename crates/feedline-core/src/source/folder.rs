@@ -14,6 +14,7 @@ use crate::sys::file::{self, Entry, EntryKind};
 /// Classes sorted by name; within a class, folders sorted by path and files by name.
 #[derive(Debug)]
 pub struct Folder {
+    root: PathBuf,
     paths: PathTable,
     classes: Arc<[String]>,
     /// The first sample behind each class.
@@ -54,7 +55,7 @@ impl Folder {
             ends.push(paths.len());
         }
         let classes = classes.iter().map(|class| name(class)).collect();
-        Ok(Folder { paths, classes, ends })
+        Ok(Folder { root: root.to_owned(), paths, classes, ends })
     }
 }
 
@@ -150,6 +151,10 @@ impl Source for Folder {
 
     fn classes(&self) -> Arc<[String]> {
         Arc::clone(&self.classes)
+    }
+
+    fn root(&self) -> Option<PathBuf> {
+        Some(self.root.clone())
     }
 
     fn fingerprint(&self) -> Fingerprint {

@@ -4,6 +4,7 @@ pub mod files;
 pub mod folder;
 pub mod memory;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::checkpoint::Fingerprint;
@@ -40,6 +41,11 @@ pub trait Source: Send + Sync {
 
     /// Differs when the samples do.
     fn fingerprint(&self) -> Fingerprint;
+
+    /// The folder that all files lie below, where there is one.
+    fn root(&self) -> Option<PathBuf> {
+        None
+    }
 
     /// Where people can look at a sample.
     fn location(&self, index: u64) -> Option<Location> {

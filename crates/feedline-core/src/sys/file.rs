@@ -1,8 +1,10 @@
 //! Files and folders. Every descriptor of the core is opened here, by callers who hold a permit for it.
 #![expect(clippy::disallowed_methods, reason = "this is the one door to the file system")]
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -161,4 +163,50 @@ pub fn is_folder(path: &Path) -> bool {
 /// Makes a folder, with those it lies in.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)
+}
+
+/// One entry of a folder, if it has any.
+pub fn first_entry(folder: &Path) -> io::Result<Option<PathBuf>> {
+    fs::read_dir(folder)?.next().transpose().map(|entry| entry.map(|entry| entry.path()))
+}
+
+/// Where file systems are mounted.
+pub fn mounts() -> io::Result<Vec<PathBuf>> {
+    let text = fs::read("/proc/self/mountinfo")?;
+    let lines = text.split(|byte| *byte == b'\n');
+    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    Ok(points.map(|point| PathBuf::from(OsString::from_vec(without_octal(point)))).collect())
+}
+
+/// Spaces and the like are written as `\040` there.
+fn without_octal(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, more)) = rest.split_first() {
+        let digits = more.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let code = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (first, code) {
+            (b'\\', Some(code)) => {
+                plain.push(code);
+                rest = &more[3..];
+            }
+            _ => {
+                plain.push(*first);
+                rest = more;
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_found_and_their_names_read() {
+        assert!(mounts().unwrap().contains(&PathBuf::from("/proc")));
+        assert_eq!(without_octal(br"/mnt/my\040data\134x"), b"/mnt/my data\\x");
+        assert_eq!(without_octal(br"/a\9"), br"/a\9");
+    }
 }

@@ -58,3 +58,32 @@ impl Condition {
         (guard, clock::now() >= deadline)
     }
 }
+
+/// To wait for a while, unless all is over before.
+#[derive(Debug, Default)]
+pub struct Ending {
+    is_over: Mutex<bool>,
+    changed: Condition,
+}
+
+impl Ending {
+    /// All is over: nobody waits any more.
+    pub fn end(&self) {
+        *self.is_over.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits that long; true, and at once, if all is over.
+    pub fn wait(&self, time: Duration) -> bool {
+        let deadline = clock::now() + time;
+        let mut is_over = self.is_over.lock();
+        while !*is_over {
+            let is_late;
+            (is_over, is_late) = self.changed.wait_until(is_over, deadline);
+            if is_late {
+                break;
+            }
+        }
+        *is_over
+    }
+}

@@ -7,5 +7,6 @@
 
 mod data;
 mod epochs;
+mod faults;
 mod mutations;
 mod sources;

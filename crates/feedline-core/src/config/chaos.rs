@@ -1,0 +1,106 @@
+//! Trouble on purpose, for tests: which samples fail, pass after a retry or take long is a function of a
+//! seed, so that a run can be compared with what it must come to.
+
+use core::time::Duration;
+use serde_json::Value;
+
+use super::words::Call;
+use crate::error::{Error, Kind, Result};
+use crate::random::Random;
+
+/// How much trouble.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chaos {
+    seed: u64,
+    eio: f64,
+    raise: f64,
+    slow: f64,
+    time: Duration,
+}
+
+/// What happens to one try of one sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strike {
+    /// Nothing.
+    Nothing,
+    /// The read fails with an error that may be gone the next time.
+    Eio,
+    /// The sample is bad, now and always.
+    Damaged,
+    /// It takes that long.
+    Slow(Duration),
+}
+
+impl Chaos {
+    pub(super) fn parse(call: &Call<'_>) -> Result<Option<Chaos>> {
+        let words = match call.get("chaos") {
+            None => return Ok(None),
+            Some(Value::Object(words)) => words,
+            Some(other) => return Err(call.bad("chaos", "rates by name", other)),
+        };
+        let words = Call::of("chaos", words);
+        let rate = |name| Ok::<_, Error>(words.real(name, 0.0, 1.0)?.unwrap_or(0.0));
+        let seconds = words.real("seconds", 0.0, 3600.0)?.unwrap_or(0.1);
+        let chaos = Chaos {
+            seed: words.whole("seed", 0, u64::MAX)?.unwrap_or(0),
+            eio: rate("eio")?,
+            raise: rate("raise")?,
+            slow: rate("slow")?,
+            time: Duration::from_secs_f64(seconds),
+        };
+        words.finish()?;
+        Ok(Some(chaos))
+    }
+
+    /// What happens to that try of a sample; tries count from 1.
+    pub fn strike(&self, index: u64, attempt: u32) -> Strike {
+        let draw = |what: u64, try_: u64| Random::keyed(&[self.seed, index, what, try_]).unit();
+        if draw(0, 0) < self.raise {
+            Strike::Damaged
+        } else if draw(1, u64::from(attempt)) < self.eio {
+            Strike::Eio
+        } else if draw(2, u64::from(attempt)) < self.slow {
+            Strike::Slow(self.time)
+        } else {
+            Strike::Nothing
+        }
+    }
+}
+
+impl Strike {
+    /// The error that it is, if it is one.
+    pub fn error(self) -> Option<Error> {
+        match self {
+            Strike::Nothing | Strike::Slow(_) => None,
+            Strike::Eio => {
+                let error = std::io::Error::from(rustix::io::Errno::IO);
+                Some(Error::io(Kind::ReadFailed, "reading the file", error))
+            }
+            Strike::Damaged => Some(Error::new(Kind::Damaged, "spoilt on purpose")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_as_frequent_as_asked_for_and_a_retry_may_help() {
+        let words = serde_json::json!(
+            {"call": "loader", "chaos": {"seed": 3, "eio": 0.2, "raise": 0.1, "slow": 0.5, "seconds": 1}}
+        );
+        let chaos = Chaos::parse(&Call::new(&words).unwrap()).unwrap().unwrap();
+        let count = |attempt, wanted| {
+            (0..10_000).filter(|index| chaos.strike(*index, attempt) == wanted).count()
+        };
+        assert!((900..1100).contains(&count(1, Strike::Damaged)));
+        assert_eq!(count(1, Strike::Damaged), count(2, Strike::Damaged));
+        assert!((1650..1950).contains(&count(1, Strike::Eio)));
+        let again = (0..10_000)
+            .filter(|index| [1, 2].iter().all(|try_| chaos.strike(*index, *try_) == Strike::Eio))
+            .count();
+        assert!((300..450).contains(&again), "{again}");
+        assert!((3400..3800).contains(&count(1, Strike::Slow(Duration::from_secs(1)))));
+    }
+}

@@ -1,0 +1,85 @@
+//! What each thread is at, and since when: read when the consumer waits for long. Costs a few stores.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::sys::clock;
+
+/// No sample at hand.
+const NOTHING: u64 = u64::MAX;
+
+/// What a thread does with a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// Gets its bytes.
+    Reading,
+    /// Waits before it tries again.
+    Waiting,
+    /// Makes it of its bytes.
+    Making,
+}
+
+impl Doing {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Doing::Reading => "reading",
+            Doing::Waiting => "waiting to read again",
+            Doing::Making => "making",
+        }
+    }
+}
+
+/// What one thread is at.
+pub(super) struct Slot {
+    number: AtomicU64,
+    index: AtomicU64,
+    since: AtomicU64,
+    doing: AtomicU64,
+}
+
+impl Default for Slot {
+    fn default() -> Slot {
+        Slot {
+            number: AtomicU64::new(NOTHING),
+            index: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            doing: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Slot {
+    /// It begins with a sample.
+    pub(super) fn begin(&self, number: u64, index: u64, doing: Doing) {
+        self.index.store(index, Ordering::Relaxed);
+        self.since.store(clock::nanoseconds(), Ordering::Relaxed);
+        self.doing.store(doing as u64, Ordering::Relaxed);
+        self.number.store(number, Ordering::Release);
+    }
+
+    /// It goes on to something else with it.
+    pub(super) fn turn_to(&self, doing: Doing) {
+        self.doing.store(doing as u64, Ordering::Relaxed);
+    }
+
+    /// It has no sample any more.
+    pub(super) fn end(&self) {
+        self.number.store(NOTHING, Ordering::Release);
+    }
+
+    /// Number in the run, index in the source, what is done with it, for how long.
+    pub(super) fn look(&self) -> Option<(u64, u64, Doing, Duration)> {
+        let number = self.number.load(Ordering::Acquire);
+        if number == NOTHING {
+            return None;
+        }
+        let doing = match self.doing.load(Ordering::Relaxed) {
+            0 => Doing::Reading,
+            1 => Doing::Waiting,
+            _ => Doing::Making,
+        };
+        let since = self.since.load(Ordering::Relaxed);
+        let time = Duration::from_nanos(clock::nanoseconds().saturating_sub(since));
+        Some((number, self.index.load(Ordering::Relaxed), doing, time))
+    }
+}

@@ -1,0 +1,152 @@
+//! Keeps readers from taking a vanished source for bad samples: while it is away they wait here, and one
+//! after the other looks whether it is back.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::ledger::Ledger;
+use super::watch::Watch;
+use crate::error::{Error, Kind};
+use crate::event::Event;
+use crate::fault::{Breaker, Change, Pace, Symptom, Try};
+use crate::sys::clock;
+use crate::sys::lock::{Ending, Mutex};
+
+/// How long a reader sleeps before it looks whether another has found the source again.
+const NAP: Duration = Duration::from_millis(100);
+
+/// What is to be done about a read that failed.
+pub(super) enum Passage {
+    /// The sample is at fault.
+    OfSample,
+    /// The source was away: the sample is to be read again.
+    Again,
+    /// The source was away for too long.
+    GivenUp(Error),
+    /// The run is over.
+    Closed,
+}
+
+/// The gate of one run.
+pub(super) struct Gate {
+    breaker: Mutex<Breaker>,
+    watch: Watch,
+    ledger: Arc<Ledger>,
+    started: Instant,
+    /// Whether the breaker must hear of what works.
+    is_troubled: AtomicBool,
+}
+
+impl Gate {
+    pub(super) fn new(watch: Watch, ledger: Arc<Ledger>) -> Gate {
+        let patience = ledger.policy().patience;
+        let plain = Pace::default();
+        let pace =
+            Pace { first: plain.first.min(patience / 8), longest: plain.longest.min(patience / 4) };
+        Gate {
+            breaker: Mutex::new(Breaker::new(patience, pace)),
+            watch,
+            ledger,
+            started: clock::now(),
+            is_troubled: AtomicBool::new(false),
+        }
+    }
+
+    /// A file was read.
+    pub(super) fn worked(&self, path: &Path) {
+        if self.is_troubled.load(Ordering::Relaxed) {
+            let change = {
+                let mut breaker = self.breaker.lock();
+                self.is_troubled.store(false, Ordering::Relaxed);
+                breaker.worked(self.started.elapsed())
+            };
+            self.tell(change, &self.watch.name(path), "");
+        }
+    }
+
+    /// Whether the source is taken to be away.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_troubled.load(Ordering::Relaxed) && !self.breaker.lock().is_closed()
+    }
+
+    /// A read failed. Returns when it is known what to do, which may be as late as the patience ends;
+    /// `before_wait` is called before any wait.
+    pub(super) fn failed(
+        &self,
+        symptom: &Symptom,
+        path: &Path,
+        ending: &Ending,
+        before_wait: &mut dyn FnMut(),
+    ) -> Passage {
+        if !symptom.may_be_of_source() || self.ledger.policy().patience.is_zero() {
+            self.worked(path);
+            return Passage::OfSample;
+        }
+        let seen = self.watch.look(path);
+        if seen.is_ok() && !symptom.is_passing_on_disk() {
+            self.worked(path);
+            return Passage::OfSample;
+        }
+        self.hear(seen, path);
+        if self.breaker.lock().is_closed() {
+            return Passage::OfSample;
+        }
+        before_wait();
+        loop {
+            let (step, change) = self.breaker.lock().may_try(self.started.elapsed());
+            self.tell(change, &self.watch.name(path), "");
+            match step {
+                Try::Go => return Passage::Again,
+                Try::Wait(time) => {
+                    if ending.wait(time.min(NAP)) {
+                        return Passage::Closed;
+                    }
+                }
+                Try::Probe => match self.watch.look(path) {
+                    Ok(()) => return Passage::Again,
+                    Err(away) => self.hear(Err(away), path),
+                },
+                Try::GiveUp => {
+                    let name = || self.watch.name(path);
+                    let what = self.watch.look(path).err().map_or_else(name, |(what, _)| what);
+                    let patience = self.ledger.policy().patience.as_secs_f64();
+                    let message = format!("{} has been away for {patience} s", what.display());
+                    return Passage::GivenUp(Error::new(Kind::SourceGone, message));
+                }
+            }
+        }
+    }
+
+    /// What a look at the source has shown.
+    fn hear(&self, seen: Result<(), (PathBuf, String)>, path: &Path) {
+        let change = {
+            let mut breaker = self.breaker.lock();
+            self.is_troubled.store(true, Ordering::Relaxed);
+            breaker.failed(seen.is_ok(), self.started.elapsed())
+        };
+        match seen {
+            Ok(()) => {
+                let why = "reads fail one after the other, though it is there";
+                self.tell(change, &self.watch.name(path), why);
+            }
+            Err((what, why)) => self.tell(change, &what, &why),
+        }
+    }
+
+    fn tell(&self, change: Option<Change>, root: &Path, why: &str) {
+        let root = || root.display().to_string();
+        match change {
+            None | Some(Change::GaveUp { .. }) => {}
+            Some(Change::Opened { .. }) => {
+                let why = why.to_owned();
+                self.ledger.event(Event::SourceOpened { root: root(), why });
+            }
+            Some(Change::HalfOpened) => self.ledger.event(Event::SourceHalfOpen { root: root() }),
+            Some(Change::Closed { after }) => {
+                self.ledger.event(Event::SourceClosed { root: root(), after });
+            }
+        }
+    }
+}

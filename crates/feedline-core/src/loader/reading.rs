@@ -1,0 +1,172 @@
+//! Fetch at work: readers get the bytes of samples in order, try again what may pass, and wait while the
+//! source is away.
+
+use crossbeam_channel::Sender;
+use serde_json::json;
+use std::time::Duration;
+
+use super::activity::{Doing, Slot};
+use super::gate::Passage;
+use super::run::{FILES_CHUNK, OVERHEAD, Order, Run, Task, caught, closed};
+use crate::collate::Seat;
+use crate::config::Strike;
+use crate::error::{Error, Kind};
+use crate::event::Slow;
+use crate::fault::{Fault, Symptom};
+use crate::sample::{Extent, Stage};
+use crate::sys::clock;
+use crate::worker::{Prepared, Recipe};
+
+/// A sample's bytes, or what was wrong and the seat that is free now.
+pub(super) type Got = Result<Task, Box<(Fault, Seat)>>;
+
+impl Run {
+    /// Fetches some samples at a time: a thread that is woken for each of them costs more than it
+    /// reads. What is fetched is handed on before any wait.
+    pub(super) fn read(&self, tasks: &Sender<Vec<Task>>, slot: &Slot) {
+        let share = self.shared.batching.size / (self.shared.threads * 2).max(1);
+        let chunk = share.clamp(1, FILES_CHUNK);
+        while let Some(orders) = self.next_orders(chunk) {
+            let mut ready = Vec::with_capacity(orders.len());
+            for order in orders {
+                let (number, index, start) = (order.number, order.ticket.index, clock::now());
+                slot.begin(number, index, Doing::Reading);
+                let mut has_waited = false;
+                let mut hand_on = || {
+                    has_waited = true;
+                    if !ready.is_empty() {
+                        // Nobody listens any more when the run is closed: then nothing is needed.
+                        let _ = tasks.send(std::mem::take(&mut ready));
+                    }
+                };
+                let fetched = self.fetch(order, slot, &mut hand_on);
+                let time = start.elapsed();
+                slot.end();
+                self.meters.add(Stage::Fetch, time);
+                if !has_waited {
+                    self.note_time(index, time, Stage::Fetch);
+                }
+                match fetched {
+                    Ok(task) => ready.push(task),
+                    Err(bad) => {
+                        if !ready.is_empty() {
+                            let _ = tasks.send(std::mem::take(&mut ready));
+                        }
+                        self.settle(vec![(number, Err(bad))], None);
+                    }
+                }
+            }
+            if !ready.is_empty() && tasks.send(ready).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// A sample took so long, waits for budgets not counted.
+    pub(super) fn note_time(&self, index: u64, time: Duration, stage: Stage) {
+        let seconds = time.as_secs_f64();
+        if self.shared.ledger.is_slow(seconds) {
+            let (index, stage) = (json!(index), stage.name().to_owned());
+            self.shared.ledger.slow(Slow { index, seconds, worker: None, stage });
+        }
+    }
+
+    /// Gets the bytes of a sample, and a permit for all that will be made of them; tries again as the
+    /// policy says. A source that is away is waited for, which is no try.
+    pub(super) fn fetch(
+        &self,
+        mut order: Order,
+        slot: &Slot,
+        before_wait: &mut dyn FnMut(),
+    ) -> Got {
+        loop {
+            let (number, ticket, attempts) = (order.number, order.ticket, order.attempts + 1);
+            let mut bad = match self.fetch_once(Order { attempts, ..order }, before_wait) {
+                Ok(task) => return Ok(task),
+                Err(bad) => bad,
+            };
+            bad.0.attempts = attempts;
+            let symptom = Symptom::of(&bad.0.error);
+            let path = match self.shared.source.extent(ticket.index) {
+                Extent::File(path) if !self.is_closed() => path,
+                Extent::File(_) | Extent::Memory(_) => return Err(bad),
+            };
+            slot.turn_to(Doing::Waiting);
+            match self.gate.failed(&symptom, &path, &self.ending, before_wait) {
+                Passage::OfSample => {}
+                Passage::Again => {
+                    slot.turn_to(Doing::Reading);
+                    order = Order { number, ticket, seat: bad.1, attempts: attempts - 1 };
+                    continue;
+                }
+                Passage::GivenUp(error) => {
+                    return Err(self.fault(ticket, Stage::Fetch, error, bad.1));
+                }
+                Passage::Closed => return Err(self.fault(ticket, Stage::Fetch, closed(), bad.1)),
+            }
+            let policy = self.shared.ledger.policy();
+            let Some(wait) = policy.retry_after(&symptom, attempts, &self.key(ticket)) else {
+                return Err(bad);
+            };
+            self.shared.ledger.retried(self.line_of(&bad.0));
+            before_wait();
+            if self.ending.wait(wait) {
+                return Err(self.fault(ticket, Stage::Fetch, closed(), bad.1));
+            }
+            slot.turn_to(Doing::Reading);
+            order = Order { number, ticket, seat: bad.1, attempts };
+        }
+    }
+
+    fn fetch_once(&self, order: Order, before_wait: &mut dyn FnMut()) -> Got {
+        let Extent::File(path) = self.shared.source.extent(order.ticket.index) else {
+            return Ok(Task { order, fetched: None, prepared: None });
+        };
+        if let Some(error) = self.struck(&order, before_wait) {
+            let stage = if error.kind() == Kind::ReadFailed { Stage::Fetch } else { Stage::Worker };
+            return Err(self.fault(order.ticket, stage, error, order.seat));
+        }
+        let mut fetched = match self.reader.read(&path, order.number, before_wait) {
+            Ok(fetched) => fetched,
+            Err(error) => return Err(self.fault(order.ticket, Stage::Fetch, error, order.seat)),
+        };
+        self.gate.worked(&path);
+        let Some(recipe) = &self.shared.recipe else {
+            let grown = fetched.permit.grow(OVERHEAD, before_wait);
+            return match grown {
+                Ok(()) => Ok(Task { order, fetched: Some(fetched), prepared: None }),
+                Err(_) => Err(self.fault(order.ticket, Stage::Fetch, closed(), order.seat)),
+            };
+        };
+        let outcome = caught(|| Prepared::new(recipe, fetched.bytes(), order.ticket));
+        let outcome = outcome.and_then(|prepared| {
+            let result = if self.shared.in_rows { 0 } else { self.result_bytes(&prepared) };
+            let work = prepared.working_bytes.saturating_sub(self.shared.keep);
+            let more = (work + result) as u64 + OVERHEAD;
+            fetched.permit.grow(more, before_wait).map_err(|_| closed())?;
+            Ok(prepared)
+        });
+        match outcome {
+            Ok(prepared) => Ok(Task { order, fetched: Some(fetched), prepared: Some(prepared) }),
+            Err(error) => Err(self.fault(order.ticket, Stage::Worker, error, order.seat)),
+        }
+    }
+
+    /// Trouble on purpose.
+    fn struck(&self, order: &Order, before_wait: &mut dyn FnMut()) -> Option<Error> {
+        let chaos = self.shared.settings.chaos.as_ref()?;
+        let strike = chaos.strike(order.ticket.index, order.attempts);
+        if let Strike::Slow(time) = strike {
+            before_wait();
+            self.ending.wait(time);
+        }
+        strike.error()
+    }
+
+    pub(super) fn result_bytes(&self, prepared: &Prepared) -> usize {
+        let pixels = prepared.size.width * prepared.size.height;
+        let settings = &self.shared.settings;
+        let channels = self.shared.recipe.as_ref().map_or(0, Recipe::channels);
+        pixels * channels * settings.output.dtype.bytes()
+    }
+}

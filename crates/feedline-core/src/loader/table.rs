@@ -1,0 +1,286 @@
+//! Where everything comes together in order: results become batches, faults get their verdict, and ranks
+//! that have lost samples get others in their places.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::Progress;
+use super::run::{Order, Outcome, Run};
+use crate::checkpoint::Filling;
+use crate::collate::{Gathered, Gatherer, Seat};
+use crate::deliver::Reorder;
+use crate::error::{Error, Kind};
+use crate::fault::{Fault, FaultLine, Stop, Symptom, Verdict};
+use crate::sample::{Stage, Ticket};
+
+/// Where everything comes together in order.
+pub(super) struct Table {
+    pub(super) reorder: Reorder<Outcome>,
+    pub(super) gatherer: Gatherer,
+    /// The number behind the last sample of each batch that the consumer has not taken.
+    pub(super) ends: VecDeque<u64>,
+    /// The first number, that behind the last of the plan, and that behind all that was ordered: after
+    /// the plan come samples that are repeated.
+    start: u64,
+    plan_end: u64,
+    end: u64,
+    /// Samples of the epoch.
+    length: u64,
+    /// Whether places of skipped samples are filled with others at the end, and how far they are.
+    fills: bool,
+    filling: Filling,
+    batches: u64,
+    /// Good samples that the ledger has not heard of.
+    good: u64,
+    /// The number whose sample is being replaced, and how many others were tried for it.
+    tried: Option<(u64, u64)>,
+    /// What was wrong with that sample.
+    replaced: Option<(Ticket, FaultLine)>,
+    /// Of this run: samples in batches, skipped, come again, and left out with a short last batch.
+    gathered: u64,
+    skipped: u64,
+    repeated: u64,
+    pub(super) dropped: u64,
+    is_over: bool,
+}
+
+/// What is left to do without the lock.
+#[derive(Default)]
+pub(super) struct Drained {
+    pub(super) finished: Vec<(u64, Gathered, Progress)>,
+    pub(super) again: Option<Again>,
+}
+
+/// Something that is to be made for the number whose turn it is.
+pub(super) enum Again {
+    /// The same sample, after that time.
+    Retry(Order, Duration),
+    /// Another in the place of a bad one.
+    Replace(Replacing),
+}
+
+/// A bad sample in whose place another is to be made.
+pub(super) struct Replacing {
+    pub(super) number: u64,
+    pub(super) ticket: Ticket,
+    pub(super) seat: Seat,
+    pub(super) attempt: u64,
+}
+
+/// The numbers of an epoch, and how far it was filled before.
+pub(super) struct Numbers {
+    pub(super) start: u64,
+    pub(super) plan_end: u64,
+    pub(super) length: u64,
+    pub(super) fills: bool,
+    pub(super) filling: Filling,
+}
+
+impl Table {
+    pub(super) fn new(gatherer: Gatherer, numbers: Numbers) -> Table {
+        let Numbers { start, plan_end, length, fills, filling } = numbers;
+        Table {
+            reorder: Reorder::new(start),
+            gatherer,
+            ends: VecDeque::new(),
+            start,
+            plan_end,
+            end: start.max(plan_end),
+            length,
+            fills,
+            filling,
+            batches: 0,
+            good: 0,
+            tried: None,
+            replaced: None,
+            gathered: 0,
+            skipped: 0,
+            repeated: 0,
+            dropped: 0,
+            is_over: false,
+        }
+    }
+
+    /// Takes in results; goes as far as they reach in order.
+    pub(super) fn drain(&mut self, run: &Run, outcomes: Vec<(u64, Outcome)>) -> Drained {
+        let mut drained = Drained::default();
+        for (number, outcome) in outcomes {
+            if self.reorder.put(number, outcome).is_err() && !self.is_over {
+                let message = format!("sample number {number} has two results");
+                self.stop(run, Error::new(Kind::Internal, message));
+            }
+        }
+        while !self.is_over
+            && drained.again.is_none()
+            && let Some((number, outcome)) = self.reorder.pop()
+        {
+            let by = outcome.as_ref().map_or(0, |sample| sample.ticket.index);
+            let outcome = match outcome {
+                Ok(sample) => self.gatherer.push(number, sample).map_err(|bad| {
+                    let (fault, seat) = *bad;
+                    run.fault(fault.ticket, fault.stage, fault.error, seat)
+                }),
+                Err(bad) => Err(bad),
+            };
+            match outcome {
+                Ok(gathered) => {
+                    self.is_good(run, number, by);
+                    self.complete(run, number, gathered, &mut drained);
+                }
+                Err(bad)
+                    if self.replaced.is_some() && bad.0.error.kind() != Kind::NoReplacement =>
+                {
+                    // Another one that was tried does not fit either: the next is tried.
+                    drained.again = self.try_another(number, bad.1);
+                }
+                Err(bad) if number >= self.plan_end && bad.0.error.kind().is_of_sample() => {
+                    // Judged when it was its turn, or as good then: the next is repeated instead.
+                    let gathered = self.gatherer.skip(number, bad.1);
+                    self.complete(run, number, gathered, &mut drained);
+                }
+                Err(bad) => self.judge(run, number, *bad, &mut drained),
+            }
+        }
+        if !self.is_over && drained.again.is_none() && self.reorder.next() == self.end {
+            self.fill_or_finish(run, &mut drained);
+        }
+        run.update_urgent(self);
+        drained
+    }
+
+    fn is_good(&mut self, run: &Run, number: u64, by: u64) {
+        if let Some((_, fault)) = self.replaced.take() {
+            self.tried = None;
+            run.shared.ledger.replaced(fault, by.into());
+        } else if number >= self.plan_end {
+            self.filling.repeated += 1;
+            self.repeated += 1;
+        } else {
+            self.good += 1;
+        }
+    }
+
+    /// A fault, whose turn it is.
+    fn judge(&mut self, run: &Run, number: u64, bad: (Fault, Seat), drained: &mut Drained) {
+        let (fault, seat) = bad;
+        let ledger = &run.shared.ledger;
+        let (symptom, line) = (Symptom::of(&fault.error), run.line_of(&fault));
+        let (ticket, attempts) = (fault.ticket, fault.attempts);
+        // Reads were tried again where they failed. What fails later is tried again here, where nothing
+        // that comes before it can be waiting for what it takes.
+        let wait = ledger.policy().retry_after(&symptom, attempts, &run.key(ticket));
+        if let Some(wait) = wait
+            && fault.stage != Stage::Collate
+        {
+            ledger.retried(line);
+            self.reorder.again();
+            drained.again = Some(Again::Retry(Order { number, ticket, seat, attempts }, wait));
+            return;
+        }
+        self.tell_good(run);
+        match ledger.judge(&symptom, line.clone()) {
+            Verdict::Skip => {
+                self.skipped += 1;
+                self.filling.skipped += u64::from(self.fills);
+                let gathered = self.gatherer.skip(number, seat);
+                self.complete(run, number, gathered, drained);
+            }
+            Verdict::Replace => {
+                self.replaced = Some((ticket, line));
+                drained.again = self.try_another(number, seat);
+            }
+            Verdict::Stop(Stop::Raised) => self.stop(run, fault.error),
+            Verdict::Stop(Stop::TooMany(error)) => self.stop(run, error),
+        }
+    }
+
+    /// The order to put another sample in the place of a bad one.
+    fn try_another(&mut self, number: u64, seat: Seat) -> Option<Again> {
+        self.reorder.again();
+        let attempt = self.tried.filter(|tried| tried.0 == number).map_or(0, |tried| tried.1);
+        let ticket = self.replaced.as_ref().map(|(ticket, _)| *ticket)?;
+        Some(Again::Replace(Replacing { number, ticket, seat, attempt }))
+    }
+
+    /// So many others were tried in the place of a bad sample.
+    pub(super) fn note_tried(&mut self, number: u64, tried: u64) {
+        self.tried = Some((number, tried));
+    }
+
+    fn tell_good(&mut self, run: &Run) {
+        run.shared.ledger.good(std::mem::take(&mut self.good));
+    }
+
+    fn complete(
+        &mut self,
+        run: &Run,
+        number: u64,
+        gathered: Option<Gathered>,
+        drained: &mut Drained,
+    ) {
+        if let Some(tried) = (number + 1).checked_sub(self.plan_end) {
+            self.filling.tried = self.filling.tried.max(tried);
+        }
+        let Some(gathered) = gathered else { return };
+        self.gathered += gathered.samples.len() as u64;
+        self.ends.push_back(gathered.end);
+        self.tell_good(run);
+        let progress = Progress {
+            number: gathered.end.min(self.plan_end),
+            standing: run.shared.ledger.standing(),
+            filling: self.filling,
+        };
+        drained.finished.push((self.batches, gathered, progress));
+        self.batches += 1;
+    }
+
+    /// All that was ordered is here: samples are missing in the places of skipped ones, or it is the end.
+    fn fill_or_finish(&mut self, run: &Run, drained: &mut Drained) {
+        let left = self.length.saturating_sub(self.end - self.plan_end);
+        let more = if self.fills { self.filling.missing().min(left) } else { 0 };
+        if more > 0 {
+            self.end += more;
+            run.line_end.move_to(self.end);
+        } else {
+            self.finish(run, drained);
+        }
+    }
+
+    /// The last sample of the epoch is here: everything must add up.
+    fn finish(&mut self, run: &Run, drained: &mut Drained) {
+        self.is_over = true;
+        run.line_end.settle();
+        if let Some(gathered) = self.gatherer.finish(self.end) {
+            if run.shared.batching.drop_last {
+                self.dropped = gathered.samples.len() as u64;
+            } else {
+                self.complete(run, self.end - 1, Some(gathered), drained);
+            }
+        }
+        run.shared.ledger.repeated(self.repeated);
+        let due = self.plan_end.saturating_sub(self.start) + self.repeated;
+        let sum = self.gathered + self.skipped + self.dropped;
+        let error = (sum != due).then(|| {
+            let message = format!(
+                "{} samples were delivered, {} skipped and {} dropped, but {due} were due",
+                self.gathered, self.skipped, self.dropped
+            );
+            Error::new(Kind::Internal, message)
+        });
+        run.handoff.end(self.batches, error);
+    }
+
+    /// The number behind the last sample of the plan.
+    pub(super) fn plan_end(&self) -> u64 {
+        self.plan_end
+    }
+
+    /// Ends the run with an error, after the batches that are complete.
+    pub(super) fn stop(&mut self, run: &Run, error: Error) {
+        if !self.is_over {
+            self.is_over = true;
+            run.line_end.settle();
+            run.handoff.end(self.batches, Some(error));
+        }
+    }
+}
