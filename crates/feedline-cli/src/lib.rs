@@ -3,6 +3,7 @@
 //! Exit codes: 0 good, 1 found faults that were not expected, 2 could not run.
 
 mod demo;
+mod explain;
 mod report;
 
 use clap::{Parser, Subcommand};
@@ -18,7 +19,8 @@ use clap::{Parser, Subcommand};
     after_help = "Examples:\n  \
         feedline demo                      two epochs over photographs made on the spot, some of them bad\n  \
         feedline demo --samples 2000       more of them\n  \
-        feedline demo --keep photos/       keep the photographs to look at\n\n\
+        feedline demo --keep photos/       keep the photographs to look at\n  \
+        feedline explain FL203             what an error means, and what to do\n\n\
         Exit codes: 0 good, 1 found faults that were not expected, 2 could not run."
 )]
 struct Typed {
@@ -29,6 +31,7 @@ struct Typed {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Demo),
+    Explain(explain::Explain),
 }
 
 /// Runs what was typed, the program's name first; returns the exit code.
@@ -47,6 +50,7 @@ where
     };
     let outcome = match typed.command {
         Command::Demo(demo) => demo.run(),
+        Command::Explain(explain) => Ok(explain.run()),
     };
     match outcome {
         Ok(code) => code,
