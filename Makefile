@@ -6,7 +6,8 @@ SETUP := .setup
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
+RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml \
+	$(wildcard docs/errors/*.md)
 # Which JPEG decoder can be built here, found out by tools/system-tools.
 JPEG = $(shell cat $(SETUP)/jpeg)
 FEATURES = --no-default-features --features $(JPEG)

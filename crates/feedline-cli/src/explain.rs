@@ -1,58 +1,237 @@
-//! `feedline explain`: what an error means and what to do, by the code that stands below its message.
+//! `feedline explain`: what a kind of error means, how to see it, and what to do.
+//!
+//! The pages are those of docs/errors. They are part of the program, since whoever installed it as a
+//! package has no other copy, and whoever needs one may have no network.
 
 use clap::Args;
-use feedline_core::error::{Error, Kind, Result};
+use feedline_core::error::Kind;
 
-use crate::report::say;
+use crate::report::{mention, say};
 
-/// Says what an error means and what to do.
+/// Names that are met in a terminal and are no kinds: what they are explained with.
+const WARNINGS: [(&str, Kind); 2] =
+    [("WorkerDiedWarning", Kind::WorkerDied), ("WorkerStalledWarning", Kind::DeadlinePassed)];
+/// How many others are named where there is no such kind.
+const NEAREST: usize = 3;
+
+/// Explains an error: what it means, how to see it, what to do.
+///
+/// Messages say which page to ask for: "see: feedline explain FL203". Without a code, all errors are
+/// listed.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    feedline explain                   all errors, in a line each\n  \
+    feedline explain FL203             by its code\n  \
+    feedline explain Damaged           by its name, in any case")]
 pub(crate) struct Explain {
-    /// The code, such as FL203, or the name, such as Damaged; all of them where none is given
-    code: Option<String>,
+    /// The code or the name of an error, such as FL203 or Damaged
+    #[arg(value_name = "CODE|NAME", value_parser = asked)]
+    kind: Option<Kind>,
 }
 
 impl Explain {
-    pub(crate) fn run(&self) -> Result<i32> {
-        let Some(code) = &self.code else {
-            let mut kinds = Kind::ALL.to_vec();
-            kinds.sort_unstable_by_key(|kind| kind.code());
-            for kind in kinds {
-                say(format_args!("{} {:<16} {}", kind.code(), kind.name(), first_line(kind)));
+    pub(crate) fn run(&self) -> i32 {
+        match self.kind {
+            Some(kind) => say(page(kind).trim_end()),
+            None => {
+                say(list(by_code()));
+                mention("\nfeedline explain CODE shows the page of one of them");
             }
-            return Ok(0);
-        };
-        let is_meant = |kind: &&Kind| {
-            kind.code().eq_ignore_ascii_case(code) || kind.name().eq_ignore_ascii_case(code)
-        };
-        let Some(kind) = Kind::ALL.iter().find(is_meant) else {
-            let message = format!("there is no error {code:?}");
-            return Err(Error::new(Kind::BadSetting, message)
-                .with_hint("feedline explain, without a code, lists all of them"));
-        };
-        say(format_args!("{} {}: {}", kind.code(), kind.name(), group(*kind)));
-        say(format_args!("\nfor example\n  {}", kind.example().replace('\n', "\n  ")));
-        say(format_args!("\nwhat usually helps\n  {}", kind.hint()));
-        if kind.is_of_sample() {
-            say(
-                "\nIt is a fault of one sample: faults=FaultPolicy(...) says what is done about it.",
-            );
         }
-        Ok(0)
+        0
     }
 }
 
-fn first_line(kind: Kind) -> &'static str {
-    kind.example().lines().next().unwrap_or_default()
+macro_rules! pages {
+    ($($kind:ident: $code:literal,)*) => {
+        /// The page of a kind. A kind without one does not compile.
+        fn page(kind: Kind) -> &'static str {
+            match kind {
+                $(Kind::$kind => {
+                    include_str!(concat!("../../../docs/errors/", $code, ".md"))
+                })*
+            }
+        }
+    };
 }
 
-/// What the first digit says.
-fn group(kind: Kind) -> &'static str {
-    match kind.code().as_bytes().get(2) {
-        Some(b'1') => "a setting or a source",
-        Some(b'2') => "samples",
-        Some(b'3') => "the machine has run out of something",
-        Some(b'4') => "workers",
-        _ => "wrong use, or a bug of Feedline",
+pages! {
+    BadSetting: "FL101",
+    BadSource: "FL102",
+    WrongCheckpoint: "FL103",
+    NotPicklable: "FL104",
+    SourceGone: "FL105",
+    ReadFailed: "FL201",
+    UnknownFormat: "FL202",
+    Damaged: "FL203",
+    TooLarge: "FL204",
+    TooSmall: "FL205",
+    ShapeMismatch: "FL206",
+    CodecPanicked: "FL207",
+    DeadlinePassed: "FL208",
+    TooManyFaults: "FL209",
+    NoReplacement: "FL210",
+    OutOfFiles: "FL301",
+    OutOfMemory: "FL302",
+    OutOfThreads: "FL303",
+    WorkerDied: "FL401",
+    TooManyDeaths: "FL402",
+    WorkerNotStarted: "FL403",
+    UsedAfterFork: "FL501",
+    Closed: "FL502",
+    Internal: "FL503",
+}
+
+/// The line below the title of a page.
+fn summary(kind: Kind) -> &'static str {
+    page(kind).lines().nth(2).unwrap_or_default()
+}
+
+/// All kinds, in the order of their codes.
+fn by_code() -> Vec<Kind> {
+    let mut kinds = Kind::ALL.to_vec();
+    kinds.sort_unstable_by_key(|kind| kind.code());
+    kinds
+}
+
+/// Kinds in a line each.
+fn list(kinds: Vec<Kind>) -> String {
+    let width = kinds.iter().map(|kind| kind.name().len()).max().unwrap_or_default();
+    let line = |kind: Kind| format!("{}  {:<width$}  {}", kind.code(), kind.name(), summary(kind));
+    kinds.into_iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The kind that was asked for. A name may be copied from a traceback, with its module.
+fn asked(typed: &str) -> Result<Kind, String> {
+    let name = typed.rsplit('.').next().unwrap_or(typed);
+    let is_asked = |other: &str| other.eq_ignore_ascii_case(name);
+    let kind =
+        Kind::ALL.iter().copied().find(|kind| is_asked(kind.code()) || is_asked(kind.name()));
+    let warning = || WARNINGS.iter().find(|(warning, _)| is_asked(warning)).map(|(_, kind)| *kind);
+    kind.or_else(warning).ok_or_else(|| {
+        let nearest = list(nearest(name));
+        format!("no error has this code or name; the nearest are\n{nearest}\nhint: see all with feedline explain")
+    })
+}
+
+/// The kinds whose code or name is most like that.
+fn nearest(name: &str) -> Vec<Kind> {
+    let far = |other: &str| distance(&name.to_lowercase(), &other.to_lowercase());
+    let mut kinds = by_code();
+    kinds.sort_by_cached_key(|kind| far(kind.code()).min(far(kind.name())));
+    kinds.truncate(NEAREST);
+    kinds
+}
+
+/// How many letters must be put in, taken out or changed to make one word of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    // Of the letters of `one` so far to each beginning of `other`.
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (before, letter) in one.chars().enumerate() {
+        let mut diagonal = before;
+        row[0] = before + 1;
+        for (at, wanted) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != *wanted);
+            diagonal = row[at + 1];
+            row[at + 1] = changed.min(diagonal + 1).min(row[at] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use feedline_core::sys::file;
+    use std::path::{Path, PathBuf};
+
+    const HEADINGS: [&str; 3] = ["## What it means", "## How to see it", "## What to do"];
+
+    fn folder() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors")
+    }
+
+    #[test]
+    fn every_page_is_that_of_its_kind_and_has_the_three_headings() {
+        for kind in Kind::ALL {
+            let lines: Vec<_> = page(*kind).lines().collect();
+            let title = format!("# {} {}", kind.code(), kind.name());
+            assert_eq!(lines[..2], [title.as_str(), ""]);
+            assert!(lines[2].ends_with('.') && lines[3].is_empty(), "{title}: {:?}", lines[2]);
+            let headings: Vec<_> = lines.iter().filter(|line| line.starts_with("## ")).collect();
+            assert!(headings.iter().copied().eq(&HEADINGS), "{title}: {headings:?}");
+            assert!((15..=35).contains(&lines.len()), "{title} has {} lines", lines.len());
+        }
+    }
+
+    #[test]
+    fn every_page_shows_the_message_with_the_line_that_leads_to_it() {
+        for kind in Kind::ALL {
+            let shown = format!("\n```text\nfeedline.errors.{}: ", kind.name());
+            assert!(page(*kind).contains(&shown), "{kind:?}");
+            let leads = format!("\nsee: feedline explain {}\n```\n", kind.code());
+            assert!(page(*kind).contains(&leads), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn every_file_of_the_folder_is_the_page_of_a_kind_or_the_table_of_all() {
+        let names = file::list(&folder()).unwrap().into_iter().map(|entry| entry.path);
+        let mut names: Vec<_> =
+            names.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
+        names.sort();
+        let pages = Kind::ALL.iter().map(|kind| format!("{}.md", kind.code()));
+        let mut expected: Vec<_> = pages.chain(["README.md".to_owned()]).collect();
+        expected.sort();
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn the_table_of_all_says_what_the_pages_say() {
+        let table = file::read_text(&folder().join("README.md")).unwrap();
+        let rows: Vec<_> = table.lines().filter(|line| line.starts_with("| [FL")).collect();
+        let row = |kind: Kind| {
+            let (code, name) = (kind.code(), kind.name());
+            format!("| [{code}]({code}.md) | `{name}` | {} |", summary(kind))
+        };
+        assert_eq!(rows, by_code().into_iter().map(row).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_kind_is_found_by_code_by_name_and_by_what_a_traceback_says() {
+        for kind in Kind::ALL {
+            for typed in [kind.code(), kind.name(), &kind.name().to_uppercase()] {
+                assert_eq!(asked(typed), Ok(*kind), "{typed}");
+            }
+        }
+        assert_eq!(asked("fl203"), Ok(Kind::Damaged));
+        assert_eq!(asked("feedline.errors.Damaged"), Ok(Kind::Damaged));
+        for (warning, kind) in WARNINGS {
+            assert_eq!(asked(warning), Ok(kind));
+            assert!(page(kind).contains(warning), "{warning}");
+        }
+    }
+
+    #[test]
+    fn what_is_nearest_comes_first() {
+        assert_eq!(nearest("damage")[0], Kind::Damaged);
+        assert_eq!(nearest("OutOfMem")[0], Kind::OutOfMemory);
+        assert_eq!(nearest("FL211"), [Kind::ReadFailed, Kind::NoReplacement, Kind::BadSetting]);
+        assert_eq!(nearest("").len(), NEAREST);
+    }
+
+    #[test]
+    fn the_distance_counts_letters() {
+        for (one, other, expected) in [
+            ("", "", 0),
+            ("", "abc", 3),
+            ("abc", "", 3),
+            ("abc", "abc", 0),
+            ("abc", "axc", 1),
+            ("kitten", "sitting", 3),
+        ] {
+            assert_eq!(distance(one, other), expected, "{one:?} {other:?}");
+        }
     }
 }

@@ -21,7 +21,7 @@ use clap::{Parser, Subcommand};
         feedline demo --samples 2000       more of them\n  \
         feedline demo --keep photos/       keep the photographs to look at\n  \
         feedline demo --faults replace     put others in the place of the bad ones\n  \
-        feedline explain FL203             what an error means and what to do\n\n\
+        feedline explain FL203             what an error means, and what to do\n\n\
         Exit codes: 0 good, 1 found faults that were not expected, 2 could not run."
 )]
 struct Typed {
@@ -51,7 +51,7 @@ where
     };
     let outcome = match typed.command {
         Command::Demo(demo) => demo.run(),
-        Command::Explain(explain) => explain.run(),
+        Command::Explain(explain) => Ok(explain.run()),
     };
     match outcome {
         Ok(code) => code,

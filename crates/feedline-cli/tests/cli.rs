@@ -57,7 +57,7 @@ fn what_is_typed_wrong_is_refused_with_the_value() {
         (vec!["demo", "--samples", "3"], "3 is not in 12..=100000"),
         (vec!["demo", "--seed", "x"], "'x'"),
         (vec!["demo", "--faults", "then=ignore"], "got \"ignore\"\nhint:"),
-        (vec!["explain", "FL999"], "there is no error \"FL999\"\nhint:"),
+        (vec!["explain", "FL999"], "'FL999'"),
         (vec![], "Usage"),
     ] {
         let output = feedline(&arguments);
@@ -85,21 +85,41 @@ fn the_demonstration_takes_a_policy_as_text() {
 }
 
 #[test]
-fn every_code_is_explained() {
-    let list = text(&feedline(&["explain"]).stdout);
-    assert!(list.starts_with("FL101 BadSetting"), "{list}");
-    for line in list.lines() {
-        let output = feedline(&["explain", line.split(' ').next().unwrap()]);
-        assert_eq!(output.status.code(), Some(0), "{line}");
-        assert!(text(&output.stdout).contains("what usually helps"));
-    }
-    insta::assert_snapshot!(text(&feedline(&["explain", "damaged"]).stdout));
-}
-
-#[test]
 fn help_teaches_by_example() {
     let output = feedline(&["--help"]);
     assert_eq!(output.status.code(), Some(0));
     insta::assert_snapshot!(text(&output.stdout));
     assert!(text(&feedline(&["--version"]).stdout).starts_with("feedline 0."));
+}
+
+#[test]
+fn an_error_is_explained_by_its_code_and_by_its_name() {
+    let by_code = feedline(&["explain", "FL204"]);
+    assert_eq!(by_code.status.code(), Some(0));
+    assert!(by_code.stderr.is_empty(), "{}", text(&by_code.stderr));
+    assert_eq!(text(&by_code.stdout), include_str!("../../../docs/errors/FL204.md"));
+    for typed in ["fl204", "TooLarge", "toolarge", "feedline.errors.TooLarge"] {
+        assert_eq!(feedline(&["explain", typed]).stdout, by_code.stdout, "{typed}");
+    }
+}
+
+#[test]
+fn all_errors_are_listed_in_a_line_each() {
+    let output = feedline(&["explain"]);
+    assert_eq!(output.status.code(), Some(0));
+    insta::assert_snapshot!(text(&output.stdout));
+    assert!(text(&output.stderr).contains("feedline explain CODE"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn an_error_that_is_unknown_is_refused_with_the_nearest_ones() {
+    let output = feedline(&["explain", "FL211"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    insta::assert_snapshot!(text(&output.stderr));
+}
+
+#[test]
+fn the_help_of_explain_teaches_by_example() {
+    insta::assert_snapshot!(text(&feedline(&["explain", "--help"]).stdout));
 }

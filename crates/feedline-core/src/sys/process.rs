@@ -23,7 +23,8 @@ impl Home {
     }
 }
 
-/// The resident memory of this process, in bytes; zero where the system does not tell.
+/// The resident memory of this process, in bytes, pages that it shares with the process it was forked from
+/// among it; zero where the system does not tell.
 pub fn resident_bytes() -> u64 {
     let text = super::file::read_text(std::path::Path::new("/proc/self/statm")).unwrap_or_default();
     let pages: u64 =

@@ -276,7 +276,9 @@ fn killed(facts: &Facts) -> Verdict {
 }
 
 fn held(facts: &Facts) -> Option<String> {
-    let peak = (facts.peak_bytes > 0).then(|| in_bytes(facts.peak_bytes))?;
+    // Resident memory counts what a worker shares with the trainer it was forked from.
+    let peak = (facts.peak_bytes > 0)
+        .then(|| format!("{}, shared memory included", in_bytes(facts.peak_bytes)))?;
     Some(match (facts.memory_limit, facts.memory_used) {
         (Some(limit), Some(used)) => format!(
             "the worker had held up to {peak}; all processes of its memory cgroup used {} of the {} allowed",
@@ -284,7 +286,10 @@ fn held(facts: &Facts) -> Option<String> {
             in_bytes(limit)
         ),
         (Some(limit), None) => {
-            format!("the worker had held up to {peak} of the {} allowed", in_bytes(limit))
+            format!(
+                "the worker had held up to {peak}; its memory cgroup allows {}",
+                in_bytes(limit)
+            )
         }
         (None, _) => format!("the worker had held up to {peak}"),
     })

@@ -4,8 +4,11 @@ use crate::sample::in_bytes;
 
 /// A share of its descriptors beyond which a worker is renewed, in percent.
 const DESCRIPTORS_PERCENT: u64 = 80;
-/// Memory is short when less than this share of all is left, in percent, but for `ENOUGH`.
+/// Memory is short when less than this share of all is left, in percent, but for `ENOUGH`. A small memory
+/// needs a larger share: a successor takes a moment, and some memory of its own.
 const LEFT_PERCENT: u64 = 5;
+const LEFT_PERCENT_OF_LITTLE: u64 = 12;
+const LITTLE_LEFT: u64 = 64 << 20;
 const ENOUGH: u64 = 512 << 20;
 /// A worker that has grown by less than this is not what fills the memory.
 const GROWN: u64 = 32 << 20;
@@ -126,7 +129,10 @@ pub fn of_worker(used: Use, bounds: Bounds) -> Option<Leak> {
 
 /// The worker that is renewed first when memory runs short: the one that has grown most.
 pub fn fattest<T: Copy>(workers: &[(T, Use)], left: u64, all: u64) -> Option<(T, Leak)> {
-    if left >= (all / 100).saturating_mul(LEFT_PERCENT).min(ENOUGH) {
+    let percent = |percent: u64| (all / 100).saturating_mul(percent);
+    let short =
+        percent(LEFT_PERCENT).max(percent(LEFT_PERCENT_OF_LITTLE).min(LITTLE_LEFT)).min(ENOUGH);
+    if left >= short {
         return None;
     }
     let grown = |used: &Use| used.resident.saturating_sub(used.resident_at_first);
@@ -171,6 +177,7 @@ mod tests {
         assert_eq!(fattest(&workers, 4 << 30, 8 << 30), None);
         let (worker, leak) = fattest(&workers, 100 << 20, 8 << 30).unwrap();
         assert_eq!((worker, leak.name()), (1, "shortage of memory"));
+        assert!(fattest(&workers, 60 << 20, 512 << 20).is_some());
         let lean = Use { resident: 101 << 20, ..USED };
         assert_eq!(fattest(&[(0, lean)], 100 << 20, 8 << 30), None);
     }
