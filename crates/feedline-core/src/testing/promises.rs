@@ -379,8 +379,8 @@ impl Promises {
                 }
             }
             Happening::TimePassed => {
-                if self.is_running()
-                    && let Zygote::Ending { since } = self.zygote
+                if let Zygote::Ending { since } = self.zygote
+                    && running
                     && now >= since + self.settings.grace
                 {
                     self.book_zygote_end(&mut due, now);

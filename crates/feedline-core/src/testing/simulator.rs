@@ -468,7 +468,13 @@ impl World {
 
     /// The engine looks at whom it is told to look at.
     fn look(&mut self) -> Result<(), String> {
-        for life in self.supervisor.to_look_at(self.now) {
+        let mut lives = self.supervisor.to_look_at(self.now);
+        if self.stray() {
+            // A look that nobody asked for.
+            let post = self.chance.below(self.in_use.len() as u64) as Post;
+            lives.extend(self.supervisor.lives(post));
+        }
+        for life in lives {
             if self.chance.hits(self.weather.blind) {
                 self.report.looks_missed += 1;
                 continue;

@@ -109,10 +109,8 @@ impl Supervisor {
             self.log(gone, false);
             return;
         }
-        let counts = gone.as_ref().is_some_and(|gone| {
-            let is_tried = gone.trial.is_some() && gone.ending != Ending::Lost;
-            !gone.overdue && !is_tried
-        });
+        // A death in a trial needs no word here: its task is given up, and that forgives it.
+        let counts = gone.as_ref().is_some_and(|gone| !gone.overdue);
         if gone.is_none_or(|gone| self.bury(vec![gone], counts)) {
             self.staff(life.post);
             self.feed(life.post);

@@ -18,8 +18,9 @@ impl Supervisor {
             worker.life == life && worker.standing == Standing::Ready && worker.trial.is_none()
         };
         let is_alone = place.successor.is_none() && place.predecessor.is_none();
-        let is_wanted = !place.retired && self.now >= place.renew_after;
-        if can_fork && is_alone && is_wanted && place.holder.as_ref().is_some_and(is_at_work) {
+        let has_waited = self.now >= place.renew_after;
+        // Who is alone on a post that has retired was asked to stop, so it is not at work.
+        if can_fork && is_alone && has_waited && place.holder.as_ref().is_some_and(is_at_work) {
             let life = place.next_life();
             place.successor = Some(Worker::new(life, Watch::starting(&self.settings, self.now)));
             self.actions.push(Action::Fork { life });

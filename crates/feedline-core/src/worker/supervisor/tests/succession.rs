@@ -100,6 +100,8 @@ fn a_successor_that_cannot_start_is_killed_and_the_old_one_goes_on() {
     let mut supervisor = renewing(settings(1));
     let actions = supervisor.handle(Happening::StartFailed { life: NEW }, NOW);
     assert_eq!(actions, [Action::Kill { life: NEW }]);
+    assert_eq!(supervisor.handle(Happening::StartFailed { life: NEW }, NOW), []);
+    assert_eq!(is_ready(&mut supervisor, NEW), []);
     assert_eq!(deeds(end(&mut supervisor, NEW, Ending::Exited(1), NOW)), []);
     assert_eq!(supervisor.deaths()[0].stage, Stage::Booting);
     assert_eq!(submit(&mut supervisor, 2, Some(0)), [send(0, 0, 2)]);
@@ -169,6 +171,15 @@ fn a_zygote_takes_both_workers_of_a_post_along() {
     supervisor.handle(Happening::ZygoteReady, NOW);
     let actions = is_ready(&mut supervisor, life(0, 2));
     assert_eq!(actions, [send(0, 2, 0), send(0, 2, 1), send(0, 2, 2)]);
+}
+
+#[test]
+fn without_replacement_the_holder_of_a_post_is_named_and_not_its_successor() {
+    let mut supervisor = ready(Settings { replace: false, ..settings(1) });
+    renew(&mut supervisor, OLD, NOW);
+    supervisor.handle(Happening::ZygoteEnded, NOW);
+    let actions = submit(&mut supervisor, 0, Some(0));
+    assert_eq!(actions, [Action::Fail(Failure::Death { life: OLD })]);
 }
 
 #[test]

@@ -145,6 +145,41 @@ fn a_worker_that_goes_on_after_the_dump_is_left_alone() {
 }
 
 #[test]
+fn a_sample_that_was_begun_again_after_the_dump_gets_a_dump_of_its_own() {
+    let deadline = DUMP / 2;
+    let mut supervisor = busy(Settings { deadline: Some(deadline), ..settings(1) });
+    let late = NOW + deadline;
+    let dump = [Action::Dump { life: FIRST }];
+    assert_eq!(look(&mut supervisor, FIRST, sample(0, 3, NOW), late), dump);
+    let again = sample(0, 3, late + Duration::from_millis(1));
+    assert_eq!(look(&mut supervisor, FIRST, again, late + DUMP), dump);
+}
+
+#[test]
+fn a_look_that_nobody_asked_for_cuts_no_dump_short() {
+    let mut supervisor = busy(with_deadline());
+    let late = NOW + DEADLINE;
+    let hung = sample(0, 3, NOW);
+    look(&mut supervisor, FIRST, hung, late);
+    let early = Happening::Seen { life: FIRST, seen: hung };
+    assert_eq!(supervisor.handle(early, late + DUMP / 2), []);
+    assert_eq!(supervisor.next_deadline(), Some(late + DUMP));
+}
+
+#[test]
+fn a_hang_is_held_against_the_task_that_was_seen_and_not_against_the_first() {
+    let mut supervisor = busy(with_deadline());
+    submit(&mut supervisor, 1, Some(0));
+    let late = NOW + DEADLINE;
+    look(&mut supervisor, FIRST, sample(1, 3, NOW), late);
+    look(&mut supervisor, FIRST, sample(1, 3, NOW), late + DUMP);
+    let actions = deeds(end(&mut supervisor, FIRST, KILLED, late + DUMP));
+    let given_up = Action::GiveUp { task: 1, at: Some(3), why: Reason::Hangs };
+    assert_eq!(actions, [given_up, fork(0, 1)]);
+    assert_eq!(is_ready(&mut supervisor, life(0, 1)), [send(0, 1, 0)]);
+}
+
+#[test]
 fn a_worker_that_waits_for_memory_or_starts_late_is_never_late() {
     for work in [Work::Blocked, Work::Starting] {
         let mut supervisor = busy(Settings { stall: Some(STALL), ..with_deadline() });
@@ -272,6 +307,29 @@ fn a_worker_asleep_before_its_first_answer_makes_all_start_again_fresh() {
     assert_eq!(supervisor.handle(Happening::ZygoteReady, now), [fork(0, 1), fork(1, 1)]);
     assert_eq!(is_ready(&mut supervisor, life(0, 1)), [send(0, 1, 0)]);
     assert_eq!(is_ready(&mut supervisor, life(1, 1)), [send(1, 1, 1)]);
+}
+
+#[test]
+fn a_trial_outlives_a_rebirth_whoever_ends_first() {
+    for ends_first in [true, false] {
+        let settings = Settings { suspect_after: Some(1), max_deaths: 1, ..may_be_fresh() };
+        let mut supervisor = ready(settings);
+        submit(&mut supervisor, 0, Some(0));
+        submit(&mut supervisor, 1, None);
+        die_at(&mut supervisor, life(1, 0), Some(7));
+        is_ready(&mut supervisor, life(1, 1));
+        let late = NOW + DEADLINE;
+        look(&mut supervisor, FIRST, asleep(0, 0, NOW), late);
+        look(&mut supervisor, FIRST, asleep(0, 0, NOW), late + DUMP);
+        if ends_first {
+            assert_eq!(end(&mut supervisor, life(1, 1), KILLED, late + DUMP), []);
+        }
+        let actions = supervisor.handle(Happening::ZygoteEnded, late + DUMP);
+        assert_eq!(actions, [Action::BearZygote { fresh: true }]);
+        supervisor.handle(Happening::ZygoteReady, late + DUMP);
+        let actions = is_ready(&mut supervisor, life(1, 2));
+        assert_eq!(actions, [Action::Send { life: life(1, 2), task: 1, trial: Some(7) }]);
+    }
 }
 
 #[test]
