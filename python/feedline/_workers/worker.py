@@ -132,13 +132,17 @@ def _try_alone(
     position, body = int.from_bytes(body[:8], "little"), body[8:]
     station.begin(task)
     station.reach(position)
+    if succeeds:
+        worker.recall(station.recall(task))
+    before = worker.journal()
     try:
-        if succeeds:
-            worker.recall(station.recall(task))
         is_over = worker.alone(body, position)
     except Exception:
         # What it raises, it raises again when its batch is made.
         is_over = True
+    if is_over and before is not None:
+        # As if it had not been: the batch draws the random numbers that the trial has drawn.
+        worker.recall(before)
     if is_over:
         station.pack(_SURVIVED, task, [])
         station.send()
