@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import errno
 import json
 import os
@@ -225,7 +224,9 @@ class Crew:
             name, details = json.loads(text)
             front.noted(post, name, details)
         else:
-            front.stalled(Standstill.told(thing), is_reborn=kind == "reborn")
+            still = Standstill.told(thing)
+            is_reborn = kind == "reborn"
+            front.stalled(still.reborn(self._refresh()) if is_reborn else still, is_reborn=is_reborn)
 
     def start(self) -> None:
         """Bears the zygote now: the work is as it is at this moment."""
@@ -233,13 +234,21 @@ class Crew:
         if told is not None and told[0] == "zygote":
             self._bear(fresh=False)
 
+    def _refresh(self) -> NotPicklable | None:
+        """From now on zygotes are fresh interpreters; or else, why they cannot be."""
+        if not self._fresh:
+            try:
+                self._pickled = self._pickle()
+            except NotPicklable as reason:
+                return reason
+            self._fresh = True
+        return None
+
     def _bear(self, *, fresh: bool) -> None:
         """Starts the zygote. `fresh`: workers that were forked hang, so a new interpreter is tried, if the
         work can be sent to one."""
-        if fresh and not self._fresh:
-            with contextlib.suppress(NotPicklable):
-                self._pickled = self._pickle()
-                self._fresh = True
+        if fresh:
+            self._refresh()
         if self.zygote is not None and not self.zygote.is_usable:
             self.zygote.end()
             self.zygote = None

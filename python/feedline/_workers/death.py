@@ -152,6 +152,8 @@ class Standstill:
     stack: tuple[str, ...]
     task: int | None = None
     position: int | None = None
+    # What is done about it.
+    remedy: str = ""
 
     @classmethod
     def told(cls, told: dict[str, Any]) -> Standstill:
@@ -169,14 +171,27 @@ class Standstill:
             position=last.get("position"),
         )
 
+    def reborn(self, why_not_fresh: BaseException | None) -> Standstill:
+        """The same, for which all workers are started anew: from a fresh interpreter, unless that cannot
+        be."""
+        remedy = "it likely waits for a lock that another thread of the trainer held when it was forked: "
+        if why_not_fresh is None:
+            remedy += "all workers are started anew from a fresh interpreter, as with "
+            remedy += 'multiprocessing_context="spawn"'
+        else:
+            reason = str(why_not_fresh).splitlines()[0]
+            remedy += f"all workers are forked anew, and not from a fresh interpreter, since {reason}"
+        return dataclasses.replace(self, remedy=remedy)
+
     def words(self, where: str) -> str:
-        """Who, since when, where and how."""
+        """Who, since when, where and how, and what is done about it."""
         pid = "" if self.pid is None else f" (pid {self.pid})"
         doing = where or f"while {self.stage}"
         lines = [f"worker {self.worker}{pid} has made no progress for {self.seconds:.0f} s {doing}"]
         if self.posture is not None:
             lines.append(f"  how   {self.posture}")
         lines += [f"  code  {frame}" for frame in self.stack[:8]]
+        lines += [self.remedy] if self.remedy else []
         return "\n".join(lines)
 
 
