@@ -110,7 +110,10 @@ class _Caller:
 
     def __init__(self, station: _native.Station, faults: FaultPolicy | None) -> None:
         self._station = station
-        self._tries = None if faults is None else Tries(faults, pause=self._pause, tell=self._tell)
+        self._tries = None if faults is None else self._make_tries(faults)
+
+    def _make_tries(self, faults: FaultPolicy) -> Tries:
+        return Tries(faults, stage="calling", pause=self._pause, tell=self._tell)
 
     def _pause(self, seconds: float) -> None:
         self._station.enter(PAUSING)
@@ -194,13 +197,22 @@ class _Call:
     function: bytes
     calls: list[Any]
     body: bytes
-    what: str
+    # The name of the function.
+    name: str
     # Whether its results are one, and not a list.
     is_single: bool
     # Results that are known already, by position among all of them: of calls that were judged.
     settled: dict[int, Any] = field(default_factory=dict)
     # The position among all of them of each call that is still to be made.
     positions: list[int] = field(default_factory=list)
+
+    def what(self, position: int | None = None) -> str:
+        """One of the calls that are still to be made, in words; all of them if it is not known which."""
+        count = len(self.calls)
+        if position is None or position >= count:
+            more = f" and {count - 1} more" if count > 1 else ""
+            return self.what(0) + more
+        return f"{self.name}({', '.join(_shown(self.calls[position][0]))})"
 
     def settle(self, results: list[Any]) -> None:
         """`results` are those of the calls that were made last; _LEFT_OUT stands for no result."""
@@ -291,22 +303,32 @@ class _Pool:
         assert crew is not None
         try:
             while not self._is_done():
-                answer = crew.next(_NO_ONE_IS_OLDEST, _LOOK)
-                self.account.tell()
-                if answer is None:
-                    continue
-                with self._lock:
-                    call = self._running.pop(answer.task, None)
-                    self._hand_in()
-                if call is not None:
-                    self._settle(call, answer)
-                    self.account.tell()
+                self._hear(crew)
         except Exception as raised:
             self._break(raised)
         finally:
             self._crew = None
             crew.close()
             del crew
+
+    def _hear(self, crew: Crew) -> None:
+        answer = crew.next(_NO_ONE_IS_OLDEST, _LOOK)
+        self.account.tell()
+        if answer is None:
+            return
+        with self._lock:
+            call = self._running.pop(answer.task, None)
+            self._hand_in()
+        if call is None:
+            return
+        try:
+            self._settle(call, answer)
+        except Exception:
+            # It must hear why the pool breaks, as all the others do.
+            with self._lock:
+                self._running[answer.task] = call
+            raise
+        self.account.tell()
 
     def _is_done(self) -> bool:
         with self._lock:
@@ -315,9 +337,9 @@ class _Pool:
     def _settle(self, call: _Call, answer: _native.Answer | GaveUp) -> None:
         if isinstance(answer, GaveUp):
             return self._given_up(call, answer)
-        _, seconds = answer.slowest
+        slowest, seconds = answer.slowest
         if seconds > self.account.slow_bar:
-            self.account.slow(call.what, seconds, answer.post)
+            self.account.slow(call.what(slowest), seconds, answer.post)
         try:
             result = load(answer)
         except Exception as raised:
@@ -341,14 +363,15 @@ class _Pool:
 
     def _judged(self, call: _Call, bad: Bad, worker: int | None) -> Any:
         """What stands in the place of a result, by the policy; _MADE if another try went well."""
-        verdict, stopped = self.account.judge(bad, call.what, worker=worker)
+        what = call.what(bad.position)
+        verdict, stopped = self.account.judge(bad, what, worker=worker)
         if stopped is not None:
             kind, message = stopped
             raise getattr(errors, kind, errors.FeedlineError).explained(message)
         if verdict == "good":
             return _MADE
         if verdict == "replace":
-            self.account.replaced(bad, call.what, worker)
+            self.account.replaced(bad, what, worker)
             return self.account.policy.replacement
         return _LeftOut(bad.trouble.exception("in a worker of feedline.Executor", ""))
 
@@ -361,13 +384,14 @@ class _Pool:
         """A call that kills its worker, or takes longer than it may: a fault as any other."""
         deaths = [death for death in self.deaths if given_up.task in death.tasks]
         hint = deaths[-1].hint if deaths else ""
+        what = call.what(given_up.at)
         error: BaseException
         if given_up.why == "hangs":
-            text = f"{call.what} took longer than its deadline:{describe(deaths, 5)}"
+            text = f"{what} took longer than its deadline:{describe(deaths, 5)}"
             text += "".join(f"\n  code  {frame}" for frame in (deaths[-1].stack[:8] if deaths else ()))
             error = DeadlinePassed.explained(text, hint, deaths=tuple(deaths))
         else:
-            text = f"{call.what} was at hand each time a worker died:{describe(deaths, 5)}"
+            text = f"{what} was at hand each time a worker died:{describe(deaths, 5)}"
             text += "".join(f"\n  why   {why}" for why in (deaths[-1].why if deaths else ()))
             error = WorkerDied.explained(text, hint, deaths=tuple(deaths))
         names, _ = symptom(error)
@@ -378,6 +402,8 @@ class _Pool:
         message, *more = str(error).splitlines()
         trouble = Trouble.said(type(error).__name__, message, position=position, stage="calling")
         trouble.traceback = "\n".join(more)
+        # A report has one line for it.
+        trouble.message += f" {deaths[-1]}" if deaths else ""
         bad = Bad(int(position), names, None, trouble, None, len(deaths), then)
         verdict = self._judged(call, bad, deaths[-1].worker if deaths else None)
         if isinstance(verdict, _LeftOut):
@@ -412,7 +438,7 @@ class _Pool:
         for task in death.tasks:
             call = self._running.get(task)
             if call is not None:
-                return death.explained(what=call.what, position=None)
+                return death.explained(what=call.what(death.position), position=None)
         return death.explained(position=None)
 
     def died(self, death: Death) -> None:
@@ -424,17 +450,15 @@ class _Pool:
 
     def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
         call = None if still.task is None else self._running.get(still.task)
-        text = still.words("" if call is None else f"in {call.what}")
-        if is_reborn:
-            text += "\nall workers are started anew from a fresh interpreter"
+        text = still.words("" if call is None else f"in {call.what(still.position)}")
         name = "zygote_reborn" if is_reborn else "worker_stalled"
-        self.account.event(name, {"worker": still.worker, "text": text, "stack": list(still.stack)})
+        details = {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)}
+        self.account.event(name, details)
         with contextlib.suppress(WorkerStalledWarning):
             warnings.warn(text, WorkerStalledWarning, stacklevel=2)
 
     def retired(self, told: dict[str, Any]) -> None:
-        text = f"worker {told['worker']} (pid {told['pid']}) was renewed: {told['why']}"
-        self.account.event("worker_retired", {**told, "text": text})
+        self.account.event("worker_retired", told)
 
     def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
         self.account.noted(name, details, post)
@@ -615,11 +639,8 @@ class Executor(concurrent.futures.Executor):
         body = _parcel(pickled, calls)
         future: Future[Any] = Future()
         name = getattr(function, "__qualname__", repr(function))
-        what = f"{name}({', '.join(_shown(calls[0][0]))})"
-        if len(calls) > 1:
-            what += f" and {len(calls) - 1} more"
         positions = list(range(len(calls)))
-        self._pool.add(_Call(future, pickled, calls, body, what, is_single, positions=positions))
+        self._pool.add(_Call(future, pickled, calls, body, name, is_single, positions=positions))
         return future
 
     def _pickled(self, function: Any) -> bytes:

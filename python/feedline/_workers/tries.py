@@ -59,14 +59,17 @@ class Tries:
         policy: FaultPolicy,
         *,
         seed: int = 0,
+        stage: str = "fetching",
         pause: Callable[[float], None] = time.sleep,
         tell: Callable[[str, dict[str, Any]], None] | None = None,
     ) -> None:
-        """`pause` waits; `tell` hears what becomes of the source."""
+        """`stage` is what making a sample is called; `pause` waits; `tell` hears what becomes of the
+        source."""
         self._policy = _native.Policy(policy.words())
         self._sources = _Sources(self._policy.patience, pause, tell)
         self._pause = pause
         self._seed = seed
+        self._stage = stage
         # Of the batch at hand, in order; whoever makes it empties it.
         self.bad: list[Bad] = []
 
@@ -87,7 +90,7 @@ class Tries:
                 raised = another
                 continue
             if attempt > 1:
-                self.bad.append(_bad(raised, names, os_error, position, attempt, ""))
+                self.bad.append(self._bad(raised, names, os_error, position, attempt, ""))
             self._sources.is_well()
             return sample
 
@@ -99,8 +102,22 @@ class Tries:
             if attempt > 1:
                 raised.add_note(f"feedline: it was tried {attempt} times")
             raise raised
-        self.bad.append(_bad(raised, names, os_error, position, attempt, then))
+        self.bad.append(self._bad(raised, names, os_error, position, attempt, then))
         return BAD
+
+    def _bad(
+        self,
+        raised: BaseException,
+        names: list[str],
+        os_error: int | None,
+        position: int,
+        attempts: int,
+        then: str,
+    ) -> Bad:
+        path = getattr(raised, "filename", None) or getattr(raised, "path", None)
+        trouble = Trouble.of(raised, position=position, stage=self._stage)
+        shown = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else None
+        return Bad(position, names, os_error, trouble, shown, attempts, then)
 
     def is_well(self) -> None:
         """Other samples were made meanwhile: what failed was not the source."""
@@ -110,15 +127,6 @@ class Tries:
         """The faults so far, which are then forgotten."""
         bad, self.bad = self.bad, []
         return bad
-
-
-def _bad(
-    raised: BaseException, names: list[str], os_error: int | None, position: int, attempts: int, then: str
-) -> Bad:
-    path = getattr(raised, "filename", None) or getattr(raised, "path", None)
-    trouble = Trouble.of(raised, position=position, stage="fetching")
-    shown = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else None
-    return Bad(position, names, os_error, trouble, shown, attempts, then)
 
 
 class _Sources:

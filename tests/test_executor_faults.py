@@ -1,0 +1,435 @@
+"""Calls that raise, kill or hang in a pool: judged by the policy, and all other results arrive."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import textwrap
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.remains import nothing_left, soon
+from faults.sets import WAYS, die
+from feedline import Event, Executor, FaultPolicy
+from feedline.errors import BadSetting, DeadlinePassed, TooManyFaults, WorkerDied, WorkerStalledWarning
+from programs import answer
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::feedline.errors.WorkerDiedWarning"),
+    pytest.mark.timeout(60),
+]
+
+SKIP = FaultPolicy("skip")
+REPLACE = FaultPolicy("replace", replacement=-1)
+# Longer than any good call takes, also where others use the processor.
+DEADLINE = 0.4
+
+
+@pytest.fixture(autouse=True, scope="module")
+def warm() -> Iterator[None]:
+    """What a pool makes once for a process is there."""
+    with Executor(1) as pool:
+        pool.submit(int).result()
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(warm: None) -> Iterator[None]:
+    """After each test, processes, threads, descriptors and shared memory are what they were before."""
+    with nothing_left():
+        yield
+
+
+BAD = (3, 7)
+
+
+def fails(number: int) -> int:
+    if number in BAD:
+        raise LookupError(f"there is no {number}")
+    return number
+
+
+def kills(number: int) -> int:
+    if number in BAD:
+        die("SIGKILL")
+    return number
+
+
+def dies(way: str) -> None:
+    die(way)
+
+
+def hangs(number: int) -> int:
+    while number in BAD:
+        time.sleep(1000)
+    return number
+
+
+def computes_for_ever(number: int) -> int:
+    return sum(range(10**12)) if number in BAD else number
+
+
+def stops(number: int) -> int:
+    if number in BAD:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return number
+
+
+def noted(folder: Path, number: int) -> int:
+    """How often a call was made before, this one included."""
+    note = folder / str(number)
+    with note.open("ab") as file:
+        file.write(b".")
+    return note.stat().st_size
+
+
+def kills_at_first(folder: Path, times: int, number: int) -> int:
+    if number in BAD and noted(folder, number) <= times:
+        die("SIGKILL")
+    return number
+
+
+def hangs_at_first(folder: Path, number: int) -> int:
+    while number in BAD and noted(folder, number) <= 1:
+        time.sleep(1000)
+    return number
+
+
+def breaks_at_first(folder: Path, number: int) -> int:
+    if number in BAD and noted(folder, number) <= 2:
+        raise ConnectionError("for a moment")
+    return number
+
+
+def others(count: int = 12) -> list[int]:
+    return [number for number in range(count) if number not in BAD]
+
+
+# ---- what becomes of bad calls ----
+
+
+@pytest.mark.parametrize("chunksize", [1, 5, 100])
+@pytest.mark.parametrize("function", [fails, kills], ids=lambda function: function.__name__)
+def test_calls_that_are_skipped_are_left_out_of_map_and_named(function: Any, chunksize: int) -> None:
+    with Executor(2, faults=SKIP) as pool:
+        assert list(pool.map(function, range(12), chunksize=chunksize)) == others()
+
+        report = pool.report()
+    assert (report.expected, report.delivered, report.skipped, report.pending) == (12, 10, 2, 0)
+    assert {fault.index for fault in report.faults} == {f"{function.__name__}({bad})" for bad in BAD}
+    assert {fault.stage for fault in report.faults} == {"calling"}
+    reason = "SIGKILL" if function is kills else "there is no"
+    assert all(reason in fault.reason for fault in report.faults)
+
+
+@pytest.mark.parametrize("chunksize", [1, 5])
+@pytest.mark.parametrize(
+    "function", [hangs, computes_for_ever, stops], ids=lambda function: function.__name__
+)
+def test_calls_that_pass_their_deadline_are_skipped_and_named(function: Any, chunksize: int) -> None:
+    with Executor(2, faults=SKIP, deadline=DEADLINE) as pool:
+        # Each worker has worked: else it might be the fork that is to blame.
+        list(pool.map(fails, [0] * 8))
+        assert list(pool.map(function, range(12), chunksize=chunksize)) == others()
+
+        faults = {fault.index: fault for fault in pool.report().faults}
+        deaths = pool.deaths
+    assert set(faults) == {f"{function.__name__}({bad})" for bad in BAD}
+    assert {fault.kind for fault in faults.values()} == {"DeadlinePassed"}
+    assert {death.what for death in deaths} == set(faults)
+    assert {death.cause for death in deaths} == {"deadline passed"}
+    if function is not stops:
+        assert all(f"{function.__name__}() at {__file__}" in (death.code or "") for death in deaths)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_however_a_call_kills_its_future_gets_the_error_and_the_others_their_results(way: str) -> None:
+    with Executor(2, faults=SKIP) as pool:
+        bad = pool.submit(dies, way)
+        good = [pool.submit(fails, number) for number in (0, 1, 2)]
+
+        assert [future.result(20) for future in good] == [0, 1, 2]
+        error = bad.exception(20)
+    assert isinstance(error, WorkerDied)
+    assert len(error.deaths) == 3
+    assert f"dies('{way}') was at hand each time a worker died" in str(error)
+    assert "hint: " in str(error)
+
+
+def test_the_future_of_a_call_that_raised_gets_its_exception_and_it_is_counted() -> None:
+    with Executor(2, faults=SKIP) as pool:
+        error = pool.submit(fails, 3).exception(20)
+        report = pool.report()
+
+    assert isinstance(error, LookupError)
+    assert "there is no 3" in str(error)
+    assert (report.delivered, report.skipped) == (0, 1)
+
+
+@pytest.mark.parametrize("chunksize", [1, 5])
+def test_what_is_given_stands_in_the_place_of_bad_results(chunksize: int) -> None:
+    right = [-1 if number in BAD else number for number in range(12)]
+    with Executor(2, faults=REPLACE, deadline=DEADLINE) as pool:
+        list(pool.map(fails, [0] * 8))
+        for function in (fails, kills, hangs):
+            assert list(pool.map(function, range(12), chunksize=chunksize)) == right
+        assert pool.submit(kills, 3).result(20) == -1
+
+        report = pool.report()
+    assert (report.replaced, report.skipped) == (7, 0)
+
+
+def test_replacing_needs_something_to_put_there() -> None:
+    with pytest.raises(BadSetting, match="replacement="):
+        Executor(2, faults=FaultPolicy("replace"))
+
+
+@pytest.mark.parametrize(
+    "setting", [{"faults": "skip"}, {"on_event": 3}, {"deadline": 0}, {"deadline": "soon"}]
+)
+def test_what_cannot_be_is_refused_at_once(setting: dict[str, Any]) -> None:
+    with pytest.raises(BadSetting):
+        Executor(1, **setting)
+
+
+# ---- tried again ----
+
+
+@pytest.mark.parametrize("chunksize", [1, 4])
+@pytest.mark.parametrize("times", [1, 2])
+def test_calls_that_kill_at_first_are_made_again_until_they_have_a_result(
+    tmp_path: Path, times: int, chunksize: int
+) -> None:
+    with Executor(2, faults=SKIP) as pool:
+        calls = ([tmp_path] * 12, [times] * 12, range(12))
+        assert list(pool.map(kills_at_first, *calls, chunksize=chunksize)) == list(range(12))
+
+        assert pool.report().faults == ()
+        assert len(pool.deaths) == 2 * times
+
+
+def test_a_call_that_hangs_once_is_made_again_where_the_policy_says_so(tmp_path: Path) -> None:
+    with Executor(2, faults=FaultPolicy(retry=1), deadline=DEADLINE) as pool:
+        list(pool.map(fails, [0] * 8))
+        assert list(pool.map(hangs_at_first, [tmp_path] * 12, range(12))) == list(range(12))
+
+        assert len(pool.deaths) == 2
+
+
+def test_a_call_that_breaks_for_a_moment_is_made_again_where_the_policy_says_so(tmp_path: Path) -> None:
+    with Executor(2, faults=FaultPolicy(retry=2, backoff=0.001)) as pool:
+        assert list(pool.map(breaks_at_first, [tmp_path] * 12, range(12), chunksize=4)) == list(range(12))
+
+        assert pool.report().retried == 2
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_a_call_that_kills_is_made_as_often_as_it_may(tmp_path: Path, attempts: int) -> None:
+    with Executor(2, attempts=attempts) as pool:
+        error = pool.submit(kills_at_first, tmp_path, 100, 3).exception(20)
+
+    assert isinstance(error, WorkerDied)
+    assert (tmp_path / "3").stat().st_size == attempts
+    assert len(error.deaths) == attempts
+
+
+def test_many_killers_do_not_break_the_pool() -> None:
+    with Executor(2, faults=SKIP) as pool:
+        numbers = [3, 0, 7, 1, 3, 2, 7, 4] * 3
+
+        results = list(pool.map(kills, numbers))
+
+        assert results == [0, 1, 2, 4] * 3
+        # Three deaths for each of them: more than would be borne if they were no faults.
+        assert len(pool.deaths) == 36
+        assert pool.submit(fails, 5).result(20) == 5
+
+
+# ---- without a policy ----
+
+
+@pytest.mark.parametrize("function", [kills, hangs], ids=lambda function: function.__name__)
+def test_without_a_policy_map_raises_where_the_bad_call_stands_and_others_go_on(function: Any) -> None:
+    with Executor(2, deadline=DEADLINE) as pool:
+        list(pool.map(fails, [0] * 8))
+        results = pool.map(function, range(6))
+        assert [next(results) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises((WorkerDied, DeadlinePassed), match=rf"{function.__name__}\(3\)"):
+            next(results)
+
+        assert pool.submit(fails, 5).result(20) == 5
+
+
+def test_a_call_that_hangs_is_told_with_its_stack() -> None:
+    with Executor(1, deadline=DEADLINE) as pool:
+        pool.submit(fails, 0).result(20)
+        error = pool.submit(hangs, 3).exception(20)
+
+    assert isinstance(error, DeadlinePassed)
+    assert len(error.deaths) == 1
+    for part in ("hangs(3) took longer than its deadline", f"hangs() at {__file__}", "hint: "):
+        assert part in str(error)
+
+
+def test_a_call_in_a_parcel_is_named_itself_where_it_kills_or_hangs() -> None:
+    with Executor(1, deadline=DEADLINE) as pool:
+        pool.submit(fails, 0).result(20)
+        for function in (kills, hangs):
+            with pytest.raises((WorkerDied, DeadlinePassed), match=rf"^{function.__name__}\(3\) "):
+                list(pool.map(function, range(6), chunksize=6))
+        assert {death.what for death in pool.deaths} == {"kills(3)", "hangs(3)"}
+
+
+# ---- limits ----
+
+
+@pytest.mark.parametrize("function", [fails, kills], ids=lambda function: function.__name__)
+def test_one_fault_more_than_the_limit_breaks_the_pool_and_every_future_hears_of_it(function: Any) -> None:
+    with Executor(2, faults=FaultPolicy("skip", limit=1)) as pool:
+        futures = [pool.submit(function, number) for number in [*range(12), 3, 3]]
+        errors = [future.exception(20) for future in futures]
+
+        broken = [number for number, error in enumerate(errors) if isinstance(error, TooManyFaults)]
+        assert len(broken) >= 2
+        assert sum(isinstance(error, (LookupError, WorkerDied)) for error in errors) == 1
+        with pytest.raises(TooManyFaults):
+            pool.submit(fails, 1)
+
+
+def test_a_rule_for_a_class_of_errors_decides_over_the_rest() -> None:
+    policy = FaultPolicy("skip", by_type={"WorkerDied": "raise"})
+    with Executor(2, faults=policy) as pool:
+        assert list(pool.map(fails, range(12))) == others()
+        with pytest.raises(WorkerDied, match=r"kills\(3\)"):
+            list(pool.map(kills, range(12)))
+
+
+# ---- what is heard ----
+
+
+def test_events_tell_of_every_decision() -> None:
+    events: list[Event] = []
+    with Executor(1, faults=SKIP, deadline=DEADLINE, on_event=events.append) as pool:
+        assert list(pool.map(fails, range(5))) == [0, 1, 2, 4]
+        assert list(pool.map(kills, range(5))) == [0, 1, 2, 4]
+        assert list(pool.map(hangs, range(5))) == [0, 1, 2, 4]
+
+    names = [event.name for event in events]
+    assert (names.count("sample_skipped"), names.count("worker_died")) == (3, 4)
+    skipped = [event.text for event in events if event.name == "sample_skipped"]
+    for text, function in zip(skipped, ("fails", "kills", "hangs"), strict=True):
+        assert f"{function}(3)" in text
+
+
+def test_an_on_event_that_fails_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # pytest keeps what is logged, and with it the frames of who has raised.
+    monkeypatch.setattr(logging.getLogger("feedline"), "propagate", False)
+
+    def fail(event: Event) -> None:
+        raise LookupError(event.name)
+
+    with Executor(1, faults=SKIP, on_event=fail) as pool:
+        assert list(pool.map(kills, range(12))) == others()
+
+
+def waits(gate: Path) -> str:
+    assert soon(gate.exists, 30)
+    return gate.name
+
+
+def test_a_call_that_stalls_is_told_of_once_with_its_stack_and_has_its_result(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    events: list[Event] = []
+
+    def hear(event: Event) -> None:
+        events.append(event)
+        if event.name == "worker_stalled":
+            # So long that it would be told of again.
+            threading.Timer(0.5, gate.touch).start()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with Executor(1, stall=0.2, on_event=hear) as pool:
+            assert pool.submit(waits, gate).result(20) == "gate"
+            assert pool.deaths == []
+
+    told = [str(one.message) for one in caught if one.category is WorkerStalledWarning]
+    assert told == [event.text for event in events if event.name == "worker_stalled"]
+    (text,) = told
+    for part in ("worker 0", "in waits(", "no progress", "waits() at"):
+        assert part in text
+
+
+# ---- workers that are renewed ----
+
+
+def whoever(number: int) -> tuple[int, int]:
+    return number, os.getpid()
+
+
+def test_workers_are_renewed_after_so_many_calls_and_no_result_is_lost() -> None:
+    events: list[Event] = []
+    made: list[tuple[int, int]] = []
+    with Executor(2, max_samples_per_worker=20, on_event=events.append) as pool:
+
+        def make_more() -> bool:
+            made.extend(pool.map(whoever, range(len(made), len(made) + 50)))
+            return any(event.name == "worker_retired" for event in events)
+
+        assert soon(make_more)
+        assert pool.deaths == []
+    assert [number for number, _ in made] == list(range(len(made)))
+    assert len({pid for _, pid in made}) > 2
+
+
+# ---- locks that were held when the workers were forked ----
+
+
+def test_workers_forked_with_a_lock_held_come_anew_from_a_fresh_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "locked.py").write_text(
+        textwrap.dedent(
+            """
+            import threading
+            LOCK = threading.Lock()
+            def locked(number):
+                with LOCK:
+                    return number
+            """
+        )
+    )
+    program = """
+    import warnings
+    warnings.simplefilter("ignore")
+    sys.path.insert(0, arguments[0])
+    import locked
+    is_held, may_end = threading.Event(), threading.Event()
+    def hold():
+        with locked.LOCK:
+            is_held.set()
+            may_end.wait()
+    threading.Thread(target=hold).start()
+    is_held.wait()
+    events = []
+    with fl.Executor(2, stall=0.4, on_event=events.append) as pool:
+        results = list(pool.map(locked.locked, range(20)))
+        deaths = len(pool.deaths)
+    may_end.set()
+    say([results, deaths, [event.text for event in events if event.name == "zygote_reborn"]])
+    """
+
+    results, deaths, told = answer(program, tmp_path)
+
+    assert (results, deaths) == (list(range(20)), 0)
+    (text,) = told
+    for part in ("waiting for a lock", "locked() at", "fresh interpreter"):
+        assert part in text
