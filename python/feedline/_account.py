@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import time
 from collections.abc import Callable
 from typing import Any
@@ -31,13 +32,20 @@ def check(faults: object, on_event: object) -> None:
 
 def in_json(index: object) -> Any:
     """An index as a quarantine file has it: numbers and texts as they are, others in words."""
-    if isinstance(index, (bool, int, str)) or index is None:
+    if isinstance(index, (bool, int)) or index is None:
         return index
+    if isinstance(index, str):
+        return _written(index)
     try:
-        # Numbers of NumPy and torch are indices too.
-        return int(index)  # type: ignore[call-overload]
-    except (TypeError, ValueError):
-        return repr(index)
+        # Whole numbers of NumPy and torch are indices too.
+        return operator.index(index)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        return _written(repr(index))
+
+
+def _written(text: str) -> str:
+    """As a file can have it: bytes of a name that are no UTF-8 are spelled out."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 class Account:
@@ -52,6 +60,13 @@ class Account:
         self._away: dict[str, dict[int | None, float]] = {}
         # Samples that took less than this are not among the slowest.
         self.slow_bar = 0.0
+
+    def __getstate__(self) -> tuple[FaultPolicy, Callable[[Event], None] | None]:
+        """A copy, and what arrives in another process, begins an account of its own."""
+        return self.policy, self._on_event
+
+    def __setstate__(self, state: tuple[FaultPolicy, Callable[[Event], None] | None]) -> None:
+        Account.__init__(self, *state)
 
     def tell(self) -> None:
         """Hands on what has happened since the last time."""
@@ -69,11 +84,17 @@ class Account:
         return retry if self._rules.retry_after(names, None, 1, [0]) is not None else 0
 
     def judge(
-        self, bad: Bad, index: object, *, epoch: int = 0, worker: int | None = None
+        self,
+        bad: Bad,
+        index: object,
+        *,
+        epoch: int = 0,
+        worker: int | None = None,
+        rank: int | None = None,
     ) -> tuple[str, tuple[str, str] | None]:
         """The verdict on a fault: "skip", "replace" or "stop", then with kind and words of the error, if it
         is not the fault's own; "good" for one that another try has mended."""
-        line = self._line(bad, index, epoch, worker)
+        line = self._line(bad, index, epoch, worker, rank)
         if not bad.then:
             self.ledger.retried(line)
             return "good", None
@@ -83,17 +104,18 @@ class Account:
         """Another sample takes the place of a bad one."""
         self.ledger.replaced(self._line(bad, index, epoch, worker))
 
-    def _line(self, bad: Bad, index: object, epoch: int, worker: int | None) -> str:
+    def _line(self, bad: Bad, index: object, epoch: int, worker: int | None, rank: int | None = None) -> str:
         line = {
             "index": in_json(index),
             "epoch": epoch,
-            "path": bad.path,
+            "path": None if bad.path is None else _written(bad.path),
             "stage": bad.trouble.stage or "worker",
             "kind": bad.trouble.name,
-            "message": bad.trouble.message,
-            "traceback": bad.trouble.traceback,
+            "message": _written(bad.trouble.message),
+            "traceback": _written(bad.trouble.traceback),
             "attempts": bad.attempts,
             "worker": worker,
+            "rank": rank,
         }
         return json.dumps(line)
 

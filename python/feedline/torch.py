@@ -11,18 +11,20 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch.utils.data
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.dlpack import from_dlpack
 
 from feedline import _native
 from feedline._account import OVERDUE, Account, check
 from feedline._torch.alone import Alone
+from feedline._torch.indices import keys
 from feedline._torch.kept import Kept
 from feedline._torch.rebuilt import Mark, stay_in_charge
 from feedline._torch.supervised import WithWorkers
 from feedline._words import call_in_words
 from feedline._workers.death import Death
+from feedline.errors import BadSetting
 from feedline.events import Event
 from feedline.faults import FaultPolicy
 from feedline.loader import Columns, Epoch, Loader
@@ -103,13 +105,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.stall = stall
         self.max_worker_memory = max_worker_memory
         self.max_samples_per_worker = max_samples_per_worker
-        self.exclude = None if exclude is None else os.fspath(exclude)
+        self.exclude = None if exclude is None else os.fsdecode(exclude)
         self.on_event = on_event
         self.on_death = on_death
         self.max_deaths = max_deaths
         self.death_window = death_window
         self.memory = memory
         self._kept = Kept(Account(faults, on_event))
+        # Now: a run must not change by what it adds to the file itself.
+        self._excluded = keys([] if self.exclude is None else _native.excluded(self.exclude))
         super().__init__(
             dataset,
             batch_size,
@@ -132,6 +136,21 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         _native.check_workers(call_in_words({**self._words(), "workers": max(1, num_workers)}))
         self.pin_memory_device = Mark.of(pin_memory_device, DataLoader, self._settings())
         stay_in_charge()
+        if isinstance(dataset, IterableDataset):
+            self._check_iterable()
+
+    def _check_iterable(self) -> None:
+        """The samples of an iterable data set have no index."""
+        if self.exclude is not None:
+            raise BadSetting.explained(
+                f"exclude={self.exclude!r} names samples by index, which an iterable data set does not have",
+                "use a map-style data set",
+            )
+        if self.faults is not None and "replace" in self.faults._deeds() and not self.faults.has_replacement:
+            raise BadSetting.explained(
+                'then="replace" takes a sample of another index, which an iterable data set does not have',
+                'use then="skip", or say which sample with replacement=...',
+            )
 
     def _settings(self) -> dict[str, Any]:
         """The arguments that torch's class does not have."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import _utils
 from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
 from feedline._torch.judging import Judging
-from feedline._torch.making import GENERATOR_ENDS, Maker
+from feedline._torch.making import Failing, Maker
 from feedline._workers.tries import BAD, Bad, Tries
 from feedline._workers.trouble import place
 
@@ -20,6 +18,9 @@ if TYPE_CHECKING:
     from feedline.torch import DataLoader
 
 __all__ = ["Alone"]
+
+# In the place of a sample that is to be made instead of a bad one.
+_FILL: Any = object()
 
 
 class Alone(_SingleProcessDataLoaderIter):
@@ -30,8 +31,14 @@ class Alone(_SingleProcessDataLoaderIter):
         self._judging = Judging(loader, self)
         self._account = loader._kept.account
         self._maker = self._make_maker(loader)
+        self._failing: Failing | None = None
+        if loader.faults is not None and self._dataset_kind == _DatasetKind.Iterable:
+            self._failing = Failing(self._dataset_fetcher.dataset_iter, loader.faults)
+        self._fills_batches = loader.faults is None or loader.faults.fill is not False
         self._sampler_iter = self._judging.begin(self._sampler_iter)
         self._batch = 0
+        # Of the sample that has raised.
+        self._position: int | None = None
 
     def _make_maker(self, loader: DataLoader[Any]) -> Maker | None:
         policy = loader.faults
@@ -45,8 +52,7 @@ class Alone(_SingleProcessDataLoaderIter):
             began = time.perf_counter()
             try:
                 index = self._next_index()
-                self._judging.expect(index)
-                data, samples, repeats = self._fetch(index)
+                data, samples, repeats = self._fetch(index, self._judging.expect(index))
             except (_End, StopIteration):
                 self._judging.end()
                 raise StopIteration from None
@@ -64,10 +70,11 @@ class Alone(_SingleProcessDataLoaderIter):
             data = _utils.pin_memory.pin_memory(data, self._pin_memory_device)
         return data
 
-    def _fetch(self, index: Any) -> tuple[Any, int, int]:
-        """The next batch, of how many samples it is, and how many of them repeat others."""
+    def _fetch(self, index: Any, repeats: set[int]) -> tuple[Any, int, int]:
+        """The next batch, of how many samples it is, and how many of them repeat others, at which positions
+        `repeats` has."""
         walk: Any = None
-        repeats = 0
+        self._position = None
         stage = "fetching"
         fetcher = self._dataset_fetcher
         is_map = self._dataset_kind == _DatasetKind.Map
@@ -75,8 +82,10 @@ class Alone(_SingleProcessDataLoaderIter):
             dataset = fetcher.dataset
             if not is_map:
                 samples = self._draw(index)
+                if samples is BAD:
+                    return None, 0, 0
             elif self._maker is not None:
-                samples, repeats = self._make(self._maker, index)
+                samples = self._make(self._maker, index, repeats)
                 if not samples:
                     return None, 0, 0
                 if not fetcher.auto_collation:
@@ -90,10 +99,14 @@ class Alone(_SingleProcessDataLoaderIter):
                 walk = iter(index)
                 samples = [dataset[sample] for sample in walk]
             stage = "collating"
+            self._position = None
             count = len(samples) if fetcher.auto_collation else 1
-            return fetcher.collate_fn(samples), count, repeats
+            return fetcher.collate_fn(samples), count, len(repeats)
         except _End:
             raise
+        except _Stop as stop:
+            # It says where it was.
+            raise stop.error from stop.error.__cause__
         except StopIteration as raised:
             where = self._note(raised, index, walk, stage)
             message = f"StopIteration was raised {where}; it would have ended the epoch without a word"
@@ -102,43 +115,58 @@ class Alone(_SingleProcessDataLoaderIter):
             self._note(raised, index, walk, stage)
             raise
 
-    def _make(self, maker: Maker, index: Any) -> tuple[list[Any], int]:
+    def _make(self, maker: Maker, index: Any, repeats: set[int]) -> list[Any]:
         """The samples of a batch, with others in the places of those that are bad."""
         indices = list(index) if self._auto_collation else [index]
         samples = maker.together(indices) if self._auto_collation else None
         if samples is None:
             samples = []
-            maker.make(indices, lambda: len(samples), self._batch, samples)
-        repeats: set[int] = set()
-        for bad in maker.tries.take():
-            self._settle(maker, bad, indices, samples, repeats)
-        return [sample for sample in samples if sample is not BAD], len(repeats)
+            maker.make(indices, lambda: self._reach(len(samples)), self._batch, samples)
+        # In rounds, as with workers: all places first, then those whose filling was bad as well.
+        faults = maker.tries.take()
+        while faults:
+            for bad in faults:
+                if bad.then:
+                    self._judging.is_bad(indices[bad.position])
+            for bad in faults:
+                self._settle(bad, indices, samples, repeats)
+            for position in sorted({bad.position for bad in faults if bad.then}):
+                if samples[position] is _FILL:
+                    where = functools.partial(self._reach, position)
+                    (samples[position],) = maker.make([indices[position]], where, self._batch, [])
+            faults = maker.tries.take()
+        good = [sample for sample in samples if sample is not BAD]
+        if self._judging.drops(len(samples) - len(good)):
+            self._judging.drop(len(good))
+            return []
+        return good
 
-    def _settle(
-        self, maker: Maker, bad: Bad, indices: list[Any], samples: list[Any], repeats: set[int]
-    ) -> None:
-        """Judges a fault, and looks for another sample until one is good or none is left."""
-        pending = deque([bad])
-        while pending:
-            bad = pending.popleft()
-            position = bad.position
-            verdict = self._judging.verdict(bad, indices[position], None)
-            if isinstance(verdict, BaseException):
-                raise verdict
-            if verdict == "good" or samples[position] is not BAD:
-                continue
-            if position in repeats:
-                repeats.discard(position)
-                self._judging.expect_more(1)
-            found = self._judging.other(self._batch, position, verdict)
-            if found is None:
-                continue
-            indices[position], is_repeat = found
-            if is_repeat:
-                repeats.add(position)
-            where = functools.partial(int, position)
-            (samples[position],) = maker.make([indices[position]], where, self._batch, [])
-            pending.extend(maker.tries.take())
+    def _reach(self, position: int) -> int:
+        """Where something was raised."""
+        self._position = position
+        return position
+
+    def _settle(self, bad: Bad, indices: list[Any], samples: list[Any], repeats: set[int]) -> None:
+        """Judges a fault, and chooses what is made in its place."""
+        position = bad.position
+        verdict = self._judging.verdict(bad, indices[position], self._batch, None)
+        if isinstance(verdict, BaseException):
+            raise _Stop(verdict)
+        if verdict == "good":
+            return
+        if position in repeats:
+            # It was to be a second time what was bad: one more was due than was expected.
+            repeats.discard(position)
+            self._judging.expect_more(1)
+        if samples[position] is not BAD:
+            return
+        found = self._judging.other(self._batch, position, verdict)
+        if found is None:
+            return
+        indices[position], is_repeat = found
+        samples[position] = _FILL
+        if is_repeat:
+            repeats.add(position)
 
     def _draw(self, index: Any) -> Any:
         """The samples of a batch from an iterable data set; the end of it is no StopIteration here."""
@@ -153,36 +181,39 @@ class Alone(_SingleProcessDataLoaderIter):
                 raise _End
             return sample
         samples: list[Any] = []
-        while len(samples) < len(index) and not fetcher.ended:
+        places = len(index)
+        while len(samples) < places and not fetcher.ended:
             sample = self._next(fetcher.dataset_iter, len(samples))
             fetcher.ended = sample is _End
-            if sample is not _End and sample is not BAD:
+            if sample is BAD:
+                places -= not self._fills_batches
+            elif sample is not _End:
                 samples.append(sample)
-        if not samples or (fetcher.ended and fetcher.drop_last):
+        if fetcher.ended and (fetcher.drop_last or not samples):
             raise _End
-        return samples
+        return samples or BAD
 
     def _next(self, iterator: Any, position: int) -> Any:
         """The next sample of an iterable data set; one that fails is passed over if the policy wants it."""
-        if self._maker is None:
+        if self._maker is None or self._failing is None:
             return next(iterator, _End)
         try:
-            return next(iterator, _End)
+            sample = next(iterator, _End)
         except (Exception, SystemExit) as raised:
-            if inspect.isgenerator(iterator):
-                raised.add_note(GENERATOR_ENDS)
-                raise
-            tries = self._maker.tries
-            sample = tries.again(raised, lambda: next(iterator, _End), position, self._batch)
-            for bad in tries.take():
-                verdict = self._judging.verdict(bad, None, None)
+            failed = raised
+            self._failing.bear(failed)
+            sample = self._maker.tried(failed, lambda: _next_again(iterator, failed), position, self._batch)
+            for bad in self._maker.tries.take():
+                verdict = self._judging.verdict(bad, None, self._batch, None)
                 if isinstance(verdict, BaseException):
-                    raise verdict from raised
+                    raise _Stop(verdict) from None
             return sample
+        self._failing.good()
+        return sample
 
     def _note(self, raised: BaseException, index: Any, walk: Any, stage: str) -> str:
-        position = None if walk is None else len(index) - 1 - walk.__length_hint__()
-        sample = index if position is None else index[position]
+        position = self._position if walk is None else len(index) - 1 - walk.__length_hint__()
+        sample = index if position is None or not self._auto_collation else index[position]
         if self._dataset_kind == _DatasetKind.Iterable:
             sample = None
         where = place(sample, position, self._num_yielded, None, stage)
@@ -192,3 +223,19 @@ class Alone(_SingleProcessDataLoaderIter):
 
 class _End(Exception):
     """The end of an iterable data set, which is no error."""
+
+
+class _Stop(Exception):
+    """The policy bears no more."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _next_again(iterator: Any, failed: BaseException) -> Any:
+    """The end of the iterator is no other try of the sample that failed."""
+    sample = next(iterator, _End)
+    if sample is _End:
+        raise failed
+    return sample

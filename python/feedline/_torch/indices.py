@@ -7,20 +7,41 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-__all__ = ["Indices", "singly_without", "without"]
+from feedline._account import in_json
+
+__all__ = ["Batch", "Indices", "keys", "plainly", "without"]
 
 # So many samples of the start of an epoch are remembered, to be repeated where ranks must stay even.
 _REMEMBERED = 4096
+
+# Indices, and how many of them, at the end, repeat others.
+Batch = tuple[list[Any], int]
+
+
+def keys(excluded: Iterable[Any]) -> frozenset[Any]:
+    """The indices of a quarantine file as they can be looked up: numbers and texts as they are, others in
+    words, as the file has them of a loader."""
+    return frozenset(in_json(_as_tuple(index)) for index in excluded)
+
+
+def _as_tuple(index: Any) -> Any:
+    return tuple(map(_as_tuple, index)) if isinstance(index, list) else index
+
+
+def plainly(batches: Iterable[Iterable[Any]]) -> Iterator[Batch]:
+    """Batches of which nothing is left out."""
+    return ((list(batch), 0) for batch in batches)
 
 
 def without(
     batches: Iterable[Iterable[Any]],
     excluded: frozenset[Any],
-    left_out: Callable[[int], None],
     *,
+    left_out: Callable[[int], None],
+    dropped: Callable[[int], None],
     ranks: int,
     drop_last: bool,
-) -> Iterator[list[Any]]:
+) -> Iterator[Batch]:
     """Batches of the same sizes without some samples: what follows moves up. With several ranks the last
     ones are filled by repeating the first samples, so that each rank has as many as the others."""
     waiting: deque[Any] = deque()
@@ -28,32 +49,24 @@ def without(
     first: list[Any] = []
     for given in batches:
         batch = list(given)
-        good = [sample for sample in batch if not _is_in(sample, excluded)]
+        good = [sample for sample in batch if in_json(sample) not in excluded]
         left_out(len(batch) - len(good))
         sizes.append(len(batch))
         waiting.extend(good)
         if len(first) < _REMEMBERED:
             first += good
         while sizes and len(waiting) >= sizes[0]:
-            yield [waiting.popleft() for _ in range(sizes.popleft())]
+            yield [waiting.popleft() for _ in range(sizes.popleft())], 0
     repeats = itertools.cycle(first)
     for size in sizes:
         batch = [waiting.popleft() for _ in range(min(size, len(waiting)))]
+        own = len(batch)
         if ranks > 1:
-            batch += itertools.islice(repeats, size - len(batch))
-        if batch and (len(batch) == size or not drop_last):
-            yield batch
-
-
-def singly_without(
-    samples: Iterable[Any], excluded: frozenset[Any], left_out: Callable[[int], None]
-) -> Iterator[Any]:
-    """The same without batches."""
-    for sample in samples:
-        if _is_in(sample, excluded):
-            left_out(1)
-        else:
-            yield sample
+            batch += itertools.islice(repeats, size - own)
+        if len(batch) < size and drop_last:
+            dropped(own)
+        elif batch:
+            yield batch, len(batch) - own
 
 
 class Indices:
@@ -66,69 +79,98 @@ class Indices:
     """
 
     def __init__(
-        self, given: Iterator[Any], *, is_batched: bool, drop_last: bool, ranks: int, has_end: bool
+        self, given: Iterator[Batch], *, is_batched: bool, drop_last: bool, ranks: int, has_end: bool
     ) -> None:
         """Without an end known, places are filled from what the sampler gives next."""
         self._given = given
         self._has_end = has_end
         self._is_batched = is_batched
         self._drop_last = drop_last
-        self._ranks = ranks
-        # From the first spare on, all that is to come: only so its end can be taken from.
-        self._rest: deque[Any] | None = None
-        # What is left of a last batch that is too short to be delivered.
+        self.ranks = ranks
+        # What was read of the sampler, and not asked for yet.
+        self._ahead: deque[Batch] = deque()
+        # How many of what was asked for last repeat others; they are at its end.
+        self.repeats = 0
+        # What is left of a batch that others were taken from.
         self.spares: list[Any] = []
+        # The first samples, how many of them are repeated, and whose turn it is.
         self._first: list[Any] = []
-        self._repeats: Iterator[Any] | None = None
+        self._first_size = 0
+        self._repeated = 0
+        self._turn = 0
+        self._bad: set[Any] = set()
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if self._rest is not None:
-            if not self._rest:
-                raise StopIteration
-            return self._rest.popleft()
-        given = next(self._given)
-        if self._is_batched:
-            given = list(given)
-        if not self._first:
-            self._first = given[:] if self._is_batched else [given]
-        return given
+        if self._ahead or self._read():
+            batch, self.repeats = self._ahead.popleft()
+        elif self.spares and not self._drop_last:
+            batch, self.repeats, self.spares = self.spares[::-1], 0, []
+        else:
+            raise StopIteration
+        return batch if self._is_batched else batch[0]
+
+    def _read(self) -> bool:
+        """Reads a batch more of the sampler. False at its end."""
+        given = next(self._given, None)
+        if given is None:
+            return False
+        self._ahead.append(given)
+        if len(self._first) < _REMEMBERED:
+            self._first_size = self._first_size or len(given[0])
+            self._first += given[0]
+        return True
+
+    def ends_within(self, batches: int) -> bool:
+        """Whether no more than so many are to come; also if that is not known."""
+        while self._has_end and self._read():
+            pass
+        return not self._has_end or len(self._ahead) <= batches
+
+    def is_bad(self, index: Any) -> None:
+        """This one is never repeated."""
+        if self.ranks > 1:
+            self._bad.add(in_json(index))
 
     def spare(self) -> tuple[Any, bool] | None:
         """The index of a sample for an empty place, and whether it repeats one; None if there is none."""
-        if self._ranks > 1:
-            self._repeats = self._repeats or itertools.cycle(self._first)
-            repeated = next(self._repeats, None)
-            return None if repeated is None else (repeated, True)
+        if self.ranks > 1:
+            return self._repeat()
         if not self._has_end:
             return self._next_spare()
-        if self._rest is None:
-            self._rest = deque(list(batch) if self._is_batched else batch for batch in self._given)
-        if not self.spares and self._rest:
-            last = self._rest.pop()
-            self.spares = last if self._is_batched else [last]
+        while self._read():
+            pass
+        if not self.spares and self._ahead:
+            self.spares, _ = self._ahead.pop()
         if not self.spares:
             return None
         spare = self.spares.pop()
         if self.spares and not self._drop_last:
-            self._rest.append(self.spares)
+            self._ahead.append((self.spares, 0))
             self.spares = []
         return spare, False
 
     def _next_spare(self) -> tuple[Any, bool] | None:
         if not self.spares:
-            given = next(self._given, None)
-            if given is None:
+            if not self._ahead and not self._read():
                 return None
-            self.spares = list(given)[::-1] if self._is_batched else [given]
+            self.spares = self._ahead.popleft()[0][::-1]
         return self.spares.pop(), False
 
-
-def _is_in(sample: Any, excluded: frozenset[Any]) -> bool:
-    try:
-        return sample in excluded
-    except TypeError:
-        # A list, say: nothing like it was ever quarantined.
-        return False
+    def _repeat(self) -> tuple[Any, bool] | None:
+        """The samples of the first batch in turn, but for bad ones. If all are bad, those of the next too."""
+        while True:
+            for _ in range(self._repeated):
+                index = self._first[self._turn % self._repeated]
+                self._turn += 1
+                if in_json(index) not in self._bad:
+                    return index, True
+            wanted = self._repeated + max(1, self._first_size)
+            while len(self._first) < wanted and len(self._first) < _REMEMBERED and self._read():
+                pass
+            if len(self._first) == self._repeated:
+                return None
+            # Only now: what was read last may be shorter than the first.
+            self._repeated = min(wanted, len(self._first))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from feedline._workers.tries import BAD, Bad, Tries
+from feedline.faults import FaultPolicy
 
-__all__ = ["GENERATOR_ENDS", "Amended", "Maker", "getter", "unfinished", "wants_fill"]
+__all__ = ["Amended", "Failing", "Maker", "bears", "getter", "unfinished", "wants_fill"]
 
-# What is said of a generator that raises, where the policy would have passed the sample over.
-GENERATOR_ENDS = "feedline: a generator ends when it raises, so no sample of it can be left out"
+# So many samples of an iterator that fail in a row are borne where the policy sets no limit: one that fails
+# whenever it is asked would be asked for ever.
+_MOST = 1000
 
 
 @dataclass
@@ -21,6 +24,10 @@ class Amended:
     index: list[Any]
     # The number under which the worker may still hold the good samples.
     of: int
+    # Positions whose own sample is not made again: it kills, or was never asked for.
+    dead: frozenset[int] = frozenset()
+    # Whether samples are made one at a time, though the data set can make them all by one call.
+    is_apart: bool = False
     # Position -> index of another sample.
     fills: dict[int, Any] = field(default_factory=dict)
     # Positions that stay empty.
@@ -71,7 +78,11 @@ class Maker:
 
     def again(self, raised: BaseException, index: Any, position: int, key: int) -> Any:
         """One sample after it failed for the first time."""
-        sample = self.tries.again(raised, lambda: self.get(index), position, key)
+        return self.tried(raised, lambda: self.get(index), position, key)
+
+    def tried(self, raised: BaseException, make: Callable[[], Any], position: int, key: int) -> Any:
+        """What `make` gives after it failed for the first time."""
+        sample = self.tries.again(raised, make, position, key)
         if sample is BAD and self.replacement is not BAD and self.tries.bad[-1].then == "replace":
             return self.replacement
         return sample
@@ -96,3 +107,33 @@ def unfinished(samples: list[Any]) -> Iterator[int]:
 def wants_fill(bad: list[Bad], *, fill: bool) -> bool:
     """Whether another sample must come from elsewhere before the batch can be collated."""
     return any(one.then == "replace" or (one.then == "skip" and fill) for one in bad)
+
+
+def bears(policy: FaultPolicy, bad: int) -> bool:
+    """Whether an iterator is asked on after so many faults in one batch. If not, the judge has to hear of
+    them now: they are more than the limit."""
+    if policy.limit is None:
+        return True
+    return bad <= (policy.window if isinstance(policy.limit, float) else policy.limit)
+
+
+class Failing:
+    """How many samples of an iterator have failed in a row."""
+
+    def __init__(self, iterator: Any, policy: FaultPolicy) -> None:
+        self._is_generator = inspect.isgenerator(iterator)
+        self._has_limit = policy.limit is not None
+        self._count = 0
+
+    def good(self) -> None:
+        self._count = 0
+
+    def bear(self, raised: BaseException) -> None:
+        """Raises what was raised, if it makes no sense to ask for the next sample."""
+        self._count += 1
+        if self._is_generator:
+            raised.add_note("feedline: a generator ends when it raises, so no sample of it can be left out")
+            raise raised
+        if self._count > _MOST and not self._has_limit:
+            raised.add_note(f"feedline: the {_MOST} samples before it have failed as well")
+            raise raised

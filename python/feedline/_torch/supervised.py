@@ -28,7 +28,7 @@ from feedline._workers.crew import Crew, GaveUp, died, load
 from feedline._workers.death import Death, Standstill
 from feedline._workers.tries import Bad, Faulty
 from feedline._workers.trouble import Trouble, place
-from feedline.errors import DeadlinePassed, WorkerDiedWarning, WorkerStalledWarning
+from feedline.errors import DeadlinePassed, NoReplacement, WorkerDiedWarning, WorkerStalledWarning
 from feedline.faults import symptom
 
 if TYPE_CHECKING:
@@ -51,10 +51,11 @@ class _Order:
     repeats: set[int] = field(default_factory=set)
     left_out: set[int] = field(default_factory=set)
     given: set[int] = field(default_factory=set)
+    # Positions whose own sample is not made again: it kills, or was never asked for.
+    dead: set[int] = field(default_factory=set)
+    # What the journal said when the batch was begun for the first time.
+    before: bytes | None = None
     is_taken_apart: bool = False
-
-    def sample(self, position: int) -> Any:
-        return self.fills.get(position, self.index[position])
 
 
 @dataclass(slots=True)
@@ -156,11 +157,11 @@ class WithWorkers(_BaseDataLoaderIter):
         else:
             return
         task = next(self._tasks)
-        self._sent[task] = _Order(post, index, self._batches)
+        repeats = self._judging.expect(index)
+        self._sent[task] = _Order(post, index, self._batches, repeats=repeats)
         self._batches += 1
         self._order.append(task)
         self._at_hand[post] += 1
-        self._judging.expect(index)
         self._crew.submit(task, pickle.dumps(index, protocol=5), post)
 
     # ---- what the consumer gets ----
@@ -234,6 +235,9 @@ class WithWorkers(_BaseDataLoaderIter):
             self._put()
         elif answer.kind == "faulty":
             self._faulty[answer.task] = (load(answer), answer.samples)
+        elif answer.kind != "raised" and self._judging.drops(len(order.left_out)):
+            self._judging.drop(answer.samples)
+            self._remove(answer.task)
         else:
             self._ready[answer.task] = answer
             position, seconds = answer.slowest
@@ -250,6 +254,7 @@ class WithWorkers(_BaseDataLoaderIter):
             self._judging.has_raised = True
             self._shutdown_workers()
             self._judging.leave()
+            self._account.tell()
             try:
                 raise come
             finally:
@@ -268,6 +273,8 @@ class WithWorkers(_BaseDataLoaderIter):
 
     def _raised(self, trouble: Trouble, order: _Order) -> BaseException:
         sample, position = self._sample(order.index, trouble.position, trouble.stage)
+        if position in order.fills:
+            sample = order.fills[position]
         where = place(sample, position, order.batch, order.post, trouble.stage)
         return trouble.exception(
             f"in DataLoader worker process {order.post}",
@@ -299,45 +306,71 @@ class WithWorkers(_BaseDataLoaderIter):
                 return
 
     def _settle(self, task: int) -> bool:
-        """Judges the faults of a batch. False if it is not complete, so that what follows must wait."""
+        """Judges the faults of a batch. False if what follows must wait: it is not complete, or the run is
+        at its end."""
         faulty, samples = self._faulty.pop(task)
         order = self._sent[task]
+        order.before = order.before or faulty.before
         for bad in faulty.bad:
-            verdict = self._judging.verdict(bad, order.sample(bad.position), order.post)
+            if bad.then:
+                self._judging.is_bad(self._sample_of(order, bad.position))
+        for bad in faulty.bad:
+            sample = self._sample_of(order, bad.position)
+            verdict = self._judging.verdict(bad, sample, order.batch, order.post)
             if isinstance(verdict, BaseException):
                 self._ready[task] = verdict
-                return True
-            if faulty.is_held:
-                self._fill(order, bad, verdict)
+                return False
+            if verdict == "good":
+                continue
+            if bad.position in order.repeats:
+                # It was to be a second time what was bad: one more was due than was expected.
+                order.repeats.discard(bad.position)
+                self._judging.expect_more(1)
+            if not faulty.is_held:
+                continue
+            try:
+                self._fill(order, bad.position, verdict)
+            except NoReplacement as error:
+                self._ready[task] = error
+                return False
         if not faulty.is_held:
             self._finish(task, faulty.batch, samples)
             return True
-        self._send_again(task, faulty.before)
+        self._send_again(task)
         return False
 
+    def _sample_of(self, order: _Order, position: int) -> Any:
+        """The index of the sample that was made last at a position of a batch."""
+        if self._dataset_kind == _DatasetKind.Iterable:
+            return None
+        if position in order.fills:
+            return order.fills[position]
+        return order.index[position] if self._auto_collation else order.index
+
     def _finish(self, task: int, batch: Any, samples: int) -> None:
-        if batch is not None:
+        order = self._sent[task]
+        if batch is not None and self._judging.drops(len(order.left_out)):
+            self._judging.drop(samples)
+        elif batch is not None:
             self._ready[task] = _Done(batch, samples)
             return
-        # Nothing is left of it, so there is nothing to deliver.
+        self._remove(task)
+
+    def _remove(self, task: int) -> None:
+        """There is nothing to deliver of a batch."""
         self._order.remove(task)
         order = self._sent.pop(task)
         self._at_hand[order.post] -= 1
         self._put()
 
-    def _fill(self, order: _Order, bad: Bad, verdict: str) -> None:
+    def _fill(self, order: _Order, position: int, verdict: str) -> None:
         """Chooses what stands in the place of a bad sample."""
-        position = bad.position
-        if verdict == "good":
-            return
-        if position in order.repeats:
-            # It was to be a second time what was bad: one more was due than was expected.
-            order.repeats.discard(position)
-            self._judging.expect_more(1)
         order.fills.pop(position, None)
         if verdict == "replace" and self._judging.has_replacement:
             order.given.add(position)
             return
+        if verdict == "skip":
+            self._catch_up(order)
         found = self._judging.other(order.batch, position, verdict)
         if found is None and self._take_back_last(order):
             found = self._judging.other(order.batch, position, verdict)
@@ -347,6 +380,16 @@ class WithWorkers(_BaseDataLoaderIter):
         order.fills[position], is_repeat = found
         if is_repeat:
             order.repeats.add(position)
+
+    def _catch_up(self, asking: _Order) -> None:
+        """Asks for all batches that are asked for when this one is delivered, if one of them is to be taken
+        from. Whether a batch is taken from before or after it was made decides on its random numbers, and
+        must not depend on when faults come."""
+        late = asking.batch + self._ahead - self._batches
+        if late <= 0 or not self._in_order or not self._judging.ends_within(late):
+            return
+        for _ in range(late):
+            self._put()
 
     def _take_back_last(self, asking: _Order) -> bool:
         """Takes a sample back from the last batch that was asked for, when all were: which sample fills a
@@ -371,11 +414,12 @@ class WithWorkers(_BaseDataLoaderIter):
             self._at_hand[last.post] -= 1
             return True
         # Made anew as if all its places were to be filled: with random numbers that depend on them alone.
-        self._sent[task] = _Order(last.post, index, last.batch, fills=dict(enumerate(index)))
-        self._send_again(task, None)
+        fills = dict(enumerate(index))
+        self._sent[task] = _Order(last.post, index, last.batch, fills=fills, dead=set(fills))
+        self._send_again(task, is_held=False)
         return True
 
-    def _send_again(self, task: int, before: bytes | None) -> None:
+    def _send_again(self, task: int, *, is_held: bool = True) -> None:
         """Has a batch completed, under a new number in the same place."""
         assert self._crew is not None
         order = self._sent.pop(task)
@@ -384,11 +428,13 @@ class WithWorkers(_BaseDataLoaderIter):
         self._order[self._order.index(task)] = another
         amended = Amended(
             index=order.index if self._auto_collation else [order.index],
-            of=task,
+            of=task if is_held else -1,
+            dead=frozenset(order.dead),
+            is_apart=order.is_taken_apart,
             fills=order.fills,
             left_out=frozenset(order.left_out),
             given=frozenset(order.given),
-            before=before,
+            before=order.before,
             batch=order.batch,
         )
         self._crew.submit(another, pickle.dumps(amended, protocol=5), order.post)
@@ -408,15 +454,16 @@ class WithWorkers(_BaseDataLoaderIter):
         if given_up.at is None and is_map and then != "raise" and not order.is_taken_apart:
             # The data set makes all samples at once: one at a time, it will be seen which of them it is.
             order.is_taken_apart = True
-            self._send_again(given_up.task, given_up.journal)
+            order.before = order.before or given_up.journal
+            self._send_again(given_up.task)
             return
         if given_up.at is None or not is_map or then == "raise":
             self._ready[given_up.task] = error
             return
         position = int(given_up.at)
-        message, *more = str(error).splitlines()
-        trouble = Trouble.said(type(error).__name__, message, position=position, stage="fetching")
-        trouble.traceback = "\n".join(more)
+        if position not in order.fills:
+            order.dead.add(position)
+        trouble = Trouble.told(error, position=position, stage="fetching")
         bad = Bad(position, names, None, trouble, None, len(deaths), then)
         self._faulty[given_up.task] = (
             Faulty(None, [bad], is_held=True, before=given_up.journal),
@@ -474,29 +521,24 @@ class WithWorkers(_BaseDataLoaderIter):
             sample, position = self._sample(order.index, still.position, still.stage)
             where = place(sample, position, order.batch, None, still.stage)
         text = still.words(where)
-        if is_reborn:
-            text += (
-                "\nit likely waits for a lock that another thread of the trainer held when it was forked: "
-                "all workers are started anew from a fresh interpreter, as with "
-                'multiprocessing_context="spawn"'
-            )
         name = "zygote_reborn" if is_reborn else "worker_stalled"
-        self._account.event(name, {"worker": still.worker, "text": text, "stack": list(still.stack)})
+        details = {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)}
+        self._account.event(name, details)
         self._account.tell()
         warnings.warn(text, WorkerStalledWarning, stacklevel=_depth_of_user())
 
     def retired(self, told: dict[str, Any]) -> None:
-        text = f"worker {told['worker']} (pid {told['pid']}) was renewed: {told['why']}"
+        why = str(told["why"])
         first, last = self._did.pop(told["worker"], (None, None))
         if first is not None and last is not None:
-            text += f", between batch {first.batch} and batch {last.batch}"
+            why += f", between batch {first.batch} and batch {last.batch}"
             if self._dataset_kind == _DatasetKind.Map:
                 ends = [
                     self._sample(order.index, position, "fetching")[0]
                     for order, position in ((first, 0), (last, -1))
                 ]
-                text += f", samples {ends[0]!r} to {ends[1]!r}"
-        self._account.event("worker_retired", {**told, "text": text})
+                why += f", samples {ends[0]!r} to {ends[1]!r}"
+        self._account.event("worker_retired", {**told, "why": why})
 
     def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
         self._account.noted(name, details, post)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import pickle
 import random
@@ -20,7 +19,7 @@ from torch.utils.data.graph_settings import apply_random_seed
 
 from feedline import _native
 from feedline._torch.draws import Draws, State
-from feedline._torch.making import GENERATOR_ENDS, Amended, Maker, getter, unfinished, wants_fill
+from feedline._torch.making import Amended, Failing, Maker, bears, getter, unfinished, wants_fill
 from feedline._torch.tensors import reduce_tensor, room_for
 from feedline._workers.tries import BAD, Faulty, Tries
 from feedline._workers.worker import COLLATING, EXHAUSTED, FETCHING, PAUSING
@@ -77,9 +76,12 @@ class _LoaderWorker:
         self._work = work
         self._station = station
         self._walk: _native.Walk | None = None
+        # Where it is without a walk.
+        self._position: int | None = None
         self._stage = "fetching"
         self._iterator: Iterator[Any] | None = None
         self._is_exhausted = False
+        self._failing: Failing | None = None
         # How many samples the iterator was asked for in this epoch: a replacement asks for as many.
         self._drawn = 0
         self._draws = Draws()
@@ -133,6 +135,8 @@ class _LoaderWorker:
         if self._work.kind == _DatasetKind.Iterable:
             self._first_state = self._draws.state()
             self._iterator = iter(self._dataset)
+            if self._work.faults is not None:
+                self._failing = Failing(self._iterator, self._work.faults)
         self._is_exhausted = False
 
     def resume(self, body: bytes) -> None:
@@ -149,6 +153,7 @@ class _LoaderWorker:
         order = pickle.loads(body)
         self._stage = "fetching"
         self._walk = None
+        self._position = None
         if type(order) is Amended:
             return self._complete(order, task)
         if self._iterator is not None:
@@ -252,15 +257,16 @@ class _LoaderWorker:
                 samples = self._made_again(order)
             for position in order.given:
                 samples[position] = maker.replacement
-            for position, index in order.fills.items():
+            for position, index in sorted(order.fills.items()):
                 if samples[position] is not BAD:
                     continue
                 self._seed(order.batch, position)
-                self._station.reach(position)
+                self._reach(position)
                 try:
                     samples[position] = maker.get(index)
                 except (Exception, SystemExit) as raised:
-                    samples[position] = maker.again(raised, index, position, order.of)
+                    samples[position] = maker.again(raised, index, position, order.batch)
+            self._position = None
         finally:
             self._draws.restore(state)
         open_positions = set(unfinished(samples)) - order.left_out
@@ -271,19 +277,35 @@ class _LoaderWorker:
         return Faulty(batch, bad) if bad or batch is None else batch
 
     def _made_again(self, order: Amended) -> list[Any]:
-        """The good samples, as whoever held them had made them. One at a time: one of them may kill."""
-        assert self._maker is not None
+        """The good samples, as whoever held them had made them. The bad ones are made too: the random numbers
+        that they draw are missing otherwise."""
+        maker = self._maker
+        assert maker is not None
         if order.before is not None:
             self._draws.restore(pickle.loads(order.before)[0])
         taken = order.left_out.union(order.fills, order.given)
         samples: list[Any] = []
-        for position, index in enumerate(order.index):
-            if position in taken:
+        if maker.has_getitems and not order.is_apart and not order.dead:
+            self._station.reach_all()
+            together = maker.together(order.index)
+            if together is not None:
+                samples = [BAD if place in taken else sample for place, sample in enumerate(together)]
+        for position in range(len(samples), len(order.index)):
+            if position in order.dead:
                 samples.append(BAD)
                 continue
-            self._station.reach(position)
-            self._maker.make([index], lambda: len(samples), order.of, samples)
+            self._reach(position)
+            known = len(maker.tries.bad)
+            maker.make([order.index[position]], lambda: len(samples), order.batch, samples)
+            if position in taken:
+                # It was judged when it was made first.
+                samples[position] = BAD
+                del maker.tries.bad[known:]
         return samples
+
+    def _reach(self, position: int) -> None:
+        self._position = position
+        self._station.reach(position)
 
     def _seed(self, batch: int, position: int) -> None:
         seed = hash((self._work.base_seed, batch, position)) & 0xFFFFFFFF
@@ -303,38 +325,59 @@ class _LoaderWorker:
             self._station.reach(0)
             return self._next(0)
         samples: list[Any] = []
-        while len(samples) < len(index):
+        places = len(index)
+        while len(samples) < places:
             self._station.reach(len(samples))
             sample = self._next(len(samples))
             if sample is EXHAUSTED:
                 # This batch is the last, and may be short; the next one to be asked for finds the end.
                 self._iterator = iter(())
-                break
+                return EXHAUSTED if not samples or self._work.drop_last else samples
             if sample is not BAD:
                 samples.append(sample)
-        if not samples or (self._work.drop_last and len(samples) < len(index)):
-            return EXHAUSTED
-        return samples
+                continue
+            faults, maker = self._work.faults, self._maker
+            assert faults is not None
+            assert maker is not None
+            if not bears(faults, len(maker.tries.bad)):
+                return BAD
+            if faults.fill is False:
+                places -= 1
+        return samples or BAD
 
     def _next(self, position: int) -> Any:
         """The next sample of an iterable data set; one that fails is passed over if the policy wants it."""
         iterator = self._iterator
         assert iterator is not None
-        self._drawn += 1
-        if self._maker is None:
-            return next(iterator, EXHAUSTED)
+        if self._maker is None or self._failing is None:
+            return self._pull(iterator)
         try:
-            return next(iterator, EXHAUSTED)
+            sample = self._pull(iterator)
         except (Exception, SystemExit) as raised:
-            if inspect.isgenerator(iterator):
-                raised.add_note(GENERATOR_ENDS)
-                raise
-            return self._maker.tries.again(raised, lambda: next(iterator, EXHAUSTED), position, self._drawn)
+            failed = raised
+            self._failing.bear(failed)
+            return self._maker.tried(
+                failed, lambda: self._pull_again(iterator, failed), position, self._drawn
+            )
+        self._failing.good()
+        return sample
+
+    def _pull(self, iterator: Iterator[Any]) -> Any:
+        self._drawn += 1
+        return next(iterator, EXHAUSTED)
+
+    def _pull_again(self, iterator: Iterator[Any], failed: BaseException) -> Any:
+        """The end of the iterator is no other try of the sample that failed."""
+        sample = self._pull(iterator)
+        if sample is EXHAUSTED:
+            raise failed
+        return sample
 
     def where(self) -> tuple[int | None, str]:
         if self._maker is not None:
             self._maker.tries.take()
-        return (None if self._walk is None else self._walk.position), self._stage
+        position = self._position if self._walk is None else self._walk.position
+        return position, self._stage
 
     def journal(self) -> bytes:
         """What a replacement needs to draw and deliver what this worker would have."""
@@ -374,7 +417,7 @@ class _LoaderWorker:
             try:
                 if next(self._iterator, EXHAUSTED) is EXHAUSTED:
                     break
-            except Exception:
+            except (Exception, SystemExit):
                 # It was told when it happened first.
                 continue
         self._drawn = drawn

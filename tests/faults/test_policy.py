@@ -1,0 +1,798 @@
+"""Samples that raise, under each policy: the same batches whatever the workers, no short epoch in silence."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import pickle
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import feedline as fl
+import pytest
+import torch
+import torch.utils.data
+from feedline import errors
+from feedline.torch import DataLoader
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, RandomSampler, Sampler
+
+from faults.remains import soon
+from faults.sets import Drawn, Hook, Listed, is_same, iterate, nothing, seeded
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::feedline.errors.WorkerDiedWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.timeout(60),
+]
+
+SKIP = fl.FaultPolicy("skip")
+LEAVE = fl.FaultPolicy("skip", fill=False)
+WORKERS = (0, 1, 3)
+
+
+class Numbers(Dataset[int]):
+    """Each sample is its index; some are bad."""
+
+    def __init__(self, count: int, bad: frozenset[int] | set[int] = frozenset()) -> None:
+        self.count = count
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.bad:
+            raise ValueError(f"{index} is bad")
+        return index
+
+
+class NumbersTogether(Numbers):
+    """As above, by the batch."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+class Raises:
+    """What a data set does at some of its samples."""
+
+    def __init__(self, *bad: int, then: Hook = nothing) -> None:
+        self.bad = frozenset(bad)
+        self.then = then
+
+    def __call__(self, index: int) -> None:
+        if index in self.bad:
+            raise ValueError(f"{index} is bad")
+        self.then(index)
+
+
+def delivered(loader: DataLoader[Any]) -> list[Any]:
+    """The indices of all batches; what the report says must add up to them."""
+    before = loader.report()
+    batches = [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in loader]
+    after = loader.report()
+    count = sum(len(batch) if isinstance(batch, list) else 1 for batch in batches)
+    assert after.delivered - before.delivered == count
+    assert after.completed == before.completed + 1
+    assert after.pending == 0
+    assert after.delivered + after.skipped == after.expected + after.repeated
+    return batches
+
+
+# ---- the rule, written down a second time ----
+
+
+class Model:
+    """What is left of the batches of an epoch, by the rule: the last sample of the epoch takes the place of a
+    bad one; where batches must not be short, what remains of the last one goes with it."""
+
+    def __init__(self, batches: list[list[int]], bad: set[int], *, drop_last: bool) -> None:
+        self.to_come = [list(batch) for batch in batches]
+        self.bad = bad
+        self.drop_last = drop_last
+        self.loose: list[int] = []
+        self.skipped = 0
+
+    def spare(self) -> int | None:
+        if not self.loose:
+            if not self.to_come:
+                return None
+            last = self.to_come[-1]
+            self.loose = [last.pop()]
+            if self.drop_last:
+                self.loose = last + self.loose
+            if self.drop_last or not last:
+                self.to_come.pop()
+        return self.loose.pop()
+
+    def run(self) -> list[list[int]]:
+        done = []
+        while self.to_come:
+            places: list[int | None] = list(self.to_come.pop(0))
+            while holes := [place for place, index in enumerate(places) if index in self.bad]:
+                self.skipped += len(holes)
+                for place in holes:
+                    places[place] = self.spare()
+            good = [index for index in places if index is not None]
+            if good and (len(good) == len(places) or not self.drop_last):
+                done.append(good)
+        return done
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_place_is_filled_from_the_end_of_the_epoch_whatever_the_workers(seed: int) -> None:
+    print(f"seed {seed}")
+    draws = random.Random(seed)
+    count = draws.randrange(1, 50)
+    bad = set(draws.sample(range(count), draws.choice([0, 1, count // 8, count // 3, count])))
+    settings: dict[str, Any] = {
+        "batch_size": draws.choice([1, 2, 3, 4, 8]),
+        "shuffle": draws.random() < 0.5,
+        "drop_last": draws.random() < 0.5,
+    }
+    kind = draws.choice([Numbers, NumbersTogether])
+    plain = torch.utils.data.DataLoader(Numbers(count), generator=seeded(seed), **settings)
+    model = Model([batch.tolist() for batch in plain], bad, drop_last=settings["drop_last"])
+    right = model.run()
+
+    for workers in WORKERS:
+        loader = DataLoader(
+            kind(count, bad), generator=seeded(seed), num_workers=workers, faults=SKIP, **settings
+        )
+        assert delivered(loader) == right, (
+            f"{workers} workers, {count} samples, {sorted(bad)} bad, {settings}"
+        )
+        report = loader.report()
+        assert report.skipped == model.skipped, f"{workers} workers"
+        assert {fault.index for fault in report.faults} <= bad
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_filling_batches_are_smaller_and_empty_ones_are_left_out(seed: int) -> None:
+    print(f"seed {seed}")
+    draws = random.Random(seed)
+    count = draws.randrange(1, 50)
+    bad = set(draws.sample(range(count), draws.choice([1, count // 2, count])))
+    size = draws.choice([1, 2, 5])
+    order = range(0, count, size)
+    batches = [[index for index in range(at, min(at + size, count)) if index not in bad] for at in order]
+    right = [batch for batch in batches if batch]
+
+    for workers in WORKERS:
+        loader = DataLoader(Numbers(count, bad), size, num_workers=workers, faults=LEAVE)
+        assert delivered(loader) == right, f"{workers} workers, {count} samples, {sorted(bad)} bad"
+        assert loader.report().skipped == len(bad)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_without_batches_bad_samples_are_replaced_by_the_last_or_left_out(workers: int) -> None:
+    def take(policy: fl.FaultPolicy) -> list[Any]:
+        return delivered(DataLoader(Numbers(8, {1, 7}), batch_size=None, num_workers=workers, faults=policy))
+
+    # 7 takes the place of 1 and is bad, so 6 does.
+    assert take(SKIP) == [0, 6, 2, 3, 4, 5]
+    assert take(LEAVE) == [0, 2, 3, 4, 5, 6]
+    assert take(fl.FaultPolicy("replace", replacement=-1)) == [0, -1, 2, 3, 4, 5, 6, -1]
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 5])
+def test_how_far_workers_are_ahead_makes_no_difference(prefetch: int) -> None:
+    bad = {1, 2, 9, 21, 22, 23}
+    right = Model([list(range(at, at + 3)) for at in range(0, 24, 3)], bad, drop_last=False).run()
+    loader = DataLoader(Numbers(24, bad), 3, num_workers=2, prefetch_factor=prefetch, faults=SKIP)
+    assert delivered(loader) == right
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_every_epoch_is_filled_anew_with_workers_that_stay_or_not(workers: int) -> None:
+    bad = {3, 4, 17}
+
+    def batched() -> BatchSampler:
+        shuffled = RandomSampler(range(18), generator=seeded(2))
+        return BatchSampler(shuffled, 4, drop_last=False)
+
+    sampler = batched()
+    orders = [list(sampler) for _ in range(3)]
+    loader = DataLoader(
+        Numbers(18, bad),
+        batch_sampler=batched(),
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        faults=SKIP,
+    )
+    for order in orders:
+        assert delivered(loader) == Model(order, bad, drop_last=False).run()
+
+
+class Endless(Sampler[int]):
+    """A sampler that does not say how many it gives."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
+
+    __len__ = None
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_of_a_sampler_without_an_end_every_sample_comes_once(workers: int) -> None:
+    bad = {1, 6, 20}
+    loader = DataLoader(Numbers(30, bad), 4, sampler=Endless(30), num_workers=workers, faults=SKIP)
+    batches = delivered(loader)
+    assert sorted(itertools.chain(*batches)) == sorted(set(range(30)) - bad)
+    # The last of the sampler, and what is left of those that others were taken from.
+    assert {len(batch) for batch in batches[:-2]} == {4}
+
+
+# ---- another sample in its place ----
+
+
+@pytest.mark.parametrize("kind", [Numbers, NumbersTogether])
+def test_a_sample_of_another_index_takes_the_place_by_a_seed_whatever_the_workers(
+    kind: type[Numbers],
+) -> None:
+    bad = {0, 5, 6, 13, 22}
+    taken = []
+    for workers in WORKERS:
+        # The seed of workers is drawn from the generator: the same with and without them.
+        loader = DataLoader(
+            kind(24, bad), 4, num_workers=workers, generator=seeded(6), faults=fl.FaultPolicy("replace")
+        )
+        taken.append(delivered(loader))
+        assert loader.report().skipped == 0
+        assert {fault.index for fault in loader.report().faults} == bad
+    assert taken[0] == taken[1] == taken[2]
+    flat = list(itertools.chain(*taken[0]))
+    assert [index for index in range(24) if flat[index] != index] == sorted(bad)
+    assert not bad & set(flat)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_was_given_takes_the_place(workers: int) -> None:
+    policy = fl.FaultPolicy("replace", replacement=-1)
+    loader = DataLoader(Numbers(8, {1, 6}), 4, num_workers=workers, faults=policy)
+    assert delivered(loader) == [[0, -1, 2, 3], [4, 5, -1, 7]]
+    assert loader.report().replaced == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_when_no_other_sample_is_good_the_run_ends_with_an_error(workers: int) -> None:
+    loader = DataLoader(
+        Numbers(8, set(range(4, 8))), 4, num_workers=workers, faults=fl.FaultPolicy("replace")
+    )
+    all_bad = DataLoader(Numbers(8, set(range(8))), 4, num_workers=workers, faults=fl.FaultPolicy("replace"))
+    assert all(index < 4 for index in itertools.chain(*delivered(loader)))
+    with pytest.raises(errors.NoReplacement, match="batch 0"):
+        list(all_bad)
+
+
+# ---- what may pass is tried again; what one class of errors wants ----
+
+
+class FailsAtFirst:
+    """Raises at some samples, so many times; counted in files, since workers may be several."""
+
+    def __init__(self, folder: Path, times: dict[int, int], error: Callable[[], Exception]) -> None:
+        self.folder = folder
+        self.times = times
+        self.error = error
+
+    def __call__(self, index: int) -> None:
+        if index not in self.times:
+            return
+        tries = len(list(self.folder.glob(f"{index}-*")))
+        (self.folder / f"{index}-{tries}").touch()
+        if tries < self.times[index]:
+            raise self.error()
+
+
+def eio() -> OSError:
+    return OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_may_pass_is_tried_again_and_is_no_fault(tmp_path: Path, workers: int) -> None:
+    policy = fl.FaultPolicy("skip", retry=2, backoff=0.001)
+    dataset = Drawn(12, FailsAtFirst(tmp_path, {2: 1, 7: 2, 9: 3}, eio))
+    loader = DataLoader(dataset, 4, num_workers=workers, faults=policy)
+    indices = [batch["index"].tolist() for batch in loader]
+
+    # 9 has failed for the third time, which is once too often; it was in the last batch.
+    assert indices == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 10, 11]]
+    report = loader.report()
+    assert (report.skipped, report.retried) == (1, 2)
+    assert [(fault.index, fault.attempts) for fault in report.faults] == [(9, 3)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_cannot_pass_is_not_tried_again(tmp_path: Path, workers: int) -> None:
+    policy = fl.FaultPolicy("skip", retry=5, backoff=0.001)
+    loader = DataLoader(
+        Drawn(4, FailsAtFirst(tmp_path, {2: 9}, ValueError)), faults=policy, num_workers=workers
+    )
+    assert len(list(loader)) == 3
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_class_of_errors_has_its_own_rule(workers: int) -> None:
+    class Mixed(Numbers):
+        def __getitem__(self, index: int) -> int:
+            if index == 1:
+                raise LookupError("left out")
+            if index == 2:
+                raise ValueError("replaced")
+            return super().__getitem__(index)
+
+    policy = fl.FaultPolicy(by_type={LookupError: "skip", ValueError: "replace"}, replacement=-2)
+    assert delivered(DataLoader(Mixed(5), 2, num_workers=workers, faults=policy)) == [[0, 4], [-2, 3]]
+
+    raising = fl.FaultPolicy("skip", by_type={LookupError: "raise"})
+    with pytest.raises(LookupError, match="left out") as caught:
+        list(DataLoader(Mixed(5), 2, num_workers=workers, faults=raising))
+    assert "sample 1" in str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
+
+
+# ---- how many are borne ----
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_one_fault_more_than_the_limit_ends_the_run_with_a_table(workers: int) -> None:
+    bad = {1, 5, 6, 11}
+    assert delivered(
+        DataLoader(Numbers(16, bad), 4, num_workers=workers, faults=fl.FaultPolicy("skip", limit=4))
+    )
+    loader = DataLoader(Numbers(16, bad), 4, num_workers=workers, faults=fl.FaultPolicy("skip", limit=3))
+    batches: list[Any] = []
+    with pytest.raises(errors.TooManyFaults) as caught:
+        batches.extend(batch.tolist() for batch in loader)
+    # All batches that are complete come before it.
+    assert [len(batch) for batch in batches] == [4, 4]
+    assert caught.value.index == 11
+    for part in ("limit of 3", "ValueError", "sample 11", "11 is bad"):
+        assert part in str(caught.value)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert loader.report().skipped == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_share_of_the_last_samples_ends_the_run_at_the_same_sample_whatever_the_workers(
+    workers: int,
+) -> None:
+    # One in ten until 60, then every second one.
+    bad = set(range(0, 60, 10)) | set(range(60, 100, 2))
+    policy = fl.FaultPolicy("skip", limit=0.25, window=20, fill=False)
+    loader = DataLoader(Numbers(100, bad), 5, num_workers=workers, faults=policy)
+    batches: list[Any] = []
+    with pytest.raises(errors.TooManyFaults) as caught:
+        batches.extend(batch.tolist() for batch in loader)
+    # The sixth of 20 samples is more than a quarter.
+    assert (len(batches), caught.value.index) == (13, 68)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_limit_is_of_each_epoch(workers: int) -> None:
+    policy = fl.FaultPolicy("skip", limit=2)
+    loader = DataLoader(Numbers(8, {1, 6}), 4, num_workers=workers, faults=policy)
+    for _ in range(3):
+        assert len(delivered(loader)) == 2
+
+
+@pytest.mark.parametrize("workers", [2])
+def test_after_the_limit_was_passed_the_next_epoch_begins_anew(workers: int) -> None:
+    policy = fl.FaultPolicy("skip", limit=0)
+    loader = DataLoader(Numbers(8, {6}), 2, num_workers=workers, faults=policy, persistent_workers=True)
+    for _ in range(2):
+        batches: list[Any] = []
+        with pytest.raises(errors.TooManyFaults):
+            batches.extend(iter(loader))
+        assert len(batches) == 3
+
+
+# ---- random numbers, and deaths ----
+
+
+def drawn(kind: type[Drawn], hook: Hook, **arguments: Any) -> list[Any]:
+    """Three epochs, to see that what comes after a fault is the same too."""
+    settings = {"batch_size": 4, "num_workers": 2, "shuffle": True, "faults": SKIP, **arguments}
+    loader: DataLoader[Any] = DataLoader(kind(26, hook), generator=seeded(3), **settings)
+    return [list(loader) for _ in range(3)]
+
+
+@pytest.mark.parametrize("kind", [Drawn, Listed])
+@pytest.mark.parametrize("policy", [SKIP, LEAVE, fl.FaultPolicy("replace")], ids=lambda policy: policy.text)
+def test_the_same_faults_give_the_same_batches_to_the_last_bit(
+    kind: type[Drawn], policy: fl.FaultPolicy
+) -> None:
+    stay = {"faults": policy, "persistent_workers": True}
+    first = drawn(kind, Raises(5, 9, 21, 22), **stay)
+    assert is_same(drawn(kind, Raises(5, 9, 21, 22), **stay), first)
+    assert is_same(drawn(kind, Raises(5, 9, 21, 22), **stay, prefetch_factor=2), first)
+
+
+class KillsOnce:
+    """Kills the worker at a sample, when it is made for the n-th time in all."""
+
+    def __init__(self, folder: Path, index: int, time: int) -> None:
+        self.folder = folder
+        self.index = index
+        self.time = time
+
+    def __call__(self, index: int) -> None:
+        if index != self.index:
+            return
+        times = len(list(self.folder.iterdir())) + 1
+        (self.folder / str(times)).touch()
+        if times == self.time:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", [Drawn, Listed])
+@pytest.mark.parametrize("index", [6, 7, 24, 25])
+@pytest.mark.parametrize("time", [1, 2])
+def test_a_worker_that_is_killed_in_a_batch_with_bad_samples_changes_nothing(
+    tmp_path: Path, kind: type[Drawn], index: int, time: int
+) -> None:
+    # 5 and 9 are bad: 25 and 24 take their places, in the batches of 6 and of 10.
+    settings = {"shuffle": False, "persistent_workers": True}
+    right = drawn(kind, Raises(5, 9), **settings)
+    hook = Raises(5, 9, then=KillsOnce(tmp_path, index, time))
+    assert is_same(drawn(kind, hook, **settings), right)
+    assert len(list(tmp_path.iterdir())) > time
+
+
+class Waits:
+    """Waits at one sample until a file is there, and makes one at another."""
+
+    def __init__(self, folder: Path, *, at: int, for_: str, marks: int = -1) -> None:
+        self.folder = folder
+        self.at = at
+        self.for_ = for_
+        self.marks = marks
+
+    def __call__(self, index: int) -> None:
+        if index == self.marks:
+            (self.folder / str(index)).touch()
+        if index == self.at:
+            assert soon((self.folder / self.for_).exists)
+
+
+def test_random_numbers_of_a_batch_that_was_taken_from_do_not_depend_on_when_the_fault_came(
+    tmp_path: Path,
+) -> None:
+    settings: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "persistent_workers": True, "faults": SKIP}
+    # Batch 1 is bad, and takes a sample of batch 4, the last. Whether that has been asked for by then...
+    early = Waits(tmp_path, at=0, for_="12", marks=12)
+    late = Waits(tmp_path, at=4, for_="taken")
+    taken = []
+    for hook in (early, late):
+        loader: DataLoader[Any] = DataLoader(Drawn(20, Raises(5, then=hook)), generator=seeded(1), **settings)
+        iterator = iterate(loader)
+        batches = [next(iterator)]
+        (tmp_path / "taken").touch()
+        taken.append([*batches, *iterator, *loader])
+    assert is_same(*taken)
+
+
+# ---- data sets that are iterated ----
+
+
+class Stream:
+    """An iterator that goes on after it has raised."""
+
+    def __init__(self, numbers: list[int], bad: frozenset[int]) -> None:
+        self.numbers = iter(numbers)
+        self.bad = bad
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> int:
+        number = next(self.numbers)
+        if number in self.bad:
+            raise ValueError(f"{number} is bad")
+        return number
+
+
+class Streaming(IterableDataset[int]):
+    """The numbers up to a count; each worker has every n-th."""
+
+    def __init__(self, count: int, bad: set[int]) -> None:
+        self.count = count
+        self.bad = frozenset(bad)
+
+    def __iter__(self) -> Iterator[int]:
+        info = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return Stream(list(range(first, self.count, step)), self.bad)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_of_an_iterator_that_goes_on_bad_samples_are_left_out(workers: int) -> None:
+    bad = {0, 1, 2, 7, 19}
+    for size in (1, 3, None):
+        loader = DataLoader(Streaming(20, bad), size, num_workers=workers, faults=SKIP)
+        batches = delivered(loader)
+        flat = batches if size is None else list(itertools.chain(*batches))
+        assert sorted(flat) == sorted(set(range(20)) - bad)
+        assert loader.report().skipped == len(bad)
+
+
+def test_an_iterator_moves_up_or_leaves_places_empty() -> None:
+    for workers in (0, 1):
+        loader = DataLoader(Streaming(8, {1, 4, 5}), 2, num_workers=workers, faults=SKIP)
+        assert delivered(loader) == [[0, 2], [3, 6], [7]]
+        loader = DataLoader(Streaming(8, {1, 4, 5}), 2, num_workers=workers, faults=LEAVE)
+        assert delivered(loader) == [[0], [2, 3], [6, 7]]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_of_an_iterator_a_sample_that_was_given_takes_the_place(workers: int) -> None:
+    policy = fl.FaultPolicy("replace", replacement=-1)
+    loader = DataLoader(Streaming(6, {1, 4}), 3, num_workers=workers, faults=policy)
+    assert delivered(loader) == [[0, -1, 2], [3, -1, 5]]
+    assert loader.report().replaced == 2
+
+
+def test_what_an_iterable_data_set_cannot_do_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(errors.BadSetting, match="another index"):
+        DataLoader(Streaming(6, set()), faults=fl.FaultPolicy("replace"))
+    with pytest.raises(errors.BadSetting, match="another index"):
+        DataLoader(Streaming(6, set()), faults=fl.FaultPolicy(by_type={OSError: "replace"}))
+    (tmp_path / "bad.jsonl").write_text("")
+    with pytest.raises(errors.BadSetting, match="exclude"):
+        DataLoader(Streaming(6, set()), exclude=tmp_path / "bad.jsonl")
+
+
+class Generates(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield 0
+        yield 1
+        raise ValueError("in the midst")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_generator_that_raises_is_an_error_since_the_rest_of_it_is_lost(workers: int) -> None:
+    loader = DataLoader(Generates(), num_workers=workers, faults=SKIP)
+    batches: list[Any] = []
+    with pytest.raises(ValueError, match="in the midst") as caught:
+        batches.extend(loader)
+    assert len(batches) == 2
+    assert "a generator ends when it raises" in str(caught.value) + "".join(
+        getattr(caught.value, "__notes__", [])
+    )
+
+
+class AlwaysFails(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.fail, None)
+
+    def fail(self) -> int:
+        raise ConnectionError("nobody is there")
+
+
+@pytest.mark.parametrize("size", [4, None])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterator_that_fails_for_ever_is_no_hang(workers: int, size: int | None) -> None:
+    for limit in (5, 0.5):
+        policy = fl.FaultPolicy("skip", limit=limit, window=100)
+        with pytest.raises(errors.TooManyFaults):
+            list(DataLoader(AlwaysFails(), size, num_workers=workers, faults=policy))
+    with pytest.raises(ConnectionError, match="nobody is there"):
+        list(DataLoader(AlwaysFails(), size, num_workers=workers, faults=SKIP))
+
+
+class Shaky(Stream):
+    """The same sample comes when it is asked for again."""
+
+    def __init__(self, numbers: list[int], folder: Path) -> None:
+        self.waiting = numbers
+        self.failed: set[int] = set()
+        self.folder = folder
+
+    def __next__(self) -> int:
+        if not self.waiting:
+            raise StopIteration
+        number = self.waiting[0]
+        if number % 3 == 0 and number not in self.failed:
+            self.failed.add(number)
+            raise eio()
+        if number == 7 and not (self.folder / "died").exists():
+            (self.folder / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.waiting.pop(0)
+
+
+class ShakyStream(IterableDataset[int]):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __iter__(self) -> Iterator[int]:
+        return Shaky(list(range(10)), self.folder)
+
+
+def test_a_replacement_goes_on_where_an_iterator_with_retries_was(tmp_path: Path) -> None:
+    policy = fl.FaultPolicy("skip", retry=1, backoff=0.001)
+    loader = DataLoader(ShakyStream(tmp_path), 2, num_workers=1, faults=policy)
+    assert delivered(loader) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    assert len(loader.deaths) == 1
+    assert loader.report().skipped == 0
+
+
+# ---- whatever else is raised ----
+
+
+class Needs(Exception):
+    """Cannot be made of one text."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"needs {one} and {two}")
+
+
+class Unpicklable(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError("not to be pickled")
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def local() -> Exception:
+    class Local(Exception):
+        pass
+
+    return Local("of a local class")
+
+
+class RaisesWhat(Numbers):
+    def __init__(self, make: Callable[[], BaseException]) -> None:
+        super().__init__(6)
+        self.make = make
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            raise self.make()
+        return index
+
+
+STRANGE: list[Callable[[], BaseException]] = [
+    lambda: StopIteration(3),
+    lambda: StopAsyncIteration(),
+    lambda: Needs(1, 2),
+    lambda: Unpicklable("secret"),
+    lambda: Silent(),
+    local,
+    lambda: ValueError("a name of bytes: \udcff"),
+    lambda: FileNotFoundError(errno.ENOENT, "gone", "/nowhere/\udcff.jpg"),
+    lambda: RuntimeError("\x00 and\nmore lines"),
+    lambda: ExceptionGroup("two", [ValueError(1), OSError(2)]),
+]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", STRANGE, ids=lambda make: type(make()).__name__)
+def test_whatever_exception_it_is_the_sample_is_skipped_and_named(
+    tmp_path: Path, make: Callable[[], BaseException], workers: int
+) -> None:
+    policy = fl.FaultPolicy("skip", patience=0, quarantine=tmp_path / "bad.jsonl")
+    loader = DataLoader(RaisesWhat(make), 2, num_workers=workers, faults=policy)
+    assert delivered(loader) == [[0, 1], [2, 5], [4]]
+    (fault,) = loader.report().faults
+    assert (fault.index, fault.kind) == (3, type(make()).__name__)
+    assert loader.report().to_json()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", STRANGE, ids=lambda make: type(make()).__name__)
+def test_whatever_exception_it_is_it_is_raised_where_the_limit_is_passed(
+    make: Callable[[], BaseException], workers: int
+) -> None:
+    policy = fl.FaultPolicy("skip", patience=0, limit=0)
+    loader = DataLoader(RaisesWhat(make), 2, num_workers=workers, faults=policy)
+    with pytest.raises(errors.TooManyFaults) as caught:
+        list(loader)
+    assert pickle.loads(pickle.dumps(caught.value)).index == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_system_exit_is_an_error_that_names_the_sample(workers: int) -> None:
+    loader = DataLoader(RaisesWhat(lambda: SystemExit(3)), 2, num_workers=workers, faults=SKIP)
+    with pytest.raises(RuntimeError, match="SystemExit") as caught:
+        list(loader)
+    assert "sample 3" in str(caught.value)
+
+
+def broken(samples: list[int]) -> Any:
+    if 4 in samples:
+        raise ValueError("cannot be collated")
+    return torch.tensor(samples)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("bad", [set(), {5}], ids=["good", "bad"])
+def test_an_error_in_collating_is_raised_whatever_the_policy(workers: int, bad: set[int]) -> None:
+    for policy in (SKIP, LEAVE, fl.FaultPolicy("replace")):
+        loader = DataLoader(
+            Numbers(12, bad), 4, num_workers=workers, collate_fn=broken, faults=policy, generator=seeded(1)
+        )
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1, 2, 3]
+        with pytest.raises(ValueError, match="cannot be collated") as caught:
+            next(iterator)
+        assert "batch 1" in str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
+        # As with torch, who asks on gets what follows; but the epoch does not count as complete.
+        assert len(list(iterator)) == 1
+        assert loader.report().completed == 0
+
+
+class Odd(Numbers):
+    """Samples that do not fit together."""
+
+    def __init__(self, what: Callable[[int], Any]) -> None:
+        super().__init__(6)
+        self.what = what
+
+    def __getitem__(self, index: int) -> Any:
+        return self.what(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        (lambda index: None if index == 3 else index, RuntimeError),
+        (lambda index: torch.zeros(2 + index), RuntimeError),
+    ],
+    ids=["None", "ragged"],
+)
+def test_samples_that_do_not_fit_together_are_an_error_and_not_skipped(
+    workers: int, what: Callable[[int], Any], error: type[Exception]
+) -> None:
+    loader = DataLoader(Odd(what), 2, num_workers=workers, faults=SKIP)
+    with pytest.raises(error):
+        list(loader)
+    assert loader.report().skipped == 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_when_every_sample_is_bad_the_epoch_is_empty_and_the_report_names_all(workers: int) -> None:
+    for policy in (SKIP, LEAVE):
+        loader = DataLoader(Numbers(9, set(range(9))), 2, num_workers=workers, faults=policy)
+        assert delivered(loader) == []
+        assert loader.report().skipped == 9
+
+
+def test_without_order_every_good_sample_comes_once() -> None:
+    bad = {1, 2, 11, 17}
+    loader = DataLoader(Numbers(30, bad), 4, num_workers=3, in_order=False, faults=SKIP)
+    assert sorted(itertools.chain(*delivered(loader))) == sorted(set(range(30)) - bad)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_pass_within_a_pass_keeps_account_of_the_newest(workers: int) -> None:
+    loader = DataLoader(Numbers(12, {1, 5, 9}), 2, num_workers=workers, faults=SKIP)
+    outer = iter(loader)
+    next(outer)
+    right = Model([[at, at + 1] for at in range(0, 12, 2)], {1, 5, 9}, drop_last=False).run()
+    inner = iter(loader)
+    assert next(inner).tolist() == right[0]
+    # Faults of the one before are judged while the newest is counted.
+    assert [batch.tolist() for batch in outer] == right[1:]
+    assert [batch.tolist() for batch in inner] == right[1:]
+    assert loader.report().completed == 1
+
+
+def test_a_loader_with_a_policy_can_be_pickled_and_keeps_its_own_account() -> None:
+    loader = DataLoader(Numbers(8, {1}), 4, faults=SKIP)
+    list(loader)
+    copied = pickle.loads(pickle.dumps(loader))
+    assert copied.report().delivered == 0
+    assert delivered(copied) == delivered(loader)
