@@ -1,0 +1,427 @@
+"""What a worker died of: the certificate says what is known, and calls likely what is only likely."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import feedline
+import pytest
+from feedline import FaultPolicy
+from feedline.errors import WorkerDied
+from feedline.torch import DataLoader
+
+from faults.remains import soon
+from faults.sets import Drawn, Once, expected, is_idle, is_same, iterate, pid_of, seeded
+from faults.trainers import Trainers
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::feedline.errors.WorkerDiedWarning"),
+    pytest.mark.timeout(60),
+]
+
+TWO: dict[str, Any] = {"batch_size": 4, "num_workers": 2}
+
+
+class FirstTime:
+    """Does something at one sample, but only the first time."""
+
+    def __init__(self, marker: Path, deed: Callable[[], object], index: int = 22) -> None:
+        self.marker = marker
+        self.deed = deed
+        self.index = index
+
+    def __call__(self, index: int) -> None:
+        if index != self.index or self.marker.exists():
+            return
+        self.marker.touch()
+        self.deed()
+
+
+def dead_of(tmp_path: Path, deed: Callable[[], object], **settings: Any) -> feedline.Death:
+    """The one death of a run that loses nothing."""
+    dataset = Drawn(hook=FirstTime(tmp_path / "died", deed))
+    loader = DataLoader(dataset, generator=seeded(1), **TWO, **settings)
+    batches = list(loader)
+    assert is_same(batches, expected(Drawn, **TWO)[0])
+    (death,) = loader.deaths
+    # Sample 22 is the third of batch 5, which is worker 1's.
+    assert (death.worker, death.index, death.position, death.batch) == (1, 22, 2, 5)
+    return death
+
+
+def says(death: feedline.Death, *parts: str) -> None:
+    for part in (f"worker {death.worker} (pid {death.pid})", *parts):
+        assert part in death.certificate
+    assert death.certificate.endswith(f"hint: {death.hint}")
+
+
+# ---- crashes ----
+
+
+def read_nowhere() -> None:
+    ctypes.string_at(0)
+
+
+def test_a_crash_in_native_code_is_told_with_the_line_of_python_that_called_it(tmp_path: Path) -> None:
+    death = dead_of(tmp_path, read_nowhere)
+
+    assert (death.cause, death.is_certain, death.signal) == ("crash in native code", True, "SIGSEGV")
+    assert death.stack[0].startswith("string_at() at")
+    assert death.code is not None
+    assert death.code.startswith(f"read_nowhere() at {__file__}:")
+    # What called the user's code is always the same, and not shown.
+    assert death.stack[-1].startswith(f"__getitem__() at {Path(__file__).with_name('sets.py')}")
+    says(death, "SIGSEGV", "sample 22, position 2, batch 5", death.code, "Segmentation fault")
+
+
+def test_an_abort_is_a_crash(tmp_path: Path) -> None:
+    death = dead_of(tmp_path, os.abort)
+
+    assert (death.cause, death.is_certain, death.signal) == ("crash in native code", True, "SIGABRT")
+    says(death, "SIGABRT", "Aborted", "__call__() at")
+
+
+class Mapped:
+    """Reads a file that is mapped and was cut."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self) -> None:
+        self.path.write_bytes(bytes(3 * mmap.PAGESIZE))
+        with self.path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+            os.truncate(self.path, mmap.PAGESIZE)
+            content[2 * mmap.PAGESIZE]
+
+
+def test_a_mapped_file_that_was_cut_is_a_bus_error(tmp_path: Path) -> None:
+    death = dead_of(tmp_path, Mapped(tmp_path / "mapped"))
+
+    assert (death.cause, death.is_certain, death.signal) == ("bus error", True, "SIGBUS")
+    says(death, "a mapped file was cut", "__call__() at", "look whether the file of this sample is whole")
+
+
+def test_a_full_dev_shm_is_told_as_the_reason_of_a_bus_error(trainers: Trainers) -> None:
+    # CLONE_NEWNS, MS_REC | MS_PRIVATE. A file may be made larger than the room there is, but not written.
+    program = """
+    import ctypes, mmap, warnings
+    import torch
+    from feedline.torch import DataLoader
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(0x20000) or libc.mount(b"none", b"/", None, 0x4000 | 0x40000, None):
+        say("not allowed")
+        sys.exit(0)
+    if libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=65536"):
+        say("no mount")
+        sys.exit(0)
+    warnings.simplefilter("ignore")
+
+    class Shared(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+        def __getitem__(self, index):
+            path = Path("/dev/shm/large")
+            if index == 5 and not path.exists():
+                path.touch()
+                os.truncate(path, 1 << 20)
+                with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+                    for start in range(0, 1 << 20, 4096):
+                        content[start] = 1
+            return index
+
+    loader = DataLoader(Shared(), num_workers=1)
+    indices = [int(index) for index in loader]
+    (death,) = loader.deaths
+    say([indices, death.signal, death.cause, death.certificate])
+    """
+
+    said = trainers.answer(textwrap.dedent(program))
+
+    if isinstance(said, str):
+        pytest.skip(f"only root may mount: {said}")
+    indices, name, cause, text = said
+    assert (indices, name, cause) == (list(range(8)), "SIGBUS", "bus error")
+    assert "likely for want of space: /dev/shm has 0 bytes left" in text
+    assert "make /dev/shm larger" in text
+
+
+# ---- ends that somebody wanted ----
+
+
+def test_a_kill_by_hand_is_likely_from_outside(tmp_path: Path) -> None:
+    loader = DataLoader(Drawn(), generator=seeded(1), **TWO)
+    iterator = iterate(loader)
+    assert soon(lambda: is_idle(iterator, 1))
+    os.kill(pid_of(iterator, 1), signal.SIGKILL)
+
+    assert is_same(list(iterator), expected(Drawn, **TWO)[0])
+    (death,) = loader.deaths
+    assert (death.cause, death.is_certain, death.signal) == ("killed from outside", False, "SIGKILL")
+    assert (death.stack, death.code) == ((), None)
+    assert death.peak_bytes > 1 << 20
+    says(death, "SIGKILL", "while it had nothing to do", "look for who sends SIGKILL")
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1"])
+def test_other_signals_are_likely_from_outside(tmp_path: Path, name: str) -> None:
+    death = dead_of(tmp_path, Kill(name))
+
+    assert (death.cause, death.is_certain, death.signal) == ("killed from outside", False, name)
+    says(death, name, "Feedline does not send")
+
+
+class Kill:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self) -> None:
+        os.kill(os.getpid(), signal.Signals[self.name])
+
+
+class Exit:
+    def __call__(self) -> None:
+        os._exit(3)
+
+
+def test_an_end_by_itself_is_told_with_its_code(tmp_path: Path) -> None:
+    death = dead_of(tmp_path, Exit())
+
+    assert (death.cause, death.is_certain) == ("ended by itself", True)
+    assert (death.signal, death.exit_code) == (None, 3)
+    says(death, "exit code 3", "sample 22", "os._exit(3)")
+
+
+# ---- limits ----
+
+
+class LimitProcessor:
+    """As worker_init_fn: a worker may use little more of the processor than it has used."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __call__(self, worker: int) -> None:
+        import resource
+
+        if worker == 1 and not self.marker.exists():
+            self.marker.touch()
+            resource.setrlimit(resource.RLIMIT_CPU, (1, resource.RLIM_INFINITY))
+
+
+def compute_for_ever() -> None:
+    while True:
+        pass
+
+
+def test_a_limit_of_processor_time_is_told(tmp_path: Path) -> None:
+    limit = LimitProcessor(tmp_path / "limited")
+    death = dead_of(tmp_path, compute_for_ever, worker_init_fn=limit)
+
+    assert (death.cause, death.signal) == ("limit of the system", "SIGXCPU")
+    # It is a limit of the worker, which the trainer does not have.
+    assert death.is_certain is False
+    says(death, "SIGXCPU", "likely limit of the system", "processor time", "max_samples_per_worker=")
+
+
+def test_a_limit_of_address_space_is_told_when_native_code_dies_of_it(trainers: Trainers) -> None:
+    program = """
+    import ctypes, resource, warnings
+    import torch
+    from feedline.torch import DataLoader
+    warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_AS, (32 << 30, resource.RLIM_INFINITY))
+
+    class Large(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+        def __getitem__(self, index):
+            if index == 5:
+                libc = ctypes.CDLL(None)
+                libc.malloc.restype = ctypes.c_void_p
+                libc.malloc.argtypes = [ctypes.c_size_t]
+                # As code that does not look whether it got what it asked for.
+                ctypes.memset(libc.malloc(64 << 30), 1, 4096)
+            return index
+
+    loader = DataLoader(Large(), num_workers=1, faults=fl.FaultPolicy("skip"))
+    indices = [int(index) for index in loader]
+    say([indices, loader.deaths[-1].cause, loader.deaths[-1].certificate])
+    """
+
+    indices, cause, text = trainers.answer(textwrap.dedent(program))
+
+    assert sorted(indices) == [0, 1, 2, 3, 4, 6, 7]
+    assert cause == "crash in native code"
+    assert "the address space is limited to 32.0 GiB" in text
+
+
+def test_a_limit_of_address_space_is_a_fault_of_the_sample_when_python_notices(trainers: Trainers) -> None:
+    program = """
+    import resource, warnings
+    import torch
+    from feedline.torch import DataLoader
+    resource.setrlimit(resource.RLIMIT_AS, (32 << 30, resource.RLIM_INFINITY))
+
+    class Large(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+        def __getitem__(self, index):
+            return len(bytearray(64 << 30)) if index == 5 else index
+
+    loader = DataLoader(Large(), num_workers=1, faults=fl.FaultPolicy("skip"))
+    indices = [int(index) for index in loader]
+    say([indices, [[fault.index, fault.kind] for fault in loader.report().faults], len(loader.deaths)])
+    """
+
+    indices, faults, deaths = trainers.answer(textwrap.dedent(program))
+
+    assert (sorted(indices), faults, deaths) == ([0, 1, 2, 3, 4, 6, 7], [[5, "MemoryError"]], 0)
+
+
+# ---- want of memory ----
+
+LIMIT = 600 << 20
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group of little memory."""
+    folder = Path(f"/sys/fs/cgroup/memory/feedline-test-{os.getpid()}")
+    try:
+        folder.mkdir()
+        (folder / "memory.limit_in_bytes").write_text(str(LIMIT))
+    except OSError as refusal:
+        pytest.skip(f"no control group can be made: {refusal}")
+    yield folder
+    assert soon(lambda: not (folder / "cgroup.procs").read_text())
+    folder.rmdir()
+
+
+HUNGRY = """
+import contextlib, warnings
+import torch
+from feedline.torch import DataLoader
+(Path(arguments[0]) / "cgroup.procs").write_text(str(os.getpid()))
+warnings.simplefilter("ignore")
+
+class Hungry(torch.utils.data.Dataset):
+    def __init__(self, marker=None):
+        self.marker = marker
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        if index == 22 and not (self.marker and Path(self.marker).exists()):
+            if self.marker:
+                Path(self.marker).touch()
+            # Each piece is written to, so that it is there.
+            kept = []
+            while True:
+                kept.append(bytearray(os.urandom(1)) * (8 << 20))
+        return index
+"""
+
+
+def test_a_worker_killed_for_want_of_memory_is_told_and_the_epoch_goes_on(
+    trainers: Trainers, group: Path, tmp_path: Path
+) -> None:
+    program = HUNGRY + textwrap.dedent(
+        """
+        loader = DataLoader(Hungry(arguments[1]), batch_size=4, num_workers=2)
+        running = iter(loader)
+        # One of each worker.
+        batches = [next(running), next(running)]
+        scores = [int(Path(f"/proc/{worker.pid}/oom_score_adj").read_text()) for worker in running._workers]
+        indices = [int(index) for batch in [*batches, *running] for index in batch]
+        (death,) = loader.deaths
+        own = int(Path("/proc/self/oom_score_adj").read_text())
+        say([indices, scores, own, death.cause, death.index, death.peak_bytes, death.certificate,
+             loader.report().workers_lost])
+        """
+    )
+    own_score = int(Path("/proc/self/oom_score_adj").read_text())
+
+    indices, scores, own, cause, index, peak, text, lost = trainers.answer(
+        program, group, tmp_path / "marker", seconds=50
+    )
+
+    assert indices == list(range(40))
+    # Of all processes of the group, the kernel is to choose workers.
+    assert (scores, own) == ([1000, 1000], own_score)
+    assert (cause, index) == ("out of memory", 22)
+    # What it shares with the trainer comes on top of what it had from the group.
+    assert peak > LIMIT // 2
+    for part in (
+        "SIGKILL",
+        "sample 22",
+        "likely out of memory",
+        "the kernel killed 1 process of this memory cgroup",
+        "600.0 MiB allowed",
+        "lower num_workers=2",
+    ):
+        assert part in text
+    assert lost == {"out of memory": 1}
+
+
+def test_a_sample_that_always_needs_too_much_memory_is_skipped_as_a_fault(
+    trainers: Trainers, group: Path
+) -> None:
+    program = HUNGRY + textwrap.dedent(
+        """
+        loader = DataLoader(Hungry(), batch_size=4, num_workers=2, faults=fl.FaultPolicy("skip", fill=False))
+        indices = [int(index) for batch in loader for index in batch]
+        (fault,) = loader.report().faults
+        say([indices, fault.index, fault.kind, fault.reason])
+        """
+    )
+
+    indices, index, kind, reason = trainers.answer(program, group, seconds=50)
+
+    assert indices == [index for index in range(40) if index != 22]
+    assert (index, kind) == (22, "WorkerDied")
+    assert "out of memory" in reason
+
+
+# ---- the certificate itself ----
+
+
+def test_a_certificate_is_plain_data_for_logs() -> None:
+    death = feedline.Death(worker=1, pid=7, signal="SIGKILL", stage="fetching", index=("a", 3), why=("so",))
+
+    fields = death.to_dict()
+
+    assert fields["index"] == "('a', 3)"
+    assert (fields["why"], fields["text"]) == (["so"], str(death))
+    assert "tasks" not in fields
+
+
+def test_the_error_that_ends_a_run_is_the_certificate(tmp_path: Path) -> None:
+    loader = DataLoader(Drawn(hook=Once(tmp_path / "died", "SIGBUS", 22)), on_death="raise", **TWO)
+    with pytest.raises(WorkerDied) as caught:
+        list(loader)
+
+    (death,) = loader.deaths
+    first, *others = death.certificate.splitlines()
+    assert str(caught.value).splitlines()[0] == first
+    for line in others:
+        assert line in str(caught.value)
+
+
+def test_the_report_counts_deaths_by_their_cause(tmp_path: Path) -> None:
+    class Both:
+        def __call__(self, index: int) -> None:
+            FirstTime(tmp_path / "one", Exit(), 5)(index)
+            FirstTime(tmp_path / "other", read_nowhere, 30)(index)
+
+    loader = DataLoader(Drawn(hook=Both()), faults=FaultPolicy("skip"), **TWO)
+    list(loader)
+
+    report = loader.report()
+    assert report.workers_lost == {"ended by itself": 1, "crash in native code": 1}
+    assert len(report.deaths) == 2
