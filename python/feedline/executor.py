@@ -399,9 +399,7 @@ class _Pool:
         position = given_up.at
         if then == "raise" or position is None or position >= len(call.positions):
             return self._fail(call, error)
-        message, *more = str(error).splitlines()
-        trouble = Trouble.said(type(error).__name__, message, position=position, stage="calling")
-        trouble.traceback = "\n".join(more)
+        trouble = Trouble.told(error, position=position, stage="calling")
         # A report has one line for it.
         trouble.message += f" {deaths[-1]}" if deaths else ""
         bad = Bad(int(position), names, None, trouble, None, len(deaths), then)

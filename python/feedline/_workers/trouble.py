@@ -36,6 +36,8 @@ class Trouble:
     stage: str
     # What an error of ours knows, which others have in their text alone.
     details: dict[str, Any] = field(default_factory=dict)
+    # The error itself, where it never left the trainer.
+    original: BaseException | None = None
 
     @classmethod
     def of(cls, raised: BaseException, *, position: int | None = None, stage: str = "") -> Trouble:
@@ -52,12 +54,16 @@ class Trouble:
         return cls(kind, type(raised).__name__, _said(raised), text, position, stage, details)
 
     @classmethod
-    def said(cls, name: str, message: str, *, position: int | None, stage: str) -> Trouble:
-        """What no exception was raised for, because there was nobody left to raise one."""
-        return cls(None, name, message, "", position, stage)
+    def told(cls, error: BaseException, *, position: int | None, stage: str) -> Trouble:
+        """An error that the trainer has made itself, because there was nobody left to raise one."""
+        message, *more = str(error).splitlines()
+        name = type(error).__name__
+        return cls(None, name, message, "\n".join(more), position, stage, original=error)
 
     def exception(self, where: str, details: str, **attributes: Any) -> BaseException:
         """The exception to raise in the trainer, of the same type where one can be made of a text."""
+        if self.original is not None:
+            return self.original
         text = f"Caught {self.name} {where}.\nOriginal {self.traceback}{details}"
         if self.kind is None and self.name in {kind.__name__ for kind in _MEANT_OTHERWISE}:
             text += (
