@@ -49,6 +49,7 @@ bench: $(SETUP)/native $(SETUP)/bench ## measure against torch, tf.data and DALI
 	cargo build -q --release -p feedline-core --features testing,$(JPEG) --no-default-features --example bare
 	$(PYTHON) benchmarks/images.py
 	$(PYTHON) benchmarks/workers.py
+	$(PYTHON) benchmarks/policy.py
 
 fuzz: $(SETUP)/jpeg ## fuzz the decoders and the settings on from the corpus, 60 s each (FUZZ_SECONDS=...)
 	tools/fuzz $${FUZZ_SECONDS:-60}

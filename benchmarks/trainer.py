@@ -6,6 +6,7 @@ It imports torch, reads batches and does little else, since each spawned worker 
 from __future__ import annotations
 
 import atexit
+import functools
 import itertools
 import json
 import os
@@ -50,9 +51,28 @@ def main() -> None:
 
 
 def loader_class(name: str) -> Callable[..., DataLoader[Any]]:
+    if name in ("bare", "guarded"):
+        return guarded_class(name)
     module = {"torch": "torch.utils.data", "feedline": "feedline.torch"}[name]
     found: Callable[..., DataLoader[Any]] = import_module(module).DataLoader
     return found
+
+
+def guarded_class(name: str) -> Callable[..., DataLoader[Any]]:
+    """Feedline's loader with all that watches over samples, or with none of it."""
+    import feedline
+    from feedline.torch import DataLoader as Guarded
+
+    if name == "bare":
+        return functools.partial(Guarded, stall=None)
+    return functools.partial(
+        Guarded,
+        faults=feedline.FaultPolicy("skip", retry=3, limit=0.01),
+        deadline=60.0,
+        max_worker_memory="64GiB",
+        max_samples_per_worker=1 << 40,
+        on_event=lambda event: None,
+    )
 
 
 def data_set(task: Task) -> Dataset[Any]:

@@ -234,6 +234,13 @@ class _LeftOut:
     error: BaseException
 
 
+@dataclass
+class _Stopped:
+    """In the place of a result that is an error after all, whatever the policy."""
+
+    error: BaseException
+
+
 class _Pool:
     """What is behind an executor: its calls, its workers, and the thread that hears of both. The thread
     keeps it alive until the last call is made, also when nobody has the executor any more."""
@@ -352,6 +359,8 @@ class _Pool:
             results = result.batch
             for bad in result.bad:
                 verdict = self._judged(call, bad, answer.post)
+                if isinstance(verdict, _Stopped):
+                    return self._fail(call, verdict.error)
                 if verdict is not _MADE:
                     results[bad.position] = verdict
         else:
@@ -370,6 +379,9 @@ class _Pool:
             raise getattr(errors, kind, errors.FeedlineError).explained(message)
         if verdict == "good":
             return _MADE
+        if verdict == "stop":
+            # Want of descriptors, say: no fault of the call, so it is not left out.
+            return _Stopped(bad.trouble.exception("in a worker of feedline.Executor", ""))
         if verdict == "replace":
             self.account.replaced(bad, what, worker)
             return self.account.policy.replacement
@@ -404,6 +416,8 @@ class _Pool:
         trouble.message += f" {deaths[-1]}" if deaths else ""
         bad = Bad(int(position), names, None, trouble, None, len(deaths), then)
         verdict = self._judged(call, bad, deaths[-1].worker if deaths else None)
+        if isinstance(verdict, _Stopped):
+            return self._fail(call, error)
         if isinstance(verdict, _LeftOut):
             verdict = _LeftOut(error)
         else:
