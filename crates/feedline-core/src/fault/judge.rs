@@ -77,9 +77,10 @@ impl Judge {
         self.last.clear();
     }
 
-    /// More samples are due than was known.
+    /// More samples are due than was known. Where nothing was known, this is not yet all: a share is not
+    /// of so few.
     pub fn expect(&mut self, samples: u64) {
-        self.expected = Some(self.expected.unwrap_or(0) + samples);
+        self.expected = self.expected.map(|expected| expected + samples);
     }
 
     /// How the epoch stands.
@@ -280,9 +281,11 @@ mod tests {
     #[test]
     fn an_epoch_of_unknown_length_is_judged_at_its_end() {
         let mut judge = judge(Then::Skip, Some(Limit::Share(0.1)), 1000, None);
+        judge.expect(4);
         for index in 0..5 {
             assert!(tried(&mut judge, index).is_none());
         }
+        judge.expect(16);
         judge.good(15);
         let error = judge.end().unwrap();
         assert!(error.message().starts_with("5 faults are more than the limit of 2"), "{error}");

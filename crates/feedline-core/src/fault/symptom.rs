@@ -84,8 +84,10 @@ impl Symptom {
             // Libraries for the network raise an OSError without a number. So does Pillow for a file
             // that is no picture, which it will not become.
             None => {
-                let is_lasting =
-                    |class: &String| class == "ReadFailed" || class.starts_with("PIL.");
+                let is_lasting = |class: &String| {
+                    matches!(class.as_str(), "ReadFailed" | "SourceGone")
+                        || class.starts_with("PIL.")
+                };
                 self.names.iter().any(|class| class == "OSError")
                     && !self.names.iter().any(is_lasting)
             }
@@ -184,6 +186,7 @@ pub(super) mod tests {
         }
         assert!(named(&["socket.gaierror", "OSError", "Exception"]).is_passing());
         assert!(named(&["DeadlinePassed", "FeedlineError"]).is_passing());
+        assert!(!named(&["SourceGone", "FeedlineError", "OSError", "Exception"]).is_passing());
         assert!(!named(&["PIL.UnidentifiedImageError", "OSError", "Exception"]).is_passing());
         assert!(!named(&["ValueError", "Exception"]).is_passing());
         assert!(!named(&["WorkerDied", "RuntimeError", "Exception"]).is_passing());

@@ -341,7 +341,7 @@ impl Shared {
             && progress.number > 0
             && progress.number.is_multiple_of(length.max(1))
             && progress.filling.missing() > 0
-            && progress.filling.tried < length
+            && (progress.filling.tried < length || progress.filling.repeated > 0)
     }
 }
 

@@ -262,11 +262,15 @@ impl Run {
         Some(orders.collect())
     }
 
-    /// The ticket of a number: behind those of the plan, its samples come again from the first on.
+    /// The ticket of a number: behind those of the plan, its samples come again from the first on, as
+    /// often as it takes.
     fn ticket(&self, number: u64) -> Option<Ticket> {
         match number.checked_sub(self.plan_end) {
             None => self.shared.plan.at(number),
-            Some(again) => self.shared.plan.at(self.plan_end - self.length + again),
+            Some(again) => {
+                let place = again.checked_rem(self.length)?;
+                self.shared.plan.at(self.plan_end - self.length + place)
+            }
         }
     }
 

@@ -29,6 +29,8 @@ pub(super) struct Table {
     /// Whether places of skipped samples are filled with others at the end, and how far they are.
     fills: bool,
     filling: Filling,
+    /// Samples in a row that could not be repeated.
+    barren: u64,
     batches: u64,
     /// Good samples that the ledger has not heard of.
     good: u64,
@@ -89,6 +91,7 @@ impl Table {
             length,
             fills,
             filling,
+            barren: 0,
             batches: 0,
             good: 0,
             tried: None,
@@ -134,7 +137,8 @@ impl Table {
                     drained.again = self.try_another(number, bad.1);
                 }
                 Err(bad) if number >= self.plan_end && bad.0.error.kind().is_of_sample() => {
-                    // Judged when it was its turn, or as good then: the next is repeated instead.
+                    // Judged when it was its turn, or good then: the next is repeated instead.
+                    self.barren += 1;
                     let gathered = self.gatherer.skip(number, bad.1);
                     self.complete(run, number, gathered, &mut drained);
                 }
@@ -154,6 +158,7 @@ impl Table {
             run.shared.ledger.replaced(fault, by.into());
         } else if number >= self.plan_end {
             self.filling.repeated += 1;
+            self.barren = 0;
             self.repeated += 1;
         } else {
             self.good += 1;
@@ -236,8 +241,9 @@ impl Table {
 
     /// All that was ordered is here: samples are missing in the places of skipped ones, or it is the end.
     fn fill_or_finish(&mut self, run: &Run, drained: &mut Drained) {
-        let left = self.length.saturating_sub(self.end - self.plan_end);
-        let more = if self.fills { self.filling.missing().min(left) } else { 0 };
+        // Where none of all samples can be repeated, nothing can be done.
+        let hope = self.length.saturating_sub(self.barren);
+        let more = if self.fills { self.filling.missing().min(hope) } else { 0 };
         if more > 0 {
             self.end += more;
             run.line_end.move_to(self.end);
