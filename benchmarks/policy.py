@@ -3,9 +3,9 @@
     python benchmarks/policy.py              for the record
     python benchmarks/policy.py --repeat 3   a quick look
 
-`bare` is feedline.torch.DataLoader without any of it, `guarded` the same with a fault policy (skip, retries, a
-limit), a deadline, a stall warning, bounds of memory and samples for each worker, and a callback for events.
-They take turns, each measurement in a process of its own, on the workloads `overhead` and `large` of
+`bare` is feedline.torch.DataLoader without any of it, `guarded` the same with a fault policy (skip, retries,
+a limit), a deadline, a stall warning, bounds of memory and samples for each worker, and a callback for
+events. They take turns, each measurement in a process of its own, on the workloads `overhead` and `large` of
 benchmarks/workers.py with two workers. CPU time is that of the trainer and of all that it started. The goal
 is a ratio of 1.02. `bare` beside itself, in the same turns, tells how far from 1 is chance.
 """
@@ -34,7 +34,9 @@ def measure_all(task: Task, repeat: int) -> list[list[float]]:
         # Nobody is always the first, which finds the machine cold.
         for place, name in order[repetition % 3 :] + order[: repetition % 3]:
             values[place] += measure(task, name, idle[name]).values["cpu"]
-            print(f"{task.workload} {repetition + 1}/{repeat} {name}: {values[place][-1]:.2f}", file=sys.stderr)
+            print(
+                f"{task.workload} {repetition + 1}/{repeat} {name}: {values[place][-1]:.2f}", file=sys.stderr
+            )
     return values
 
 

@@ -409,7 +409,9 @@ class _Pool:
         names, _ = symptom(error)
         then = self.account.then(names)
         position = given_up.at
-        if then == "raise" or position is None or position >= len(call.positions):
+        # Calls that must not be repeated: others of the same parcel may have been made already.
+        is_once = self._words["attempts"] == 1
+        if then == "raise" or is_once or position is None or position >= len(call.positions):
             return self._fail(call, error)
         trouble = Trouble.told(error, position=position, stage="calling")
         # A report has one line for it.
@@ -458,7 +460,7 @@ class _Pool:
         self.account.died(death)
         # Where warnings are errors there is nobody here to whom one could be raised.
         with contextlib.suppress(WorkerDiedWarning):
-            warnings.warn(f"{death.certificate}\nit is replaced", WorkerDiedWarning, stacklevel=2)
+            warnings.warn(death.announced("it is replaced"), WorkerDiedWarning, stacklevel=2)
 
     def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
         call = None if still.task is None else self._running.get(still.task)

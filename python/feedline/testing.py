@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from feedline.errors import BadSetting
+from feedline.loader import Loader
+from feedline.pipeline import Pipeline
 from feedline.report import Report
 
 __all__ = ["Chaos", "ChaosError", "assert_accounted", "assert_same_batches", "chaos"]
@@ -174,6 +176,23 @@ class _ChaoticFunction:
         return self._function(*arguments, **keywords)
 
 
+class _ChaoticPipeline:
+    """A native pipeline with faults: all there is left to do is to make its loader."""
+
+    def __init__(self, pipeline: Pipeline, chaos: Chaos) -> None:
+        self._pipeline = pipeline
+        self._rates = {
+            "seed": chaos.seed,
+            "eio": chaos.eio,
+            "raise": chaos.raise_,
+            "slow": chaos.slow,
+            "seconds": chaos.slow_seconds,
+        }
+
+    def loader(self, **settings: Any) -> Loader:
+        return self._pipeline.loader(**settings, chaos=self._rates)
+
+
 def chaos(target: Any, seed: int = 0, **rates: Any) -> Any:
     """The same loader, pipeline, data set or function, with faults that the seed decides on.
 
@@ -185,6 +204,8 @@ def chaos(target: Any, seed: int = 0, **rates: Any) -> Any:
             strike there.
     """
     settings = Chaos(seed=seed, **rates)
+    if isinstance(target, Pipeline):
+        return _ChaoticPipeline(target, settings)
     striker = _Striker(settings)
     if hasattr(target, "_kept"):
         return _chaotic_loader(target, striker)

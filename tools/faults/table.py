@@ -3,8 +3,8 @@
     python tools/faults/table.py                 all of it, into docs/faults.md
     python tools/faults/table.py --only SIGKILL  one evil, to the terminal
 
-Each run has a time limit: what is not done then hangs, and the table says so. After each run the processes that
-it left and the names it left in /dev/shm are counted, then ended.
+Each run has a time limit: what is not done then hangs, and the table says so. After each run the processes
+that it left and the names it left in /dev/shm are counted, then ended.
 """
 
 from __future__ import annotations
@@ -189,7 +189,10 @@ def cell(run: Run | None, evil: str) -> str:
 
 
 def table(evils: list[str], fronts: list[str]) -> list[str]:
-    lines = ["| evil | front | what happened, what the user saw | lost | left behind |", "|---|---|---|---|---|"]
+    lines = [
+        "| evil | front | what happened, what the user saw | lost | left behind |",
+        "|---|---|---|---|---|",
+    ]
     for evil in evils:
         for front in fronts:
             if front == "native" and evil not in NATIVE:
@@ -217,7 +220,8 @@ def main() -> None:
     text = DOCUMENT.read_text()
     first, rest = text.split(BEGIN)
     _, last = rest.split(END)
-    made = f"Made by `python tools/faults/table.py` with Python {platform.python_version()}, torch {torch.__version__}."
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    made = f"Made by `python tools/faults/table.py` with {versions}."
     DOCUMENT.write_text(f"{first}{BEGIN}\n\n{made}\n\n" + "\n".join(lines) + f"\n\n{END}{last}")
 
 

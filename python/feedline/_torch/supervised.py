@@ -510,7 +510,7 @@ class WithWorkers(_BaseDataLoaderIter):
         self._kept.deaths.append(death)
         self._did.pop(death.worker, None)
         self._account.died(death)
-        text = f"{death.certificate}\nit is replaced, and its batch is made again"
+        text = death.announced("it is replaced, and its batch is made again")
         self._account.tell()
         warnings.warn(text, WorkerDiedWarning, stacklevel=_depth_of_user())
 

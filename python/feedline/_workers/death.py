@@ -37,6 +37,7 @@ class Death:
         code: the line of code it was at, where it could be had.
         stack: where it was, innermost first.
         hint: what to do.
+        replaced: whether another worker takes its place.
     """
 
     worker: int
@@ -57,6 +58,7 @@ class Death:
     code: str | None = None
     stack: tuple[str, ...] = ()
     hint: str = ""
+    replaced: bool = field(default=True, repr=False)
     tasks: tuple[int, ...] = field(default=(), repr=False)
 
     @classmethod
@@ -80,6 +82,7 @@ class Death:
             code=told["code"],
             stack=tuple(told["stack"]),
             hint=told["hint"],
+            replaced=told["replaced"],
             tasks=tuple([last["task"]] if last.get("task") is not None else told["tasks"]),
         )
 
@@ -121,6 +124,10 @@ class Death:
         if self.hint:
             lines.append(f"hint: {self.hint}")
         return "\n".join(lines)
+
+    def announced(self, otherwise: str) -> str:
+        """The certificate, and what follows, if the worker is replaced."""
+        return f"{self.certificate}\n{otherwise}" if self.replaced else self.certificate
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

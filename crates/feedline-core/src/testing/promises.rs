@@ -123,7 +123,6 @@ struct Entry {
     held: bool,
     /// How often it was sent.
     sent: u32,
-    deaths: u32,
     /// Where it killed and hung, how often.
     killed_at: Vec<Option<u64>>,
     hung_at: Vec<Option<u64>>,
@@ -296,7 +295,6 @@ impl Promises {
                         outcome: None,
                         held: false,
                         sent: 0,
-                        deaths: 0,
                         killed_at: Vec::new(),
                         hung_at: Vec::new(),
                         trial: None,

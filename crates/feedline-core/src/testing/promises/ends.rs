@@ -212,11 +212,10 @@ impl Promises {
             due.give_up.push((task, trial, Reason::Kills));
             return;
         }
-        entry.deaths += 1;
         entry.killed_at.push(at);
         let here = count(&entry.killed_at, at);
         let enough = self.settings.suspect_after;
-        let too_often = self.settings.attempts.is_some_and(|most| entry.deaths >= most);
+        let too_often = self.settings.attempts.is_some_and(|most| here >= most);
         let unknown = at.is_none() && enough.is_some_and(|enough| here > enough);
         if too_often || unknown {
             entry.outcome = Some(Outcome::GivenUp);

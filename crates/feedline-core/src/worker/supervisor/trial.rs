@@ -10,9 +10,7 @@ use super::{Supervisor, Zygote};
 pub(super) struct Open {
     pub(super) pin: Option<Post>,
     pub(super) holder: Option<Life>,
-    /// Workers that died with it being worked on.
-    deaths: u32,
-    /// Where in it they died or hung.
+    /// Where in it workers died or hung.
     spots: Vec<Spot>,
 }
 
@@ -34,7 +32,7 @@ pub(super) enum Fate {
 
 impl Open {
     pub(super) fn new(pin: Option<Post>) -> Open {
-        Open { pin, holder: None, deaths: 0, spots: Vec::new() }
+        Open { pin, holder: None, spots: Vec::new() }
     }
 
     fn spot(&mut self, at: Option<u64>) -> &mut Spot {
@@ -47,12 +45,11 @@ impl Open {
     }
 
     fn died(&mut self, at: Option<u64>, settings: &Settings) -> Fate {
-        self.deaths += 1;
         let spot = self.spot(at);
         spot.deaths += 1;
         let deaths_here = spot.deaths;
         let given_up = Fate::GiveUp { at, why: Reason::Kills };
-        if settings.attempts.is_some_and(|most| self.deaths >= most.max(1)) {
+        if settings.attempts.is_some_and(|most| deaths_here >= most.max(1)) {
             return given_up;
         }
         let Some(enough) = settings.suspect_after else { return Fate::Again };

@@ -312,8 +312,8 @@ pub struct Settings {
     pub max_deaths: u32,
     /// The time over which deaths are counted.
     pub within: Duration,
-    /// Deaths with the same task being worked on after which it is given up; `None` sends it again
-    /// for ever.
+    /// Deaths at the same sample of a task after which it is given up; `None` sends it again for
+    /// ever.
     pub attempts: Option<u32>,
     /// Deaths at the same sample of a task after which it is tried alone in a fresh worker; `None`
     /// never tries.

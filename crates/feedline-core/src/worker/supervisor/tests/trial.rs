@@ -120,12 +120,15 @@ fn a_task_that_kills_between_samples_is_given_up_after_one_death_more() {
 
 #[test]
 fn the_attempts_decide_before_a_trial_does() {
-    let mut supervisor = ready(Settings { attempts: Some(2), ..suspicious(1) });
+    let mut supervisor = ready(Settings { attempts: Some(2), max_deaths: 9, ..suspicious(1) });
     submit(&mut supervisor, 0, Some(0));
     die_at(&mut supervisor, life(0, 0), Some(3));
     is_ready(&mut supervisor, life(0, 1));
-    let actions = deeds(die_at(&mut supervisor, life(0, 1), Some(4)));
-    assert_eq!(actions, [give_up(0, Some(4)), fork(0, 2)]);
+    // At another sample: neither of them is to blame more than the other.
+    assert_eq!(deeds(die_at(&mut supervisor, life(0, 1), Some(4))), [fork(0, 2)]);
+    is_ready(&mut supervisor, life(0, 2));
+    let actions = deeds(die_at(&mut supervisor, life(0, 2), Some(4)));
+    assert_eq!(actions, [give_up(0, Some(4)), fork(0, 3)]);
 }
 
 #[test]
