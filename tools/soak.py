@@ -25,7 +25,7 @@ import torch
 from feedline.testing import Chaos, chaos
 from feedline.torch import DataLoader
 
-RATES: dict[str, float] = {"kill": 0.01, "raise_": 0.02, "eio": 0.05, "hang": 0.001}
+RATES: dict[str, Any] = {"kill": 0.01, "raise_": 0.02, "eio": 0.05, "hang": 0.001}
 BATCH = 16
 # What the trainer may hold more than after the first two epochs, when all is warm.
 MORE_MEMORY = 64 << 20

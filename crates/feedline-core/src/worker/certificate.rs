@@ -361,9 +361,7 @@ pub fn frames(words: &str) -> Vec<String> {
 }
 
 fn is_our_own(frame: &str) -> bool {
-    ["/feedline/_torch/", "/feedline/_workers/", "/feedline/executor.py"]
-        .iter()
-        .any(|part| frame.contains(part))
+    ["/feedline/_torch/", "/feedline/_workers/"].iter().any(|part| frame.contains(part))
 }
 
 /// Whether a frame is inside of something installed, or of Python itself.
