@@ -178,7 +178,7 @@ class Executor(concurrent.futures.Executor):
     ) -> Future[Any]:
         body = parcel(pickled, calls)
         future: Future[Any] = Future()
-        name = getattr(function, "__qualname__", repr(function))
+        name = getattr(function, "__qualname__", type(function).__qualname__)
         positions = list(range(len(calls)))
         self._pool.add(Call(future, pickled, calls, body, name, is_single, positions=positions))
         return future
