@@ -1,7 +1,7 @@
 """Meets every evil with every front, in processes of their own, and writes the table of docs/faults.md.
 
     python tools/faults/table.py                 all of it, into docs/faults.md
-    python tools/faults/table.py --only SIGKILL  one evil, to the terminal
+    python tools/faults/table.py --only SIGKILL  one evil, whose lines in docs/faults.md are made anew
 
 Each run has a time limit: what is not done then hangs, and the table says so. After each run the processes
 that it left and the names it left in /dev/shm are counted, then ended.
@@ -212,17 +212,25 @@ def main() -> None:
     arguments = parser.parse_args()
     assert set(EVILS) == {*STRIKES, *SAMPLES, *TRAINER}
     lines = table(list(arguments.only or EVILS), list(arguments.front or FRONTS))
-    if arguments.only or arguments.front:
-        print("\n".join(lines))
-        return
+    print("\n".join(lines))
+    write(lines)
+
+
+def write(lines: list[str]) -> None:
+    """Puts lines into the document, in the places of those of the same evil and front."""
     import torch
 
-    text = DOCUMENT.read_text()
-    first, rest = text.split(BEGIN)
-    _, last = rest.split(END)
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     made = f"Made by `python tools/faults/table.py` with {versions}."
-    DOCUMENT.write_text(f"{first}{BEGIN}\n\n{made}\n\n" + "\n".join(lines) + f"\n\n{END}{last}")
+    first, rest = DOCUMENT.read_text().split(BEGIN)
+    before, last = rest.split(END)
+    rows = {key(line): line for line in before.splitlines() if line.startswith("|")}
+    rows.update({key(line): line for line in lines})
+    DOCUMENT.write_text(f"{first}{BEGIN}\n\n{made}\n\n" + "\n".join(rows.values()) + f"\n\n{END}{last}")
+
+
+def key(line: str) -> tuple[str, ...]:
+    return tuple(line.split(" | ")[:2])
 
 
 if __name__ == "__main__":
