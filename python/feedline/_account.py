@@ -137,7 +137,8 @@ class Account:
             is_news = since is not None and not away
             details = {**details, "seconds": 0.0 if since is None else time.monotonic() - since}
         else:
-            is_news = True
+            # Of all that wait for it, one tells what it finds.
+            is_news = worker == next(iter(away), worker)
         if is_news:
             self.event(name, details)
 

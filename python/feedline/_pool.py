@@ -322,6 +322,8 @@ class Pool:
 
     def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
         self.account.noted(name, details, post)
+        # Now: while the source is away, nothing else happens.
+        self.account.tell()
 
     def shut(self, *, cancel: bool = False) -> None:
         """Takes no more calls. The thread ends the workers when the last one is made."""

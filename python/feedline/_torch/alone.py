@@ -44,8 +44,13 @@ class Alone(_SingleProcessDataLoaderIter):
         policy = loader.faults
         if policy is None:
             return None
-        tries = Tries(policy, seed=int(self._base_seed), tell=self._account.noted)
+        tries = Tries(policy, seed=int(self._base_seed), tell=self._noted)
         return Maker(self._dataset, tries, policy.replacement if policy.has_replacement else BAD)
+
+    def _noted(self, name: str, details: dict[str, Any]) -> None:
+        self._account.noted(name, details)
+        # Now: while the source is away, nothing else happens.
+        self._account.tell()
 
     def _next_data(self) -> Any:
         while True:

@@ -542,6 +542,8 @@ class WithWorkers(_BaseDataLoaderIter):
 
     def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
         self._account.noted(name, details, post)
+        # Now: while the source is away, nothing else happens.
+        self._account.tell()
 
     def _late(self) -> str:
         text = f"DataLoader timed out after {self._timeout} seconds"

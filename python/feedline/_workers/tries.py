@@ -18,7 +18,12 @@ from feedline.faults import FaultPolicy, symptom
 __all__ = ["BAD", "Bad", "Faulty", "Tries"]
 
 # What a change of the breaker is called as an event.
-_EVENTS = {"opened": "source_opened", "closed": "source_closed", "gave up": "source_gone"}
+_EVENTS = {
+    "opened": "source_opened",
+    "half open": "source_half_open",
+    "closed": "source_closed",
+    "gave up": "source_gone",
+}
 # In the place of a sample that could not be made.
 BAD: Any = object()
 
@@ -167,7 +172,9 @@ class _Sources:
             was_away = True
             if said == "wait":
                 self._pause(seconds)
-            elif _is_there(folder):
+                continue
+            self._note(folder, ["half open"])
+            if _is_there(folder):
                 self._note(folder, breaker.worked(time.monotonic()))
             else:
                 self._note(folder, breaker.failed(False, time.monotonic()))

@@ -1,0 +1,135 @@
+"""Sources that go away: the run waits for them, tells of it at once, and skips nothing because of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import feedline as fl
+import pytest
+import torch
+from feedline.errors import SourceGone
+from feedline.torch import DataLoader
+
+LENGTH = 40
+AT = 21
+
+
+class Files(torch.utils.data.Dataset[torch.Tensor]):
+    """A file for each sample, in a folder that is moved away when one of them is asked for."""
+
+    def __init__(self, folder: Path, *, moves: bool = True) -> None:
+        self.folder = folder
+        self.moves = moves
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(read(self.folder, index, moves=self.moves))
+
+
+def read(folder: Path, index: int, *, moves: bool = True) -> int:
+    if moves and index == AT and not (folder.parent / "moved").exists():
+        (folder.parent / "moved").touch()
+        folder.rename(folder.parent / "away")
+    return int((folder / f"{index}").read_text())
+
+
+class Reader:
+    """The same for an executor."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, index: int) -> int:
+        return read(self.folder, index)
+
+
+class Witness:
+    """Hears of events, and brings the folder back when it is told to be away."""
+
+    def __init__(self, folder: Path, *, brings_back: bool = True) -> None:
+        self.folder = folder
+        self.brings_back = brings_back
+        self.told: list[str] = []
+
+    def __call__(self, event: fl.Event) -> None:
+        if event.name.startswith("source"):
+            self.told.append(event.name)
+            assert event.details["root"] == str(self.folder)
+        if event.name == "source_opened" and self.brings_back:
+            (self.folder.parent / "away").rename(self.folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "mount"
+    folder.mkdir()
+    for index in range(LENGTH):
+        (folder / f"{index}").write_text(f"{index}")
+    return folder
+
+
+def policy(**more: Any) -> fl.FaultPolicy:
+    return fl.FaultPolicy("skip", **more)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_folder_that_goes_away_is_waited_for_and_nothing_is_skipped(folder: Path, workers: int) -> None:
+    witness = Witness(folder)
+    loader = DataLoader(
+        Files(folder), batch_size=4, num_workers=workers, faults=policy(), on_event=witness, deadline=0.3
+    )
+
+    samples = [int(sample) for batch in loader for sample in batch]
+
+    assert samples == list(range(LENGTH))
+    assert loader.report().skipped == 0
+    # Told once, however many workers found it away; and waiting is no hang.
+    assert witness.told[0] == "source_opened"
+    assert witness.told[-1] == "source_closed"
+    assert (witness.told.count("source_opened"), witness.told.count("source_closed")) == (1, 1)
+    assert "source_half_open" in witness.told
+    assert not loader.deaths
+
+
+def test_an_executor_waits_for_a_folder_too(folder: Path) -> None:
+    witness = Witness(folder)
+    with fl.Executor(2, faults=policy(), on_event=witness) as pool:
+        assert list(pool.map(Reader(folder), range(LENGTH))) == list(range(LENGTH))
+
+    assert witness.told[0] == "source_opened"
+    assert witness.told[-1] == "source_closed"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_folder_that_stays_away_ends_the_run_when_patience_does(folder: Path, workers: int) -> None:
+    witness = Witness(folder, brings_back=False)
+    faults = policy(patience=0.4)
+    loader = DataLoader(Files(folder), batch_size=4, num_workers=workers, faults=faults, on_event=witness)
+
+    with pytest.raises(SourceGone, match="has been away for"):
+        list(loader)
+
+    assert witness.told[0] == "source_opened"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_file_alone_that_is_missing_is_a_fault_of_its_sample(folder: Path, workers: int) -> None:
+    (folder / "7").unlink()
+    witness = Witness(folder)
+    loader = DataLoader(
+        Files(folder, moves=False),
+        batch_size=4,
+        num_workers=workers,
+        faults=policy(fill=False),
+        on_event=witness,
+    )
+
+    samples = [int(sample) for batch in loader for sample in batch]
+
+    assert samples == [index for index in range(LENGTH) if index != 7]
+    (fault,) = loader.report().faults
+    assert (fault.index, fault.path, fault.kind) == (7, str(folder / "7"), "FileNotFoundError")
+    assert witness.told == []
