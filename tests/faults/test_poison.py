@@ -417,3 +417,14 @@ def test_killers_in_quarantine_are_left_out_of_the_next_run_which_sees_no_death(
     second = DataLoader(Numbers(24, Kills(9, 20)), exclude=bad, **TWO)
     assert sorted(flat(lists(second))) == sorted(delivered)
     assert second.deaths == []
+
+
+def test_a_killer_in_the_second_epoch_has_the_deaths_of_that_epoch_alone(tmp_path: Path) -> None:
+    policy = FaultPolicy("skip", quarantine=tmp_path / "bad.jsonl")
+    loader = DataLoader(Drawn(hook=Kills(9)), faults=policy, **TWO)
+    for _ in range(2):
+        list(loader)
+
+    lines = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert [(line["index"], line["epoch"], line["attempts"]) for line in lines] == [(9, 0, 3), (9, 1, 3)]
+    assert len(loader.deaths) == 6

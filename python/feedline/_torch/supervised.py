@@ -442,9 +442,10 @@ class WithWorkers(_BaseDataLoaderIter):
     def _given_up(self, given_up: GaveUp) -> None:
         """A sample kills its worker, or takes longer than it may: that is a fault as any other."""
         order = self._sent.get(given_up.task)
-        if order is None:
+        if order is None or self._crew is None:
             return
-        deaths = [death for death in self._kept.deaths if given_up.task in death.tasks]
+        # Of this pass alone: numbers of tasks begin anew with each.
+        deaths = [death for death in self._crew.deaths if given_up.task in death.tasks]
         error: BaseException = died(deaths, f"a sample of batch {order.batch} kills its worker")
         if given_up.why == "hangs":
             error = self._overdue(deaths, error)
