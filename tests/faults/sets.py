@@ -47,6 +47,9 @@ def die(way: str) -> None:
     """Ends this process by a signal or by itself."""
     if way.startswith("exit"):
         os._exit(int(way.split()[1]))
+    # Who was started by nohup inherits that a signal is ignored.
+    if signal.getsignal(signal.Signals[way]) is signal.SIG_IGN:
+        signal.signal(signal.Signals[way], signal.SIG_DFL)
     os.kill(os.getpid(), signal.Signals[way])
 
 
