@@ -18,7 +18,7 @@ from feedline.errors import WorkerDied
 from feedline.torch import DataLoader
 
 from faults.remains import soon
-from faults.sets import Drawn, Once, expected, is_idle, is_same, iterate, pid_of, seeded
+from faults.sets import Drawn, Once, die, expected, is_idle, is_same, iterate, pid_of, seeded
 from faults.trainers import Trainers
 
 pytestmark = [
@@ -182,7 +182,7 @@ class Kill:
         self.name = name
 
     def __call__(self) -> None:
-        os.kill(os.getpid(), signal.Signals[self.name])
+        die(self.name)
 
 
 class Exit:
