@@ -491,7 +491,12 @@ def test_every_kind_of_the_core_has_its_class_and_every_class_its_kind() -> None
     assert {name: code for name, code, _, _ in _native.kinds()} == {
         name: kind.code for name, kind in kinds().items()
     }
-    assert set(errors.__all__) == {*kinds(), "FeedlineError", "WorkerDiedWarning"}
+    assert set(errors.__all__) == {
+        *kinds(),
+        "FeedlineError",
+        "WorkerDiedWarning",
+        "WorkerStalledWarning",
+    }
 
 
 @pytest.mark.parametrize("name", kinds())
