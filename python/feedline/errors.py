@@ -14,6 +14,7 @@ __all__ = [
     "Closed",
     "CodecPanicked",
     "Damaged",
+    "DamagedRecord",
     "DeadlinePassed",
     "FeedlineError",
     "Internal",
@@ -23,6 +24,7 @@ __all__ = [
     "OutOfMemory",
     "OutOfThreads",
     "ReadFailed",
+    "Refused",
     "ShapeMismatch",
     "SourceGone",
     "TooLarge",
@@ -36,6 +38,7 @@ __all__ = [
     "WorkerNotStarted",
     "WorkerStalledWarning",
     "WrongCheckpoint",
+    "WrongField",
 ]
 
 
@@ -157,6 +160,24 @@ class NoReplacement(FeedlineError):
     """No good sample was found in place of a bad one."""
 
     code = "FL210"
+
+
+class DamagedRecord(FeedlineError):
+    """A record of a shard is cut off or corrupt."""
+
+    code = "FL211"
+
+
+class WrongField(FeedlineError):
+    """A record lacks a field, or has another one than was asked for."""
+
+    code = "FL212"
+
+
+class Refused(FeedlineError):
+    """A record holds something that is never read, such as a pickle."""
+
+    code = "FL213"
 
 
 class OutOfFiles(FeedlineError):

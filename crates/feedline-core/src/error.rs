@@ -130,6 +130,24 @@ kinds! {
         hint: "use faults=FaultPolicy(then=\"skip\"): too many samples are bad to find others in their place",
         example: "8 samples tried in place of sample 12 were bad as well"
     },
+    DamagedRecord {
+        name: "DamagedRecord",
+        code: "FL211",
+        hint: "skip it with faults=FaultPolicy(then=\"skip\"), or write shards without it: feedline verify --repair",
+        example: "record 17 is damaged: its data do not have the checksum that was written with them"
+    },
+    WrongField {
+        name: "WrongField",
+        code: "FL212",
+        hint: "look at the record with feedline show FILE:NUMBER, and at what parse() asks for",
+        example: "feature \"label\" holds 2 values of int64, 1 of float32 was wanted"
+    },
+    Refused {
+        name: "Refused",
+        code: "FL213",
+        hint: "store it in a format that is only data, such as .json or .npy",
+        example: "member \"a.pkl\" is a pickle, which runs code when it is read"
+    },
     OutOfFiles {
         name: "OutOfFiles",
         code: "FL301",
@@ -216,6 +234,9 @@ impl Kind {
             | Kind::ShapeMismatch
             | Kind::CodecPanicked
             | Kind::DeadlinePassed
+            | Kind::DamagedRecord
+            | Kind::WrongField
+            | Kind::Refused
             // Of a sample that kills whoever takes it.
             | Kind::WorkerDied => true,
             Kind::BadSetting

@@ -49,6 +49,7 @@ pub mod random;
 pub mod sample;
 
 pub mod decode;
+pub mod format;
 
 pub mod source;
 pub mod plan;

@@ -164,10 +164,22 @@ pub enum FieldKind {
         /// Of its numbers.
         dtype: Dtype,
     },
+    /// Groups of numbers, a different count in each sample. In a batch they stand one behind another,
+    /// or padded to the longest, with the counts beside them.
+    Variable {
+        /// Of its numbers.
+        dtype: Dtype,
+        /// Of one group.
+        inner: Vec<usize>,
+    },
     /// Bytes, which come as a list.
     Bytes,
     /// Text, which comes as a list.
     Text,
+    /// JSON, which comes as a list of what it says.
+    Json,
+    /// Any number of bytes in each sample: one list for the batch, with the counts beside it.
+    List,
 }
 
 impl Field {
@@ -182,7 +194,12 @@ impl Field {
             FieldKind::Fixed { dtype, shape } => {
                 Some(dtype.bytes() * shape.iter().product::<usize>())
             }
-            FieldKind::Ragged { .. } | FieldKind::Bytes | FieldKind::Text => None,
+            FieldKind::Ragged { .. }
+            | FieldKind::Variable { .. }
+            | FieldKind::Bytes
+            | FieldKind::Text
+            | FieldKind::Json
+            | FieldKind::List => None,
         }
     }
 }
@@ -206,8 +223,10 @@ pub enum Value {
     Array(Array),
     /// Bytes.
     Bytes(Vec<u8>),
-    /// Text.
+    /// Text, or JSON as it was written.
     Text(Arc<str>),
+    /// Some bytes each.
+    List(Vec<Vec<u8>>),
 }
 
 /// A sample which is ready for its batch: a value for each field, and the permit for what it holds.
@@ -235,6 +254,8 @@ pub enum Column {
     Bytes(Vec<Vec<u8>>),
     /// A value each.
     Text(Vec<Arc<str>>),
+    /// JSON of a value each.
+    Json(Vec<Arc<str>>),
 }
 
 impl Column {
@@ -242,7 +263,7 @@ impl Column {
     pub fn shape(&self) -> Option<&[usize]> {
         match self {
             Column::Array { shape, .. } => Some(shape),
-            Column::Bytes(_) | Column::Text(_) => None,
+            Column::Bytes(_) | Column::Text(_) | Column::Json(_) => None,
         }
     }
 }
@@ -277,7 +298,7 @@ impl Batch {
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
         match self.get(name)? {
             Column::Array { memory, .. } => Some(memory),
-            Column::Bytes(_) | Column::Text(_) => None,
+            Column::Bytes(_) | Column::Text(_) | Column::Json(_) => None,
         }
     }
 }

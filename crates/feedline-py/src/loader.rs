@@ -207,6 +207,12 @@ fn columns(py: Python<'_>, batch: Batch) -> PyResult<Bound<'_, PyList>> {
             Column::Bytes(list) => {
                 PyList::new(py, list.iter().map(|bytes| PyBytes::new(py, bytes)))?.into_any()
             }
+            Column::Json(list) => {
+                let loads = py.import("json")?.getattr("loads")?;
+                let values: PyResult<Vec<_>> =
+                    list.iter().map(|text| loads.call1((&**text,))).collect();
+                PyList::new(py, values?)?.into_any()
+            }
             Column::Text(list) => PyList::new(py, list.iter().map(|text| &**text))?.into_any(),
         };
         columns.append((name, value))?;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use super::{Columns, Seat};
 use crate::error::{Error, Kind};
 use crate::fault::Fault;
-use crate::sample::{Sample, Stage, Value};
+use crate::sample::{FieldKind, Sample, Stage, Value};
 
 /// A batch whose samples are all here.
 pub struct Gathered {
@@ -108,6 +108,10 @@ impl Gatherer {
         for ((field, ours), theirs) in
             self.columns.fields.iter().zip(&first.values).zip(&sample.values)
         {
+            // Those of a variable length are made for it.
+            if !matches!(field.kind, FieldKind::Ragged { .. }) {
+                continue;
+            }
             let (Value::Array(ours), Value::Array(theirs)) = (ours, theirs) else { continue };
             let fits = if self.columns.pad {
                 ours.shape.len() == theirs.shape.len()
@@ -130,7 +134,7 @@ impl Gatherer {
 fn move_to(sample: &mut Sample, seat: Seat) -> Seat {
     let rows = sample.values.iter_mut().filter_map(|value| match value {
         Value::Row(row) => Some(row),
-        Value::Array(_) | Value::Bytes(_) | Value::Text(_) => None,
+        Value::Array(_) | Value::Bytes(_) | Value::Text(_) | Value::List(_) => None,
     });
     let mut left = Vec::with_capacity(seat.rows.len());
     for (row, mut target) in rows.zip(seat.rows) {
@@ -146,7 +150,7 @@ fn seat_of(sample: Sample) -> Seat {
         .into_iter()
         .filter_map(|value| match value {
             Value::Row(row) => Some(row),
-            Value::Array(_) | Value::Bytes(_) | Value::Text(_) => None,
+            Value::Array(_) | Value::Bytes(_) | Value::Text(_) | Value::List(_) => None,
         })
         .collect();
     Seat { rows }
@@ -223,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_shape_that_does_not_fit_names_both_samples() {
-        use crate::sample::{Array, FieldKind};
+        use crate::sample::Array;
         let ragged =
             Field { name: "image".into(), kind: FieldKind::Ragged { dtype: Dtype::Uint8 } };
         let columns = Columns { fields: [ragged].into(), size: 4, pad: false };

@@ -2,6 +2,7 @@
 //! is written straight into its place; what has no fixed shape is copied when its batch is complete.
 
 mod gather;
+mod lengths;
 mod pad;
 mod pool;
 mod stack;
@@ -90,11 +91,25 @@ impl Columns {
                     let column = stack::arrays(values, number, pool, budget)?;
                     columns.push((Arc::clone(&field.name), column));
                 }
+                FieldKind::Variable { dtype, inner } => {
+                    let lay = if self.pad { lengths::padded } else { lengths::joined };
+                    let (column, lengths) = lay(*dtype, inner, values, number, pool, budget)?;
+                    columns.push((Arc::clone(&field.name), column));
+                    columns.push((format!("{}_lengths", field.name).into(), lengths));
+                }
                 FieldKind::Bytes => {
                     columns.push((Arc::clone(&field.name), Column::Bytes(stack::bytes(values)?)));
                 }
                 FieldKind::Text => {
                     columns.push((Arc::clone(&field.name), Column::Text(stack::text(values)?)));
+                }
+                FieldKind::Json => {
+                    columns.push((Arc::clone(&field.name), Column::Json(stack::text(values)?)));
+                }
+                FieldKind::List => {
+                    let (list, lengths) = stack::lists(values, number, pool, budget)?;
+                    columns.push((Arc::clone(&field.name), Column::Bytes(list)));
+                    columns.push((format!("{}_lengths", field.name).into(), lengths));
                 }
             }
         }

@@ -15,7 +15,7 @@ pub(super) fn rows(dtype: Dtype, shape: &[usize], values: Vec<Value>) -> Result<
         .into_iter()
         .map(|value| match value {
             Value::Row(row) => Some(row),
-            Value::Array(_) | Value::Bytes(_) | Value::Text(_) => None,
+            Value::Array(_) | Value::Bytes(_) | Value::Text(_) | Value::List(_) => None,
         })
         .collect();
     let rows = rows.ok_or_else(|| wrong_value("a value that is not a row"))?;
@@ -48,7 +48,7 @@ pub(super) fn unpack(values: Vec<Value>) -> Result<Vec<Array>> {
         .into_iter()
         .map(|value| match value {
             Value::Array(array) => Some(array),
-            Value::Row(_) | Value::Bytes(_) | Value::Text(_) => None,
+            Value::Row(_) | Value::Bytes(_) | Value::Text(_) | Value::List(_) => None,
         })
         .collect();
     arrays.ok_or_else(|| wrong_value("a value that is not an array"))
@@ -59,7 +59,7 @@ pub(super) fn bytes(values: Vec<Value>) -> Result<Vec<Vec<u8>>> {
         .into_iter()
         .map(|value| match value {
             Value::Bytes(bytes) => Some(bytes),
-            Value::Row(_) | Value::Array(_) | Value::Text(_) => None,
+            Value::Row(_) | Value::Array(_) | Value::Text(_) | Value::List(_) => None,
         })
         .collect();
     list.ok_or_else(|| wrong_value("a value that is not bytes"))
@@ -70,8 +70,27 @@ pub(super) fn text(values: Vec<Value>) -> Result<Vec<Arc<str>>> {
         .into_iter()
         .map(|value| match value {
             Value::Text(text) => Some(text),
-            Value::Row(_) | Value::Array(_) | Value::Bytes(_) => None,
+            Value::Row(_) | Value::Array(_) | Value::Bytes(_) | Value::List(_) => None,
         })
         .collect();
     list.ok_or_else(|| wrong_value("a value that is not text"))
+}
+
+/// The lists of all samples one behind another, and how long each was.
+pub(super) fn lists(
+    values: Vec<Value>,
+    number: u64,
+    pool: &Pool,
+    budget: &Budget,
+) -> Result<(Vec<Vec<u8>>, Column)> {
+    let mut lengths = new_array(values.len() * 8, number, pool, budget)?;
+    let (mut all, count) = (Vec::new(), values.len());
+    for (value, to) in values.into_iter().zip(lengths.chunks_exact_mut(8)) {
+        let Value::List(list) = value else {
+            return Err(wrong_value("a value that is not a list"));
+        };
+        to.copy_from_slice(&(list.len() as i64).to_ne_bytes());
+        all.extend(list);
+    }
+    Ok((all, Column::Array { dtype: Dtype::Int64, shape: vec![count], memory: lengths }))
 }

@@ -319,9 +319,13 @@ pub fn picture_of(fields: &[Field]) -> Option<(Size, usize)> {
             }
             _ => None,
         },
-        FieldKind::Fixed { .. } | FieldKind::Ragged { .. } | FieldKind::Bytes | FieldKind::Text => {
-            None
-        }
+        FieldKind::Fixed { .. }
+        | FieldKind::Ragged { .. }
+        | FieldKind::Variable { .. }
+        | FieldKind::Bytes
+        | FieldKind::Text
+        | FieldKind::Json
+        | FieldKind::List => None,
     }
 }
 

@@ -94,9 +94,12 @@ impl Run {
         let mut rows = seat.rows.drain(..);
         let values = shared.columns.fields.iter().map(|field| match &field.kind {
             FieldKind::Fixed { .. } => rows.next().map(Value::Row),
-            FieldKind::Ragged { .. } => others.pop_front(),
+            FieldKind::Ragged { .. }
+            | FieldKind::Variable { .. }
+            | FieldKind::Text
+            | FieldKind::Json
+            | FieldKind::List => others.pop_front(),
             FieldKind::Bytes => bytes.take().map(Value::Bytes),
-            FieldKind::Text => None,
         });
         let values: Option<Vec<_>> = values.collect();
         let values = values.ok_or_else(|| Error::new(Kind::Internal, "a field has no value"))?;

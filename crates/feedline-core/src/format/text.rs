@@ -1,0 +1,1 @@
+//! Lines of JSON and of CSV.

@@ -1,0 +1,1 @@
+//! The framing of TFRecord files: a length, its checksum, the data, their checksum.
