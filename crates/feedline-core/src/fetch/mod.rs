@@ -4,4 +4,4 @@ mod files;
 mod reader;
 
 pub use files::OpenFiles;
-pub use reader::{Fetched, Reader};
+pub use reader::{Fetched, Reader, Stretch};
