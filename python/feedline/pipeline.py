@@ -49,6 +49,17 @@ class Pipeline:
         _native.check(self._source, in_words(calls))
         return Pipeline(self._source, self._origin, calls)
 
+    # ---- source ----
+
+    def zip(self, other: Pipeline) -> Pipeline:
+        """The same samples, with a row of the arrays of `other` beside each; both before any other call."""
+        if not isinstance(other, Pipeline):
+            raise BadSetting(f"zip: give a pipeline, such as fl.arrays({{...}}), got {other!r}")
+        for pipeline in (self, other):
+            if pipeline._calls:
+                raise BadSetting(f"zip: give sources without further calls, got {pipeline!r}")
+        return Pipeline(self._source.zip(other._source), f"{self._origin}.zip({other._origin})")
+
     # ---- plan ----
 
     def shuffle(self, seed: int = 0) -> Pipeline:

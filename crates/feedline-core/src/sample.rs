@@ -323,6 +323,13 @@ pub enum Extent<'a> {
         /// How many bytes.
         length: u64,
     },
+    /// A record of a compressed file.
+    Packed {
+        /// The file.
+        path: &'a Path,
+        /// Which record, from 0.
+        record: u64,
+    },
     /// Nothing to fetch: the values are in memory.
     Memory(&'a [Loaned]),
 }

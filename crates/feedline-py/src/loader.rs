@@ -96,6 +96,12 @@ impl Source {
         py.detach(|| source::files::matching(pattern)).map_err(raise)
     }
 
+    /// The same samples, with rows of other arrays beside them.
+    fn zip(&self, other: &Source) -> PyResult<Source> {
+        let zipped = source::zip::Zip::new(Arc::clone(&self.0), &*other.0).map_err(raise)?;
+        Ok(Source(Arc::new(zipped)))
+    }
+
     #[getter]
     fn classes(&self) -> Vec<String> {
         self.0.classes().to_vec()

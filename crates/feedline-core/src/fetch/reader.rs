@@ -122,6 +122,11 @@ impl Reader {
         &self.files
     }
 
+    /// Where memory goes that is not needed any more.
+    pub fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
     /// Its budget of bytes.
     pub fn budget(&self) -> &Budget {
         &self.bytes

@@ -8,13 +8,16 @@
 mod container;
 pub mod example;
 mod parser;
+pub mod stream;
 pub mod tar;
 pub mod text;
 pub mod tfrecord;
+mod unpack;
 mod wanted;
 
 pub use container::Container;
 pub use parser::Parser;
+pub use unpack::Packing;
 pub use wanted::{Shape, Type, Wanted};
 
 use crate::error::Result;

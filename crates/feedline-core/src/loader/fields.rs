@@ -13,6 +13,8 @@ use crate::worker::{Picture, Recipe};
 pub(super) enum Write {
     /// The row of this array of the source.
     Array(usize),
+    /// The row of this array that stands beside the source.
+    Beside(usize),
     /// The label of the sample.
     Label,
     /// Its index.
@@ -28,7 +30,7 @@ pub fn given(source: &dyn Source) -> Given {
         return Given::Files;
     }
     match source.extent(0) {
-        Extent::File(_) | Extent::Part { .. } => Given::Files,
+        Extent::File(_) | Extent::Part { .. } | Extent::Packed { .. } => Given::Files,
         Extent::Memory(arrays) => {
             Given::Arrays(arrays.iter().map(|array| array.field.clone()).collect())
         }
@@ -101,6 +103,7 @@ pub(super) fn fields(
             .map(|field| if field.name == picture.name { picture.clone() } else { field.clone() })
             .collect(),
     };
+    fields.extend(source.beside().iter().map(|array| array.field.clone()));
     if source.has_labels() {
         fields.push(Field::fixed("label", Dtype::Int64, &[]));
     }
@@ -115,10 +118,12 @@ pub(super) fn fields(
 pub(super) fn writes(
     given: &Given,
     fields: &[Field],
-    has_labels: bool,
+    source: &dyn Source,
     has_index: bool,
 ) -> Vec<(usize, Write)> {
-    let of_source = fields.len() - usize::from(has_labels) - usize::from(has_index);
+    let has_labels = source.has_labels();
+    let of_all = fields.len() - usize::from(has_labels) - usize::from(has_index);
+    let of_source = of_all - source.beside().len();
     let mut writes = Vec::new();
     let mut row = 0;
     for (at, field) in fields.iter().enumerate() {
@@ -128,9 +133,10 @@ pub(super) fn writes(
         let write = match given {
             Given::Arrays(_) if at < of_source => Some(Write::Array(at)),
             Given::Files | Given::Records(_) if at < of_source => None,
-            Given::Files | Given::Records(_) | Given::Arrays(_)
-                if at == of_source && has_labels =>
-            {
+            Given::Files | Given::Records(_) | Given::Arrays(_) if at < of_all => {
+                Some(Write::Beside(at - of_source))
+            }
+            Given::Files | Given::Records(_) | Given::Arrays(_) if at == of_all && has_labels => {
                 Some(Write::Label)
             }
             Given::Files | Given::Records(_) | Given::Arrays(_) => Some(Write::Index),

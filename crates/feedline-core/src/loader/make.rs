@@ -87,6 +87,10 @@ impl Run {
                     };
                     self.write_array(&arrays[*at], ticket, target, native)?;
                 }
+                Write::Beside(at) => {
+                    let array = &shared.source.beside()[*at];
+                    array.memory.copy(array.range(ticket.index).start, target);
+                }
                 Write::Label => {
                     let label = shared.source.label(ticket.index).unwrap_or(-1);
                     target.copy_from_slice(&label.to_ne_bytes());

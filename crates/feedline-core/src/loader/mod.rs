@@ -133,7 +133,7 @@ impl Loader {
         let fields = fields(&*source, &given, recipe.as_ref(), wanted.as_deref(), &settings);
         check_names(&fields)?;
         let in_rows = !fields.iter().any(|field| matches!(field.kind, FieldKind::Ragged { .. }));
-        let writes = writes(&given, &fields, source.has_labels(), batching.index);
+        let writes = writes(&given, &fields, &*source, batching.index);
         let columns = Columns { fields: fields.into(), size: batching.size, pad: batching.pad };
 
         let threads = settings.threads.or(|| processors() as u64) as usize;

@@ -94,8 +94,13 @@ impl Run {
             let symptom = Symptom::of(&bad.0.error);
             let path = match self.shared.source.extent(ticket.index) {
                 Extent::File(path) if !self.is_closed() => path,
-                Extent::Part { path, .. } if !self.is_closed() => path.to_owned(),
-                Extent::File(_) | Extent::Part { .. } | Extent::Memory(_) => return Err(bad),
+                Extent::Part { path, .. } | Extent::Packed { path, .. } if !self.is_closed() => {
+                    path.to_owned()
+                }
+                Extent::File(_)
+                | Extent::Part { .. }
+                | Extent::Packed { .. }
+                | Extent::Memory(_) => return Err(bad),
             };
             slot.turn_to(Doing::Waiting);
             match self.gate.failed(&symptom, &path, &self.ending, before_wait) {
@@ -140,13 +145,18 @@ impl Run {
                 let stretch = Stretch { path, offset: *offset, length: *length };
                 self.read_record(&mut order, stretch, before_wait)
             }
+            Extent::Packed { path, record } => {
+                self.read_packed(&order, path, *record, before_wait).map(Some)
+            }
             Extent::Memory(_) => Ok(None),
         };
         match read {
             Ok(bytes) => {
                 match &extent {
                     Extent::File(path) => self.gate.worked(path),
-                    Extent::Part { path, .. } => self.gate.worked(path),
+                    Extent::Part { path, .. } | Extent::Packed { path, .. } => {
+                        self.gate.worked(path);
+                    }
                     Extent::Memory(_) => {}
                 }
                 match bytes {

@@ -2,12 +2,13 @@
 //! order. Where there is nothing to decode, whoever reads a record also makes its sample.
 
 use crossbeam_channel::Sender;
+use std::path::Path;
 
 use super::activity::{Doing, Slot};
 use super::run::{OVERHEAD, Order, Run, Task};
 use crate::bytes::Piece;
 use crate::error::{Error, Kind, Result};
-use crate::fetch::Stretch;
+use crate::fetch::{Packed, Stretch};
 use crate::format::Container;
 use crate::sample::{Extent, Stage};
 use crate::sys::clock;
@@ -109,7 +110,10 @@ impl Run {
                 {
                     wanted.push(Wanted { at: Stretch { path, offset, length }, order });
                 }
-                Extent::Part { .. } | Extent::File(_) | Extent::Memory(_) => alone.push(order),
+                Extent::Part { .. }
+                | Extent::Packed { .. }
+                | Extent::File(_)
+                | Extent::Memory(_) => alone.push(order),
             }
         }
         let is_numbers = self.container().is_some_and(|of| matches!(of, Container::Numbers { .. }));
@@ -208,7 +212,40 @@ impl Run {
             return Ok(None);
         }
         let span = self.reader.read_part(at, 0, number, before_wait)?;
-        self.opened(span).map(Some)
+        self.opened(span).map(Some).map_err(|error| self.named(error, order))
+    }
+
+    /// One record of a compressed file.
+    pub(super) fn read_packed(
+        &self,
+        order: &Order,
+        path: &Path,
+        record: u64,
+        before_wait: &mut dyn FnMut(),
+    ) -> Result<Piece> {
+        let index = order.ticket.index;
+        if let Some(what) = self.shared.source.damage(index) {
+            return Err(Error::new(Kind::DamagedRecord, what));
+        }
+        let Some(streams) = &self.streams else {
+            return Err(Error::new(Kind::Internal, "a compressed record without its stream"));
+        };
+        let packing = self.shared.source.packing(index);
+        let wanted = Packed { path, packing, record };
+        let span = streams.read(wanted, &self.reader, order.number, before_wait)?;
+        self.opened(span).map_err(|error| self.named(error, order))
+    }
+
+    /// Damage, said of its record.
+    fn named(&self, error: Error, order: &Order) -> Error {
+        let location = self.shared.source.location(order.ticket.index);
+        match location.and_then(|location| location.record) {
+            Some(record) if error.kind() == Kind::DamagedRecord => {
+                let message = format!("record {record} is damaged: {}", error.message());
+                Error::new(Kind::DamagedRecord, message)
+            }
+            Some(_) | None => error,
+        }
     }
 
     /// What a record holds.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
-use crate::format::{Container, Damage, Scanned, Span};
+use crate::format::{Container, Damage, Packing, Scanned, Span, stream};
 use crate::sample::Location;
 use crate::sys::file::{self, Handle, Stamp};
 
@@ -31,6 +31,8 @@ pub enum Keep {
 pub struct Index {
     /// Of the file that it was made from.
     pub stamp: Stamp,
+    /// How that is compressed. If it is, spans are those of the unpacked bytes.
+    pub packing: Packing,
     spans: Spans,
     /// What is wrong, by the number of its span; few.
     damages: Vec<Damage>,
@@ -48,6 +50,7 @@ enum Spans {
 struct Head {
     version: u32,
     container: String,
+    packing: String,
     size: u64,
     written: i64,
     spans: u64,
@@ -57,7 +60,7 @@ struct Head {
 
 impl Index {
     /// From what a look through the file has found.
-    pub fn new(stamp: Stamp, scanned: Scanned) -> Index {
+    pub fn new(stamp: Stamp, packing: Packing, scanned: Scanned) -> Index {
         let Scanned { spans, damages } = scanned;
         let touch = spans.windows(2).all(|pair| pair[0].start + pair[0].length == pair[1].start);
         let spans = match spans.last() {
@@ -67,7 +70,7 @@ impl Index {
             },
             Some(_) | None => Spans::Apart(spans),
         };
-        Index { stamp, spans, damages }
+        Index { stamp, packing, spans, damages }
     }
 
     /// Of a shard: the one that is kept, if it fits, else a new one, which is then kept.
@@ -75,8 +78,12 @@ impl Index {
         let failed = |error| Error::io(Kind::BadSource, "opening the shard", error).at(at(path));
         let handle = Handle::open(path).map_err(failed)?;
         let stamp = handle.stamp().map_err(failed)?;
+        let mut first = [0; 16];
+        let count = handle.read_at(&mut first, 0).map_err(failed)?;
+        let packing = Packing::of(&first[..count], container);
         let kept = kept_at(path, container, keep);
         let old = kept.iter().find_map(|place| Index::read(place, container));
+        let old = old.filter(|old| old.packing == packing);
         if let Some(old) = &old
             && old.stamp == stamp
         {
@@ -92,7 +99,7 @@ impl Index {
         if let Some(what) = old.and_then(|old| old.cut(&scanned)) {
             scanned.push_damage(stamp.size, 0, what);
         }
-        let index = Index::new(stamp, scanned);
+        let index = Index::new(stamp, packing, scanned);
         if let Some(place) = kept.first() {
             // A folder that cannot be written to costs the next run a look through the shard, no more.
             let _ = file::replace(place, &index.to_bytes(container));
@@ -129,7 +136,7 @@ impl Index {
         let damage = Damage { span: spans.len() as u64, what };
         spans.push(end);
         let damages = damages.into_iter().chain([damage]).collect();
-        *self = Index::new(self.stamp, Scanned { spans, damages });
+        *self = Index::new(self.stamp, self.packing, Scanned { spans, damages });
     }
 
     /// Records, and stretches that are none.
@@ -180,6 +187,7 @@ impl Index {
         let head = Head {
             version: VERSION,
             container: container.name().to_owned(),
+            packing: self.packing.name().to_owned(),
             size: self.stamp.size,
             written: self.stamp.written,
             spans: self.len(),
@@ -214,7 +222,9 @@ impl Index {
         }
         scanned.damages =
             head.damages.into_iter().map(|(span, what)| Damage { span, what }).collect();
-        Some(Index::new(Stamp { size: head.size, written: head.written }, scanned))
+        let packings = [Packing::Plain, Packing::Gzip, Packing::Zlib, Packing::Zstd];
+        let packing = packings.into_iter().find(|packing| packing.name() == head.packing)?;
+        Some(Index::new(Stamp { size: head.size, written: head.written }, packing, scanned))
     }
 }
 

@@ -6,13 +6,14 @@ pub mod index;
 pub mod memory;
 pub mod numbers;
 pub mod records;
+pub mod zip;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::checkpoint::Fingerprint;
-use crate::format::{Container, Wanted};
-use crate::sample::{Extent, Location};
+use crate::format::{Container, Packing, Wanted};
+use crate::sample::{Extent, Loaned, Location};
 
 /// The image files that are found by name. Those that cannot be decoded are faults of their sample:
 /// leaving them out would lose them in silence, and shift every index against torchvision's.
@@ -26,6 +27,8 @@ pub struct Contents {
     pub container: Container,
     /// The fields that are parsed where the user names none.
     pub guessed: Arc<[Wanted]>,
+    /// Whether some lie in compressed files, which can only be read from front to back.
+    pub is_packed: bool,
 }
 
 /// A numbered source. Two calls with the same index say the same.
@@ -49,6 +52,16 @@ pub trait Source: Send + Sync {
     /// What its records are, where samples are records.
     fn contents(&self) -> Option<&Contents> {
         None
+    }
+
+    /// How the file of a sample is compressed.
+    fn packing(&self, _index: u64) -> Packing {
+        Packing::Plain
+    }
+
+    /// Arrays of which each sample has a row besides.
+    fn beside(&self) -> &[Loaned] {
+        &[]
     }
 
     /// Bytes of a sample, about, where they are known.
@@ -81,6 +94,9 @@ pub trait Source: Send + Sync {
             Extent::File(path) => Some(Location::file(path)),
             Extent::Part { path, offset, .. } => {
                 Some(Location { path: path.to_owned(), offset: Some(offset), record: None })
+            }
+            Extent::Packed { path, record } => {
+                Some(Location { path: path.to_owned(), offset: None, record: Some(record) })
             }
             Extent::Memory(_) => None,
         }

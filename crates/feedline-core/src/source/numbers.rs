@@ -73,7 +73,7 @@ impl Numbers {
             return Err(Error::new(Kind::BadSource, message).with_hint("lower length="));
         }
         let container = Container::Numbers { dtype, length: length as usize };
-        let contents = Contents { container, guessed: Arc::new([]) };
+        let contents = Contents { container, guessed: Arc::new([]), is_packed: false };
         Ok(Numbers { files: found, ends, dtype, length, stride, contents })
     }
 

@@ -11,7 +11,7 @@ use super::index::{Index, Keep};
 use super::{Contents, Source};
 use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
-use crate::format::{Container, Span};
+use crate::format::{Container, Packing, Span};
 use crate::sample::{Extent, Location, shown};
 use crate::sys::file;
 use crate::sys::lock::Mutex;
@@ -82,8 +82,9 @@ impl Records {
             samples += index.len();
             ends.push(samples);
         }
+        let is_packed = indices.iter().any(|index| index.packing != Packing::Plain);
         let has_damage = indices.iter().any(|index| !index.damages().is_empty());
-        let contents = Contents { container, guessed: Arc::new([]) };
+        let contents = Contents { container, guessed: Arc::new([]), is_packed };
         Ok(Records { root, paths, indices, ends, contents, has_damage })
     }
 
@@ -220,8 +221,13 @@ impl Source for Records {
     }
 
     fn extent(&self, index: u64) -> Extent<'_> {
-        let (path, span, _) = self.span(index);
-        Extent::Part { path, offset: span.start, length: span.length }
+        let (shard, record) = self.place(index);
+        let (path, of) = (self.paths[shard].as_path(), &self.indices[shard]);
+        if of.packing != Packing::Plain {
+            return Extent::Packed { path, record };
+        }
+        let Span { start: offset, length } = of.span(record);
+        Extent::Part { path, offset, length }
     }
 
     fn damage(&self, index: u64) -> Option<String> {
@@ -265,6 +271,10 @@ impl Source for Records {
             .collect();
         let container = format!("{:?}", self.contents.container);
         Fingerprint::of(shards.iter().chain([&container]).map(String::as_bytes))
+    }
+
+    fn packing(&self, index: u64) -> Packing {
+        self.indices[self.place(index).0].packing
     }
 
     fn mean_bytes(&self) -> u64 {

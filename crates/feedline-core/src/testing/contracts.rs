@@ -33,6 +33,7 @@ pub fn check_source(source: &dyn Source) {
                 let end = std::fs::metadata(path).expect("its file is there").len();
                 assert!(offset + length <= end, "sample {index} reaches beyond its file");
             }
+            Extent::Packed { path, .. } => assert!(path.exists(), "its file is there"),
             Extent::Memory(arrays) => {
                 for array in arrays {
                     let range = array.range(index);
