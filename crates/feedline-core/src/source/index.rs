@@ -94,8 +94,13 @@ impl Index {
                 Error::io(Kind::BadSource, "reading the shard", error).at(at(path))
             })
         };
-        let mut scanned =
-            container.scan(stamp.size, &mut read).map_err(|error| error.at(at(path)))?;
+        let scanned = match packing {
+            Packing::Plain => container.scan(stamp.size, &mut read),
+            Packing::Gzip | Packing::Zlib | Packing::Zstd => {
+                stream::scan(container, packing, &mut read)
+            }
+        };
+        let mut scanned = scanned.map_err(|error| error.at(at(path)))?;
         if let Some(what) = old.and_then(|old| old.cut(&scanned)) {
             scanned.push_damage(stamp.size, 0, what);
         }
