@@ -6,6 +6,7 @@ pub mod index;
 pub mod memory;
 pub mod numbers;
 pub mod records;
+pub mod walk;
 pub mod zip;
 
 use std::path::PathBuf;
