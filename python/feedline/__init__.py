@@ -25,6 +25,7 @@ from feedline.executor import Executor, map
 from feedline.faults import Backoff, FaultPolicy
 from feedline.loader import Epoch, Loader
 from feedline.pipeline import Pipeline, arrays, files, images
+from feedline.records import csv, jsonl, tar, tfrecord, tokens
 from feedline.report import Fault, Report, Slow
 
 __all__ = [
@@ -42,8 +43,13 @@ __all__ = [
     "Slow",
     "__version__",
     "arrays",
+    "csv",
     "errors",
     "files",
     "images",
+    "jsonl",
     "map",
+    "tar",
+    "tfrecord",
+    "tokens",
 ]

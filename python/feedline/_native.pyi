@@ -1,6 +1,6 @@
 # The native part of Feedline. Use the package `feedline`: this interface may change.
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self, final
 
 from typing_extensions import CapsuleType
@@ -50,6 +50,24 @@ class Source:
     def glob(pattern: str, labels: Sequence[int] | None) -> Source: ...
     @staticmethod
     def arrays(arrays: dict[str, Any]) -> Source: ...
+    @staticmethod
+    def records(
+        container: str,
+        paths: Sequence[str | os.PathLike[str]],
+        *,
+        check: bool,
+        keep: str,
+        manifest: str | os.PathLike[str] | None,
+        delimiter: str,
+        tell: Callable[[int, int, int], object],
+    ) -> Source: ...
+    @staticmethod
+    def numbers(
+        files: Sequence[tuple[str, int, int | None]], dtype: str, length: int, stride: int
+    ) -> Source: ...
+    @staticmethod
+    def matching(pattern: str) -> list[os.PathLike[str]]: ...
+    def zip(self, other: Source) -> Source: ...
     @property
     def classes(self) -> list[str]: ...
     def sample(self, index: int) -> tuple[os.PathLike[str] | None, int | None]: ...

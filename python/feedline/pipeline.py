@@ -17,6 +17,7 @@ from feedline._words import in_words, plain
 from feedline.errors import BadSetting, BadSource
 from feedline.events import Event
 from feedline.faults import ANOTHER, FaultPolicy
+from feedline.fields import parse_words
 from feedline.loader import Loader
 
 __all__ = ["Pipeline", "arrays", "files", "images"]
@@ -47,6 +48,17 @@ class Pipeline:
         calls = (*self._calls, {"call": call, **given})
         _native.check(self._source, in_words(calls))
         return Pipeline(self._source, self._origin, calls)
+
+    # ---- source ----
+
+    def zip(self, other: Pipeline) -> Pipeline:
+        """The same samples, with a row of the arrays of `other` beside each; both before any other call."""
+        if not isinstance(other, Pipeline):
+            raise BadSetting(f"zip: give a pipeline, such as fl.arrays({{...}}), got {other!r}")
+        for pipeline in (self, other):
+            if pipeline._calls:
+                raise BadSetting(f"zip: give sources without further calls, got {pipeline!r}")
+        return Pipeline(self._source.zip(other._source), f"{self._origin}.zip({other._origin})")
 
     # ---- plan ----
 
@@ -81,10 +93,20 @@ class Pipeline:
 
     # ---- worker ----
 
+    def parse(self, fields: Mapping[str, Any]) -> Pipeline:
+        """Takes these fields out of every record: `parse({"image_raw": fl.bytes_(), "label": fl.int64()})`.
+
+        Fields of one shape become arrays of the batch. Those of a variable length, `shape=[None, ...]`, stand
+        one behind another, or padded with `batch(pad=True)`, and the count of each sample is in
+        "name_lengths". Bytes and text become lists.
+        """
+        return self._with("parse", fields=parse_words(fields))
+
     def decode(
         self,
         mode: Literal["rgb", "gray"] = "rgb",
         *,
+        field: str | None = None,
         orient: bool = False,
         max_pixels: int | None = None,
         scaled: bool = False,
@@ -93,13 +115,15 @@ class Pipeline:
 
         Args:
             mode: the channels to make, whatever the file has.
+            field: of records, the field that holds the picture; the only one of bytes where nothing is said.
+                In the batch it is called "image".
             orient: turn the picture as its EXIF data says.
             max_pixels: refuse larger pictures before anything is allocated.
             scaled: let the JPEG decoder do a part of a following resize, by 2, 4 or 8. Saves about a fifth
                 of the CPU time for pictures several times larger than what is wanted, and nothing for
                 smaller ones; the pixels are similar, not identical.
         """
-        return self._with("decode", mode=mode, orient=orient, max_pixels=max_pixels, scaled=scaled)
+        return self._with("decode", mode=mode, field=field, orient=orient, max_pixels=max_pixels, scaled=scaled)
 
     def resize(self, size: Size, filter: Literal["bilinear", "bicubic"] = "bilinear") -> Pipeline:
         """Resizes with antialias, bit for bit as torchvision.transforms.v2.Resize of uint8 tensors.

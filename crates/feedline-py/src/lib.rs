@@ -7,6 +7,7 @@ mod faults;
 mod loader;
 mod memory;
 mod processes;
+mod records;
 mod station;
 
 use pyo3::prelude::*;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::arrays;
 use crate::dlpack::Tensor;
 use crate::errors::raise;
-use crate::faults;
+use crate::{faults, records};
 
 /// How long a wait goes on before Ctrl-C is looked for.
 const BREATH: Duration = Duration::from_millis(50);
@@ -57,6 +57,49 @@ impl Source {
     #[staticmethod]
     fn arrays(arrays: &Bound<'_, PyDict>) -> PyResult<Source> {
         Ok(Source(Arc::new(arrays::source(arrays)?)))
+    }
+
+    /// Records in shards: tfrecord, tar, jsonl or csv. `tell` is called with shards, their number and
+    /// bytes while indices are made.
+    #[staticmethod]
+    #[pyo3(signature = (container, paths, *, check, keep, manifest, delimiter, tell))]
+    #[expect(clippy::too_many_arguments, reason = "one for each of Python's")]
+    fn records(
+        py: Python<'_>,
+        container: &str,
+        paths: Vec<PathBuf>,
+        check: bool,
+        keep: &str,
+        manifest: Option<PathBuf>,
+        delimiter: &str,
+        tell: &Bound<'_, PyAny>,
+    ) -> PyResult<Source> {
+        records::source(py, container, paths, check, keep, manifest.as_deref(), delimiter, tell)
+            .map(|source| Source(Arc::new(source)))
+    }
+
+    /// Windows of numbers in files: (path, first byte, count or None) each.
+    #[staticmethod]
+    fn numbers(
+        files: Vec<(PathBuf, u64, Option<u64>)>,
+        dtype: &str,
+        length: u64,
+        stride: u64,
+    ) -> PyResult<Source> {
+        let source = records::numbers(files, dtype, length, stride)?;
+        Ok(Source(Arc::new(source)))
+    }
+
+    /// The files that a pattern finds, sorted.
+    #[staticmethod]
+    fn matching(py: Python<'_>, pattern: &str) -> PyResult<Vec<PathBuf>> {
+        py.detach(|| source::files::matching(pattern)).map_err(raise)
+    }
+
+    /// The same samples, with rows of other arrays beside them.
+    fn zip(&self, other: &Source) -> PyResult<Source> {
+        let zipped = source::zip::Zip::new(Arc::clone(&self.0), &*other.0).map_err(raise)?;
+        Ok(Source(Arc::new(zipped)))
     }
 
     #[getter]

@@ -228,6 +228,14 @@ impl<'a> Call<'a> {
         }
     }
 
+    pub(super) fn text(&self, name: &'static str) -> Result<Option<&str>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.bad(name, "text", other)),
+        }
+    }
+
     pub(super) fn limit(&self, name: &'static str) -> Result<Option<Limit>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let limit = value

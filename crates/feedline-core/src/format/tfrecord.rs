@@ -48,6 +48,11 @@ fn length_of(header: &[u8]) -> Option<u64> {
     (checksum(length).to_le_bytes() == written).then(|| number(length))
 }
 
+/// Whether these bytes begin with the header of a record.
+pub fn is_header(bytes: &[u8]) -> bool {
+    bytes.len() >= HEADER && length_of(bytes).is_some()
+}
+
 /// The data of a record whose whole span is given. What is wrong is said as a part of a sentence, such
 /// as "its length does not have ...". Without `check` only the length is compared with the span.
 #[inline]

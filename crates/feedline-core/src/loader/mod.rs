@@ -1,11 +1,13 @@
 //! Wires the stages of a run. Only here are all of them known.
 
 mod activity;
+mod fields;
 mod gate;
 mod ledger;
 mod make;
 mod quarantine;
 mod reading;
+mod records;
 mod run;
 mod table;
 mod watch;
@@ -18,20 +20,23 @@ use std::time::{Duration, Instant};
 use crate::budget::Budget;
 use crate::checkpoint::{Checkpoint, Filling, Fingerprint};
 use crate::collate::{Columns, Pool};
-use crate::config::{Batching, Given, Settings, picture_of};
+use crate::config::{Batching, Given, Settings};
 use crate::deliver::Taken;
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
 use crate::fault::Standing;
+use crate::format::Parser;
 use crate::metrics::Report;
 use crate::plan::{Excluded, Plan};
-use crate::sample::{Batch, Dtype, Extent, Field, FieldKind};
+use crate::sample::{Batch, Field, FieldKind};
 use crate::source::Source;
 use crate::sys::lock::Mutex;
 use crate::sys::process::Home;
 use crate::sys::thread::{Crew, processors};
 use crate::sys::{clock, limits};
-use crate::worker::{Picture, Recipe};
+use crate::worker::Recipe;
+pub use fields::given;
+use fields::{Write, fields, recipe, wanted, writes};
 pub use ledger::Ledger;
 pub use quarantine::excluded;
 use quarantine::left_out;
@@ -51,6 +56,10 @@ struct Shared {
     source: Arc<dyn Source>,
     plan: Plan,
     recipe: Option<Recipe>,
+    /// What makes fields of records, where they have any.
+    parser: Option<Parser>,
+    /// What else is written to rows, and to which.
+    writes: Vec<(usize, Write)>,
     columns: Columns,
     settings: Settings,
     batching: Batching,
@@ -114,13 +123,21 @@ impl Loader {
         let seed = settings.seed.or(settings.shuffle).unwrap_or(0);
         let given = given(&*source);
         let recipe = recipe(&settings, &given, seed);
-        let fields = fields(&*source, &given, recipe.as_ref(), &settings, batching);
+        let wanted = wanted(&settings, &given);
+        let parser = match (&given, &wanted) {
+            (Given::Records(contents), Some(wanted)) => {
+                Some(Parser::new(&contents.container, wanted, settings.picture)?)
+            }
+            (Given::Files | Given::Arrays(_) | Given::Records(_), _) => None,
+        };
+        let fields = fields(&*source, &given, recipe.as_ref(), wanted.as_deref(), &settings);
         check_names(&fields)?;
         let in_rows = !fields.iter().any(|field| matches!(field.kind, FieldKind::Ragged { .. }));
+        let writes = writes(&given, &fields, &*source, batching.index);
         let columns = Columns { fields: fields.into(), size: batching.size, pad: batching.pad };
 
         let threads = settings.threads.or(|| processors() as u64) as usize;
-        let fetches = matches!(given, Given::Files);
+        let fetches = matches!(given, Given::Files | Given::Records(_));
         let readers = if fetches {
             settings.readers.or(|| (threads as u64 * 2).clamp(2, 16)) as usize
         } else {
@@ -143,6 +160,8 @@ impl Loader {
             source,
             plan,
             recipe,
+            parser,
+            writes,
             columns,
             batching,
             in_rows,
@@ -494,71 +513,6 @@ impl Drop for Epoch {
     fn drop(&mut self) {
         self.running.close();
     }
-}
-
-/// What a source gives, as the settings must know it.
-pub fn given(source: &dyn Source) -> Given {
-    if source.is_empty() {
-        return Given::Files;
-    }
-    match source.extent(0) {
-        Extent::File(_) => Given::Files,
-        Extent::Memory(arrays) => {
-            Given::Arrays(arrays.iter().map(|array| array.field.clone()).collect())
-        }
-    }
-}
-
-/// What is done to pictures, if there are any and anything is asked for.
-fn recipe(settings: &Settings, given: &Given, seed: u64) -> Option<Recipe> {
-    let picture = match given {
-        Given::Files => Picture::Encoded(settings.decoding?),
-        Given::Arrays(fields) => {
-            let (size, channels) = picture_of(fields)?;
-            if settings.steps.is_empty() && settings.output == Settings::default().output {
-                return None;
-            }
-            Picture::Array { size, channels }
-        }
-    };
-    let (steps, output) = (settings.steps.clone(), settings.output.clone());
-    Some(Recipe { picture, steps, output, seed })
-}
-
-/// The fields of a batch: what the source has, the picture as it will be, and the index on request.
-fn fields(
-    source: &dyn Source,
-    given: &Given,
-    recipe: Option<&Recipe>,
-    settings: &Settings,
-    batching: Batching,
-) -> Vec<Field> {
-    let picture = recipe.map(|recipe| {
-        let dtype = settings.output.dtype;
-        // Pictures that are padded come with their shapes, also where these are equal.
-        let padded = batching.pad && matches!(given, Given::Files);
-        let kind = match recipe.shape() {
-            Some(shape) if !padded => FieldKind::Fixed { dtype, shape },
-            Some(_) | None => FieldKind::Ragged { dtype },
-        };
-        Field { name: "image".into(), kind }
-    });
-    let mut fields = match (given, picture) {
-        (Given::Files, Some(picture)) => vec![picture],
-        (Given::Files, None) => vec![Field { name: "bytes".into(), kind: FieldKind::Bytes }],
-        (Given::Arrays(fields), None) => fields.clone(),
-        (Given::Arrays(fields), Some(picture)) => fields
-            .iter()
-            .map(|field| if field.name == picture.name { picture.clone() } else { field.clone() })
-            .collect(),
-    };
-    if source.has_labels() {
-        fields.push(Field::fixed("label", Dtype::Int64, &[]));
-    }
-    if batching.index {
-        fields.push(Field::fixed("index", Dtype::Int64, &[]));
-    }
-    fields
 }
 
 /// Two columns of one name would hide each other.

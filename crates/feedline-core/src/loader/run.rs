@@ -22,7 +22,7 @@ use crate::deliver::Handoff;
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
 use crate::fault::{Fault, FaultLine};
-use crate::fetch::{Fetched, OpenFiles, Reader};
+use crate::fetch::{Fetched, OpenFiles, Reader, Streams};
 use crate::metrics::Meters;
 use crate::random::Random;
 use crate::sample::{Batch, Sample, Stage, Ticket};
@@ -72,6 +72,8 @@ pub(super) struct Run {
     pub(super) handoff: Handoff<Delivery, Error>,
     pub(super) meters: Meters,
     pub(super) reader: Reader,
+    /// For records of compressed files, where there are any.
+    pub(super) streams: Option<Streams>,
     pub(super) gate: Gate,
     /// Ends waits for nothing but time.
     pub(super) ending: Ending,
@@ -160,6 +162,11 @@ impl Run {
             handoff: Handoff::default(),
             meters: Meters::default(),
             reader: Reader::new(files, shared.work.clone()),
+            streams: shared
+                .source
+                .contents()
+                .filter(|contents| contents.is_packed)
+                .map(|contents| Streams::new(contents.container.clone(), 0)),
             gate: Gate::new(watch, Arc::clone(&shared.ledger)),
             ending: Ending::default(),
             line_end: LineEnd::new(start.max(plan_end), !fills),

@@ -46,7 +46,7 @@ fn touch(folder: &Path, names: &[&str]) {
 fn names(source: &dyn Source, root: &Path) -> Vec<String> {
     let name = |index| match source.extent(index) {
         Extent::File(path) => path.strip_prefix(root).unwrap().display().to_string(),
-        Extent::Memory(_) => panic!("a file"),
+        Extent::Part { .. } | Extent::Packed { .. } | Extent::Memory(_) => panic!("a file"),
     };
     (0..source.len()).map(name).collect()
 }

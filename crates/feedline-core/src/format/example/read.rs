@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::bytes::Piece;
 use crate::error::{Error, Kind, Result};
 use crate::format::{Shape, Type, Wanted};
 use crate::sample::{Array, Dtype, FieldKind, Value};
@@ -196,7 +197,8 @@ impl Parser {
                     others.push(self.array(record, field, task, dtype, &values)?);
                 }
                 (Into::Bytes, Some(_)) => {
-                    others.push(Value::Bytes(self.one(record, field, &values)?.to_vec()));
+                    let bytes = self.one(record, field, &values)?;
+                    others.push(Value::Bytes(Piece::from(bytes.to_vec())));
                 }
                 (Into::Text, Some(_)) => {
                     let text = text(field, self.one(record, field, &values)?)?;
@@ -323,7 +325,7 @@ impl Parser {
         if field.of == Type::Text {
             list.iter().try_for_each(|value| text(field, value).map(|_| ()))?;
         }
-        Ok(Value::List(list))
+        Ok(Value::List(pieces(list)))
     }
 
     /// A list of features, each of which must have the shape.
@@ -366,7 +368,7 @@ impl Parser {
                 Value::Array(Array { dtype, shape: [&[step], &inner[..]].concat(), bytes })
             }
             Into::Picture | Into::Row(_) | Into::Bytes | Into::Text | Into::List => {
-                Value::List(list)
+                Value::List(pieces(list))
             }
         })
     }
@@ -445,6 +447,10 @@ fn kind_of(field: &Wanted) -> walk::Kind {
     }
 }
 
+fn pieces(list: Vec<Vec<u8>>) -> Vec<Piece> {
+    list.into_iter().map(Piece::from).collect()
+}
+
 /// What stands there where the record has nothing.
 fn default(record: &[u8], field: &Wanted, task: &Task) -> Result<Value> {
     let Some(default) = &field.default else { return Err(missing(record, field)) };
@@ -453,10 +459,10 @@ fn default(record: &[u8], field: &Wanted, task: &Task) -> Result<Value> {
         Into::Text => Value::Text(text(field, default)?.into()),
         Into::List if field.is_sequence => Value::List(Vec::new()),
         Into::List => match field.shape {
-            Shape::Fixed(_) => Value::List(vec![default.clone(); task.values]),
+            Shape::Fixed(_) => Value::List(pieces(vec![default.clone(); task.values])),
             Shape::Variable(_) => Value::List(Vec::new()),
         },
-        Into::Bytes | Into::Picture | Into::Row(_) => Value::Bytes(default.clone()),
+        Into::Bytes | Into::Picture | Into::Row(_) => Value::Bytes(Piece::from(default.clone())),
     })
 }
 

@@ -137,7 +137,7 @@ fn read(wanted: &[Wanted], record: &[u8]) -> Result<Vec<Out>, Error> {
     let parser = Parser::new(wanted.into(), None)?;
     let rows = wanted.iter().filter_map(|field| field.field().row_bytes());
     let mut rows: Vec<Row> = rows.map(row).collect();
-    let mut others = vec![Value::Bytes(b"before".to_vec())];
+    let mut others = vec![Value::Bytes(b"before".to_vec().into())];
     let outcome = parser.read(record, &mut rows, &mut others);
     if let Err(error) = outcome {
         assert_eq!(others.len(), 1, "what was read before the fault is not taken back");
@@ -160,7 +160,7 @@ fn read(wanted: &[Wanted], record: &[u8]) -> Result<Vec<Out>, Error> {
                 }
                 Value::Bytes(bytes) => {
                     size += bytes.len();
-                    Out::Bytes(bytes)
+                    Out::Bytes(bytes.to_vec())
                 }
                 Value::Text(text) => {
                     size += text.len();
@@ -169,7 +169,7 @@ fn read(wanted: &[Wanted], record: &[u8]) -> Result<Vec<Out>, Error> {
                 Value::List(list) => {
                     size +=
                         list.iter().map(|value| value.len() + size_of::<Vec<u8>>()).sum::<usize>();
-                    Out::List(list)
+                    Out::List(list.iter().map(|value| value.to_vec()).collect())
                 }
                 Value::Row(_) => panic!("rows are not made here"),
             }

@@ -1,0 +1,79 @@
+//! The kinds of files that hold many records, and what they have in common.
+
+use std::sync::Arc;
+
+use super::{ReadAt, Scanned, Split, tar, text, tfrecord};
+use crate::error::Result;
+use crate::sample::Dtype;
+
+/// What kind of file records lie in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Container {
+    /// TFRecord; whether the checksums of data are looked at.
+    Tfrecord {
+        /// Those of lengths always are.
+        check: bool,
+    },
+    /// Tar in the WebDataset convention: a record is all members of one key.
+    Tar,
+    /// A JSON value in each line.
+    JsonLines,
+    /// A row of text in each record, by these columns.
+    Csv {
+        /// Between the values.
+        delimiter: u8,
+        /// Their names, from the first line of the first file.
+        columns: Arc<[String]>,
+    },
+    /// Numbers one behind another; a record is so many of them.
+    Numbers {
+        /// Of one of them.
+        dtype: Dtype,
+        /// Of them in a record.
+        length: usize,
+    },
+}
+
+impl Container {
+    /// Its name in messages and in the names of indices.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Container::Tfrecord { .. } => "tfrecord",
+            Container::Tar => "tar",
+            Container::JsonLines => "jsonl",
+            Container::Csv { .. } => "csv",
+            Container::Numbers { .. } => "numbers",
+        }
+    }
+
+    /// The spans of all records of a file.
+    pub fn scan(&self, size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
+        match self {
+            Container::Tfrecord { .. } => tfrecord::scan(size, read),
+            Container::Tar => tar::scan(size, read),
+            Container::JsonLines => text::scan_lines(size, read),
+            Container::Csv { delimiter, .. } => text::scan_csv(size, *delimiter, read),
+            Container::Numbers { .. } => Ok(Scanned::default()),
+        }
+    }
+
+    /// What stands at the beginning of some bytes of a stream.
+    pub fn split(&self, bytes: &[u8], is_end: bool) -> Split {
+        match self {
+            Container::Tfrecord { .. } => tfrecord::split(bytes, is_end),
+            Container::Tar => tar::split(bytes, is_end),
+            Container::JsonLines => text::split_lines(bytes, is_end),
+            Container::Csv { delimiter, .. } => text::split_csv(bytes, *delimiter, is_end),
+            Container::Numbers { .. } => Split::End,
+        }
+    }
+
+    /// What a record holds, without its framing, and checked as far as the framing allows.
+    pub fn payload<'a>(&self, span: &'a [u8]) -> Result<&'a [u8]> {
+        match self {
+            Container::Tfrecord { check } => tfrecord::payload(span, *check),
+            Container::JsonLines => Ok(span.trim_ascii_end()),
+            Container::Tar | Container::Csv { .. } | Container::Numbers { .. } => Ok(span),
+        }
+    }
+}
