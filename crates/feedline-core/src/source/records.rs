@@ -108,7 +108,7 @@ impl Records {
     }
 
     /// The shards, and what is known of each.
-    pub fn shards(&self) -> impl Iterator<Item = (&Path, &Index)> {
+    pub fn each_shard(&self) -> impl Iterator<Item = (&Path, &Index)> {
         self.paths.iter().map(PathBuf::as_path).zip(&self.indices)
     }
 }
@@ -230,6 +230,10 @@ impl Source for Records {
         Extent::Part { path, offset, length }
     }
 
+    fn shards(&self) -> Vec<u64> {
+        self.indices.iter().map(Index::len).collect()
+    }
+
     fn damage(&self, index: u64) -> Option<String> {
         if !self.has_damage {
             return None;
@@ -263,7 +267,7 @@ impl Source for Records {
     /// Of names, sizes and counts: a shard that was only copied stays the same.
     fn fingerprint(&self) -> Fingerprint {
         let shards: Vec<_> = self
-            .shards()
+            .each_shard()
             .map(|(path, index)| {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 format!("{name} {} {}", index.stamp.size, index.len())
