@@ -23,6 +23,8 @@ pub struct Stream {
     /// Where `bytes` begin in all that was unpacked.
     start: u64,
     is_read: bool,
+    /// Nothing more will be unpacked.
+    is_unpacked: bool,
     /// What is wrong with the stream itself: nothing comes after it.
     broken: Option<String>,
     is_over: bool,
@@ -52,6 +54,7 @@ impl Stream {
             at: 0,
             start: 0,
             is_read: false,
+            is_unpacked: false,
             broken: None,
             is_over: false,
         })
@@ -60,7 +63,7 @@ impl Stream {
     /// Goes on to the next record. `read` reads the compressed file.
     pub fn next(&mut self, read: &mut ReadAt<'_>) -> Result<Next<'_>> {
         loop {
-            let is_end = self.broken.is_some() || (self.is_read && self.used == self.packed.len());
+            let is_end = self.is_unpacked;
             let from = self.start + self.at as u64;
             let split = match self.container.split(&self.bytes[self.at..], is_end) {
                 Split::More(needed) if needed > LARGEST => {
@@ -128,7 +131,7 @@ impl Stream {
                 Ok(0) if self.bytes.len() == before => {
                     if self.is_read {
                         self.broken = self.unpacker.end().err().map(|error| error.message().into());
-                        self.used = self.packed.len();
+                        self.is_unpacked = true;
                         return Ok(());
                     }
                     if self.used < self.packed.len() {
@@ -146,6 +149,7 @@ impl Stream {
                 Ok(used) => self.used += used,
                 Err(error) => {
                     self.broken = Some(error.message().to_owned());
+                    self.is_unpacked = true;
                     return Ok(());
                 }
             }
