@@ -1,5 +1,6 @@
 //! The records of a compressed file, one after another.
 
+use super::container::Splitter;
 use super::unpack::{Packing, Unpacker};
 use super::{Container, ReadAt, Scanned, Split};
 use crate::error::Result;
@@ -11,7 +12,7 @@ const LARGEST: usize = 1 << 30;
 
 /// Where a walk through a compressed file stands.
 pub struct Stream {
-    container: Container,
+    splitter: Splitter,
     unpacker: Unpacker,
     /// How much of the file was read, and what of that is not unpacked.
     read: u64,
@@ -43,9 +44,9 @@ pub enum Next<'a> {
 
 impl Stream {
     /// From the beginning of a file.
-    pub fn new(container: Container, packing: Packing) -> Result<Stream> {
+    pub fn new(container: &Container, packing: Packing) -> Result<Stream> {
         Ok(Stream {
-            container,
+            splitter: container.splitter(),
             unpacker: Unpacker::new(packing)?,
             read: 0,
             packed: Vec::new(),
@@ -65,7 +66,7 @@ impl Stream {
         loop {
             let is_end = self.is_unpacked;
             let from = self.start + self.at as u64;
-            let split = match self.container.split(&self.bytes[self.at..], is_end) {
+            let split = match self.splitter.split(&self.bytes[self.at..], is_end) {
                 Split::More(needed) if needed > LARGEST => {
                     let what = format!("it claims {needed} bytes, more than a record can have");
                     self.is_over = true;
@@ -160,7 +161,7 @@ impl Stream {
 
 /// The spans of all records, in the bytes as they are when unpacked.
 pub fn scan(container: &Container, packing: Packing, read: &mut ReadAt<'_>) -> Result<Scanned> {
-    let mut stream = Stream::new(container.clone(), packing)?;
+    let mut stream = Stream::new(container, packing)?;
     let mut scanned = Scanned::default();
     loop {
         match stream.next(read)? {

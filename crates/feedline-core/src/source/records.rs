@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::index::{Index, Keep};
+use super::walk::walk_by;
 use super::{Contents, Source};
 use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
-use crate::format::{Container, Packing, Span};
+use crate::format::{Container, Packing, Span, Wanted, tar};
 use crate::sample::{Extent, Location, shown};
 use crate::sys::file;
 use crate::sys::lock::Mutex;
@@ -82,17 +83,17 @@ impl Records {
             samples += index.len();
             ends.push(samples);
         }
+        let guessed = match container {
+            Container::Tar => guess(&paths, &indices, &container, &mut tar::guess)?,
+            Container::Tfrecord { .. }
+            | Container::JsonLines
+            | Container::Csv { .. }
+            | Container::Numbers { .. } => Vec::new(),
+        };
         let is_packed = indices.iter().any(|index| index.packing != Packing::Plain);
         let has_damage = indices.iter().any(|index| !index.damages().is_empty());
-        let contents = Contents { container, guessed: Arc::new([]), is_packed };
+        let contents = Contents { container, guessed: guessed.into(), is_packed };
         Ok(Records { root, paths, indices, ends, contents, has_damage })
-    }
-
-    /// With fields that are parsed where the user names none.
-    #[must_use]
-    pub fn guessing(self, guessed: Arc<[crate::format::Wanted]>) -> Records {
-        let contents = Contents { guessed, ..self.contents };
-        Records { contents, ..self }
     }
 
     /// The shard of a sample, and its number there.
@@ -111,6 +112,26 @@ impl Records {
     pub fn each_shard(&self) -> impl Iterator<Item = (&Path, &Index)> {
         self.paths.iter().map(PathBuf::as_path).zip(&self.indices)
     }
+}
+
+/// The fields that the first good record suggests.
+fn guess(
+    paths: &[PathBuf],
+    indices: &[Index],
+    container: &Container,
+    fields_of: &mut dyn FnMut(&[u8]) -> Result<Vec<Wanted>>,
+) -> Result<Vec<Wanted>> {
+    let mut guessed = None;
+    for (path, index) in paths.iter().zip(indices) {
+        walk_by(index, path, container, &mut |seen| {
+            guessed = seen.payload.ok().map(&mut *fields_of);
+            guessed.is_none()
+        })?;
+        if guessed.is_some() {
+            break;
+        }
+    }
+    guessed.unwrap_or(Ok(Vec::new()))
 }
 
 /// The indices of all shards, made by several threads. The first error ends it.
