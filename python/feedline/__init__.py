@@ -23,6 +23,7 @@ from feedline.errors import FeedlineError
 from feedline.events import Event
 from feedline.executor import Executor, map
 from feedline.faults import Backoff, FaultPolicy
+from feedline.fields import bytes_, float32, int64, json_, npy, sequence, text
 from feedline.loader import Epoch, Loader
 from feedline.pipeline import Pipeline, arrays, files, images
 from feedline.records import csv, jsonl, tar, tfrecord, tokens
@@ -43,13 +44,20 @@ __all__ = [
     "Slow",
     "__version__",
     "arrays",
+    "bytes_",
     "csv",
     "errors",
     "files",
+    "float32",
     "images",
+    "int64",
+    "json_",
     "jsonl",
     "map",
+    "npy",
+    "sequence",
     "tar",
+    "text",
     "tfrecord",
     "tokens",
 ]

@@ -7,6 +7,7 @@
 mod chaos;
 mod faults;
 mod fields;
+mod order;
 mod records;
 mod words;
 mod workers;
@@ -23,7 +24,7 @@ use crate::decode::{MAX_PIXELS, Mode};
 use crate::error::{Error, Kind, Result};
 use crate::fault::FaultPolicy;
 use crate::format::Wanted;
-use crate::plan::{Remainder, Shard};
+use crate::plan;
 use crate::sample::{Dtype, Field, FieldKind};
 use crate::source::Contents;
 use crate::worker::{Decoding, Layout, Output, Size, Step};
@@ -82,10 +83,8 @@ pub struct Batching {
 /// Everything that was asked for, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Plan: the seed of the shuffle, if there is one.
-    pub shuffle: Option<u64>,
-    /// Plan: which part is ours.
-    pub shard: Shard,
+    /// Plan: what is asked of the order, step by step.
+    pub order: Vec<plan::Step>,
     /// Worker: the fields of a record, where the user named them.
     pub wanted: Option<Arc<[Wanted]>>,
     /// Worker: which of them is decoded; none if the whole record or file is.
@@ -123,8 +122,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            shuffle: None,
-            shard: Shard::default(),
+            order: Vec::new(),
             wanted: None,
             picture: None,
             decoding: None,
@@ -178,24 +176,11 @@ impl Settings {
         };
         let late = |last: Progress| progress > last;
         match call.name() {
-            "shuffle" if late(Progress::Decoded) => Err(too_late(call, "batch")),
-            "shuffle" => {
-                self.shuffle = Some(call.whole("seed", 0, u64::MAX)?.unwrap_or(0));
-                Ok(progress)
-            }
-            "shard" if late(Progress::Decoded) => Err(too_late(call, "batch")),
-            "shard" => {
-                let remainder = call.choice(
-                    "remainder",
-                    &[
-                        ("pad", Remainder::Pad),
-                        ("drop", Remainder::Drop),
-                        ("uneven", Remainder::Uneven),
-                    ],
-                )?;
-                let rank = call.whole("rank", 0, u64::MAX)?.unwrap_or(0);
-                let world = call.whole("world", 0, u64::MAX)?.unwrap_or(1);
-                self.shard = Shard::new(rank, world, remainder.unwrap_or_default())?;
+            name if order::is_step(name) && late(Progress::Decoded) => Err(too_late(call, "batch")),
+            name if order::is_step(name) => {
+                let step = order::step(call)?;
+                step.may_follow(&self.order)?;
+                self.order.push(step);
                 Ok(progress)
             }
             "parse" if progress >= Progress::Decoded => Err(too_late(call, "decode")),
@@ -267,6 +252,11 @@ impl Settings {
                 Err(Error::new(Kind::BadSetting, message))
             }
         }
+    }
+
+    /// The first seed that the user gave for the order.
+    pub fn order_seed(&self) -> Option<u64> {
+        self.order.iter().find_map(plan::Step::seed)
     }
 
     fn decode(&mut self, call: &Call<'_>, given: &Given, progress: Progress) -> Result<Progress> {
@@ -444,7 +434,7 @@ mod tests {
             &Given::Files,
         )
         .unwrap();
-        assert_eq!(settings.shuffle, Some(7));
+        assert_eq!(settings.order, [plan::Step::Shuffle { seed: 7 }]);
         assert_eq!(settings.memory, Choice::Exactly(3 << 29));
         assert_eq!(settings.threads, Choice::Exactly(3));
         assert_eq!(

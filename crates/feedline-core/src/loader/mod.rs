@@ -118,9 +118,9 @@ impl Loader {
             return Err(Error::new(Kind::BadSource, "all samples of the source are excluded")
                 .with_hint("look at the file that exclude= names"));
         }
-        let plan = Plan::new(source.len(), settings.shuffle, settings.shard)?;
-        let plan = plan.without(excluded.clone());
-        let seed = settings.seed.or(settings.shuffle).unwrap_or(0);
+        let excluded_count = excluded.len();
+        let plan = Plan::new(&source.shards(), &settings.order, excluded)?;
+        let seed = settings.seed.or(settings.order_seed()).unwrap_or(0);
         let given = given(&*source);
         let recipe = recipe(&settings, &given, seed);
         let wanted = wanted(&settings, &given);
@@ -155,7 +155,7 @@ impl Loader {
             (free / 2).clamp(1, FILES)
         });
         let ledger = Arc::new(Ledger::new(settings.faults.clone())?);
-        ledger.excluded(excluded.len());
+        ledger.excluded(excluded_count);
         let shared = Shared {
             source,
             plan,

@@ -24,6 +24,7 @@ use crate::event::Event;
 use crate::fault::{Fault, FaultLine};
 use crate::fetch::{Fetched, OpenFiles, Reader, Streams};
 use crate::metrics::Meters;
+use crate::plan;
 use crate::random::Random;
 use crate::sample::{Batch, Sample, Stage, Ticket};
 use crate::sys::clock;
@@ -83,6 +84,8 @@ pub(super) struct Run {
     waiting: Mutex<Waiting>,
     /// What the readers and then the workers are at.
     slots: Vec<Slot>,
+    /// Which sample comes when in this epoch.
+    order: plan::Order,
     /// The number behind the last sample of the plan, and the samples of an epoch.
     plan_end: u64,
     length: u64,
@@ -174,6 +177,7 @@ impl Run {
             table: Mutex::new(Table::new(gatherer, numbers)),
             waiting: Mutex::default(),
             slots: (0..shared.readers + shared.threads).map(|_| Slot::default()).collect(),
+            order: shared.plan.epoch(epoch),
             plan_end,
             length,
             closed: AtomicBool::new(false),
@@ -273,11 +277,8 @@ impl Run {
     /// often as it takes.
     fn ticket(&self, number: u64) -> Option<Ticket> {
         match number.checked_sub(self.plan_end) {
-            None => self.shared.plan.at(number),
-            Some(again) => {
-                let place = again.checked_rem(self.length)?;
-                self.shared.plan.at(self.plan_end - self.length + place)
-            }
+            None => self.order.at(number.checked_rem(self.length)?),
+            Some(again) => self.order.at(again.checked_rem(self.length)?),
         }
     }
 
@@ -390,8 +391,7 @@ impl Run {
         for attempt in attempt..REPLACEMENTS {
             let key = [self.shared.seed, ticket.position, u64::MAX - attempt];
             let place = Random::keyed(&key).below(self.length);
-            let other = self.shared.plan.at(self.plan_end - self.length + place);
-            let index = other.map_or(ticket.index, |other| other.index);
+            let index = self.order.at(place).map_or(ticket.index, |other| other.index);
             let other = Ticket { index, ..ticket };
             self.table.lock().note_tried(number, attempt + 1);
             let outcome = self

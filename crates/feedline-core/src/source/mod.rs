@@ -81,6 +81,11 @@ pub trait Source: Send + Sync {
         Arc::new([])
     }
 
+    /// How many samples each shard has, where it has shards; the samples stand in their order.
+    fn shards(&self) -> Vec<u64> {
+        vec![self.len()]
+    }
+
     /// Differs when the samples do.
     fn fingerprint(&self) -> Fingerprint;
 
