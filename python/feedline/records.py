@@ -16,7 +16,7 @@ from feedline import _native
 from feedline.errors import BadSetting, BadSource
 from feedline.pipeline import Pipeline, _path
 
-__all__ = ["csv", "jsonl", "tar", "tfrecord", "tokens"]
+__all__ = ["csv", "example_schema", "jsonl", "tar", "tfrecord", "tokens"]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Index = Literal["auto", "beside"] | str | os.PathLike[str] | None
@@ -46,6 +46,16 @@ def tfrecord(
             `feedline index --manifest` writes it; a shard that has others is a fault.
     """
     return _records("tfrecord", paths, check=check, index=index, manifest=manifest)
+
+
+def example_schema(path: str | os.PathLike[str], records: int = 100) -> str:
+    """Looks at the first records of a TFRecord file and writes the call of `parse()` for them.
+
+    print(fl.example_schema("train-00000.tfrecord"))
+    """
+    if not isinstance(records, int) or isinstance(records, bool) or records < 1:
+        raise BadSetting(f"example_schema: records must be a whole number from 1, got {records!r}")
+    return _native.example_schema(_path(path, "example_schema"), records)
 
 
 def tar(paths: Paths, *, index: Index = "auto", manifest: str | os.PathLike[str] | None = None) -> Pipeline:
