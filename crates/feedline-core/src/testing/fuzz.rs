@@ -136,7 +136,7 @@ pub fn tfrecord(file: &[u8]) {
 pub fn example(input: &[u8]) {
     let Some((how, record)) = input.split_first() else { return };
     let field = |key: &str, of: Type, shape: Shape, is_sequence: bool| Wanted {
-        name: format!("{key} {of:?} {is_sequence}").into(),
+        name: format!("{key} of {shape:?}").into(),
         key: key.into(),
         of,
         shape,
@@ -153,8 +153,8 @@ pub fn example(input: &[u8]) {
     let is_sequence = how & 16 != 0 && matches!(shape, Shape::Fixed(_));
     let mut wanted = vec![field("a", of, shape, is_sequence)];
     if how & 32 != 0 {
-        wanted.push(field("b", Type::Int64, Shape::Variable(vec![]), false));
-        wanted.push(field("a", Type::Bytes, Shape::Variable(vec![]), true));
+        wanted.push(field("b", Type::Int64, Shape::Variable(vec![5]), false));
+        wanted.push(field("a", Type::Bytes, Shape::Fixed(vec![1]), true));
     }
     let rows = wanted.iter().filter_map(|field| field.field().row_bytes());
     let mut rows: Vec<Row> = rows.flat_map(row).collect();
