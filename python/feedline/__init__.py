@@ -26,7 +26,7 @@ from feedline.faults import Backoff, FaultPolicy
 from feedline.fields import bytes_, float32, int64, json_, npy, sequence, text
 from feedline.loader import Epoch, Loader
 from feedline.pipeline import Pipeline, arrays, files, images
-from feedline.records import csv, jsonl, tar, tfrecord, tokens
+from feedline.records import csv, example_schema, jsonl, tar, tfrecord, tokens
 from feedline.report import Fault, Report, Slow
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "bytes_",
     "csv",
     "errors",
+    "example_schema",
     "files",
     "float32",
     "images",

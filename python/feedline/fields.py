@@ -192,11 +192,8 @@ def _in_words(field: Field) -> Any:
             return _listed(array)
         return _listed(np.broadcast_to(array, [axis for axis in inner if axis is not None]))
     except ValueError:
-        wanted = (
-            f"a number, or numbers of shape {list(inner)}"
-            if is_fixed
-            else f"a list of groups of {list(inner)}"
-        )
+        shape = list(inner) if is_fixed else [None, *inner]
+        wanted = f"numbers of shape {shape}" + (", or one for all" if is_fixed else ", such as []")
         raise BadSetting(f"{field.call}: default must be {wanted}, got {default!r}") from None
 
 
