@@ -24,7 +24,7 @@ from feedline.events import Event
 from feedline.executor import Executor, map
 from feedline.faults import Backoff, FaultPolicy
 from feedline.loader import Epoch, Loader
-from feedline.pipeline import Pipeline, arrays, files, images
+from feedline.pipeline import Pipeline, arrays, files, images, mix
 from feedline.records import csv, jsonl, tar, tfrecord, tokens
 from feedline.report import Fault, Report, Slow
 
@@ -49,6 +49,7 @@ __all__ = [
     "images",
     "jsonl",
     "map",
+    "mix",
     "tar",
     "tfrecord",
     "tokens",
