@@ -3,6 +3,7 @@
 use feedline_core::checkpoint::Checkpoint;
 use feedline_core::config::Settings;
 use feedline_core::loader::{self, Waited};
+use feedline_core::plan::Excluded;
 use feedline_core::sample::{Batch, Column};
 use feedline_core::source;
 use feedline_core::source::files::Files;
@@ -28,6 +29,12 @@ pub(crate) struct Source(Arc<dyn source::Source>);
 impl Source {
     pub(crate) fn settings(&self, words: &str) -> PyResult<Settings> {
         Settings::parse(words, &loader::given(&*self.0)).map_err(raise)
+    }
+
+    /// Refuses words that do not fit, also to the number of samples.
+    pub(crate) fn check(&self, words: &str) -> PyResult<()> {
+        let settings = self.settings(words)?;
+        loader::plan(&*self.0, &settings, Excluded::default()).map(drop).map_err(raise)
     }
 }
 
@@ -100,6 +107,19 @@ impl Source {
     fn zip(&self, other: &Source) -> PyResult<Source> {
         let zipped = source::zip::Zip::new(Arc::clone(&self.0), &*other.0).map_err(raise)?;
         Ok(Source(Arc::new(zipped)))
+    }
+
+    /// Sources one behind another.
+    #[staticmethod]
+    fn concat(sources: Vec<Bound<'_, Source>>) -> PyResult<Source> {
+        let sources = sources.iter().map(|source| Arc::clone(&source.get().0)).collect();
+        Ok(Source(Arc::new(source::concat::Concat::new(sources).map_err(raise)?)))
+    }
+
+    /// How many shards it has.
+    #[getter]
+    fn shards(&self) -> usize {
+        self.0.shards().len()
     }
 
     #[getter]

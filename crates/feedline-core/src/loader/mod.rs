@@ -27,7 +27,7 @@ use crate::event::Event;
 use crate::fault::Standing;
 use crate::format::Parser;
 use crate::metrics::Report;
-use crate::plan::{Excluded, Plan};
+use crate::plan::{self, Excluded, Plan};
 use crate::sample::{Batch, Field, FieldKind};
 use crate::source::Source;
 use crate::sys::lock::Mutex;
@@ -123,7 +123,7 @@ impl Loader {
                 .with_hint("look at the file that exclude= names"));
         }
         let excluded_count = excluded.len();
-        let plan = Plan::new(&source.shards(), &settings.order, excluded)?;
+        let plan = plan(&*source, &settings, excluded)?;
         let seed = settings.seed.or(settings.order_seed()).unwrap_or(0);
         let given = given(&*source);
         let recipe = recipe(&settings, &given, seed);
@@ -368,6 +368,17 @@ impl Shared {
             && progress.filling.missing() > 0
             && (progress.filling.tried < length || progress.filling.repeated > 0)
     }
+}
+
+/// The order that is asked for. Refuses one that leaves nothing to anybody.
+pub fn plan(source: &dyn Source, settings: &Settings, excluded: Excluded) -> Result<Plan> {
+    let plan = Plan::new(&source.shards(), &settings.order, excluded)?;
+    if plan.is_empty() && !source.is_empty() {
+        let steps: Vec<_> = settings.order.iter().map(plan::Step::name).collect();
+        let message = format!("{} leaves none of {} samples", steps.join(", "), source.len());
+        return Err(Error::new(Kind::BadSetting, message).with_hint("skip fewer samples"));
+    }
+    Ok(plan)
 }
 
 /// The threads of an epoch.
