@@ -118,7 +118,7 @@ class Pipeline:
         world: int | None = None,
         remainder: Literal["pad", "drop", "uneven"] = "pad",
         *,
-        by: Literal["record", "shard"] = "record",
+        by: Literal["record", "shard"] | None = None,
     ) -> Pipeline:
         """Takes this rank's part of every epoch.
 
@@ -131,7 +131,8 @@ class Pipeline:
             remainder: what to do when samples cannot be divided evenly. "pad" gives some samples twice,
                 "drop" leaves the last out, "uneven" gives some ranks more.
             by: "record" deals out sample by sample, "shard" whole shards, so that no file is read by two
-                ranks. Whole shards are dealt out before any other call.
+                ranks. Whole shards are dealt out before any other call. Where nothing is said, compressed
+                shards are dealt out whole, and others by record.
         """
         if rank == "auto":
             if world is not None:
