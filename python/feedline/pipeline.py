@@ -176,7 +176,9 @@ class Pipeline:
                 of the CPU time for pictures several times larger than what is wanted, and nothing for
                 smaller ones; the pixels are similar, not identical.
         """
-        return self._with("decode", mode=mode, field=field, orient=orient, max_pixels=max_pixels, scaled=scaled)
+        return self._with(
+            "decode", mode=mode, field=field, orient=orient, max_pixels=max_pixels, scaled=scaled
+        )
 
     def resize(self, size: Size, filter: Literal["bilinear", "bicubic"] = "bilinear") -> Pipeline:
         """Resizes with antialias, bit for bit as torchvision.transforms.v2.Resize of uint8 tensors.

@@ -16,7 +16,7 @@ from feedline import _native
 from feedline.errors import BadSetting, BadSource
 from feedline.pipeline import Pipeline, _path
 
-__all__ = ["csv", "jsonl", "tar", "tfrecord", "tokens"]
+__all__ = ["csv", "example_schema", "jsonl", "tar", "tfrecord", "tokens"]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Index = Literal["auto", "beside"] | str | os.PathLike[str] | None
@@ -46,6 +46,16 @@ def tfrecord(
             `feedline index --manifest` writes it; a shard that has others is a fault.
     """
     return _records("tfrecord", paths, check=check, index=index, manifest=manifest)
+
+
+def example_schema(path: str | os.PathLike[str], records: int = 100) -> str:
+    """Looks at the first records of a TFRecord file and writes the call of `parse()` for them.
+
+    print(fl.example_schema("train-00000.tfrecord"))
+    """
+    if not isinstance(records, int) or isinstance(records, bool) or records < 1:
+        raise BadSetting(f"example_schema: records must be a whole number from 1, got {records!r}")
+    return _native.example_schema(_path(path, "example_schema"), records)
 
 
 def tar(paths: Paths, *, index: Index = "auto", manifest: str | os.PathLike[str] | None = None) -> Pipeline:
@@ -102,7 +112,7 @@ def tokens(
             raise BadSource.explained(f"tokens: {path!r} holds {known}, not {name}", "leave dtype out")
         name = known or name
         if name is None:
-            raise BadSetting(f"tokens: {path!r} does not say its type: give dtype, such as \"uint16\"")
+            raise BadSetting(f'tokens: {path!r} does not say its type: give dtype, such as "uint16"')
         files.append((path, start, count))
     assert name is not None
     origin = f"tokens({_shown(paths)}, {name!r}, {length})"
@@ -119,18 +129,24 @@ def _dtype(dtype: Any) -> str:
 def _numbers_of(path: str) -> tuple[int, int | None, str | None]:
     """Where the numbers of a file begin, how many there are, and of which type, where it says so."""
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             if file.read(6) != b"\x93NUMPY":
                 return 0, None, None
             file.seek(0)
             version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = read(file)
+            read = (
+                np.lib.format.read_array_header_1_0
+                if version[0] == 1
+                else np.lib.format.read_array_header_2_0
+            )
+            shape, _fortran, dtype = read(file)
             start = file.tell()
     except OSError as error:
         raise BadSource.explained(f"opening the file: {error}", "check the path") from None
     except ValueError as error:
-        raise BadSource.explained(f"tokens: {path!r} is no .npy file: {error}", "write it with numpy.save") from None
+        raise BadSource.explained(
+            f"tokens: {path!r} is no .npy file: {error}", "write it with numpy.save"
+        ) from None
     if len(shape) != 1 or dtype.hasobject or not dtype.isnative:
         raise BadSource.explained(
             f"tokens: {path!r} holds {dtype} of shape {shape}", "save one axis of numbers, such as uint16"

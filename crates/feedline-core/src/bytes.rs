@@ -8,7 +8,7 @@ use crate::sys::lock::Mutex;
 
 /// Buffers that are kept between samples: few, and none of them large.
 const KEPT_BUFFERS: usize = 32;
-const KEPT_BYTES: usize = 1 << 20;
+const KEPT_BYTES: usize = 512 << 10;
 
 /// Where memory goes when nobody needs its bytes any more.
 #[derive(Clone, Default)]

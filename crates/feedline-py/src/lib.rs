@@ -28,6 +28,8 @@ mod _native {
     #[pymodule_export]
     use super::processes::{Answer, Processes};
     #[pymodule_export]
+    use super::records::example_schema;
+    #[pymodule_export]
     use super::station::{Station, Walk, die_with_parent, go_first};
     #[pymodule_export]
     use super::{Epoch, Loader, Source};

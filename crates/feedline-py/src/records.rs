@@ -1,11 +1,12 @@
 //! Sources of records, as Python asks for them.
 
 use feedline_core::error::{Error, Kind};
-use feedline_core::format::Container;
-use feedline_core::sample::Dtype;
+use feedline_core::format::{Container, example};
+use feedline_core::sample::{Dtype, Location};
 use feedline_core::source::index::Keep;
 use feedline_core::source::numbers::{Numbered, Numbers};
 use feedline_core::source::records::{Done, Records};
+use feedline_core::source::walk::walk;
 use pyo3::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -71,4 +72,24 @@ pub(crate) fn numbers(
     let files: Vec<_> =
         files.into_iter().map(|(path, start, count)| Numbered { path, start, count }).collect();
     Numbers::new(&files, dtype, length, stride).map_err(raise)
+}
+
+/// The call of `parse` for the Examples of a file, as the first of them suggest.
+#[pyfunction]
+pub(crate) fn example_schema(py: Python<'_>, path: PathBuf, records: usize) -> PyResult<String> {
+    let text = py.detach(|| {
+        let mut first: Vec<Vec<u8>> = Vec::new();
+        let container = Container::Tfrecord { check: true };
+        walk(&path, &container, &mut |seen| {
+            first.extend(seen.payload.ok().map(<[u8]>::to_vec));
+            first.len() < records
+        })?;
+        if first.is_empty() {
+            return Err(Error::new(Kind::BadSource, "the file has no good record")
+                .at(Some(Location::file(&path)))
+                .with_hint("see what is wrong with it: feedline verify FILE"));
+        }
+        Ok(example::schema(first.iter().map(Vec::as_slice)).python())
+    });
+    text.map_err(raise)
 }

@@ -74,13 +74,16 @@ impl<'a> Call<'a> {
         self.refused(message)
     }
 
-    fn refused(&self, message: String) -> Error {
+    pub(super) fn refused(&self, message: String) -> Error {
         let hint = match self.name {
             "DataLoader" => "see help(feedline.torch.DataLoader)".to_owned(),
             "Executor" => "see help(feedline.Executor)".to_owned(),
             "FaultPolicy" | "FaultPolicy: backoff" => "see help(feedline.FaultPolicy)".to_owned(),
             "mix" => "see help(feedline.mix)".to_owned(),
-            method => format!("see help(feedline.Pipeline.{method})"),
+            method => {
+                let method = method.split(':').next().unwrap_or(method);
+                format!("see help(feedline.Pipeline.{method})")
+            }
         };
         Error::new(Kind::BadSetting, message).with_hint(hint)
     }

@@ -81,7 +81,7 @@ impl Streams {
         if let Some(walk) = walks.get(wanted.path) {
             return Ok(Arc::clone(walk));
         }
-        let stream = Stream::new(self.container.clone(), wanted.packing)?;
+        let stream = Stream::new(&self.container, wanted.packing)?;
         let walk = Arc::new(Mutex::new(Walk { stream, next: 0, aside: BTreeMap::new() }));
         walks.put(wanted.path.to_owned(), Arc::clone(&walk));
         Ok(walk)
@@ -107,7 +107,7 @@ impl Walk {
         }
         if wanted.record < self.next {
             // It is behind and was not kept: from the beginning.
-            self.stream = Stream::new(streams.container.clone(), wanted.packing)?;
+            self.stream = Stream::new(&streams.container, wanted.packing)?;
             self.next = 0;
             self.aside.clear();
         }

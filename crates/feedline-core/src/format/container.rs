@@ -57,15 +57,15 @@ impl Container {
         }
     }
 
-    /// What stands at the beginning of some bytes of a stream.
-    pub fn split(&self, bytes: &[u8], is_end: bool) -> Split {
-        match self {
-            Container::Tfrecord { .. } => tfrecord::split(bytes, is_end),
-            Container::Tar => tar::split(bytes, is_end),
-            Container::JsonLines => text::split_lines(bytes, is_end),
-            Container::Csv { delimiter, .. } => text::split_csv(bytes, *delimiter, is_end),
-            Container::Numbers { .. } => Split::End,
-        }
+    /// What finds records in bytes that come one after another.
+    pub fn splitter(&self) -> Splitter {
+        Splitter(match self {
+            Container::Tfrecord { .. } => By::Tfrecord,
+            Container::Tar => By::Tar(tar::Splitter::new()),
+            Container::JsonLines => By::Lines,
+            Container::Csv { delimiter, .. } => By::Csv(*delimiter),
+            Container::Numbers { .. } => By::Nothing,
+        })
     }
 
     /// What a record holds, without its framing, and checked as far as the framing allows.
@@ -74,6 +74,30 @@ impl Container {
             Container::Tfrecord { check } => tfrecord::payload(span, *check),
             Container::JsonLines => Ok(span.trim_ascii_end()),
             Container::Tar | Container::Csv { .. } | Container::Numbers { .. } => Ok(span),
+        }
+    }
+}
+
+/// Finds the records of a stream.
+pub struct Splitter(By);
+
+enum By {
+    Tfrecord,
+    Tar(tar::Splitter),
+    Lines,
+    Csv(u8),
+    Nothing,
+}
+
+impl Splitter {
+    /// What stands at the beginning of some bytes, of which more may follow unless `is_end`.
+    pub fn split(&mut self, bytes: &[u8], is_end: bool) -> Split {
+        match &mut self.0 {
+            By::Tfrecord => tfrecord::split(bytes, is_end),
+            By::Tar(splitter) => splitter.split(bytes, is_end),
+            By::Lines => text::split_lines(bytes, is_end),
+            By::Csv(delimiter) => text::split_csv(bytes, *delimiter, is_end),
+            By::Nothing => Split::End,
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod container;
 pub mod example;
+pub mod npy;
 mod parser;
 pub mod stream;
 pub mod tar;

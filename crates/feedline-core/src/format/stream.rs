@@ -1,5 +1,6 @@
 //! The records of a compressed file, one after another.
 
+use super::container::Splitter;
 use super::unpack::{Packing, Unpacker};
 use super::{Container, ReadAt, Scanned, Split};
 use crate::error::Result;
@@ -11,7 +12,7 @@ const LARGEST: usize = 1 << 30;
 
 /// Where a walk through a compressed file stands.
 pub struct Stream {
-    container: Container,
+    splitter: Splitter,
     unpacker: Unpacker,
     /// How much of the file was read, and what of that is not unpacked.
     read: u64,
@@ -23,6 +24,8 @@ pub struct Stream {
     /// Where `bytes` begin in all that was unpacked.
     start: u64,
     is_read: bool,
+    /// Nothing more will be unpacked.
+    is_unpacked: bool,
     /// What is wrong with the stream itself: nothing comes after it.
     broken: Option<String>,
     is_over: bool,
@@ -41,9 +44,9 @@ pub enum Next<'a> {
 
 impl Stream {
     /// From the beginning of a file.
-    pub fn new(container: Container, packing: Packing) -> Result<Stream> {
+    pub fn new(container: &Container, packing: Packing) -> Result<Stream> {
         Ok(Stream {
-            container,
+            splitter: container.splitter(),
             unpacker: Unpacker::new(packing)?,
             read: 0,
             packed: Vec::new(),
@@ -52,6 +55,7 @@ impl Stream {
             at: 0,
             start: 0,
             is_read: false,
+            is_unpacked: false,
             broken: None,
             is_over: false,
         })
@@ -60,9 +64,9 @@ impl Stream {
     /// Goes on to the next record. `read` reads the compressed file.
     pub fn next(&mut self, read: &mut ReadAt<'_>) -> Result<Next<'_>> {
         loop {
-            let is_end = self.broken.is_some() || (self.is_read && self.used == self.packed.len());
+            let is_end = self.is_unpacked;
             let from = self.start + self.at as u64;
-            let split = match self.container.split(&self.bytes[self.at..], is_end) {
+            let split = match self.splitter.split(&self.bytes[self.at..], is_end) {
                 Split::More(needed) if needed > LARGEST => {
                     let what = format!("it claims {needed} bytes, more than a record can have");
                     self.is_over = true;
@@ -128,7 +132,7 @@ impl Stream {
                 Ok(0) if self.bytes.len() == before => {
                     if self.is_read {
                         self.broken = self.unpacker.end().err().map(|error| error.message().into());
-                        self.used = self.packed.len();
+                        self.is_unpacked = true;
                         return Ok(());
                     }
                     if self.used < self.packed.len() {
@@ -146,6 +150,7 @@ impl Stream {
                 Ok(used) => self.used += used,
                 Err(error) => {
                     self.broken = Some(error.message().to_owned());
+                    self.is_unpacked = true;
                     return Ok(());
                 }
             }
@@ -156,7 +161,7 @@ impl Stream {
 
 /// The spans of all records, in the bytes as they are when unpacked.
 pub fn scan(container: &Container, packing: Packing, read: &mut ReadAt<'_>) -> Result<Scanned> {
-    let mut stream = Stream::new(container.clone(), packing)?;
+    let mut stream = Stream::new(container, packing)?;
     let mut scanned = Scanned::default();
     loop {
         match stream.next(read)? {

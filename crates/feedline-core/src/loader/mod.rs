@@ -48,6 +48,8 @@ const GRACE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(1);
 /// Bytes of batches that are made ahead, where the user says nothing.
 const PREFETCH: u64 = 128 << 20;
+/// Bytes of lists that are made ahead, at the least.
+const LISTS_AHEAD: u64 = 16 << 20;
 /// Descriptors that are used at the most, where the user says nothing.
 const FILES: u64 = 256;
 
@@ -58,6 +60,8 @@ struct Shared {
     recipe: Option<Recipe>,
     /// What makes fields of records, where they have any.
     parser: Option<Parser>,
+    /// How many samples may be made ahead of the consumer, where batches have lists.
+    ahead: Option<u64>,
     /// What else is written to rows, and to which.
     writes: Vec<(usize, Write)>,
     columns: Columns,
@@ -134,6 +138,7 @@ impl Loader {
         check_names(&fields)?;
         let in_rows = !fields.iter().any(|field| matches!(field.kind, FieldKind::Ragged { .. }));
         let writes = writes(&given, &fields, &*source, batching.index);
+        let ahead = ahead(&*source, &fields, batching.size);
         let columns = Columns { fields: fields.into(), size: batching.size, pad: batching.pad };
 
         let threads = settings.threads.or(|| processors() as u64) as usize;
@@ -161,6 +166,7 @@ impl Loader {
             plan,
             recipe,
             parser,
+            ahead,
             writes,
             columns,
             batching,
@@ -524,6 +530,14 @@ impl Drop for Epoch {
     fn drop(&mut self) {
         self.running.close();
     }
+}
+
+/// Of lists, a few batches and so many bytes are made ahead: what lies longer in memory has to be
+/// fetched from there again.
+fn ahead(source: &dyn Source, fields: &[Field], size: usize) -> Option<u64> {
+    let has_lists = fields.iter().any(|field| field.row_bytes().is_none());
+    let by_bytes = LISTS_AHEAD / source.mean_bytes().max(1);
+    (has_lists && source.mean_bytes() > 0).then(|| by_bytes.max(3 * size as u64))
 }
 
 /// Two columns of one name would hide each other.

@@ -16,9 +16,9 @@ use crate::worker::Native;
 
 /// Records that are taken at once, at the most, and bytes that they should have together.
 const RECORDS: u64 = 64;
-const BYTES: u64 = 512 << 10;
+const BYTES: u64 = 256 << 10;
 /// Bytes that are read at once, at the most.
-const RUN: u64 = 1 << 20;
+const RUN: u64 = 512 << 10;
 
 /// A record of a chunk, and where it lies.
 struct Wanted<'a> {

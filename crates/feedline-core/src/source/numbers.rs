@@ -96,6 +96,11 @@ impl Source for Numbers {
         Extent::Part { path, offset, length: self.length * self.dtype.bytes() as u64 }
     }
 
+    fn shards(&self) -> Vec<u64> {
+        let starts = [0].into_iter().chain(self.ends.iter().copied());
+        self.ends.iter().zip(starts).map(|(end, start)| end - start).collect()
+    }
+
     fn contents(&self) -> Option<&Contents> {
         Some(&self.contents)
     }

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::index::{Index, Keep};
+use super::walk::walk_by;
 use super::{Contents, Source};
 use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
-use crate::format::{Container, Packing, Span};
+use crate::format::{Container, Packing, Span, Wanted, tar};
 use crate::sample::{Extent, Location, shown};
 use crate::sys::file;
 use crate::sys::lock::Mutex;
@@ -82,17 +83,17 @@ impl Records {
             samples += index.len();
             ends.push(samples);
         }
+        let guessed = match container {
+            Container::Tar => guess(&paths, &indices, &container, &mut tar::guess)?,
+            Container::Tfrecord { .. }
+            | Container::JsonLines
+            | Container::Csv { .. }
+            | Container::Numbers { .. } => Vec::new(),
+        };
         let is_packed = indices.iter().any(|index| index.packing != Packing::Plain);
         let has_damage = indices.iter().any(|index| !index.damages().is_empty());
-        let contents = Contents { container, guessed: Arc::new([]), is_packed };
+        let contents = Contents { container, guessed: guessed.into(), is_packed };
         Ok(Records { root, paths, indices, ends, contents, has_damage })
-    }
-
-    /// With fields that are parsed where the user names none.
-    #[must_use]
-    pub fn guessing(self, guessed: Arc<[crate::format::Wanted]>) -> Records {
-        let contents = Contents { guessed, ..self.contents };
-        Records { contents, ..self }
     }
 
     /// The shard of a sample, and its number there.
@@ -108,9 +109,29 @@ impl Records {
     }
 
     /// The shards, and what is known of each.
-    pub fn shards(&self) -> impl Iterator<Item = (&Path, &Index)> {
+    pub fn each_shard(&self) -> impl Iterator<Item = (&Path, &Index)> {
         self.paths.iter().map(PathBuf::as_path).zip(&self.indices)
     }
+}
+
+/// The fields that the first good record suggests.
+fn guess(
+    paths: &[PathBuf],
+    indices: &[Index],
+    container: &Container,
+    fields_of: &mut dyn FnMut(&[u8]) -> Result<Vec<Wanted>>,
+) -> Result<Vec<Wanted>> {
+    let mut guessed = None;
+    for (path, index) in paths.iter().zip(indices) {
+        walk_by(index, path, container, &mut |seen| {
+            guessed = seen.payload.ok().map(&mut *fields_of);
+            guessed.is_none()
+        })?;
+        if guessed.is_some() {
+            break;
+        }
+    }
+    guessed.unwrap_or(Ok(Vec::new()))
 }
 
 /// The indices of all shards, made by several threads. The first error ends it.
@@ -230,6 +251,10 @@ impl Source for Records {
         Extent::Part { path, offset, length }
     }
 
+    fn shards(&self) -> Vec<u64> {
+        self.indices.iter().map(Index::len).collect()
+    }
+
     fn damage(&self, index: u64) -> Option<String> {
         if !self.has_damage {
             return None;
@@ -267,7 +292,7 @@ impl Source for Records {
     /// Of names, sizes and counts: a shard that was only copied stays the same.
     fn fingerprint(&self) -> Fingerprint {
         let shards: Vec<_> = self
-            .shards()
+            .each_shard()
             .map(|(path, index)| {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 format!("{name} {} {}", index.stamp.size, index.len())

@@ -32,15 +32,26 @@ pub fn walk(
     each: &mut dyn FnMut(Seen<'_>) -> bool,
 ) -> Result<Index> {
     let index = Index::of(path, container, &Keep::Nowhere)?;
+    walk_by(&index, path, container, each)?;
+    Ok(index)
+}
+
+/// The same, by an index that is known.
+pub fn walk_by(
+    index: &Index,
+    path: &Path,
+    container: &Container,
+    each: &mut dyn FnMut(Seen<'_>) -> bool,
+) -> Result<()> {
     let failed = |error| {
         Error::io(Kind::ReadFailed, "reading the shard", error).at(Some(Location::file(path)))
     };
     let handle = Handle::open(path).map_err(failed)?;
     let mut read = |offset: u64, buffer: &mut [u8]| handle.read_at(buffer, offset).map_err(failed);
     match index.packing {
-        Packing::Plain => plain(&index, container, &mut read, each)?,
+        Packing::Plain => plain(index, container, &mut read, each)?,
         Packing::Gzip | Packing::Zlib | Packing::Zstd => {
-            let mut stream = Stream::new(container.clone(), index.packing)?;
+            let mut stream = Stream::new(container, index.packing)?;
             let mut number = 0;
             loop {
                 let seen = match stream.next(&mut read)? {
@@ -63,7 +74,7 @@ pub fn walk(
             }
         }
     }
-    Ok(index)
+    Ok(())
 }
 
 fn plain(

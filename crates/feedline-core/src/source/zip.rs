@@ -50,6 +50,10 @@ impl Source for Zip {
         self.main.extent(index)
     }
 
+    fn shards(&self) -> Vec<u64> {
+        self.main.shards()
+    }
+
     fn beside(&self) -> &[Loaned] {
         &self.beside
     }

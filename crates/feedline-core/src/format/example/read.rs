@@ -267,10 +267,10 @@ impl Parser {
             }
             filled += bytes.len();
         };
-        let walked = match dtype {
-            Dtype::Int64 => values.ints(|value| put(&value.to_ne_bytes())),
-            _ if cfg!(target_endian = "little") => values.floats(put),
-            _ => values.floats(|some| native(some, &mut put)),
+        let walked = if dtype == Dtype::Int64 {
+            values.ints(|value| put(&value.to_ne_bytes()))
+        } else {
+            values.floats(|some| native(some, &mut put))
         };
         walked.map_err(|error| no_example(record, error))?;
         if filled == row.len() { Ok(()) } else { Err(wrong(record, field, None, values)) }
@@ -348,9 +348,11 @@ impl Parser {
             }
             step += 1;
             match task.into {
-                Into::Array(dtype) if fits => append(&values, dtype, &mut bytes),
-                _ if fits => values.bytes(|value| list.push(value.to_vec())),
-                _ => Ok(()),
+                _ if !fits => Ok(()),
+                Into::Array(dtype) => append(&values, dtype, &mut bytes),
+                Into::Picture | Into::Row(_) | Into::Bytes | Into::Text | Into::List => {
+                    values.bytes(|value| list.push(value.to_vec()))
+                }
             }
         });
         walked.map_err(|error| no_example(record, error))?;
@@ -413,13 +415,15 @@ fn append(
     dtype: Dtype,
     bytes: &mut Vec<u8>,
 ) -> std::result::Result<(), Malformed> {
-    match dtype {
-        Dtype::Int64 => values.ints(|value| bytes.extend_from_slice(&value.to_ne_bytes())),
-        _ => values.floats(|some| native(some, &mut |value| bytes.extend_from_slice(value))),
+    if dtype == Dtype::Int64 {
+        values.ints(|value| bytes.extend_from_slice(&value.to_ne_bytes()))
+    } else {
+        values.floats(|some| native(some, &mut |value| bytes.extend_from_slice(value)))
     }
 }
 
 /// Floats in the order of bytes that this machine has.
+#[inline]
 fn native(floats: &[u8], put: &mut impl FnMut(&[u8])) {
     if cfg!(target_endian = "little") {
         return put(floats);

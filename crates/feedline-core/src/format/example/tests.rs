@@ -9,7 +9,7 @@ use prost::Message;
 use super::*;
 use crate::error::{Error, Kind as ErrorKind};
 use crate::format::{Shape, Type, Wanted};
-use crate::sample::{FieldKind, Value};
+use crate::sample::Value;
 use crate::sys::slab::{Block, Row, carve};
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -147,9 +147,11 @@ fn read(wanted: &[Wanted], record: &[u8]) -> Result<Vec<Out>, Error> {
     let mut size = 0;
     let outs: Vec<_> = wanted
         .iter()
-        .map(|field| match field.field().kind {
-            FieldKind::Fixed { .. } => Out::Row(rows.next().unwrap().to_vec()),
-            _ => match others.next().unwrap() {
+        .map(|field| {
+            if field.field().row_bytes().is_some() {
+                return Out::Row(rows.next().unwrap().to_vec());
+            }
+            match others.next().unwrap() {
                 Value::Array(array) => {
                     size += array.bytes.len();
                     let numbers = array.shape.iter().product::<usize>();
@@ -170,7 +172,7 @@ fn read(wanted: &[Wanted], record: &[u8]) -> Result<Vec<Out>, Error> {
                     Out::List(list.iter().map(|value| value.to_vec()).collect())
                 }
                 Value::Row(_) => panic!("rows are not made here"),
-            },
+            }
         })
         .collect();
     assert!(others.next().is_none());
