@@ -113,11 +113,6 @@ impl Source for Numbers {
         false
     }
 
-    fn shards(&self) -> Vec<u64> {
-        let before = [0].iter().chain(&self.ends);
-        self.ends.iter().zip(before).map(|(end, before)| end - before).collect()
-    }
-
     fn root(&self) -> Option<PathBuf> {
         self.files.first().and_then(|(path, ..)| path.parent()).map(Path::to_owned)
     }

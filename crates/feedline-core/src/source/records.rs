@@ -264,10 +264,6 @@ impl Source for Records {
         Some(format!("record {number} is damaged: {what}"))
     }
 
-    fn shards(&self) -> Vec<u64> {
-        self.indices.iter().map(Index::len).collect()
-    }
-
     fn contents(&self) -> Option<&Contents> {
         Some(&self.contents)
     }

@@ -86,10 +86,6 @@ impl Source for Zip {
         self.main.classes()
     }
 
-    fn shards(&self) -> Vec<u64> {
-        self.main.shards()
-    }
-
     fn fingerprint(&self) -> Fingerprint {
         let both = [self.main.fingerprint().in_hex(), self.print.in_hex()];
         Fingerprint::of(both.iter().map(String::as_bytes))
