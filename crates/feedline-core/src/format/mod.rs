@@ -6,6 +6,7 @@
 //! `split` does the same for bytes that come one after another. A *parser* makes the fields of a record.
 
 mod container;
+mod convert;
 pub mod example;
 pub mod npy;
 mod parser;
