@@ -302,6 +302,33 @@ class Pipeline:
         native = _native.Loader(made._source, in_words(made._calls))
         return Loader(native, repr(made), self.classes, on_event)
 
+    def _part(self, rank: int, world: int) -> Pipeline:
+        """The part of one of several replicas, whose batches together are those that were asked for."""
+        calls = list(self._calls)
+        names = [call["call"] for call in calls]
+        if "shard" in names:
+            raise BadSetting.explained(
+                f"{self!r} is one of several shards already, and cannot be divided among {world} replicas",
+                "leave shard() out: each replica gets a shard of its own",
+            )
+        if "batch" not in names:
+            raise BadSetting.explained(
+                "there is no batch size", "call batch(size) at the end of the pipeline"
+            )
+        at = names.index("batch")
+        size = calls[at]["size"]
+        if size % world:
+            raise BadSetting.explained(
+                f"batch: size={size} cannot be divided among {world} replicas",
+                f"the size is that of all replicas together: give a multiple of {world}",
+            )
+        calls[at] = {**calls[at], "size": size // world}
+        # Behind what decides the order of the samples, before what is done to each.
+        place = next(i for i, name in enumerate(names) if name != "shuffle")
+        calls.insert(place, {"call": "shard", "rank": rank, "world": world, "remainder": "uneven"})
+        _native.check(self._source, in_words(calls))
+        return Pipeline(self._source, self._origin, tuple(calls))
+
     # ---- looking at it ----
 
     @property
