@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import feedline as fl
 import numpy as np
 import pytest
-
-import feedline as fl
 from feedline.errors import BadSetting, BadSource
 from feedline.testing import assert_resumes_exactly
 
@@ -143,8 +142,12 @@ ORDERS: dict[str, Callable[[], fl.Pipeline]] = {
     "concatenated": lambda: numbers(0, 20).shuffle(1).concat(numbers(100, 11)).shuffle(4, buffer=6),
     "interleaved": lambda: numbers(0, 9).concat(numbers(100, 17), numbers(200, 3)).interleave(2, 2, seed=3),
     "mixed": lambda: fl.mix({numbers(0, 40).shuffle(1): 0.7, numbers(100, 8).shuffle(2): 0.3}, seed=1),
-    "a rank of whole shards": lambda: numbers(0, 9).concat(numbers(100, 30)).shard(0, 2, by="shard").shuffle(3),
-    "a rank of a mixture": lambda: fl.mix({numbers(0, 40): 3, numbers(100, 8): 1}, seed=2).shard(1, 3).shuffle(1),
+    "a rank of whole shards": lambda: (
+        numbers(0, 9).concat(numbers(100, 30)).shard(0, 2, by="shard").shuffle(3)
+    ),
+    "a rank of a mixture": lambda: (
+        fl.mix({numbers(0, 40): 3, numbers(100, 8): 1}, seed=2).shard(1, 3).shuffle(1)
+    ),
 }
 
 
@@ -202,7 +205,9 @@ def interleaved() -> Iterator[tuple[str, Callable[[], object], str]]:
     yield "behind batches", lambda: ten.batch(2).concat(ten), "batch"
 
 
-@pytest.mark.parametrize(("call", "words"), [case[1:] for case in interleaved()], ids=[case[0] for case in interleaved()])
+@pytest.mark.parametrize(
+    ("call", "words"), [case[1:] for case in interleaved()], ids=[case[0] for case in interleaved()]
+)
 def test_what_cannot_be_is_refused_where_it_is_written(call: Callable[[], object], words: str) -> None:
     with pytest.raises(BadSetting) as raised:
         call()

@@ -71,7 +71,9 @@ class Pipeline:
             if not isinstance(pipeline, Pipeline):
                 raise BadSetting(f"concat: give pipelines, got {pipeline!r}")
         words = ", ".join(repr(pipeline) for pipeline in others)
-        joined = Pipeline(_native.Source.concat([one._source for one in pipelines]), f"{self!r}.concat({words})")
+        joined = Pipeline(
+            _native.Source.concat([one._source for one in pipelines]), f"{self!r}.concat({words})"
+        )
         if not any(pipeline._calls for pipeline in pipelines):
             return joined
         return joined._with("concat", parts=[_part(pipeline) for pipeline in pipelines])
