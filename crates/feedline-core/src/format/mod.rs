@@ -19,7 +19,7 @@ mod wanted;
 
 pub use container::Container;
 pub use parser::Parser;
-pub use unpack::Packing;
+pub use unpack::{Packing, Unpacker};
 pub use wanted::{Shape, Type, Wanted};
 
 use crate::error::Result;

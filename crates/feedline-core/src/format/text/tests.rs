@@ -356,12 +356,12 @@ fn csv_is_read_by_the_names_of_its_columns() {
 #[test]
 fn the_first_row_names_the_columns_and_must_be_the_same_in_every_file() {
     assert_eq!(
-        super::columns(b"\xef\xbb\xbfa, b ,\"c\n\"\r\n1,2,3", b',', false).unwrap(),
+        columns(b"\xef\xbb\xbfa, b ,\"c\n\"\r\n1,2,3", b',', false).unwrap(),
         ["a", "b", "c"]
     );
-    assert_eq!(super::columns(b"a;b", b';', true).unwrap(), ["a", "b"]);
+    assert_eq!(columns(b"a;b", b';', true).unwrap(), ["a", "b"]);
     for bytes in [&b"a,b"[..], b"", b"\"a\n", b"a,a\n"] {
-        assert_eq!(super::columns(bytes, b',', false).unwrap_err().kind(), Kind::BadSource);
+        assert_eq!(columns(bytes, b',', false).unwrap_err().kind(), Kind::BadSource);
     }
     let columns = ["a".to_owned(), "b".to_owned()];
     let bytes = b"b,a\n1,2\n3,4\n";
