@@ -30,8 +30,8 @@ Auto = Literal["auto"]
 class Pipeline:
     """A source and what is to be done with its samples. Every method returns a new pipeline.
 
-    The order is: source, calls for the order (shuffle, shard, interleave, take, skip, repeat), decode, resize and
-    crops, to_float or cast, batch, loader.
+    The order is: source; shuffle, shard, interleave, take, skip, repeat; parse, decode, resize and crops,
+    to_float or cast; batch, loader.
     """
 
     __slots__ = ("_calls", "_origin", "_source")
@@ -366,8 +366,8 @@ def mix(
     """Samples of several pipelines in exact proportions.
 
     `fl.mix({code.shuffle(1): 0.3, text.shuffle(2): 0.7})` has 3 samples of `code` among every 10. Each part
-    comes in its own order and begins anew when it is at its end, also in the middle of an epoch; the next epoch
-    goes on where this one stopped. All must have the same fields, and only calls for the order so far.
+    comes in its own order and begins anew when it is at its end, also in the middle of an epoch; the next
+    epoch goes on where this one stopped. All must have the same fields, and only calls for the order so far.
 
     Args:
         parts: pipelines and their weights, as a dict or as pairs. Weights are any numbers above 0; they are
