@@ -121,7 +121,7 @@ def tokens(
 
 def _dtype(dtype: Any) -> str:
     try:
-        return np.dtype(dtype).name
+        return str(np.dtype(dtype).name)
     except TypeError:
         raise BadSetting(f"tokens: dtype must be the name of a type, got {dtype!r}") from None
 
