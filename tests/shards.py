@@ -57,7 +57,7 @@ def example(features: Mapping[str, bytes | list[int] | list[float]]) -> bytes:
     for name, value in features.items():
         if isinstance(value, bytes):
             feature = _field(1, _field(1, value))
-        elif value and isinstance(value[0], float):
+        elif not value or isinstance(value[0], float):
             feature = _field(2, _field(1, struct.pack(f"<{len(value)}f", *value)))
         else:
             feature = _field(3, _field(1, b"".join(_varint(int(number)) for number in value)))

@@ -25,7 +25,7 @@ from feedline.executor import Executor, map
 from feedline.faults import Backoff, FaultPolicy
 from feedline.fields import bytes_, float32, int64, json_, npy, sequence, text
 from feedline.loader import Epoch, Loader
-from feedline.pipeline import Pipeline, arrays, files, images
+from feedline.pipeline import Pipeline, arrays, files, images, mix
 from feedline.records import csv, example_schema, jsonl, tar, tfrecord, tokens
 from feedline.report import Fault, Report, Slow
 
@@ -55,6 +55,7 @@ __all__ = [
     "json_",
     "jsonl",
     "map",
+    "mix",
     "npy",
     "sequence",
     "tar",

@@ -112,7 +112,7 @@ def tokens(
             raise BadSource.explained(f"tokens: {path!r} holds {known}, not {name}", "leave dtype out")
         name = known or name
         if name is None:
-            raise BadSetting(f"tokens: {path!r} does not say its type: give dtype, such as \"uint16\"")
+            raise BadSetting(f'tokens: {path!r} does not say its type: give dtype, such as "uint16"')
         files.append((path, start, count))
     assert name is not None
     origin = f"tokens({_shown(paths)}, {name!r}, {length})"
@@ -129,18 +129,24 @@ def _dtype(dtype: Any) -> str:
 def _numbers_of(path: str) -> tuple[int, int | None, str | None]:
     """Where the numbers of a file begin, how many there are, and of which type, where it says so."""
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             if file.read(6) != b"\x93NUMPY":
                 return 0, None, None
             file.seek(0)
             version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = read(file)
+            read = (
+                np.lib.format.read_array_header_1_0
+                if version[0] == 1
+                else np.lib.format.read_array_header_2_0
+            )
+            shape, _fortran, dtype = read(file)
             start = file.tell()
     except OSError as error:
         raise BadSource.explained(f"opening the file: {error}", "check the path") from None
     except ValueError as error:
-        raise BadSource.explained(f"tokens: {path!r} is no .npy file: {error}", "write it with numpy.save") from None
+        raise BadSource.explained(
+            f"tokens: {path!r} is no .npy file: {error}", "write it with numpy.save"
+        ) from None
     if len(shape) != 1 or dtype.hasobject or not dtype.isnative:
         raise BadSource.explained(
             f"tokens: {path!r} holds {dtype} of shape {shape}", "save one axis of numbers, such as uint16"

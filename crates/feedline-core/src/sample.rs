@@ -343,12 +343,14 @@ pub struct Loaned {
     pub memory: Arc<Borrowed>,
     /// Bytes from one row to the next.
     pub stride: usize,
+    /// The index of the sample that has the first row.
+    pub first: u64,
 }
 
 impl Loaned {
-    /// The bytes of one row.
+    /// The bytes of the row of a sample.
     pub fn range(&self, index: u64) -> Range<usize> {
-        let start = index as usize * self.stride;
+        let start = (index - self.first) as usize * self.stride;
         start..start + self.field.row_bytes().unwrap_or(0)
     }
 }

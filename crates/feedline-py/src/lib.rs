@@ -42,7 +42,7 @@ mod _native {
     /// Checks the words of a pipeline over a source.
     #[pyfunction]
     fn check(source: &Source, words: &str) -> PyResult<()> {
-        source.settings(words).map(drop)
+        source.check(words)
     }
 
     /// Checks the words for worker processes.

@@ -178,7 +178,7 @@ impl Settings {
         match call.name() {
             name if order::is_step(name) && late(Progress::Decoded) => Err(too_late(call, "batch")),
             name if order::is_step(name) => {
-                let step = order::step(call)?;
+                let step = order::step(call, given)?;
                 step.may_follow(&self.order)?;
                 self.order.push(step);
                 Ok(progress)

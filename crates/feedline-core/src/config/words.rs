@@ -79,6 +79,7 @@ impl<'a> Call<'a> {
             "DataLoader" => "see help(feedline.torch.DataLoader)".to_owned(),
             "Executor" => "see help(feedline.Executor)".to_owned(),
             "FaultPolicy" | "FaultPolicy: backoff" => "see help(feedline.FaultPolicy)".to_owned(),
+            "mix" => "see help(feedline.mix)".to_owned(),
             method => {
                 let method = method.split(':').next().unwrap_or(method);
                 format!("see help(feedline.Pipeline.{method})")

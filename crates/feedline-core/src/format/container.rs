@@ -52,7 +52,9 @@ impl Container {
             Container::Tfrecord { .. } => tfrecord::scan(size, read),
             Container::Tar => tar::scan(size, read),
             Container::JsonLines => text::scan_lines(size, read),
-            Container::Csv { delimiter, .. } => text::scan_csv(size, *delimiter, read),
+            Container::Csv { delimiter, columns } => {
+                text::scan_csv(size, *delimiter, columns, read)
+            }
             Container::Numbers { .. } => Ok(Scanned::default()),
         }
     }
@@ -63,7 +65,9 @@ impl Container {
             Container::Tfrecord { .. } => By::Tfrecord,
             Container::Tar => By::Tar(tar::Splitter::new()),
             Container::JsonLines => By::Lines,
-            Container::Csv { delimiter, .. } => By::Csv(*delimiter),
+            Container::Csv { delimiter, columns } => {
+                By::Csv(Box::new(text::CsvSplitter::new(*delimiter, columns)))
+            }
             Container::Numbers { .. } => By::Nothing,
         })
     }
@@ -85,7 +89,7 @@ enum By {
     Tfrecord,
     Tar(tar::Splitter),
     Lines,
-    Csv(u8),
+    Csv(Box<text::CsvSplitter>),
     Nothing,
 }
 
@@ -96,7 +100,7 @@ impl Splitter {
             By::Tfrecord => tfrecord::split(bytes, is_end),
             By::Tar(splitter) => splitter.split(bytes, is_end),
             By::Lines => text::split_lines(bytes, is_end),
-            By::Csv(delimiter) => text::split_csv(bytes, *delimiter, is_end),
+            By::Csv(splitter) => splitter.split(bytes, is_end),
             By::Nothing => Split::End,
         }
     }

@@ -6,6 +6,7 @@
 //! `split` does the same for bytes that come one after another. A *parser* makes the fields of a record.
 
 mod container;
+mod convert;
 pub mod example;
 pub mod npy;
 mod parser;
@@ -18,7 +19,7 @@ mod wanted;
 
 pub use container::Container;
 pub use parser::Parser;
-pub use unpack::Packing;
+pub use unpack::{Packing, Unpacker};
 pub use wanted::{Shape, Type, Wanted};
 
 use crate::error::Result;

@@ -211,3 +211,91 @@ impl<'a> Words<'a> {
         inside.split(',').map(|size| size.trim().trim_end_matches('L').parse().ok()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    /// Written by tools/golden/npy.py.
+    const GOLDEN: &str = include_str!("../../../../tests/golden/npy.json");
+
+    fn unhex(text: &Value) -> Vec<u8> {
+        let text = text.as_str().unwrap();
+        let pairs = (0..text.len()).step_by(2).map(|at| &text[at..at + 2]);
+        pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+    }
+
+    #[test]
+    fn what_numpy_wrote_is_read_in_every_type_and_version() {
+        let golden: Value = serde_json::from_str(GOLDEN).unwrap();
+        let good = golden["good"].as_array().unwrap();
+        assert!(good.len() > 70);
+        for case in good {
+            let file = unhex(&case["file"]);
+            let (header, numbers) = array(&file).unwrap();
+            assert_eq!(header.dtype.name(), case["dtype"]);
+            assert_eq!(serde_json::json!(header.shape), case["shape"]);
+            assert_eq!(numbers, unhex(&case["data"]));
+            for end in 0..file.len() {
+                array(&file[..end]).unwrap_err();
+            }
+            array(&[&file[..], b"x"].concat()).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn objects_are_refused_and_other_types_are_named() {
+        let golden: Value = serde_json::from_str(GOLDEN).unwrap();
+        let bad = golden["bad"].as_object().unwrap();
+        let told = bad.iter().map(|(name, file)| {
+            let error = array(&unhex(file)).unwrap_err();
+            format!("{name}: {}: {}", error.kind().name(), error.message())
+        });
+        insta::assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @r#"
+        big-endian: WrongField: numbers of type ">f4" are not read
+        complex: WrongField: numbers of type "<c8" are not read
+        fortran: WrongField: the array is in Fortran order
+        named: WrongField: numbers of type "[('a', '<f4'), ('b', '<i4')]" are not read
+        objects: Refused: an array of objects is a pickle, which runs code when it is read
+        text: WrongField: numbers of type "<U3" are not read
+        times: WrongField: numbers of type "<M8[s]" are not read
+        "#);
+    }
+
+    #[test]
+    fn a_shape_that_cannot_be_counted_is_not_believed() {
+        let text = "{'descr': '<f8', 'fortran_order': False, 'shape': (4294967296, 4294967296), }";
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((text.len() as u16).to_le_bytes());
+        bytes.extend(text.as_bytes());
+        assert_eq!(header(&bytes).unwrap().bytes(), None);
+        assert!(array(&bytes).unwrap_err().message().contains("4294967296"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_makes_it_panic(
+            version in 0..5_u8, text in "[{}'\\[\\](),: a-z0-9<|]{0,60}", length in 0..80_u16,
+        ) {
+            let mut bytes = b"\x93NUMPY".to_vec();
+            bytes.extend([version, 0]);
+            bytes.extend(length.to_le_bytes());
+            bytes.extend(text.as_bytes());
+            let _ = array(&bytes);
+        }
+
+        #[test]
+        fn a_changed_byte_is_an_error_or_another_array(at in 0..200_usize, value: u8) {
+            let golden: Value = serde_json::from_str(GOLDEN).unwrap();
+            let mut file = unhex(&golden["good"][3]["file"]);
+            if let Some(byte) = file.get_mut(at) {
+                *byte = value;
+            }
+            if let Ok((header, numbers)) = array(&file) {
+                prop_assert_eq!(header.bytes(), Some(numbers.len()));
+            }
+        }
+    }
+}

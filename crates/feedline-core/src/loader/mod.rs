@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::budget::Budget;
 use crate::checkpoint::{Checkpoint, Filling, Fingerprint};
-use crate::collate::{Columns, Pool};
+use crate::collate::{Columns, Pool, Promise};
 use crate::config::{Batching, Given, Settings};
 use crate::deliver::Taken;
 use crate::error::{Error, Kind, Result};
@@ -27,7 +27,7 @@ use crate::event::Event;
 use crate::fault::Standing;
 use crate::format::Parser;
 use crate::metrics::Report;
-use crate::plan::{Excluded, Plan};
+use crate::plan::{self, Excluded, Plan};
 use crate::sample::{Batch, Field, FieldKind};
 use crate::source::Source;
 use crate::sys::lock::Mutex;
@@ -50,6 +50,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const PREFETCH: u64 = 128 << 20;
 /// Bytes of lists that are made ahead, at the least.
 const LISTS_AHEAD: u64 = 16 << 20;
+/// The field that is decoded and transformed.
+const PICTURE: &str = "image";
 /// Descriptors that are used at the most, where the user says nothing.
 const FILES: u64 = 256;
 
@@ -123,7 +125,7 @@ impl Loader {
                 .with_hint("look at the file that exclude= names"));
         }
         let excluded_count = excluded.len();
-        let plan = Plan::new(&source.shards(), &settings.order, excluded)?;
+        let plan = plan(&*source, &settings, excluded)?;
         let seed = settings.seed.or(settings.order_seed()).unwrap_or(0);
         let given = given(&*source);
         let recipe = recipe(&settings, &given, seed);
@@ -222,6 +224,37 @@ impl Loader {
     pub fn len(&self) -> u64 {
         let (samples, size) = (self.shared.plan.epoch_len(), self.shared.batching.size as u64);
         if self.shared.batching.drop_last { samples / size } else { samples.div_ceil(size) }
+    }
+
+    /// Whether the next epochs have exactly that many: none begins in its middle, and no sample is left
+    /// out without another in its place.
+    pub fn has_exact_len(&self) -> bool {
+        let shared = &self.shared;
+        let number = shared.progress.lock().number;
+        let is_whole = number.is_multiple_of(shared.plan.epoch_len().max(1))
+            || !shared.resumed.load(Ordering::SeqCst);
+        is_whole && (!shared.settings.faults.may_skip() || shared.fills())
+    }
+
+    /// How many samples every batch has, where none can have fewer.
+    pub fn rows(&self) -> Option<usize> {
+        let Shared { batching, settings, .. } = &*self.shared;
+        let loses = settings.faults.may_skip() && settings.faults.fill == Some(false);
+        (batching.drop_last && !loses).then_some(batching.size)
+    }
+
+    /// The columns of the batches, before the first one is made.
+    pub fn columns(&self) -> Vec<Promise> {
+        let Shared { columns, recipe, .. } = &*self.shared;
+        columns.promised(self.rows(), |name| {
+            let recipe = recipe.as_ref().filter(|_| name == PICTURE)?;
+            Some(recipe.axes())
+        })
+    }
+
+    /// Whether it has a part of the samples, as one of several ranks.
+    pub fn is_shard(&self) -> bool {
+        self.shared.plan.world() > 1
     }
 
     /// Whether an epoch has no batches.
@@ -368,6 +401,17 @@ impl Shared {
             && progress.filling.missing() > 0
             && (progress.filling.tried < length || progress.filling.repeated > 0)
     }
+}
+
+/// The order that is asked for. Refuses one that leaves nothing to anybody.
+pub fn plan(source: &dyn Source, settings: &Settings, excluded: Excluded) -> Result<Plan> {
+    let plan = Plan::new(&source.shards(), &settings.order, excluded)?;
+    if plan.is_empty() && !source.is_empty() {
+        let steps: Vec<_> = settings.order.iter().map(plan::Step::name).collect();
+        let message = format!("{} leaves none of {} samples", steps.join(", "), source.len());
+        return Err(Error::new(Kind::BadSetting, message).with_hint("skip fewer samples"));
+    }
+    Ok(plan)
 }
 
 /// The threads of an epoch.

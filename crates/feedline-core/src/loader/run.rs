@@ -188,11 +188,12 @@ impl Run {
             handoff: Handoff::default(),
             meters: Meters::default(),
             reader: Reader::new(files, shared.work.clone()),
-            streams: shared
-                .source
-                .contents()
-                .filter(|contents| contents.is_packed)
-                .map(|contents| Streams::new(contents.container.clone(), 0)),
+            streams: shared.source.contents().filter(|contents| contents.is_packed).map(
+                |contents| {
+                    let buffer = shared.settings.order.iter().filter_map(plan::Step::buffer).max();
+                    Streams::new(contents.container.clone(), buffer.unwrap_or(0) as usize)
+                },
+            ),
             gate: Gate::new(watch, Arc::clone(&shared.ledger)),
             ending: Ending::default(),
             line_end: LineEnd::new(

@@ -16,7 +16,7 @@ use crate::sys::lock::Mutex;
 /// Slots of an interleave where the user says nothing.
 const CYCLE: u64 = 16;
 /// What the tables of other passes may take, beside the one that is used.
-const KEPT_BYTES: u64 = 64 << 20;
+const KEPT_BYTES: u64 = 16 << 20;
 
 /// Steps over shards, prepared for any place of any pass.
 pub(super) struct Chain {

@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn two_million_million_records_cost_the_memory_of_their_shards() {
-        let table = Table::new((0..2000).map(|shard| 1_000_000_000 + shard), 512, 3);
+        let table = Table::new((0..2000_u32).map(|shard| 1_000_000_000 + u64::from(shard)), 512, 3);
         assert!(table.stretches.len() <= 4000 && table.seated.len() < 512 * 512 / 2);
         // The first records of all shards that are open, and then of the first shard again.
         assert_eq!(

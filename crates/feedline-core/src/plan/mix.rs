@@ -11,7 +11,7 @@ use crate::random::Random;
 /// Slots of a period, at the most.
 const LONGEST: u64 = 8192;
 /// Slots of all patterns of a shuffled mixture together, and the most patterns.
-const SLOTS: u64 = 1 << 19;
+const SLOTS: u64 = 1 << 17;
 const PATTERNS: u64 = 256;
 
 /// Which part comes when.

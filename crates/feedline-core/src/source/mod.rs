@@ -1,5 +1,6 @@
 //! Where the samples lie: numbered from 0, each with its bytes in a file or its values in memory.
 
+pub mod concat;
 pub mod files;
 pub mod folder;
 pub mod index;
@@ -40,6 +41,11 @@ pub trait Source: Send + Sync {
     /// Whether there are none.
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The sources that it consists of, one behind another, where it does.
+    fn parts(&self) -> Option<Vec<Arc<dyn Source>>> {
+        None
     }
 
     /// Where the bytes of a sample are to be had; the index is below `len`.

@@ -13,6 +13,8 @@ mod scan;
 mod split;
 
 #[cfg(test)]
+mod parser_tests;
+#[cfg(test)]
 mod tests;
 
 pub use members::{Member, Members, members};

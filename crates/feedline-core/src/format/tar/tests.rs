@@ -106,17 +106,17 @@ fn check_cover(bytes: &[u8], scanned: &Scanned) {
     gap(at, bytes.len() as u64);
 }
 
-enum Style {
+pub(super) enum Style {
     V7,
     Ustar,
     Gnu,
     Pax,
 }
 
-struct Maker(Builder<Vec<u8>>);
+pub(super) struct Maker(Builder<Vec<u8>>);
 
 impl Maker {
-    fn new() -> Maker {
+    pub(super) fn new() -> Maker {
         Maker(Builder::new(Vec::new()))
     }
 
@@ -134,7 +134,7 @@ impl Maker {
         header
     }
 
-    fn file(&mut self, style: Style, name: &str, data: &[u8]) -> &mut Maker {
+    pub(super) fn file(&mut self, style: Style, name: &str, data: &[u8]) -> &mut Maker {
         let mut header = Maker::header(&style, data.len() as u64);
         match style {
             Style::Gnu => self.0.append_data(&mut header, name, data).unwrap(),
@@ -171,7 +171,7 @@ impl Maker {
         self
     }
 
-    fn done(self) -> Vec<u8> {
+    pub(super) fn done(self) -> Vec<u8> {
         self.0.into_inner().unwrap()
     }
 }
@@ -597,4 +597,54 @@ fn a_span_that_changed_since_it_was_found_is_a_damaged_record() {
     span[3] ^= 1;
     let error = members(&span).collect::<crate::error::Result<Vec<_>>>().unwrap_err();
     assert_eq!(error.kind(), Kind::DamagedRecord);
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+        .collect()
+}
+
+/// The archives and what was read from them are written by tools/golden/tar.py.
+#[test]
+fn the_same_samples_come_out_as_by_webdataset() {
+    const EXPECTED: &str = include_str!("../../../../../tests/golden/tar/expected.json");
+    macro_rules! golden {
+        ($($name:literal),*) => {
+            [$(($name, &include_bytes!(
+                concat!("../../../../../tests/golden/tar/", $name, ".tar"))[..])),*]
+        };
+    }
+    let archives = golden![
+        "names-pax",
+        "names-gnu",
+        "names-ustar",
+        "long-pax",
+        "long-gnu",
+        "long-ustar",
+        "others",
+        "global"
+    ];
+    let expected: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(EXPECTED).unwrap();
+    assert_eq!(expected.len(), archives.len());
+    for (name, bytes) in archives {
+        let wanted: Vec<Read> = expected[name]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|sample| {
+                let sample = sample.as_object().unwrap();
+                let members = sample.iter().filter(|(key, _)| *key != "__key__");
+                let members =
+                    members.map(|(key, data)| (key.clone(), unhex(data.as_str().unwrap())));
+                (sample["__key__"].as_str().unwrap().to_owned(), members.collect())
+            })
+            .collect();
+        for (mut samples, damages) in [read_all(bytes), read_stream(bytes, 700)] {
+            samples.iter_mut().for_each(|(_, members)| members.sort());
+            assert_eq!((&samples, damages.len()), (&wanted, 0), "{name}: {damages:?}");
+        }
+    }
 }
