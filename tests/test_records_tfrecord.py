@@ -122,8 +122,8 @@ def test_a_file_without_records_is_a_fault_and_not_a_silent_end() -> None:
     for name in names:
         with pytest.raises(errors.DamagedRecord, match="the file is empty"):
             list(fl.tfrecord(GOLDEN / name).batch(1).loader())
-        loader = fl.tfrecord([GOLDEN / name, GOLDEN / "raw.tfrecord"]).batch(9)
-        loader = loader.loader(faults=fl.FaultPolicy("skip"))
+        pipeline = fl.tfrecord([GOLDEN / name, GOLDEN / "raw.tfrecord"]).batch(9)
+        loader = pipeline.loader(faults=fl.FaultPolicy("skip"))
         assert [len(batch["bytes"]) for batch in loader] == [4]
 
 
