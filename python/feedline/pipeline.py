@@ -13,6 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from feedline import _native
+from feedline._mapped.builder import Functions, has_functions, start_method
+from feedline._mapped.loader import MappedLoader
 from feedline._words import in_words, plain
 from feedline.errors import BadSetting, BadSource
 from feedline.events import Event
@@ -27,11 +29,11 @@ Numbers = float | Sequence[float]
 Auto = Literal["auto"]
 
 
-class Pipeline:
+class Pipeline(Functions):
     """A source and what is to be done with its samples. Every method returns a new pipeline.
 
     The order is: source; shuffle, shard, interleave, take, skip, repeat; parse, decode, resize and crops,
-    to_float or cast; batch, loader.
+    to_float or cast; map and filter; batch, map_batch, loader.
     """
 
     __slots__ = ("_calls", "_origin", "_source")
@@ -256,6 +258,11 @@ class Pipeline:
         on_event: Callable[[Event], object] | None = None,
         stall: float | None = 30.0,
         chaos: Mapping[str, float] | None = None,
+        workers: int | Auto | None = None,
+        deadline: float | None = None,
+        max_deaths: int | Auto | None = None,
+        max_worker_memory: int | str | None = None,
+        mp_context: Any = None,
     ) -> Loader:
         """Makes the loader. What is "auto" is decided from this machine's limits.
 
@@ -274,6 +281,11 @@ class Pipeline:
             stall: seconds that a batch may be waited for before a warning says what keeps it; None for never.
             chaos: trouble on purpose, for tests: rates of "eio" (a read fails, and may work the next time),
                 of "raise" (a sample is bad) and of "slow" (it takes "seconds"), decided by "seed".
+            workers: processes, or threads, that run functions of Python; as many as processors by default.
+            deadline: seconds that a function may take for a sample or a batch, before its worker is ended.
+            max_deaths: how many workers may die within a minute; "auto" is twice the workers, at least 5.
+            max_worker_memory: bytes of resident memory, as in "4GiB", beyond which a worker is renewed.
+            mp_context: how workers come to be: a `multiprocessing` context or its name.
         """
         if faults is not None and not isinstance(faults, FaultPolicy):
             raise BadSetting(f"loader: faults must be a FaultPolicy, got {faults!r}")
@@ -300,8 +312,16 @@ class Pipeline:
             exclude=None if exclude is None else os.fsdecode(exclude),
             stall=0.0 if stall is None else stall,
             chaos=None if chaos is None else {name: plain(value) for name, value in chaos.items()},
+            workers=workers,
+            deadline=deadline,
+            max_deaths=max_deaths,
+            max_worker_memory=max_worker_memory,
+            mp_context=None if mp_context is None else start_method(mp_context),
         )
         native = _native.Loader(made._source, in_words(made._calls))
+        if has_functions(made._calls):
+            method = start_method(mp_context)
+            return MappedLoader(native, repr(made), self.classes, on_event, made._calls, faults, method)
         return Loader(native, repr(made), self.classes, on_event)
 
     def _part(self, rank: int, world: int) -> Pipeline:

@@ -36,6 +36,11 @@ impl Processes {
         }
         Ok(&self.0)
     }
+
+    /// What wakes the one who waits for these workers.
+    pub(crate) fn waker(&self) -> PyResult<processes::Waker> {
+        Ok(self.here()?.waker())
+    }
 }
 
 #[pymethods]
@@ -79,7 +84,7 @@ impl Processes {
     }
 
     /// What is told next: (kind, object). Kinds: "answer", "gave up", "died", "stalled", "reborn",
-    /// "retired", "note", "zygote", "failed"; None after `timeout` seconds.
+    /// "retired", "note", "zygote", "woken", "failed"; None after `timeout` seconds.
     #[pyo3(signature = (oldest, timeout=None))]
     fn next<'py>(
         &self,
@@ -110,6 +115,7 @@ impl Processes {
                     ("zygote", fresh.into_pyobject(py)?.to_owned().into_any())
                 }
                 Outcome::Failed(broken) => ("failed", failed(py, broken)?.into_any()),
+                Outcome::Woken => ("woken", py.None().into_bound(py)),
                 Outcome::Nothing => {
                     py.check_signals()?;
                     if let Some(left) = &mut left {

@@ -165,6 +165,10 @@ class Crew:
     def submit(self, task: int, body: bytes, post: int | None = None, *, resume: bool = False) -> None:
         self._processes.submit(task, body, post, resume)
 
+    def wake_by(self, epoch: _native.Epoch) -> None:
+        """Has a wait in `next` end when a native epoch has something to give."""
+        epoch.wake(self._processes)
+
     def retire(self, post: int) -> None:
         self._retired.add(post)
         self._processes.retire(post)
@@ -183,7 +187,8 @@ class Crew:
         return None if self._is_closed else self._processes.doing(post)
 
     def next(self, oldest: int, timeout: float | None = None) -> _native.Answer | GaveUp | None:
-        """The next result of a task, in the order in which they come; None after `timeout` seconds.
+        """The next result of a task, in the order in which they come; None after `timeout` seconds, or when
+        it was woken for something else.
 
         Deaths are told on the way. Raises when the run is over.
         """
@@ -199,6 +204,8 @@ class Crew:
                 return answer
             if kind == "gave up":
                 return GaveUp(**thing)
+            if kind == "woken":
+                return None
             self._hear(kind, thing)
 
     def _hear(self, kind: str, thing: Any) -> None:

@@ -9,8 +9,8 @@ mod engine;
 mod evidence;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use self::engine::{BELL, Engine, Parcel, ZYGOTE};
@@ -67,6 +67,8 @@ pub enum Outcome {
     },
     /// The run is over.
     Failed(Broken),
+    /// Something else has happened that the one who waits wanted to know.
+    Woken,
     /// Nothing, in the time given.
     Nothing,
 }
@@ -161,6 +163,19 @@ pub struct Processes {
     home: Home,
 }
 
+/// Ends a wait for workers, from any thread.
+pub struct Waker(Weak<Inner>);
+
+impl Waker {
+    /// The wait that is, or the next one, ends with `Outcome::Woken`.
+    pub fn wake(&self) {
+        let Some(inner) = self.0.upgrade() else { return };
+        if !inner.is_woken.swap(true, Ordering::AcqRel) {
+            inner.bell.ring();
+        }
+    }
+}
+
 struct Inner {
     engine: Mutex<Engine>,
     poll: Poll,
@@ -169,6 +184,7 @@ struct Inner {
     watch: Poll,
     watch_bell: Bell,
     is_over: AtomicBool,
+    is_woken: AtomicBool,
     started: Instant,
     started_nanoseconds: u64,
 }
@@ -183,6 +199,7 @@ impl Processes {
             watch: Poll::new()?,
             watch_bell: Bell::new()?,
             is_over: AtomicBool::new(false),
+            is_woken: AtomicBool::new(false),
             started: clock::now(),
             started_nanoseconds: clock::nanoseconds(),
         });
@@ -237,6 +254,11 @@ impl Processes {
         }
     }
 
+    /// What ends a wait in `next` from outside.
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::downgrade(&self.inner))
+    }
+
     /// A post is not needed any more.
     pub fn retire(&self, post: u32) {
         let mut engine = self.inner.engine.lock();
@@ -254,6 +276,9 @@ impl Processes {
                 engine.pump(&self.inner, &names);
                 if let Some(outcome) = engine.out.pop_front() {
                     return outcome;
+                }
+                if self.inner.is_woken.swap(false, Ordering::AcqRel) {
+                    return Outcome::Woken;
                 }
                 let now = clock::now();
                 if now >= until {
