@@ -14,7 +14,7 @@ from typing import Any
 
 import feedline as fl
 import numpy as np
-import pyarrow
+import pyarrow  # type: ignore[import-untyped]
 import pytest
 import shards
 from feedline import errors
@@ -234,15 +234,19 @@ def test_arrays_stand_beside_records(tmp_path: Path) -> None:
         fl.tfrecord(path).zip(fl.arrays({"weight": weights[:9]}))
 
 
+# Nobody checks the types of what users type.
+UNTYPED: Any = fl
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
         (lambda path: fl.tfrecord([]), "list of shards is empty"),
         (lambda path: fl.tfrecord(path / "no*thing"), "no file matches"),
         (lambda path: fl.tfrecord(path / "nothing"), "opening the shard"),
-        (lambda path: fl.tfrecord(3), "give a pattern or a list of paths, got 3"),
-        (lambda path: fl.tfrecord(path / "a", check="no"), "check must be True or False, got 'no'"),
-        (lambda path: fl.tfrecord(path / "a", index=5), "index must be .* got 5"),
+        (lambda path: UNTYPED.tfrecord(3), "give a pattern or a list of paths, got 3"),
+        (lambda path: UNTYPED.tfrecord(path / "a", check="no"), "check must be True or False, got 'no'"),
+        (lambda path: UNTYPED.tfrecord(path / "a", index=5), "index must be .* got 5"),
         (lambda path: fl.csv(path / "a", delimiter="ab"), "one ASCII character, got 'ab'"),
         (lambda path: fl.tokens(path / "a", "uint16", 0), "length must be .* got 0"),
         (lambda path: fl.tokens(path / "a", "no type", 4), "'no type'"),
@@ -267,7 +271,7 @@ def test_a_long_run_of_bad_records_does_not_stop_the_good_ones_behind_it(tmp_pat
     assert loader.report().skipped == 40
 
 
-EXAMPLES = [
+EXAMPLES: list[dict[str, Any]] = [
     {
         "image_raw": b"pixels %d" % number,
         "label": [number],

@@ -66,7 +66,7 @@ impl Container {
             Container::Tar => By::Tar(tar::Splitter::new()),
             Container::JsonLines => By::Lines,
             Container::Csv { delimiter, columns } => {
-                By::Csv(text::CsvSplitter::new(*delimiter, columns))
+                By::Csv(Box::new(text::CsvSplitter::new(*delimiter, columns)))
             }
             Container::Numbers { .. } => By::Nothing,
         })
@@ -89,7 +89,7 @@ enum By {
     Tfrecord,
     Tar(tar::Splitter),
     Lines,
-    Csv(text::CsvSplitter),
+    Csv(Box<text::CsvSplitter>),
     Nothing,
 }
 

@@ -71,10 +71,13 @@ fn mutated_pictures_by_the_thousand_are_pictures_or_faults() {
     assert!(grown < 200 << 20, "memory grew by {grown} bytes");
 }
 
+/// A target of the fuzzers, and what it calls.
+type Target = (&'static str, fn(&[u8]));
+
 #[test]
 fn mutated_records_by_the_thousand_are_records_or_faults() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
-    let targets: [(&str, fn(&[u8])); 6] = [
+    let targets: [Target; 6] = [
         ("tfrecord", fuzz::tfrecord),
         ("example", fuzz::example),
         ("tar", fuzz::tar),
@@ -99,7 +102,7 @@ fn mutated_records_by_the_thousand_are_records_or_faults() {
 #[test]
 fn the_corpus_of_the_fuzzers_holds() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
-    let targets: [(&str, fn(&[u8])); 8] = [
+    let targets: [Target; 8] = [
         ("decode", fuzz::decode),
         ("settings", fuzz::settings),
         ("tfrecord", fuzz::tfrecord),
