@@ -9,6 +9,7 @@ mod container;
 mod convert;
 pub mod example;
 pub mod npy;
+pub mod pack;
 mod parser;
 pub mod stream;
 pub mod tar;

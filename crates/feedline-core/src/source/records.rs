@@ -131,8 +131,8 @@ impl Records {
     }
 }
 
-/// The names of the columns, from the first bytes of a file.
-fn columns_of(path: &Path, delimiter: u8) -> Result<Vec<String>> {
+/// The names of the columns of a CSV file, from its first bytes.
+pub fn columns_of(path: &Path, delimiter: u8) -> Result<Vec<String>> {
     let failed = |error| Error::io(Kind::BadSource, "opening the shard", error);
     let handle = Handle::open(path).map_err(failed)?;
     let mut packed = vec![0; FIRST];
@@ -246,7 +246,7 @@ fn indices(
 }
 
 /// Compares with what a manifest says: `{"name": {"records": 10, "bytes": 1000}, …}`.
-fn check(paths: &[PathBuf], indices: &mut [Index], manifest: &Path) -> Result<()> {
+pub fn check(paths: &[PathBuf], indices: &mut [Index], manifest: &Path) -> Result<()> {
     let bad = |message: String| {
         Error::new(Kind::BadSource, message).at(Some(Location::file(manifest))).with_hint(
             "a manifest is JSON: {\"a.tfrecord\": {\"records\": 10, \"bytes\": 1000}}; \
