@@ -1,10 +1,12 @@
 //! Sources, loaders and epochs as Python objects.
 
 use feedline_core::checkpoint::{Checkpoint, Filling};
+use feedline_core::collate::{self, Axes, Content};
 use feedline_core::config::Settings;
 use feedline_core::error::{Error, Kind};
 use feedline_core::loader::{self, Stand, Waited};
-use feedline_core::sample::{Batch, Column};
+use feedline_core::plan::Excluded;
+use feedline_core::sample::{Batch, Column, Dtype};
 use feedline_core::source;
 use feedline_core::source::files::Files;
 use feedline_core::source::folder::Folder;
@@ -19,6 +21,7 @@ use crate::dlpack::Tensor;
 use crate::errors::raise;
 use crate::faults::{self, Ledger};
 use crate::processes::Processes;
+use crate::records;
 
 /// How long a wait goes on before Ctrl-C is looked for.
 const BREATH: Duration = Duration::from_millis(50);
@@ -30,6 +33,12 @@ pub(crate) struct Source(Arc<dyn source::Source>);
 impl Source {
     pub(crate) fn settings(&self, words: &str) -> PyResult<Settings> {
         Settings::parse(words, &loader::given(&*self.0)).map_err(raise)
+    }
+
+    /// Refuses words that do not fit, also to the number of samples.
+    pub(crate) fn check(&self, words: &str) -> PyResult<()> {
+        let settings = self.settings(words)?;
+        loader::plan(&*self.0, &settings, Excluded::default()).map(drop).map_err(raise)
     }
 }
 
@@ -61,6 +70,62 @@ impl Source {
         Ok(Source(Arc::new(arrays::source(arrays)?)))
     }
 
+    /// Records in shards: tfrecord, tar, jsonl or csv. `tell` is called with shards, their number and
+    /// bytes while indices are made.
+    #[staticmethod]
+    #[pyo3(signature = (container, paths, *, check, keep, manifest, delimiter, tell))]
+    #[expect(clippy::too_many_arguments, reason = "one for each of Python's")]
+    fn records(
+        py: Python<'_>,
+        container: &str,
+        paths: Vec<PathBuf>,
+        check: bool,
+        keep: &str,
+        manifest: Option<PathBuf>,
+        delimiter: &str,
+        tell: &Bound<'_, PyAny>,
+    ) -> PyResult<Source> {
+        records::source(py, container, paths, check, keep, manifest.as_deref(), delimiter, tell)
+            .map(|source| Source(Arc::new(source)))
+    }
+
+    /// Windows of numbers in files: (path, first byte, count or None) each.
+    #[staticmethod]
+    fn numbers(
+        files: Vec<(PathBuf, u64, Option<u64>)>,
+        dtype: &str,
+        length: u64,
+        stride: u64,
+    ) -> PyResult<Source> {
+        let source = records::numbers(files, dtype, length, stride)?;
+        Ok(Source(Arc::new(source)))
+    }
+
+    /// The files that a pattern finds, sorted.
+    #[staticmethod]
+    fn matching(py: Python<'_>, pattern: &str) -> PyResult<Vec<PathBuf>> {
+        py.detach(|| source::files::matching(pattern)).map_err(raise)
+    }
+
+    /// The same samples, with rows of other arrays beside them.
+    fn zip(&self, other: &Source) -> PyResult<Source> {
+        let zipped = source::zip::Zip::new(Arc::clone(&self.0), &*other.0).map_err(raise)?;
+        Ok(Source(Arc::new(zipped)))
+    }
+
+    /// Sources one behind another.
+    #[staticmethod]
+    fn concat(sources: Vec<Bound<'_, Source>>) -> PyResult<Source> {
+        let sources = sources.iter().map(|source| Arc::clone(&source.get().0)).collect();
+        Ok(Source(Arc::new(source::concat::Concat::new(sources).map_err(raise)?)))
+    }
+
+    /// How many shards it has.
+    #[getter]
+    fn shards(&self) -> usize {
+        self.0.shards().len()
+    }
+
     #[getter]
     fn classes(&self) -> Vec<String> {
         self.0.classes().to_vec()
@@ -80,6 +145,9 @@ impl Source {
         self.0.len() as usize
     }
 }
+
+/// A column before there is one: name, kind, type of its numbers, shape.
+type Described = (String, &'static str, Option<&'static str>, Option<Axes>);
 
 /// A data set as batches.
 #[pyclass(module = "feedline._native", frozen)]
@@ -147,6 +215,46 @@ impl Loader {
         dict.set_item("prefetch", decided.prefetch)?;
         dict.set_item("memory", decided.memory)?;
         Ok(dict)
+    }
+
+    /// The columns of the batches: name, what it is, type of the numbers, shape with None for an axis
+    /// that differs from batch to batch.
+    #[getter]
+    fn columns(&self) -> Vec<Described> {
+        let rows = self.0.rows();
+        let one = |promise: collate::Promise| {
+            let (is, dtype, shape) = match promise.content {
+                Content::Array { dtype, shape } => ("array", Some(dtype), shape),
+                Content::Groups { dtype, inner } => {
+                    let inner = inner.into_iter().map(Some);
+                    ("groups", Some(dtype), Some([None].into_iter().chain(inner).collect()))
+                }
+                Content::Bytes => ("bytes", None, Some(vec![rows])),
+                Content::Text => ("text", None, Some(vec![rows])),
+                Content::Json => ("json", None, Some(vec![rows])),
+                Content::Lists => ("lists", None, Some(vec![None])),
+            };
+            (promise.name.to_string(), is, dtype.map(Dtype::name), shape)
+        };
+        self.0.columns().into_iter().map(one).collect()
+    }
+
+    /// How many samples every batch has, where none can have fewer.
+    #[getter]
+    fn rows(&self) -> Option<usize> {
+        self.0.rows()
+    }
+
+    /// Whether each epoch to come has exactly as many batches as `len` says.
+    #[getter]
+    fn has_exact_len(&self) -> bool {
+        self.0.has_exact_len()
+    }
+
+    /// Whether it has the part of one of several ranks.
+    #[getter]
+    fn is_shard(&self) -> bool {
+        self.0.is_shard()
     }
 
     /// The account of all epochs, for a front that judges by itself.

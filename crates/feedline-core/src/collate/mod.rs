@@ -5,10 +5,12 @@ mod gather;
 mod lengths;
 mod pad;
 mod pool;
+mod promise;
 mod stack;
 
 pub use gather::{Gathered, Gatherer};
 pub use pool::Pool;
+pub use promise::{Axes, Content, Promise};
 
 use std::collections::VecDeque;
 use std::sync::Arc;

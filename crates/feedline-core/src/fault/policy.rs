@@ -138,6 +138,12 @@ impl Default for FaultPolicy {
 }
 
 impl FaultPolicy {
+    /// Whether any fault leads to a sample that is left out.
+    pub fn may_skip(&self) -> bool {
+        let mut by_type = self.by_type.iter().filter_map(|(_, rule)| rule.then);
+        self.then == Then::Skip || by_type.any(|then| then == Then::Skip)
+    }
+
     /// What holds for a fault: the first of its classes that the user named decides.
     pub fn rule(&self, symptom: &Symptom) -> Ruling {
         let named = symptom.names.iter().find_map(|class| {

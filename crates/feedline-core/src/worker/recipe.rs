@@ -110,6 +110,15 @@ impl Recipe {
         self.size().map(|size| self.shape_of(size))
     }
 
+    /// The lengths of the axes of every result, where they are known.
+    pub fn axes(&self) -> Vec<Option<usize>> {
+        let (height, width) = self.size().map(|size| (size.height, size.width)).unzip();
+        match self.output.layout {
+            Layout::Hwc => vec![height, width, Some(self.channels())],
+            Layout::Chw => vec![Some(self.channels()), height, width],
+        }
+    }
+
     /// The shape of a result of that size.
     pub fn shape_of(&self, size: Size) -> Vec<usize> {
         match self.output.layout {

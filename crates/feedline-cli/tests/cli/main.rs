@@ -1,0 +1,126 @@
+//! The program from outside: what it prints, where, and its exit codes.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "the test starts the program, and a panic is its answer"
+)]
+
+mod data;
+mod index;
+mod show;
+
+use data::text;
+use std::process::{Command, Output};
+
+fn feedline(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_feedline"))
+        .args(arguments)
+        .env_remove("COLUMNS")
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn the_demonstration_accounts_for_every_sample_and_names_the_bad_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept");
+    let output = feedline(&["demo", "--samples", "36", "--keep", kept.to_str().unwrap()]);
+    let (result, talk) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{result}{talk}");
+    assert!(result.contains("epoch 2: 2 batches, 32 samples"), "{result}");
+    assert!(result.contains("64 samples delivered + 8 skipped = 72 expected"), "{result}");
+    assert!(result.ends_with("all 72 samples accounted for\n"), "{result}");
+    for (number, reason) in [
+        ("00009", "cut off"),
+        ("00015", "empty"),
+        ("00021", "not a JPEG"),
+        ("00027", "cannot be decoded"),
+    ] {
+        let lines: Vec<_> = result.lines().collect();
+        let at = lines.iter().position(|line| line.contains(number)).unwrap();
+        assert!(lines[at - 1].contains(reason), "{}", lines[at - 1]);
+    }
+    assert!(
+        talk.contains("making photographs: 36 of 36"),
+        "plain lines without a terminal: {talk}"
+    );
+    assert_eq!(std::fs::read_dir(kept.join("coast")).unwrap().count(), 12);
+
+    let again = feedline(&["demo", "--keep", kept.to_str().unwrap()]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again.stderr).contains("exists already\nhint:"), "{}", text(&again.stderr));
+}
+
+#[test]
+fn what_is_typed_wrong_is_refused_with_the_value() {
+    for (arguments, said) in [
+        (vec!["fly"], "'fly'"),
+        (vec!["demo", "--samples", "3"], "3 is not in 12..=100000"),
+        (vec!["demo", "--seed", "x"], "'x'"),
+        (vec!["demo", "--faults", "then=ignore"], "got \"ignore\"\nhint:"),
+        (vec!["explain", "FL999"], "'FL999'"),
+        (vec![], "Usage"),
+    ] {
+        let output = feedline(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn the_demonstration_takes_a_policy_as_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = folder.path().join("bad.jsonl");
+    let policy = format!("then=replace,retry=2,quarantine={}", bad.display());
+    let output = feedline(&["demo", "--samples", "36", "--faults", &policy]);
+    let result = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{result}{}", text(&output.stderr));
+    assert!(result.contains("72 samples delivered + 0 skipped = 72 expected"), "{result}");
+    assert!(result.contains("8 replaced by others"), "{result}");
+    assert_eq!(std::fs::read_to_string(&bad).unwrap().lines().count(), 8);
+
+    let output = feedline(&["demo", "--samples", "36", "--faults", "raise"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("see: feedline explain FL2"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn help_teaches_by_example() {
+    let output = feedline(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    insta::assert_snapshot!(text(&output.stdout));
+    assert!(text(&feedline(&["--version"]).stdout).starts_with("feedline 0."));
+}
+
+#[test]
+fn an_error_is_explained_by_its_code_and_by_its_name() {
+    let by_code = feedline(&["explain", "FL204"]);
+    assert_eq!(by_code.status.code(), Some(0));
+    assert!(by_code.stderr.is_empty(), "{}", text(&by_code.stderr));
+    assert_eq!(text(&by_code.stdout), include_str!("../../../../docs/errors/FL204.md"));
+    for typed in ["fl204", "TooLarge", "toolarge", "feedline.errors.TooLarge"] {
+        assert_eq!(feedline(&["explain", typed]).stdout, by_code.stdout, "{typed}");
+    }
+}
+
+#[test]
+fn all_errors_are_listed_in_a_line_each() {
+    let output = feedline(&["explain"]);
+    assert_eq!(output.status.code(), Some(0));
+    insta::assert_snapshot!(text(&output.stdout));
+    assert!(text(&output.stderr).contains("feedline explain CODE"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn an_error_that_is_unknown_is_refused_with_the_nearest_ones() {
+    let output = feedline(&["explain", "FL219"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    insta::assert_snapshot!(text(&output.stderr));
+}
+
+#[test]
+fn the_help_of_explain_teaches_by_example() {
+    insta::assert_snapshot!(text(&feedline(&["explain", "--help"]).stdout));
+}

@@ -1,0 +1,217 @@
+"""`feedline.tensorflow`: what TensorFlow sees is what the loader gives, once, on one replica or several.
+
+The checks run in `tensors.py`, in a process of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "tensors.py"
+Find = Callable[[str], Any]
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def find(tree: Path) -> Find:
+    """What a check found."""
+    command = [sys.executable, str(PROGRAM), str(tree)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=380)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+
+    def find(name: str) -> Any:
+        if isinstance(found[name], dict) and "raised" in found[name]:
+            pytest.fail(found[name]["raised"])
+        return found[name]
+
+    return find
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return [number for batch in batches for number in batch]
+
+
+# ---- elements ----
+
+
+def test_the_element_spec_is_known_before_anything_is_read(find: Find) -> None:
+    specs = find("specs")
+    assert specs["open"] == {
+        "id": ["int64", [None]],
+        "vector": ["float32", [None, 3]],
+        "small": ["uint16", [None]],
+        "is_even": ["bool", [None]],
+    }
+    assert specs["full"]["vector"] == ["float32", [4, 3]]
+    assert specs["full"]["index"] == ["int64", [4]]
+    assert specs["pictures"] == {"image": ["uint8", [None, None, None, 3]], "label": ["int64", [None]]}
+    assert specs["padded"]["image"] == ["float32", [None, 1, None, None]]
+    assert specs["padded"]["image_shape"] == ["int64", [None, 3]]
+    assert specs["cropped"]["image"] == ["float16", [None, 8, 8, 3]]
+    assert specs["files"] == {"bytes": ["string", [2]], "label": ["int64", [2]]}
+
+
+def test_every_column_is_that_of_the_loader(find: Find) -> None:
+    assert find("every_column_is_that_of_the_loader") == [3, 3] + [True] * 12
+
+
+def test_an_array_is_not_copied(find: Find) -> None:
+    assert find("an_array_is_the_memory_of_the_batch") is True
+
+
+def test_bytes_come_whole_also_with_zeros_at_their_end(find: Find) -> None:
+    types, are_whole = find("bytes_come_whole")
+    assert (types, are_whole) == (["string", "string"], [True] * 4)
+
+
+def test_chosen_columns_come_as_tuples_and_one_alone(find: Find) -> None:
+    assert find("chosen_columns_come_as_tuples_and_one_alone") == [[4, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+
+
+# ---- epochs ----
+
+
+def test_each_iteration_is_the_next_epoch(find: Find) -> None:
+    expected, iterated, repeated = find("each_iteration_is_the_next_epoch")
+    assert iterated == expected
+    assert expected[0] != expected[1]
+    assert repeated == expected[0] + expected[1]
+
+
+def test_the_number_of_batches_is_known_unless_samples_may_be_skipped(find: Find) -> None:
+    assert find("the_number_of_batches_is_known") == {
+        "open": 3,
+        "full": 2,
+        "chosen": 3,
+        "skips": True,
+        "skips and fills": 2,
+    }
+
+
+def test_an_iteration_can_be_left_and_leaves_no_thread(find: Find) -> None:
+    left, during, after, whole, after_replicas = find("an_iteration_can_be_left")
+    assert left == [[0, 1]] * 3
+    assert (during, after, after_replicas) == ([True] * 3, [], [])
+    assert flat(whole) == list(range(24))
+
+
+def test_a_resumed_epoch_is_the_rest_and_the_next_one_whole(find: Find) -> None:
+    rest, whole, _ = find("a_resumed_epoch_is_the_rest")
+    assert rest == [[4, 5], [6, 7], [8, 9]]
+    assert whole == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+
+
+def test_a_loader_that_is_resumed_too_late_says_so(find: Find) -> None:
+    told = find("a_resumed_epoch_is_the_rest")[2]
+    assert "the epoch ended after 3 of 5 batches: it has gone on after a checkpoint" in told
+    assert "call loader.resume() before feedline.tensorflow.dataset(loader)" in told
+
+
+# ---- errors ----
+
+
+def test_an_error_names_sample_file_and_hint(find: Find) -> None:
+    good, kind, text, _ = find("an_error_says_what_it_would_say_without_tensorflow")
+    assert (good, kind) == (2, "UnknownError")
+    first = text.splitlines()[:4]
+    assert re.search(r"Damaged: sample 4 failed in worker: .*cut off", first[0])
+    assert first[1].endswith("bad/4.jpg")
+    assert first[2].startswith("hint: ")
+
+
+def test_the_error_itself_can_be_had(find: Find) -> None:
+    index, path, has_hint, has_cause = find("an_error_says_what_it_would_say_without_tensorflow")[3]
+    assert (index, Path(path).name, has_hint, has_cause) == (4, "4.jpg", True, True)
+
+
+def test_errors_of_others_pass_unchanged(find: Find) -> None:
+    assert find("errors_of_others_pass_unchanged") is True
+
+
+def test_mistakes_are_refused_with_the_values_that_clash(find: Find) -> None:
+    told = find("mistakes_are_refused")
+    expected = [
+        "give a loader or a pipeline, got list",
+        "there is no column 'label'; a batch has 'id', 'vector', 'small', 'is_even'",
+        "threads cannot change a loader that is made already",
+        "input_context cannot change a loader that is made already",
+        "size=4 cannot be divided among 3 replicas",
+        "is one of several shards already",
+        "there is no batch size",
+    ]
+    assert len(told) == len(expected)
+    for message, part in zip(told, expected, strict=True):
+        assert part in message
+
+
+# ---- replicas ----
+
+
+def test_two_replicas_have_a_shard_each_in_every_epoch(find: Find) -> None:
+    for even, odd in find("two_replicas_have_a_shard_each"):
+        assert even == [[0, 2, 4], [6, 8, 10]]
+        assert odd == [[1, 3, 5], [7, 9, 11]]
+
+
+def test_samples_that_cannot_be_divided_come_once(find: Find) -> None:
+    first, second = find("samples_that_cannot_be_divided_come_once")
+    assert sorted(flat(first) + flat(second)) == list(range(13))
+    assert (len(flat(first)), len(flat(second))) == (7, 6)
+    assert second[-1] == []
+
+
+def test_full_batches_end_with_the_shortest_replica(find: Find) -> None:
+    first, second = find("full_batches_end_with_the_shortest")
+    assert [len(batch) for batch in first] == [len(batch) for batch in second] == [2, 2, 2]
+
+
+def test_a_global_batch_is_divided_among_replicas(find: Find) -> None:
+    first, second = find("a_global_batch_is_divided_among_replicas")
+    assert sorted(flat(first) + flat(second)) == list(range(13))
+    assert (first[0], second[0]) == ([0, 1], [2, 3])
+
+
+def test_replicas_open_no_file_twice(find: Find) -> None:
+    seen, opened = find("replicas_open_no_file_twice")
+    assert seen == list(range(12))
+    assert opened == [[f"{number:02}.jpg", 1] for number in range(12)]
+
+
+def test_machines_divide_the_samples_and_tensorflow_does_not_divide_again(find: Find) -> None:
+    (first, second), whole = find("workers_with_an_input_context_each_have_their_replicas")
+    # The replicas of a machine take batches in turns.
+    assert first == [[[0, 4], [1, 5], [8, 12], [9, 13]], "OFF"]
+    assert second == [[[2, 6], [3, 7], [10, 14], [11, 15]], "OFF"]
+    assert whole == "AUTO"
+
+
+def test_replicas_share_what_one_loader_may_use(find: Find) -> None:
+    threads, files, memory = zip(*find("replicas_share_what_one_may_use"), strict=True)
+    assert (threads, files) == ((3, 3), (4, 4))
+    assert sum(memory) <= 64 << 20
+
+
+# ---- Keras ----
+
+
+def test_keras_fits_and_knows_the_steps(find: Find) -> None:
+    steps, losses = find("keras_fits_and_knows_the_steps")
+    assert (steps, losses) == ([[3, 3]] * 3, 3)
+
+
+def test_keras_fits_on_two_replicas(find: Find) -> None:
+    assert [done for done, _ in find("keras_fits_on_two_replicas")] == [3, 3]
+
+
+def test_a_compiled_loop_can_iterate(find: Find) -> None:
+    assert find("a_compiled_loop_can_iterate") == [45, 45]
