@@ -54,7 +54,14 @@ unsafe fn fill(
     // SAFETY: the caller's word; an empty buffer may be anywhere.
     let filled = unsafe {
         let read_only = c_int::from(is_read_only);
-        ffi::PyBuffer_FillInfo(view, owner.as_ptr(), address.cast(), bytes as isize, read_only, flags)
+        ffi::PyBuffer_FillInfo(
+            view,
+            owner.as_ptr(),
+            address.cast(),
+            bytes as isize,
+            read_only,
+            flags,
+        )
     };
     if filled == 0 { Ok(()) } else { Err(PyErr::fetch(owner.py())) }
 }

@@ -72,11 +72,7 @@ impl Processes {
     }
 
     /// Puts buffers where workers find them, to go with tasks. None if these workers have no inbox.
-    fn load(
-        &self,
-        py: Python<'_>,
-        buffers: Vec<Bound<'_, PyAny>>,
-    ) -> PyResult<Option<Freight>> {
+    fn load(&self, py: Python<'_>, buffers: Vec<Bound<'_, PyAny>>) -> PyResult<Option<Freight>> {
         let here = self.here()?;
         let views = views(&buffers)?;
         // SAFETY: the views are held, and the trainer's own thread is here, which changes no batch.

@@ -82,8 +82,7 @@ impl Station {
                 inbox.map(|inbox| OwnedFd::from_raw_fd(inbox)),
             )
         };
-        let station =
-            station::Station::open(post, generation, posts, socket, arena, boxes, inbox)?;
+        let station = station::Station::open(post, generation, posts, socket, arena, boxes, inbox)?;
         Ok(Station(Mutex::new(station)))
     }
 

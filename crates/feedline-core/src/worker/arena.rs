@@ -394,7 +394,10 @@ mod tests {
             })
             .into();
         arena.reclaim(7);
-        assert_eq!(slots.iter().map(|slot| arena.is_lent(*slot)).collect::<Vec<_>>(), [false, true, false]);
+        assert_eq!(
+            slots.iter().map(|slot| arena.is_lent(*slot)).collect::<Vec<_>>(),
+            [false, true, false]
+        );
     }
 
     proptest! {
