@@ -76,6 +76,8 @@ pub(super) struct Running {
     /// How it stood at the last look, and the processor time it had used.
     posture: Option<Posture>,
     ticks: Option<u64>,
+    /// Since that look it was asked for its stack.
+    is_dumped: bool,
     used: Use,
     /// The first and the last task it answered.
     tasks: Option<(u64, u64)>,
@@ -174,7 +176,10 @@ impl Engine {
             {
                 posture = Some(evidence::posture(stance, running.ticks));
                 running.ticks = Some(stance.ticks);
-                running.posture = posture;
+                // Writing its stack, as it was asked to, is no progress.
+                if !std::mem::take(&mut running.is_dumped) {
+                    running.posture = posture;
+                }
             }
             let forked = self.running.get(&life).map_or(Duration::ZERO, |running| running.forked);
             let seen = evidence::seen(snapshot, posture, inner.started_nanoseconds, forked);
@@ -402,7 +407,11 @@ impl Engine {
                     let head = Head::new(Said::Stop, 0, 0);
                     self.dispatch(inner, life, &head.to_bytes(), &[]);
                 }
-                Action::Dump { life: Life { post, generation } } => {
+                Action::Dump { life } => {
+                    let Life { post, generation } = life;
+                    if let Some(running) = self.running.get_mut(&life) {
+                        running.is_dumped = true;
+                    }
                     self.send_to_zygote(Request::Dump { post, generation });
                 }
                 Action::Kill { life: Life { post, generation } } => {
@@ -506,6 +515,7 @@ impl Engine {
             last_words,
             posture: None,
             ticks: None,
+            is_dumped: false,
             used: Use::default(),
             tasks: None,
             leak: None,
