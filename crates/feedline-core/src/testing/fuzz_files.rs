@@ -21,18 +21,18 @@ pub fn tar(input: &[u8]) {
         file.chunks_exact_mut(512).filter(|block| &block[257..262] == b"ustar").for_each(mend);
     }
     let spans = spans(&Container::Tar, &file);
+    let fields = [
+        field("__key__", Type::Text, Shape::Fixed(vec![])),
+        field("txt;cls;json", Type::Json, Shape::Fixed(vec![])),
+        field("npy", Type::Npy(Dtype::Float32), Shape::Fixed(vec![2])),
+        field("cls", Type::Int64, Shape::Variable(vec![])),
+    ];
+    for field in fields {
+        read(&Container::Tar, &spans, vec![field]);
+    }
     for span in &spans {
-        let fields = [
-            field("__key__", Type::Text, Shape::Fixed(vec![])),
-            field("txt;cls;json", Type::Json, Shape::Fixed(vec![])),
-            field("npy", Type::Npy(Dtype::Float32), Shape::Fixed(vec![2])),
-            field("cls", Type::Int64, Shape::Variable(vec![])),
-        ];
-        for field in fields {
-            read(&Container::Tar, span, vec![field]);
-        }
         if let Some(fields) = guessed(tar::guess(span)) {
-            read(&Container::Tar, span, fields);
+            read(&Container::Tar, &[span], fields);
         }
     }
     stream(&Container::Tar, &file, &spans);
@@ -68,16 +68,16 @@ pub fn npy(input: &[u8]) {
 /// If it becomes neither.
 pub fn jsonl(file: &[u8]) {
     let spans = spans(&Container::JsonLines, file);
-    for span in &spans {
-        for of in [Type::Int64, Type::Float32, Type::Text, Type::Bytes, Type::Json] {
-            let shapes = [Shape::Fixed(vec![]), Shape::Fixed(vec![2, 2]), Shape::Variable(vec![2])];
-            for shape in shapes.into_iter().take(if of == Type::Json { 1 } else { 3 }) {
-                read(&Container::JsonLines, span, vec![field("a", of, shape.clone())]);
-                read(&Container::JsonLines, span, vec![field("a.b", of, shape)]);
-            }
+    for of in [Type::Int64, Type::Float32, Type::Text, Type::Bytes, Type::Json] {
+        let shapes = [Shape::Fixed(vec![]), Shape::Fixed(vec![2, 2]), Shape::Variable(vec![2])];
+        for shape in shapes.into_iter().take(if of == Type::Json { 1 } else { 3 }) {
+            read(&Container::JsonLines, &spans, vec![field("a", of, shape.clone())]);
+            read(&Container::JsonLines, &spans, vec![field("a.b", of, shape)]);
         }
+    }
+    for span in &spans {
         if let Some(fields) = guessed(text::guess_json(span)) {
-            read(&Container::JsonLines, span, fields);
+            read(&Container::JsonLines, &[span], fields);
         }
     }
     stream(&Container::JsonLines, file, &spans);
@@ -92,14 +92,14 @@ pub fn csv(file: &[u8]) {
     let columns: Arc<[String]> = columns.into();
     let container = Container::Csv { delimiter: b',', columns: Arc::clone(&columns) };
     let spans = spans(&container, file);
-    for span in &spans {
-        let of = [Type::Int64, Type::Float32, Type::Text, Type::Bytes, Type::Json];
-        for (name, of) in columns.iter().zip(of) {
-            read(&container, span, vec![field(name, of, Shape::Fixed(vec![]))]);
-        }
-        if let Some(fields) = guessed(text::guess_csv(span, &columns, b',')) {
-            read(&container, span, fields);
-        }
+    let of = [Type::Int64, Type::Float32, Type::Text, Type::Bytes, Type::Json];
+    for (name, of) in columns.iter().zip(of) {
+        read(&container, &spans, vec![field(name, of, Shape::Fixed(vec![]))]);
+    }
+    if let Some(span) = spans.first()
+        && let Some(fields) = guessed(text::guess_csv(span, &columns, b','))
+    {
+        read(&container, &spans, fields);
     }
     stream(&container, file, &spans);
 }
@@ -173,7 +173,7 @@ fn guessed(fields: Result<Vec<Wanted>>) -> Option<Vec<Wanted>> {
     }
 }
 
-fn read(container: &Container, span: &[u8], fields: Vec<Wanted>) {
+fn read(container: &Container, spans: &[&[u8]], fields: Vec<Wanted>) {
     // A file may claim an array of any shape, but then its bytes are there.
     let rows = fields.iter().filter_map(|field| field.field().row_bytes());
     let mut rows: Vec<Row> = rows.flat_map(row).collect();
@@ -184,16 +184,18 @@ fn read(container: &Container, span: &[u8], fields: Vec<Wanted>) {
             return;
         }
     };
-    let payload = container.payload(span).expect("text and tar have no framing that can be wrong");
-    let mut others = Vec::new();
-    match parser.read(payload, &mut rows, &mut others) {
-        Ok(()) => {
-            let bytes: usize = others.iter().map(bytes_of).sum();
-            assert!(bytes <= parser.most_bytes(span.len()), "{bytes} bytes of {}", span.len());
-        }
-        Err(error) => {
-            let expected = [Kind::DamagedRecord, Kind::WrongField, Kind::Refused];
-            assert!(expected.contains(&error.kind()), "{error}");
+    for span in spans {
+        let payload = container.payload(span).expect("nothing frames text and files");
+        let mut others = Vec::new();
+        match parser.read(payload, &mut rows, &mut others) {
+            Ok(()) => {
+                let bytes: usize = others.iter().map(bytes_of).sum();
+                assert!(bytes <= parser.most_bytes(span.len()), "{bytes} bytes of {}", span.len());
+            }
+            Err(error) => {
+                let expected = [Kind::DamagedRecord, Kind::WrongField, Kind::Refused];
+                assert!(expected.contains(&error.kind()), "{error}");
+            }
         }
     }
 }

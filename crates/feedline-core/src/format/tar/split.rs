@@ -1,5 +1,7 @@
 //! The samples of an archive that comes as a stream.
 
+use std::collections::HashSet;
+
 use crate::format::Split;
 
 use super::entry::{Step, entry, shown};
@@ -16,8 +18,10 @@ pub struct Splitter {
     has_begun: bool,
     is_ended: bool,
     zeros: u64,
-    /// The key of a sample that was lost in part, as more of it may follow.
+    /// What was lost just before: nothing, or something of a sample with this key or of any other.
     lost: Option<Vec<u8>>,
+    /// The extensions of samples that are whole.
+    whole: HashSet<u64>,
 }
 
 impl Splitter {
@@ -39,7 +43,11 @@ impl Splitter {
             let have = bytes.len();
             if at as usize >= have {
                 return match open {
-                    Some(open) if is_end => self.finished(open),
+                    Some(open) if is_end => {
+                        // Without an end marker, nobody knows whether that was all of it.
+                        self.lost.get_or_insert_default();
+                        self.finished(open)
+                    }
                     Some(_) | None => more(have, have + BLOCK),
                 };
             }
@@ -71,7 +79,7 @@ impl Splitter {
                     }
                     let whole = if is_end { have } else { have / BLOCK * BLOCK };
                     let next = next.map_or(whole, |next| next as usize);
-                    self.lost = open.map(|open| open.key);
+                    self.lost = Some(open.map_or_else(Vec::new, |open| open.key));
                     self.zeros = 0;
                     self.is_ended |= is_end && next == have;
                     let what = format!("there is no header: {why}; {next} bytes are passed over");
@@ -80,6 +88,7 @@ impl Splitter {
                 Step::Entry(mut entry) => {
                     if self.zeros == 1 {
                         self.zeros = 0;
+                        self.lost = Some(Vec::new());
                         let what = "the single block of zeros before this ends nothing".into();
                         return Split::Damaged(0, what);
                     }
@@ -106,7 +115,10 @@ impl Splitter {
                     match part {
                         Part::Passed if open.is_none() => return Split::Passed(end as usize),
                         Part::Passed => {}
-                        Part::Lost(why) => return Split::Damaged(end as usize, why),
+                        Part::Lost(why) => {
+                            self.lost = Some(Vec::new());
+                            return Split::Damaged(end as usize, why);
+                        }
                         Part::Member { key, problem } => {
                             let key = &entry.name[..key];
                             let open = open.get_or_insert_with(|| Gathered::new(key, 0));
@@ -121,14 +133,20 @@ impl Splitter {
 
     fn finished(&mut self, open: Gathered) -> Split {
         let length = open.end as usize;
-        let is_rest = self.lost.take().is_some_and(|lost| lost == open.key);
+        let (_, shape) = open.traits();
+        let lost = self.lost.take();
+        let is_rest = lost.as_ref() == Some(&open.key);
         match open.problem {
             Some(problem) => Split::Damaged(length, problem),
-            None if is_rest => {
+            None if is_rest || (lost.is_some() && !self.whole.contains(&shape)) => {
                 let key = shown(&open.key);
-                Split::Damaged(length, format!("the first members of sample {key} are lost"))
+                let what = format!("sample {key} may lack members that were lost beside it");
+                Split::Damaged(length, what)
             }
-            None => Split::Record(length),
+            None => {
+                self.whole.insert(shape);
+                Split::Record(length)
+            }
         }
     }
 

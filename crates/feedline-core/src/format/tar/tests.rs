@@ -445,6 +445,10 @@ fn every_flipped_byte_is_noticed_or_harmless_but_in_data_and_in_long_names() {
                         samples.iter().all(|sample| whole.contains(sample)),
                         "byte {at}: {samples:?}"
                     );
+                    assert!(
+                        streamed.iter().all(|sample| whole.contains(sample)),
+                        "byte {at}: {streamed:?}"
+                    );
                     // One sample, or two where it cannot be said whose member was hit.
                     assert!(samples.len() + 2 >= whole.len(), "byte {at}: {damages:?}");
                 }
@@ -489,6 +493,7 @@ fn every_cut_is_noticed_but_in_the_second_half_of_the_end_marker() {
             assert_eq!((&samples, &streamed), (&whole, &whole));
         }
         assert!(samples.iter().all(|sample| whole.contains(sample)), "cut at {end}: {samples:?}");
+        assert!(streamed.iter().all(|sample| whole.contains(sample)), "cut at {end}: {streamed:?}");
     }
 }
 
