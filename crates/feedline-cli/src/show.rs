@@ -115,7 +115,9 @@ impl Shard<'_> {
         let records = counted(self.index.len() - damaged, "record", "records");
         let packing = match self.index.packing {
             Packing::Plain => String::new(),
-            packing => format!(", {}", packing.name()),
+            packing @ (Packing::Gzip | Packing::Zlib | Packing::Zstd) => {
+                format!(", {}", packing.name())
+            }
         };
         say(format_args!(
             "{}: {}{packing}, {records}, {}",

@@ -8,6 +8,7 @@
 mod data;
 mod index;
 mod show;
+mod verify;
 
 use data::text;
 use std::process::{Command, Output};
