@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 good, 1 found faults that were not expected, 2 could not run.
 
+mod convert;
 mod crew;
 mod dataset;
 mod demo;
@@ -31,7 +32,8 @@ use clap::{Parser, Subcommand};
         feedline explain FL203             what an error means, and what to do\n  \
         feedline verify data/              read all of a data set, and name what is bad\n  \
         feedline show a.tfrecord:17        what is in a record\n  \
-        feedline index data/               find the records of shards beforehand\n\n\
+        feedline index data/               find the records of shards beforehand\n  \
+        feedline convert photos/ shards/ --to tar\n\n\
         Exit codes: 0 good, 1 found faults that were not expected, 2 could not run."
 )]
 struct Typed {
@@ -46,6 +48,7 @@ enum Command {
     Index(index::IndexCommand),
     Show(show::Show),
     Verify(verify::Verify),
+    Convert(convert::Convert),
 }
 
 /// Runs what was typed, the program's name first; returns the exit code.
@@ -68,6 +71,7 @@ where
         Command::Index(index) => index.run(),
         Command::Show(show) => show.run(),
         Command::Verify(verify) => verify.run(),
+        Command::Convert(convert) => convert.run(),
     };
     match outcome {
         Ok(code) => code,

@@ -5,6 +5,7 @@
     reason = "the test starts the program, and a panic is its answer"
 )]
 
+mod convert;
 mod data;
 mod index;
 mod show;
