@@ -24,9 +24,9 @@ mod _native {
     #[pymodule_export]
     use super::faults::{Breaker, Ledger, Policy};
     #[pymodule_export]
-    use super::memory::{Lease, Slot, Span};
+    use super::memory::{Lease, Letter, Pristine, Slot, Span};
     #[pymodule_export]
-    use super::processes::{Answer, Processes};
+    use super::processes::{Answer, Freight, Processes};
     #[pymodule_export]
     use super::records::example_schema;
     #[pymodule_export]

@@ -48,18 +48,13 @@ class Job:
     # Of the source, and of the run.
     indices: list[int]
     positions: list[int]
-    # The columns of samples.
-    columns: dict[str, Any] | None = None
-    # A batch, and nothing else.
-    batch: Any = None
+    # Whether it is of samples, side by side in columns; or else a batch.
+    is_of_samples: bool
+    content: Any
     # Whether the samples are known to be a batch as they are, so that its functions can follow at once.
     is_whole: bool = False
     # Samples that are not tried again.
     dead: frozenset[int] = frozenset()
-
-    @property
-    def is_of_samples(self) -> bool:
-        return self.columns is not None
 
 
 @dataclass
@@ -104,25 +99,24 @@ class Doer:
         self._draws = Draws(plan.seed, seeds_all=seeds_all and wants_global)
         self._room: Room = watcher.room
 
-    def do(self, job: Job, again: Callable[[], Job]) -> Made:
-        """`again` gives the same job as it was, whatever functions have done to its arrays."""
+    def do(self, job: Job, again: Callable[[], Any]) -> Made:
+        """`again` gives the content of the job as it was, whatever functions have done to its arrays."""
         try:
             if job.is_of_samples:
                 return self._samples(job, again)
-            return self._batch(job, job.batch, lambda: copy.deepcopy(again().batch))
+            return self._batch(job, job.content, lambda: copy.deepcopy(again()))
         finally:
             self._tries.take()
 
     def alone(self, job: Job, position: int) -> None:
         """Calls the functions for one sample."""
-        self._sample(job, self._taken_apart(job), position)
+        self._sample(job, self._taken_apart(job, job.content)[position], position)
 
-    def _taken_apart(self, job: Job) -> Samples:
-        assert job.columns is not None
-        return Samples(job.columns, self._plan.kinds, len(job.indices))
+    def _taken_apart(self, job: Job, columns: dict[str, Any]) -> Samples:
+        return Samples(columns, self._plan.kinds, len(job.indices))
 
-    def _samples(self, job: Job, again: Callable[[], Job]) -> Made:
-        samples = self._taken_apart(job)
+    def _samples(self, job: Job, again: Callable[[], Any]) -> Made:
+        samples = self._taken_apart(job, job.content)
         made: list[Any] = []
         good: list[int] = []
         left_out: list[int] = []
@@ -130,7 +124,7 @@ class Doer:
 
         def once_more(position: int) -> Any:
             if not pristine:
-                pristine.append(self._taken_apart(again()))
+                pristine.append(self._taken_apart(job, again()))
             return self._sample(job, copy.deepcopy(pristine[0][position]), position)
 
         for position in range(samples.count):
@@ -163,8 +157,6 @@ class Doer:
         return Made(runs, good=None if is_all else good, left_out=left_out, bad=bad)
 
     def _sample(self, job: Job, sample: Any, position: int) -> Any:
-        if isinstance(sample, Samples):
-            sample = sample[position]
         context = Context(job.epoch, job.indices[position], job.positions[position])
         self._draws.begin(context.position)
         for step in self._plan.of_samples:

@@ -40,6 +40,7 @@ class _Part:
     begin: int
     end: int
     remarks: list[Any]
+    task: int = -1
     job: Job | None = None
     made: Made | None = None
     worker: int | None = None
@@ -234,9 +235,7 @@ class MappedEpoch(Generic[T]):
             if not self._plan.of_batches:
                 batch.result, batch.is_ready = columns, True
                 continue
-            job = self._job(batch.rows)
-            job.batch = columns
-            self._submit(batch, job)
+            self._submit(batch, self._job(batch.rows, columns, is_of_samples=False))
 
     def _made(self, batch: Batch, result: Any, bad: list[Fault], worker: int | None) -> None:
         batch.result, batch.bad, batch.worker, batch.is_ready = result, bad, worker, True
@@ -333,31 +332,34 @@ class MappedEpoch(Generic[T]):
         if not self._plan.of_samples:
             part.made = Made(Samples(columns, self._plan.kinds, len(rows)).runs(self._plan.layout))
             return
-        part.job = self._job(rows)
-        part.job.columns = columns
+        part.job = self._job(rows, columns, is_of_samples=True)
         self._submit_part(part)
 
-    def _job(self, rows: list[Row]) -> Job:
-        return Job(rows[0].epoch, [row.index for row in rows], [row.position for row in rows])
+    def _job(self, rows: list[Row], content: Any, *, is_of_samples: bool) -> Job:
+        indices, positions = [row.index for row in rows], [row.position for row in rows]
+        return Job(rows[0].epoch, indices, positions, is_of_samples, content)
 
     def _submit_part(self, part: _Part) -> None:
         assert part.job is not None
         if len(part.rows) < self._loader._size and not self._stays:
             self._is_aligned = False
         part.made = part.batch_fault = None
-        part.job.is_whole = self._is_aligned and bool(self._plan.of_batches) and not part.lost
+        is_whole = self._is_aligned and bool(self._plan.of_batches) and not part.lost
+        part.job.is_whole = is_whole and self._place.may_be_whole
         part.job.dead = frozenset(part.lost)
         self._submit(part, part.job)
 
     def _submit(self, thing: _Part | Batch, job: Job) -> None:
-        task = next(self._loader._numbers)
-        self._tasks[task] = thing
-        self._place.submit(task, job)
+        thing.task = next(self._loader._numbers)
+        self._tasks[thing.task] = thing
+        self._place.submit(thing.task, job)
 
     def _wait(self, *, looks: bool) -> None:
         if not self._tasks:
             return
-        told = self._place.next(min(self._tasks), looks=looks)
+        # What is wanted first must not wait for memory.
+        first = self._batches[0] if self._batches else self._parts[0]
+        told = self._place.next(first.task, looks=looks)
         self._loader._tell()
         if told is None:
             return

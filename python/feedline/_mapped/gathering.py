@@ -71,6 +71,7 @@ class Batch:
     # What is wrong with all of it, or how often it was tried.
     bad: list[Fault] = field(default_factory=list)
     worker: int | None = None
+    task: int = -1
 
 
 class Gathering:

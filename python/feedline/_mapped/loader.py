@@ -76,6 +76,8 @@ class MappedLoader(Loader):
             "hangs": 1 + retries,
             "stall": made.get("stall") or None,
             "max_worker_memory": made.get("max_worker_memory"),
+            "memory": made.get("memory", "auto"),
+            "has_inbox": True,
         }
         _native.check_workers(call_in_words(words_of_workers))
         self._place = Workers(

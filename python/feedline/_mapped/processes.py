@@ -6,23 +6,35 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from feedline import _native
 from feedline._mapped.doing import Job, Made, Plan
-from feedline._mapped.worker import MapWork
+from feedline._mapped.worker import MapWork, closed, reducers
 from feedline._workers.crew import Crew, GaveUp, Handle, load
 from feedline._workers.death import Death, Standstill
+from feedline._workers.pickling import ERRORS, Packer, not_picklable
 from feedline._workers.trouble import Trouble, place
 from feedline.errors import WorkerDiedWarning, WorkerStalledWarning
 
 __all__ = ["Workers"]
 
 
+@dataclass
+class _Sent:
+    """The content of a job, outside of this process's own memory."""
+
+    pickled: bytes
+    freight: _native.Freight | None
+
+
 class Workers:
     """Worker processes that do jobs, epoch after epoch; they start with the first."""
 
     where = "in a worker of feedline.Loader"
+    # Functions of samples and of batches in one go.
+    may_be_whole = True
 
     def __init__(
         self, plan: Plan, words: dict[str, Any], event: Callable[[str, dict[str, Any]], None], *, fresh: bool
@@ -57,8 +69,19 @@ class Workers:
 
     def submit(self, task: int, job: Job) -> None:
         assert self._crew is not None
+        if not isinstance(job.content, _Sent):
+            # From here on it lies where workers find it, as often as it is handed in.
+            job.content = self._sent(job.content)
         self._jobs[task] = job
-        self._crew.submit(task, pickle.dumps(job, protocol=5))
+        self._crew.submit(task, closed(job, job.content.pickled), freight=job.content.freight)
+
+    def _sent(self, content: Any) -> _Sent:
+        assert self._crew is not None
+        try:
+            pickled, *buffers = Packer(reducers(), values=self._fresh).pack(content)
+        except ERRORS as raised:
+            raise not_picklable(content, "batch", raised, pickle.dumps) from raised
+        return _Sent(bytes(pickled), self._crew.load(buffers))
 
     def next(
         self, oldest: int, *, looks: bool

@@ -27,6 +27,8 @@ class Threads:
     """A few threads that do jobs."""
 
     where = "in a thread of feedline.Loader"
+    # A job may have to be done a second time otherwise, and functions may have changed what it has.
+    may_be_whole = False
 
     def __init__(self, plan: Plan, count: int) -> None:
         self.count = count
@@ -107,7 +109,7 @@ def _live(
 
 def _done(doer: Doer, job: Job, *, keeps: bool) -> Made | Trouble:
     # What functions change in place must be as it was when they are called again.
-    kept = copy.deepcopy(job) if keeps else job
+    kept = copy.deepcopy(job.content) if keeps else None
     try:
         return doer.do(job, lambda: kept)
     except BaseException as raised:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ import numpy as np
 from feedline import _native
 from feedline._mapped.doing import Doer, Job, Plan, Watcher
 from feedline._workers.tries import Tries
-from feedline._workers.worker import COLLATING, FETCHING, PAUSING
+from feedline._workers.worker import COLLATING, FETCHING, PAUSING, Letters
 from feedline.faults import FaultPolicy
 
-__all__ = ["MapWork", "reducers"]
+__all__ = ["MapWork", "closed", "reducers"]
 
 # Below this a column travels in the frame, and its memory may be any.
 _SMALL = 4096
@@ -32,6 +33,20 @@ def reducers() -> dict[type, Callable[[Any], Any]]:
     from feedline._torch.tensors import reduce_tensor
 
     return {torch.Tensor: reduce_tensor}
+
+
+def closed(job: Job, content: bytes) -> bytes:
+    """A job on its way, whose content was pickled before."""
+    head = pickle.dumps(dataclasses.replace(job, content=None), protocol=5)
+    return len(head).to_bytes(8, "little") + head + content
+
+
+def opened(body: bytes, letters: Sequence[Any]) -> Job:
+    """The job in a worker, on the memory of the buffers that came with it."""
+    length = int.from_bytes(body[:8], "little")
+    job: Job = pickle.loads(memoryview(body)[8 : 8 + length])
+    job.content = pickle.loads(memoryview(body)[8 + length :], buffers=letters)
+    return job
 
 
 class MapWork:
@@ -96,16 +111,17 @@ class MapWorker:
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
         return reducers()
 
-    def do(self, task: int, body: bytes) -> object:
-        def job() -> Job:
-            loaded: Job = pickle.loads(body)
-            return loaded
+    def do(self, task: int, body: bytes, letters: Letters) -> object:
+        job = opened(body, letters)
 
-        return self._doer.do(job(), job)
+        def again() -> Any:
+            return opened(body, [letter.pristine() for letter in letters]).content
 
-    def alone(self, body: bytes, position: int) -> bool:
+        return self._doer.do(job, again)
+
+    def alone(self, body: bytes, letters: Letters, position: int) -> bool:
         """Of a batch no sample can be made alone."""
-        job: Job = pickle.loads(body)
+        job = opened(body, letters)
         if not job.is_of_samples or position >= len(job.indices):
             return False
         self._doer.alone(job, position)

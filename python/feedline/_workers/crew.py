@@ -162,8 +162,25 @@ class Crew:
                     raise not_picklable(part, name, reason, by_value) from reason
             raise NotPicklable.explained(f"the work cannot be pickled: {reason}") from reason
 
-    def submit(self, task: int, body: bytes, post: int | None = None, *, resume: bool = False) -> None:
-        self._processes.submit(task, body, post, resume)
+    def submit(
+        self,
+        task: int,
+        body: bytes,
+        post: int | None = None,
+        *,
+        resume: bool = False,
+        freight: _native.Freight | None = None,
+    ) -> None:
+        self._processes.submit(task, body, post, resume, freight)
+
+    def load(self, buffers: list[Any]) -> _native.Freight | None:
+        """Puts buffers where workers find them, to go with tasks."""
+        return self._processes.load(buffers)
+
+    @property
+    def inbox_used(self) -> tuple[int, int]:
+        """Bytes of the inbox that are in use or warm, and the slots that somebody has."""
+        return self._processes.inbox_used
 
     def wake_by(self, epoch: _native.Epoch) -> None:
         """Has a wait in `next` end when a native epoch has something to give."""

@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(names(path.parent().unwrap()), [] as [PathBuf; 0]);
         draft.finish(Existing::Stays).unwrap();
         assert_eq!(file::read_bytes(&path).unwrap(), [&b"one"[..], &large, b"two"].concat());
-        assert_eq!(names(path.parent().unwrap()), [path]);
+        assert_eq!(names(path.parent().unwrap()), std::slice::from_ref(&path));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use self::engine::{BELL, Engine, Parcel, ZYGOTE};
 use super::answer::Answer;
 use super::blackbox::Snapshot;
 use super::certificate::{Certificate, Posture};
+use super::inbox::{Freight, Inbox};
 use super::leaks::{Bounds, Leak};
 use super::supervisor::{Death, Failure, Happening, Life, Reason, Settings};
 use super::wire::Said;
@@ -33,6 +34,8 @@ pub struct Options {
     pub settings: Settings,
     /// Bytes that the arena of one worker may use before it waits.
     pub arena_bytes: u64,
+    /// Bytes that buffers of tasks may use on their way; at zero they travel in frames.
+    pub inbox_bytes: u64,
     /// What a worker may use before it is renewed.
     pub bounds: Bounds,
     /// What users call the number of workers.
@@ -178,6 +181,7 @@ impl Waker {
 
 struct Inner {
     engine: Mutex<Engine>,
+    inbox: Option<Arc<Inbox>>,
     poll: Poll,
     bell: Bell,
     /// What the watching thread waits for: the zygote, and workers that are not ready yet.
@@ -192,8 +196,13 @@ struct Inner {
 impl Processes {
     /// Nobody yet: the first outcome asks for a zygote.
     pub fn new(options: Options) -> io::Result<Processes> {
+        let inbox = match options.inbox_bytes {
+            0 => None,
+            bytes => Some(Arc::new(Inbox::create(bytes)?)),
+        };
         let inner = Arc::new(Inner {
-            engine: Mutex::new(Engine::new(options)?),
+            engine: Mutex::new(Engine::new(options, inbox.clone())?),
+            inbox,
             poll: Poll::new()?,
             bell: Bell::new()?,
             watch: Poll::new()?,
@@ -244,10 +253,29 @@ impl Processes {
         engine.happen(&self.inner, Happening::ZygoteEnded);
     }
 
+    /// Puts buffers where workers find them; they can go with several tasks, one after another. None
+    /// where there is no inbox.
+    pub fn load(&self, buffers: &[&[u8]]) -> Option<Arc<Freight>> {
+        self.inner.inbox.as_ref().map(|inbox| Arc::new(inbox.load(buffers)))
+    }
+
+    /// Bytes of the inbox that are in use or warm, and the slots that somebody has.
+    pub fn inbox_used(&self) -> (u64, usize) {
+        self.inner.inbox.as_ref().map_or((0, 0), |inbox| inbox.used())
+    }
+
     /// Hands a task in; pinned to a post, or to whoever is free.
-    pub fn submit(&self, task: u64, said: Said, post: Option<u32>, body: Vec<u8>) {
+    pub fn submit(
+        &self,
+        task: u64,
+        said: Said,
+        post: Option<u32>,
+        body: Vec<u8>,
+        freight: Option<Arc<Freight>>,
+    ) {
         let mut engine = self.inner.engine.lock();
-        engine.parcels.insert(task, Parcel { said, body, post: post.unwrap_or_default() });
+        let parcel = Parcel { said, body, freight, post: post.unwrap_or_default() };
+        engine.parcels.insert(task, parcel);
         engine.happen(&self.inner, Happening::Submitted { task, post });
         if !engine.out.is_empty() {
             self.inner.bell.ring();
