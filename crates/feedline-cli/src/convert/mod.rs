@@ -18,9 +18,6 @@ use crate::dataset::{Format, Paths, Reading};
 use to_folder::ToFolder;
 use to_shards::{Holder, ToShards};
 
-/// The file beside shards with the names of the classes, one in each line.
-const CLASSES: &str = "classes.txt";
-
 /// Makes TFRecord or tar shards of an image folder, or an image folder of such shards.
 ///
 /// The files are copied as they are, nothing is decoded. A record of a TFRecord has the features image_raw

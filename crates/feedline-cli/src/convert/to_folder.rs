@@ -13,16 +13,15 @@ use feedline_core::sys::file;
 use feedline_core::sys::lock::Mutex;
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::names::place;
-use super::{CLASSES, exists, unwritten};
+use super::{exists, unwritten};
 use crate::crew::share;
-use crate::dataset::at;
 use crate::report::{Progress, counted, say};
-use crate::shards::{cache, indices};
+use crate::shards::{cache, class_names, indices};
 
 /// What is to be done.
 pub(super) struct ToFolder {
@@ -64,7 +63,7 @@ impl ToFolder {
         if !is_empty && self.existing == Existing::Stays {
             return Err(exists(&self.target));
         }
-        let classes = classes(&self.paths)?;
+        let classes = class_names(&self.paths)?;
         let made = indices(&self.paths, &self.container, &cache(), Reuse::Fitting)?;
         let mut shards = Vec::with_capacity(self.paths.len());
         let mut records = 0;
@@ -110,19 +109,6 @@ impl ToFolder {
             self.target.display()
         ));
         Ok(())
-    }
-}
-
-/// The names of the classes, where a file beside the shards tells them.
-fn classes(paths: &[PathBuf]) -> Result<Vec<String>> {
-    let folder = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
-    let path = folder.join(CLASSES);
-    match file::read_text(&path) {
-        Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(Error::io(Kind::BadSource, "reading the names of the classes", error)
-            .at(at(&path))
-            .with_hint("make the file readable, or remove it: classes are then named by numbers")),
     }
 }
 

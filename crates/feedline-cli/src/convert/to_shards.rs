@@ -15,10 +15,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::names::Keys;
-use super::{CLASSES, exists, unwritten};
+use super::{exists, unwritten};
 use crate::crew::{Done, share};
 use crate::dataset::at;
 use crate::report::{Progress, bytes, counted, mention, say};
+use crate::shards::CLASSES;
 
 /// Samples of a shard where nobody says how many shards there shall be.
 const SAMPLES: u64 = 5000;

@@ -119,7 +119,8 @@ impl Verify {
             true => say(format_args!("{:#}", summary::json(&whole, time))),
             false => {
                 whole.faults.iter().for_each(|fault| say(format_args!("bad  {fault}")));
-                summary::lines(&whole, &titles).iter().for_each(say);
+                let names = shards.as_ref().map(|shards| shards.class_names()).unwrap_or_default();
+                summary::lines(&whole, &titles, &names).iter().for_each(say);
             }
         }
         if let Some(path) = &self.quarantine {

@@ -14,7 +14,7 @@ use super::look::{Depth, Eye, Rule};
 use super::tally::{Fault, Tally};
 use crate::crew::share;
 use crate::report::{Progress, Unit};
-use crate::shards::{cache, indices};
+use crate::shards::{cache, class_names, indices};
 
 /// What a thread takes at once: so many bytes, or so many records.
 const PART_BYTES: u64 = 32 << 20;
@@ -71,6 +71,12 @@ impl Shards {
             first += records;
         }
         Ok(Shards { container, shards, files, faults })
+    }
+
+    /// The names of the classes, where a file beside the shards tells them.
+    pub(crate) fn class_names(&self) -> Vec<String> {
+        let paths: Vec<_> = self.shards.iter().map(|shard| shard.path.clone()).collect();
+        class_names(&paths).unwrap_or_default()
     }
 
     /// Looks at every record.

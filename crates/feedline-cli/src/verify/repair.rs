@@ -6,7 +6,7 @@ use feedline_core::format::{Container, tar};
 use feedline_core::sample::{Location, shown};
 use feedline_core::source::walk::walk_by;
 use feedline_core::sys::draft::{Draft, Existing};
-use feedline_core::sys::file::Handle;
+use feedline_core::sys::file::{self, Handle};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use super::tally::Tally;
 use crate::crew::{Done, share};
 use crate::dataset::{Format, at};
 use crate::report::{Progress, Unit, bytes, counted, say};
+use crate::shards::CLASSES;
 
 /// Bytes that are copied at once.
 const WINDOW: usize = 1 << 20;
@@ -98,6 +99,11 @@ pub(crate) fn repair(
             None => error.at(at(target)),
         })
     })?;
+    let names = shards.class_names();
+    let beside = out.join(CLASSES);
+    if !names.is_empty() && !beside.exists() {
+        file::replace(&beside, format!("{}\n", names.join("\n")).as_bytes()).map_err(writing)?;
+    }
     let (mut copied, mut mended, mut all_left_out) = (0, 0, 0);
     for (path, written) in paths.iter().zip(written) {
         match written? {

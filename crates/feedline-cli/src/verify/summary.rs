@@ -10,8 +10,9 @@ const LISTED: usize = 10;
 /// The longest bar of the histogram.
 const BAR: u64 = 32;
 
-/// All of it in lines, without the faults themselves. `titles` say what was looked at.
-pub(crate) fn lines(tally: &Tally, titles: &[String]) -> Vec<String> {
+/// All of it in lines, without the faults themselves. `titles` say what was looked at, `names` how classes
+/// are called that are numbers.
+pub(crate) fn lines(tally: &Tally, titles: &[String], names: &[String]) -> Vec<String> {
     let mut lines = vec![
         entry("files", &format!("{}: {}", tally.files, titles.join(", "))),
         entry("samples", &tally.samples.to_string()),
@@ -33,6 +34,11 @@ pub(crate) fn lines(tally: &Tally, titles: &[String]) -> Vec<String> {
         })));
     }
     let classes = tally.frequent_classes();
+    let called = |class: &str| match class.parse().ok().and_then(|number: usize| names.get(number))
+    {
+        Some(name) => format!("{class} {name}"),
+        None => class.to_owned(),
+    };
     if let (Some((_, most)), Some((_, least))) = (classes.first(), classes.last()) {
         let count = match classes.len() {
             many if many > MOST_CLASSES => format!("more than {MOST_CLASSES}"),
@@ -43,7 +49,7 @@ pub(crate) fn lines(tally: &Tally, titles: &[String]) -> Vec<String> {
             false => format!("from {least} to {most} samples each"),
         };
         lines.push(entry("classes", &format!("{count}, {each}")));
-        lines.extend(listed(classes.iter().map(|(class, count)| (*count, (*class).to_owned()))));
+        lines.extend(listed(classes.iter().map(|(class, count)| (*count, called(class)))));
     }
     if tally.samples > 0 {
         let (least, most) = (bytes(tally.sizes.least), bytes(tally.sizes.most));
@@ -93,12 +99,19 @@ fn histogram(tally: &Tally) -> Vec<String> {
     };
     let width = steps.iter().map(|(low, high, _)| name(*low, *high).len()).max();
     let width = width.unwrap_or_default();
+    let mut lines = Vec::new();
     let line = |(low, high, count): &(u64, u64, u64)| {
         let bar = "#".repeat((count * BAR).div_ceil(tallest) as usize);
         let count = if *count > 0 { format!(" {count}") } else { String::new() };
         format!("{:<9} {:<width$}  {bar}{count}", "", name(*low, *high)).trim_end().to_owned()
     };
-    steps.iter().map(line).collect()
+    for run in steps.chunk_by(|one, other| (one.2 == 0) == (other.2 == 0)) {
+        match run {
+            [(_, _, 0), _, _, ..] => lines.push(format!("{:<9} ...", "")),
+            some => lines.extend(some.iter().map(line)),
+        }
+    }
+    lines
 }
 
 /// All of it as JSON, with the faults as loaders write them down.

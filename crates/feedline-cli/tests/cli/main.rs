@@ -7,6 +7,7 @@
 
 mod convert;
 mod data;
+mod documents;
 mod index;
 mod show;
 mod verify;

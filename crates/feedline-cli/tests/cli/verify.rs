@@ -231,8 +231,11 @@ fn repaired_tars_end_as_tars_do() {
     bad[2].1 = cut(1);
     place.write("a.tar", &archive(&bad));
     place.write("b.tar.zst", &packed(Packing::Zstd, &archive(&bad)));
+    place.write("classes.txt", b"cat\ndog\ncow\n");
     let answer = place.run(&["verify", "*.tar*", "--repair", "out"]);
     assert_eq!(answer.code, Some(1), "{}", answer.talk);
+    assert!(answer.result.contains("\n          2  0 cat\n"), "{}", answer.result);
+    assert_eq!(place.read("out/classes.txt"), place.read("classes.txt"));
     let good: Vec<_> = [&members[..2], &members[4..]].concat();
     assert_eq!(place.read("out/a.tar"), archive(&good));
     assert_eq!(place.read("out/b.tar.zst"), packed(Packing::Zstd, &archive(&good)));
