@@ -28,6 +28,7 @@ __all__ = [
     "check",
     "check_workers",
     "die_with_parent",
+    "example_schema",
     "excluded",
     "go_first",
     "kinds",
