@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 good, 1 found faults that were not expected, 2 could not run.
 
+mod convert;
 mod crew;
 mod dataset;
 mod demo;
@@ -10,12 +11,14 @@ mod index;
 mod report;
 mod shards;
 mod show;
+mod verify;
 
 use clap::{Parser, Subcommand};
 
 /// The data loader that does not die.
 ///
-/// Feeds training loops from folders of images and arrays, survives bad samples, and says what happened.
+/// Feeds training loops from folders of images, from shards of records and from arrays, survives bad samples,
+/// and says what happened.
 #[derive(Debug, Parser)]
 #[command(
     name = "feedline",
@@ -26,7 +29,11 @@ use clap::{Parser, Subcommand};
         feedline demo --samples 2000       more of them\n  \
         feedline demo --keep photos/       keep the photographs to look at\n  \
         feedline demo --faults replace     put others in the place of the bad ones\n  \
-        feedline explain FL203             what an error means, and what to do\n\n\
+        feedline explain FL203             what an error means, and what to do\n  \
+        feedline verify data/              read all of a data set, and name what is bad\n  \
+        feedline show a.tfrecord:17        what is in a record\n  \
+        feedline index data/               find the records of shards beforehand\n  \
+        feedline convert photos/ shards/ --to tar\n\n\
         Exit codes: 0 good, 1 found faults that were not expected, 2 could not run."
 )]
 struct Typed {
@@ -40,6 +47,8 @@ enum Command {
     Explain(explain::Explain),
     Index(index::IndexCommand),
     Show(show::Show),
+    Verify(verify::Verify),
+    Convert(convert::Convert),
 }
 
 /// Runs what was typed, the program's name first; returns the exit code.
@@ -61,6 +70,8 @@ where
         Command::Explain(explain) => Ok(explain.run()),
         Command::Index(index) => index.run(),
         Command::Show(show) => show.run(),
+        Command::Verify(verify) => verify.run(),
+        Command::Convert(convert) => convert.run(),
     };
     match outcome {
         Ok(code) => code,

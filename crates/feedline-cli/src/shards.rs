@@ -1,6 +1,6 @@
 //! Shards with their indices, and where these are kept.
 
-use feedline_core::error::Result;
+use feedline_core::error::{Error, Kind, Result};
 use feedline_core::format::Container;
 use feedline_core::source::index::{Index, Keep, Made, Reuse};
 use feedline_core::sys::file;
@@ -9,8 +9,11 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use crate::crew::share;
+use crate::dataset::at;
 use crate::report::{Progress, Unit};
 
+/// The file beside shards with the names of the classes, one in each line.
+pub(crate) const CLASSES: &str = "classes.txt";
 /// Threads that look through shards: more than there are processors, since most of it is waiting.
 const SCANNERS: usize = 8;
 
@@ -47,4 +50,17 @@ pub(crate) fn indices(
 /// Of a file; none is known of one that is not there.
 pub(crate) fn size(path: &Path) -> u64 {
     file::size(path).unwrap_or_default()
+}
+
+/// The names of the classes, where a file beside the shards tells them.
+pub(crate) fn class_names(paths: &[PathBuf]) -> Result<Vec<String>> {
+    let folder = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
+    let path = folder.join(CLASSES);
+    match file::read_text(&path) {
+        Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(Error::io(Kind::BadSource, "reading the names of the classes", error)
+            .at(at(&path))
+            .with_hint("make the file readable, or remove it: classes are then named by numbers")),
+    }
 }

@@ -5,9 +5,12 @@
     reason = "the test starts the program, and a panic is its answer"
 )]
 
+mod convert;
 mod data;
+mod documents;
 mod index;
 mod show;
+mod verify;
 
 use data::text;
 use std::process::{Command, Output};

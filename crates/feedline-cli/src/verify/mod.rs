@@ -1,0 +1,244 @@
+//! `feedline verify`: reads a whole data set, names all that is bad, and sums up.
+
+mod images;
+mod look;
+mod records;
+mod repair;
+mod summary;
+mod tally;
+
+use clap::Args;
+use feedline_core::error::{Error, Kind, Result};
+use feedline_core::sample::shown;
+use feedline_core::sys::draft::{Draft, Existing};
+use feedline_core::sys::thread::processors;
+use feedline_core::sys::{clock, limits};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::dataset::{Format, Found, Paths, at};
+use crate::report::{counted, mention, say};
+use images::Images;
+use look::Depth;
+use records::Shards;
+use tally::Tally;
+
+/// Reads a whole data set, names all that is bad, and sums up.
+///
+/// Every checksum and header is checked, every JPEG, PNG and WebP is decoded, in files, in members of tars and in
+/// features of Examples. The samples of tars must have the members that the first one has, though a picture may
+/// be of another format; Examples must be such, lines must be JSON, rows must have their columns. What is bad is
+/// named with file, record, byte and cause, and each fault is one that a loader would meet.
+///
+/// Folders are looked through: images, TFRecord, tar, JSON lines and CSV are known by their names.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    feedline verify photos/                               an image folder\n  \
+    feedline verify data/*.tar --fast                     checksums and headers, but no pixels\n  \
+    feedline verify data/ --quarantine bad.jsonl          for loader(exclude=\"bad.jsonl\")\n  \
+    feedline verify data/*.tfrecord --repair mended/      shards without the bad records\n  \
+    feedline verify data/ --json > report.json            for programs\n\n\
+    Exit codes: 0 good, 1 found faults, 2 could not run.")]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    paths: Paths,
+
+    /// Look at the headers of pictures only, and decode nothing
+    #[arg(long)]
+    fast: bool,
+
+    /// Write the bad samples to this file, for loader(exclude=...) over the same data
+    #[arg(long, value_name = "FILE")]
+    quarantine: Option<PathBuf>,
+
+    /// Write all shards to this folder, without the bad records (TFRecord, tar, JSON lines)
+    #[arg(long, value_name = "FOLDER")]
+    repair: Option<PathBuf>,
+
+    /// What each shard must have, as feedline index --manifest has written it
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+
+    /// Print the summary and the faults as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// How many threads read and decode; as many as there are processors, if nothing is said
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+/// What one loader would have.
+enum Group {
+    Images(Images),
+    Shards(Format, Vec<PathBuf>),
+}
+
+impl Group {
+    fn title(&self) -> String {
+        match self {
+            Group::Images(images) => {
+                format!("{} of {}", images.title, counted(images.len(), "image", "images"))
+            }
+            Group::Shards(format, paths) => {
+                let one = format!("{} shard", format.name());
+                counted(paths.len() as u64, &one, &format!("{one}s"))
+            }
+        }
+    }
+}
+
+impl Verify {
+    pub(crate) fn run(&self) -> Result<i32> {
+        limits::raise_open_files();
+        let found = self.paths.find()?;
+        let passed = found.passed;
+        let groups = groups(found);
+        self.check(&groups)?;
+        if passed > 0 {
+            let files = counted(passed, "file was", "files were");
+            mention(format_args!("{files} passed over: no data by name"));
+        }
+        let titles: Vec<_> = groups.iter().map(Group::title).collect();
+        let mut whole = Tally::default();
+        let mut shards = None;
+        for group in groups {
+            let tally = match group {
+                Group::Images(images) => self.verify_images(images)?,
+                Group::Shards(format, paths) => {
+                    let opened = Arc::new(self.open(format, paths)?);
+                    let tally = opened.verify(self.depth(), self.threads())?;
+                    shards = Some(opened);
+                    tally
+                }
+            };
+            whole.merge(tally);
+        }
+        let time = clock::unix_seconds();
+        match self.json {
+            true => say(format_args!("{:#}", summary::json(&whole, time))),
+            false => {
+                whole.faults.iter().for_each(|fault| say(format_args!("bad  {fault}")));
+                let names = shards.as_ref().map(|shards| shards.class_names()).unwrap_or_default();
+                summary::lines(&whole, &titles, &names).iter().for_each(say);
+            }
+        }
+        if let Some(path) = &self.quarantine {
+            write_quarantine(&whole, path, time)?;
+        }
+        if let (Some(out), Some(shards)) = (&self.repair, &shards) {
+            repair::repair(shards, &whole, out, self.threads())?;
+        }
+        Ok(i32::from(!whole.faults.is_empty()))
+    }
+
+    /// Refuses before anything is read what could not be done afterwards.
+    fn check(&self, groups: &[Group]) -> Result<()> {
+        if groups.is_empty() {
+            return Err(Error::new(Kind::BadSource, "there is no data at these paths").with_hint(
+                "images, TFRecord, tar, JSON lines and CSV are known by their names; \
+                 --as says what shards are where their names do not",
+            ));
+        }
+        let titles: Vec<_> = groups.iter().map(Group::title).collect();
+        let is_one = groups.len() == 1;
+        if let Some(path) = &self.quarantine {
+            if !is_one {
+                return Err(several("--quarantine", &titles));
+            }
+            if path.exists() {
+                let message = format!("{} exists already", shown(path));
+                return Err(Error::new(Kind::BadSetting, message)
+                    .with_hint("remove it, or name another file for --quarantine"));
+            }
+        }
+        if self.manifest.is_some() && !is_one {
+            return Err(several("--manifest", &titles));
+        }
+        match (&self.repair, groups) {
+            (Some(out), [Group::Shards(format, paths)]) => {
+                repair::check_format(*format)?;
+                repair::targets(out, paths).map(drop)
+            }
+            (Some(_), [Group::Images(_)]) => {
+                Err(Error::new(Kind::BadSetting, "--repair writes shards, and these are images")
+                    .with_hint("leave bad ones out with --quarantine and loader(exclude=...)"))
+            }
+            (Some(_), _) => Err(several("--repair", &titles)),
+            (None, _) => Ok(()),
+        }
+    }
+
+    fn verify_images(&self, images: Images) -> Result<Tally> {
+        let unnumbered = images.unnumbered();
+        if unnumbered > 0 {
+            let many = counted(unnumbered, "image is", "images are");
+            mention(format_args!("{many} in no class folder that a loader would take"));
+        }
+        images.verify(self.depth(), self.threads())
+    }
+
+    fn open(&self, format: Format, paths: Vec<PathBuf>) -> Result<Shards> {
+        let first = paths.first().map(PathBuf::as_path).unwrap_or(Path::new(""));
+        let container = self.paths.reading.container(format, first)?;
+        Shards::open(container, paths, self.manifest.as_deref())
+    }
+
+    fn depth(&self) -> Depth {
+        if self.fast { Depth::Header } else { Depth::Pixels }
+    }
+
+    fn threads(&self) -> usize {
+        self.threads.map_or_else(processors, usize::from)
+    }
+}
+
+fn groups(found: Found) -> Vec<Group> {
+    let mut groups = Vec::new();
+    for (root, images) in found.folders {
+        groups.push(Group::Images(Images::below(&root, images)));
+    }
+    if !found.images.is_empty() {
+        groups.push(Group::Images(Images::listed(found.images)));
+    }
+    groups.extend(found.shards.into_iter().map(|(format, paths)| Group::Shards(format, paths)));
+    groups
+}
+
+fn several(option: &str, titles: &[String]) -> Error {
+    let message = format!("{option} is for one data set, and here are {}", titles.join(", "));
+    Error::new(Kind::BadSetting, message).with_hint("verify each of them in a run of its own")
+}
+
+/// Writes the file that loaders accept. What no loader has a number for is in none.
+fn write_quarantine(tally: &Tally, path: &Path, time: f64) -> Result<()> {
+    let numbered: Vec<_> = tally.faults.iter().filter(|fault| fault.index.is_some()).collect();
+    let mut text = String::new();
+    for fault in &numbered {
+        text.push_str(&fault.line(time).to_text());
+        text.push('\n');
+    }
+    let write = || {
+        let mut draft = Draft::new(path)?;
+        draft.add(text.as_bytes())?;
+        draft.sync()?;
+        draft.finish(Existing::Stays)
+    };
+    write().map_err(|error| {
+        Error::io(Kind::BadSetting, "writing the quarantine file", error)
+            .at(at(path))
+            .with_hint("name a file that can be written for --quarantine")
+    })?;
+    let lines = counted(numbered.len() as u64, "sample", "samples");
+    mention(format_args!(
+        "{lines} in {}: loader(exclude={:?})",
+        path.display(),
+        path.display().to_string()
+    ));
+    let left = tally.faults.len() - numbered.len();
+    if left > 0 {
+        let faults = counted(left as u64, "fault is", "faults are");
+        mention(format_args!("{faults} of no sample, and not in it"));
+    }
+    Ok(())
+}

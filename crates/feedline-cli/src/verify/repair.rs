@@ -1,0 +1,220 @@
+//! Shards without their bad records: written anew, each whole or not at all, and never over another file.
+
+use feedline_core::error::{Error, Kind, Result};
+use feedline_core::format::pack::Packer;
+use feedline_core::format::{Container, tar};
+use feedline_core::sample::{Location, shown};
+use feedline_core::source::walk::walk_by;
+use feedline_core::sys::draft::{Draft, Existing};
+use feedline_core::sys::file::{self, Handle};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::records::{Shard, Shards};
+use super::tally::Tally;
+use crate::crew::{Done, share};
+use crate::dataset::{Format, at};
+use crate::report::{Progress, Unit, bytes, counted, say};
+use crate::shards::CLASSES;
+
+/// Bytes that are copied at once.
+const WINDOW: usize = 1 << 20;
+
+/// The bad records of each shard, by their numbers.
+type Bad = HashMap<PathBuf, HashSet<u64>>;
+
+/// What became of one shard.
+enum Written {
+    Copied,
+    Mended { kept: u64, left_out: u64 },
+    NothingLeft,
+}
+
+/// Where each shard is written to. Refuses what cannot be repaired, and what would be written over.
+pub(crate) fn targets(out: &Path, paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let root = common_folder(paths);
+    let mut targets = Vec::with_capacity(paths.len());
+    for path in paths {
+        let target = out.join(path.strip_prefix(&root).unwrap_or(path));
+        if target.exists() {
+            let message = format!("{} exists already", shown(&target));
+            return Err(Error::new(Kind::BadSetting, message)
+                .with_hint("name a folder for --repair that has no such files"));
+        }
+        targets.push(target);
+    }
+    Ok(targets)
+}
+
+/// The folder that all of these lie in.
+fn common_folder(paths: &[PathBuf]) -> PathBuf {
+    let parent = |path: &PathBuf| path.parent().unwrap_or(Path::new("")).to_owned();
+    let mut root = paths.first().map(parent).unwrap_or_default();
+    for path in paths {
+        while !path.starts_with(&root) && root.pop() {}
+    }
+    root
+}
+
+/// Refuses what has no records that could be left out.
+pub(crate) fn check_format(format: Format) -> Result<()> {
+    match format {
+        Format::Tfrecord | Format::Tar | Format::Jsonl => Ok(()),
+        Format::Csv | Format::Tsv => {
+            let message = format!("{} files are not repaired", format.name());
+            Err(Error::new(Kind::BadSetting, message)
+                .with_hint("leave bad rows out with --quarantine and loader(exclude=...)"))
+        }
+    }
+}
+
+/// Writes all shards: those without a fault as they are.
+pub(crate) fn repair(
+    shards: &Arc<Shards>,
+    tally: &Tally,
+    out: &Path,
+    threads: usize,
+) -> Result<()> {
+    let mut bad = Bad::new();
+    for fault in &tally.faults {
+        if let Some(record) = fault.place.record {
+            bad.entry(fault.place.path.clone()).or_default().insert(record);
+        }
+    }
+    let paths: Vec<_> = shards.shards.iter().map(|shard| shard.path.clone()).collect();
+    let targets = targets(out, &paths)?;
+    let total = shards.shards.iter().map(|shard| shard.index.stamp.size).sum();
+    let progress = Progress::counting("writing shards", total, Unit::Bytes);
+    let work: Vec<_> = targets.into_iter().enumerate().collect();
+    let of = Arc::clone(shards);
+    let written = share(work, threads, progress, move |_: &mut (), (number, target), done| {
+        let shard = &of.shards[*number];
+        let written = match bad.get(&shard.path) {
+            Some(bad) => mend(shard, &of.container, bad, target, done),
+            None => copy(shard, target, done).map(|()| Written::Copied),
+        };
+        written.map_err(|error| match error.location() {
+            Some(_) => error,
+            None => error.at(at(target)),
+        })
+    })?;
+    let names = shards.class_names();
+    let beside = out.join(CLASSES);
+    if !names.is_empty() && !beside.exists() {
+        file::replace(&beside, format!("{}\n", names.join("\n")).as_bytes()).map_err(writing)?;
+    }
+    let (mut copied, mut mended, mut all_left_out) = (0, 0, 0);
+    for (path, written) in paths.iter().zip(written) {
+        match written? {
+            Written::Copied => copied += 1,
+            Written::Mended { kept, left_out } => {
+                mended += 1;
+                all_left_out += left_out;
+                let kept = counted(kept, "record", "records");
+                say(format_args!("mended {}: {kept} kept, {left_out} left out", path.display()));
+            }
+            Written::NothingLeft => {
+                say(format_args!("not written {}: no good record is left", path.display()));
+            }
+        }
+    }
+    let left_out = counted(all_left_out, "bad record", "bad records");
+    say(format_args!(
+        "{} below {}: {mended} without {left_out}, {copied} as they were",
+        counted(mended + copied, "shard", "shards"),
+        out.display(),
+    ));
+    Ok(())
+}
+
+fn writing(error: std::io::Error) -> Error {
+    Error::io(Kind::BadSource, "writing the shard", error)
+        .with_hint("name a folder for --repair that can be written and has room")
+}
+
+/// Writes the good records of a shard, as they are, compressed as they were.
+fn mend(
+    shard: &Shard,
+    container: &Container,
+    bad: &HashSet<u64>,
+    target: &Path,
+    done: &Done,
+) -> Result<Written> {
+    let (mut kept, mut left_out) = (0, 0);
+    let (mut packer, mut packed) = (Packer::new(shard.index.packing)?, Vec::new());
+    let mut draft = Draft::new(target).map_err(writing)?;
+    let mut failed = None;
+    walk_by(&shard.index, &shard.path, container, &mut |seen| {
+        if bad.contains(&seen.number) {
+            left_out += 1;
+            return true;
+        }
+        let outcome = seen.payload.and_then(|_| {
+            kept += 1;
+            packer.pack(seen.bytes, &mut packed)?;
+            if packed.len() >= WINDOW {
+                draft.add(&packed).map_err(writing)?;
+                packed.clear();
+            }
+            Ok(())
+        });
+        failed = outcome.err().map(|error| {
+            let is_damaged = error.kind() == Kind::DamagedRecord;
+            if is_damaged { changed(shard, seen.number, &error) } else { error }
+        });
+        failed.is_none()
+    })?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    done.add(shard.index.stamp.size);
+    if kept == 0 {
+        return Ok(Written::NothingLeft);
+    }
+    if *container == Container::Tar {
+        let mut end = Vec::new();
+        tar::write_end(&mut end);
+        packer.pack(&end, &mut packed)?;
+    }
+    packer.finish(&mut packed)?;
+    draft.add(&packed).map_err(writing)?;
+    draft.sync().map_err(writing)?;
+    draft.finish(Existing::Stays).map_err(writing)?;
+    Ok(Written::Mended { kept, left_out })
+}
+
+fn changed(shard: &Shard, number: u64, error: &Error) -> Error {
+    let message = format!("the shard was changed while it was verified: {}", error.message());
+    let offset = Some(shard.index.span(number).start);
+    let place = Location { path: shard.path.clone(), offset, record: Some(number) };
+    Error::new(Kind::BadSource, message)
+        .at(Some(place))
+        .with_hint("repair shards that nobody writes to")
+}
+
+fn copy(shard: &Shard, target: &Path, done: &Done) -> Result<()> {
+    let reading =
+        |error| Error::io(Kind::ReadFailed, "reading the shard", error).at(at(&shard.path));
+    let handle = Handle::open(&shard.path).map_err(reading)?;
+    let mut draft = Draft::new(target).map_err(writing)?;
+    let (mut window, mut offset) = (vec![0; WINDOW], 0);
+    loop {
+        let count = handle.read_at(&mut window, offset).map_err(reading)?;
+        if count == 0 {
+            break;
+        }
+        draft.add(&window[..count]).map_err(writing)?;
+        offset += count as u64;
+        done.add(count as u64);
+    }
+    if offset != shard.index.stamp.size {
+        let (now, before) = (bytes(offset), bytes(shard.index.stamp.size));
+        let message = format!("the shard has {now}, and had {before} when it was verified");
+        return Err(Error::new(Kind::BadSource, message)
+            .at(at(&shard.path))
+            .with_hint("repair shards that nobody writes to"));
+    }
+    draft.sync().map_err(writing)?;
+    draft.finish(Existing::Stays).map_err(writing)
+}

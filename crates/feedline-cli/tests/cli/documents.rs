@@ -1,0 +1,38 @@
+//! What docs/commands.md shows is what the commands print.
+
+use super::data::Place;
+
+/// Without what depends on the decoder, and on how well it compresses: causes, numbers, sizes.
+fn neutral(text: &str) -> Vec<String> {
+    let is_size = |line: &str| line.contains(" B to ") || line.contains("iB to ");
+    let is_kept = |line: &&str| !line.trim().is_empty() && !is_size(line) && !line.ends_with("...");
+    let neutral = |line: &str| {
+        let parts: Vec<_> = line.split(": ").collect();
+        let line = if line.starts_with("bad ") { parts[..2].join(": ") } else { line.to_owned() };
+        let is_digit = |letter: char| letter.is_ascii_digit() || letter == '.';
+        let letters = line.split(is_digit).filter(|part| !part.is_empty()).collect::<Vec<_>>();
+        let words = letters.join("0").replace(['K', 'M'], "").replace("iB", "B");
+        words.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    text.lines().filter(is_kept).map(neutral).collect()
+}
+
+#[test]
+fn the_page_of_commands_shows_what_they_print() {
+    let page = include_str!("../../../../docs/commands.md");
+    let place = Place::new();
+    place.run(&["demo", "--samples", "60", "--keep", "photos"]);
+    let mut shown = 0;
+    for block in page.split("```console\n").skip(1) {
+        let block = block.split("```").next().unwrap();
+        for command in block.split("$ feedline ").skip(1) {
+            let (command, expected) = command.split_once('\n').unwrap();
+            let arguments: Vec<_> = command.split(' ').collect();
+            let answer = place.run(&arguments);
+            assert_ne!(answer.code, Some(2), "{command}: {}", answer.talk);
+            assert_eq!(neutral(expected), neutral(&answer.result), "{command}\n{}", answer.result);
+            shown += 1;
+        }
+    }
+    assert_eq!(shown, 6);
+}
