@@ -161,6 +161,59 @@ def chosen_columns_come_as_tuples_and_one_alone(photos: Path) -> Any:
     return [list(vector.shape), number.numpy().tolist(), alone.numpy().tolist()]
 
 
+def shards(folder: Path, count: int, records: int) -> str:
+    """TFRecord files by TensorFlow's own writer; each record tells its file and its number."""
+    folder.mkdir()
+    for shard in range(count):
+        with tf.io.TFRecordWriter(str(folder / f"{shard:02}.tfrecord")) as writer:
+            for number in range(records + shard):
+                feature = {
+                    "id": tf.train.Feature(int64_list=tf.train.Int64List(value=[100 * shard + number])),
+                    "box": tf.train.Feature(
+                        float_list=tf.train.FloatList(value=[float(number)] * 4 * (number % 3))
+                    ),
+                    "words": tf.train.Feature(
+                        bytes_list=tf.train.BytesList(value=[b"w%d" % word for word in range(number % 4)])
+                    ),
+                    "name": tf.train.Feature(bytes_list=tf.train.BytesList(value=["übung".encode()])),
+                }
+                example = tf.train.Example(features=tf.train.Features(feature=feature))
+                writer.write(example.SerializeToString())
+    return f"{folder}/*.tfrecord"
+
+
+FIELDS = {
+    "id": fl.int64(),
+    "box": fl.float32(shape=[None, 4]),
+    "words": fl.bytes_(shape=[None]),
+    "name": fl.text(),
+}
+
+
+@check
+def what_differs_in_length_is_ragged(photos: Path) -> Any:
+    source = fl.tfrecord(shards(photos.parent / "ragged", 1, 5)).parse(FIELDS)
+    spec = dataset(source.batch(3)).element_spec
+    full = dataset(source.batch(3, drop_last=True)).element_spec
+    padded = dataset(source.batch(3, pad=True).loader(), ("box", "box_lengths"))
+    return {
+        "spec": [
+            spec["box"] == tf.RaggedTensorSpec([None, None, 4], tf.float32, 1),
+            spec["words"] == tf.RaggedTensorSpec([None, None], tf.string, 1),
+            full["box"].shape.as_list(),
+            list(spec),
+        ],
+        "box": [batch["box"].to_list() for batch in dataset(source.batch(3))],
+        "words": [
+            [[word.decode() for word in sample] for sample in batch["words"].to_list()]
+            for batch in dataset(source.batch(3))
+        ],
+        "name": [name.decode() for batch in dataset(source.batch(3)) for name in batch["name"].numpy()],
+        "one": [one.to_list() for one in dataset(source.batch(5), "box")],
+        "padded": [[box.numpy().tolist(), counts.numpy().tolist()] for box, counts in padded],
+    }
+
+
 # ---- epochs ----
 
 
@@ -352,6 +405,20 @@ def replicas_open_no_file_twice(photos: Path) -> Any:
 
 
 @check
+def replicas_have_shards_of_their_own(photos: Path) -> Any:
+    folder, two = photos.parent / "shards", strategy()
+    pipeline = fl.tfrecord(shards(folder, 5, 7)).shuffle(3).parse(FIELDS).batch(6)
+    opened = Opened(folder)
+    seen = on_replicas(two, distributed(two, pipeline))
+    counts = sorted(opened.counts().items())
+    by_record = distributed(two, pipeline, by="record")
+    counted = distributed(
+        two, fl.tfrecord(f"{folder}/*.tfrecord").take(20).parse({"id": fl.int64()}).batch(6)
+    )
+    return seen, counts, on_replicas(two, by_record), on_replicas(two, counted)
+
+
+@check
 def workers_with_an_input_context_each_have_their_replicas(photos: Path) -> Any:
     """Two machines with two replicas each, as they would be asked."""
     machines = []
@@ -370,7 +437,9 @@ def workers_with_an_input_context_each_have_their_replicas(photos: Path) -> Any:
 def replicas_share_what_one_may_use(photos: Path) -> Any:
     context = tf.distribute.InputContext(num_input_pipelines=1, num_replicas_in_sync=2)
     pipeline = fl.images(photos).decode().center_crop(8).batch(4)
-    loaders = feedline.tensorflow._loaders(pipeline, context, {"threads": 6, "files": 9, "memory": "64MiB"})
+    loaders = feedline.tensorflow._loaders(
+        pipeline, context, "auto", {"threads": 6, "files": 9, "memory": "64MiB"}
+    )
     return [[loader.decided[name] for name in ("threads", "files", "memory")] for loader in loaders]
 
 

@@ -78,6 +78,20 @@ def test_chosen_columns_come_as_tuples_and_one_alone(find: Find) -> None:
     assert find("chosen_columns_come_as_tuples_and_one_alone") == [[4, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
 
 
+def test_what_differs_in_length_is_ragged(find: Find) -> None:
+    found = find("what_differs_in_length_is_ragged")
+    assert found["spec"] == [True, True, [3, None, 4], ["id", "box", "words", "name"]]
+    boxes = [[[float(number)] * 4] * (number % 3) for number in range(5)]
+    words = [[f"w{word}" for word in range(number % 4)] for number in range(5)]
+    assert found["box"] == [boxes[:3], boxes[3:]]
+    assert found["words"] == [words[:3], words[3:]]
+    assert found["name"] == ["übung"] * 5
+    assert found["one"] == [boxes]
+    zeros = [[0.0] * 4]
+    first = [[box + zeros * (2 - len(box)) for box in boxes[:3]], [0, 1, 2]]
+    assert found["padded"] == [first, [[zeros, boxes[4]], [0, 1]]]
+
+
 # ---- epochs ----
 
 
@@ -185,6 +199,19 @@ def test_replicas_open_no_file_twice(find: Find) -> None:
     seen, opened = find("replicas_open_no_file_twice")
     assert seen == list(range(12))
     assert opened == [[f"{number:02}.jpg", 1] for number in range(12)]
+
+
+def test_replicas_have_shards_of_their_own_and_open_no_file_twice(find: Find) -> None:
+    (first, second), opened, by_record, counted = find("replicas_have_shards_of_their_own")
+    everything = sorted(100 * shard + number for shard in range(5) for number in range(7 + shard))
+    assert sorted(flat(first) + flat(second)) == everything
+    assert {number // 100 for number in flat(first)} == {0, 2, 4}
+    assert {number // 100 for number in flat(second)} == {1, 3}
+    assert opened == [[f"{shard:02}.tfrecord", 1] for shard in range(5)]
+    assert sorted(flat(by_record[0]) + flat(by_record[1])) == everything
+    assert abs(len(flat(by_record[0])) - len(flat(by_record[1]))) == 1
+    # The first 20 of all, not of each.
+    assert sorted(flat(counted[0]) + flat(counted[1])) == everything[:20]
 
 
 def test_machines_divide_the_samples_and_tensorflow_does_not_divide_again(find: Find) -> None:

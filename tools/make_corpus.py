@@ -1,4 +1,4 @@
-"""Makes the first inputs of the fuzzers: small pictures of every kind, and settings right and wrong.
+"""Makes the first inputs of the fuzzers: small pictures of every kind, records, and settings right and wrong.
 
 python tools/make_corpus.py
 """
@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 from PIL import Image
 
 CORPUS = Path(__file__).parent.parent / "fuzz" / "corpus"
@@ -27,7 +28,75 @@ def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
     return buffer.getvalue()
 
 
+def ints(*values: int) -> tf.train.Feature:
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def floats(*values: float) -> tf.train.Feature:
+    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+
+
+def strings(*values: bytes) -> tf.train.Feature:
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+
+
+def records() -> None:
+    """Examples, and files of TFRecords."""
+    features = [
+        {"a": ints(7)},
+        {"a": floats(1.5)},
+        {"a": strings(b"png")},
+        {"a": strings("käse".encode())},
+        {"a": ints(1, 2, 3, 4)},
+        {"a": floats(1, 2, 3, 4)},
+        {"a": ints(), "b": ints(2**63 - 1, -(2**63), -1, 0, 300)},
+        {"a": tf.train.Feature(), "b": floats()},
+        {"a": strings(b"", b"xy"), "b": ints(1, 2), "other": strings(b"z" * 200)},
+    ]
+    examples = [
+        tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
+        for feature in features
+    ]
+    for steps in ([], [ints(1), ints(2)], [strings(b"one"), strings(b"two")]):
+        lists = tf.train.FeatureLists(feature_list={"a": tf.train.FeatureList(feature=steps)})
+        context = tf.train.Features(feature={"b": ints(len(steps))})
+        sequence = tf.train.SequenceExample(context=context, feature_lists=lists)
+        examples.append(sequence.SerializeToString(deterministic=True))
+    # Unpacked numbers, a group that nobody knows, an entry whose value comes before its key.
+    examples.append(bytes.fromhex("0a10 0a0e 0a0161 1209 1a07 0801 08ac02 1001"))
+    examples.append(bytes.fromhex("4b 08 01 4c 0a0d 0a0b 1206 1a04 0a02 0102 0a0161"))
+    ways = [0, 1, 2, 3, 4, 5, 40, 33, 34, 16, 16, 50, 8, 8]
+    for number, (way, example) in enumerate(zip(ways, examples, strict=True)):
+        write("example", f"{number:02}", bytes([way]) + example)
+    files = {
+        "empty": [],
+        "empty-record": [b""],
+        "one": [b"x"],
+        "two-empty": [b"", b""],
+        "example": examples[:1],
+    }
+    files |= {"some": [b"", b"x", b"1234567", b"y" * 200], "examples": examples}
+    for name, payloads in files.items():
+        path = CORPUS / "tfrecord" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for payload in payloads:
+                writer.write(payload)
+    some = (CORPUS / "tfrecord" / "some").read_bytes()
+    write("tfrecord", "cut", some[:-30])
+    write("tfrecord", "cut-header", some[:5])
+    write("tfrecord", "bad-length", some[:17] + b"\x07" + some[18:])
+    write("tfrecord", "bad-data", some[:-50] + b"\0" + some[-49:])
+
+
+def write(target: str, name: str, content: bytes) -> None:
+    path = CORPUS / target / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
 def main() -> None:
+    records()
     rgb, exif = picture("RGB"), Image.Exif()
     exif[0x0112] = 6
     files = {
@@ -65,7 +134,10 @@ def main() -> None:
         [{"call": "cast", "dtype": "float16", "layout": "HWC"}],
         [{"call": "batch", "size": 64, "drop_last": True, "pad": False, "index": True}],
         [{"call": "batch", "size": 1}, {"call": "loader", "memory": "1.5GiB", "prefetch": 0, "limit": 0.01}],
-        [{"call": "batch", "size": 1}, {"call": "loader", "threads": "auto", "files": 3, "then": "skip"}],
+        [
+            {"call": "batch", "size": 1},
+            {"call": "loader", "threads": "auto", "files": 3, "faults": "then=skip,retry=2"},
+        ],
     ]
     for number, words in enumerate(calls):
         path = CORPUS / "settings" / f"{number:02}.json"

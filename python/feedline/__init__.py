@@ -23,8 +23,10 @@ from feedline.errors import FeedlineError
 from feedline.events import Event
 from feedline.executor import Executor, map
 from feedline.faults import Backoff, FaultPolicy
+from feedline.fields import bytes_, float32, int64, json_, npy, sequence, text
 from feedline.loader import Epoch, Loader
-from feedline.pipeline import Pipeline, arrays, files, images
+from feedline.pipeline import Pipeline, arrays, files, images, mix
+from feedline.records import csv, example_schema, jsonl, tar, tfrecord, tokens
 from feedline.report import Fault, Report, Slow
 
 __all__ = [
@@ -42,8 +44,22 @@ __all__ = [
     "Slow",
     "__version__",
     "arrays",
+    "bytes_",
+    "csv",
     "errors",
+    "example_schema",
     "files",
+    "float32",
     "images",
+    "int64",
+    "json_",
+    "jsonl",
     "map",
+    "mix",
+    "npy",
+    "sequence",
+    "tar",
+    "text",
+    "tfrecord",
+    "tokens",
 ]

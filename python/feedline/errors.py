@@ -49,6 +49,7 @@ class FeedlineError(Exception):
         index: which sample of the source it is about.
         path: the file that sample lies in.
         offset: the first byte of it in the file, where it is a part of one.
+        record: which record of the file it is, from 0.
         stage: source, plan, fetch, worker, collate or deliver.
         hint: what to do.
         code: the number of its kind, for `feedline explain`.
@@ -63,6 +64,7 @@ class FeedlineError(Exception):
         index: int | None = None,
         path: str | None = None,
         offset: int | None = None,
+        record: int | None = None,
         stage: str | None = None,
         hint: str = "",
     ) -> None:
@@ -70,6 +72,7 @@ class FeedlineError(Exception):
         self.index = index
         self.path = None if path is None else os.fspath(path)
         self.offset = offset
+        self.record = record
         self.stage = stage
         self.hint = hint
 

@@ -17,19 +17,24 @@ from feedline._words import in_words, plain
 from feedline.errors import BadSetting, BadSource
 from feedline.events import Event
 from feedline.faults import ANOTHER, FaultPolicy
+from feedline.fields import parse_words
 from feedline.loader import Loader
 
-__all__ = ["Pipeline", "arrays", "files", "images"]
+__all__ = ["Pipeline", "arrays", "files", "images", "mix"]
 
 Size = int | Sequence[int]
 Numbers = float | Sequence[float]
 Auto = Literal["auto"]
 
+# The calls that decide which sample comes when.
+_ORDER = frozenset(("shuffle", "shard", "interleave", "take", "skip", "repeat", "concat", "mix"))
+
 
 class Pipeline:
     """A source and what is to be done with its samples. Every method returns a new pipeline.
 
-    The order is: source, shuffle, shard, decode, resize and crops, to_float or cast, batch, loader.
+    The order is: source, calls for the order (shuffle, shard, interleave, take, skip, repeat), decode, resize and
+    crops, to_float or cast, batch, loader.
     """
 
     __slots__ = ("_calls", "_origin", "_source")
@@ -48,25 +53,90 @@ class Pipeline:
         _native.check(self._source, in_words(calls))
         return Pipeline(self._source, self._origin, calls)
 
+    # ---- source ----
+
+    def zip(self, other: Pipeline) -> Pipeline:
+        """The same samples, with a row of the arrays of `other` beside each; both before any other call."""
+        if not isinstance(other, Pipeline):
+            raise BadSetting(f"zip: give a pipeline, such as fl.arrays({{...}}), got {other!r}")
+        for pipeline in (self, other):
+            if pipeline._calls:
+                raise BadSetting(f"zip: give sources without further calls, got {pipeline!r}")
+        return Pipeline(self._source.zip(other._source), f"{self._origin}.zip({other._origin})")
+
+    def concat(self, *others: Pipeline) -> Pipeline:
+        """The samples of all, one pipeline behind another; they must have the same fields.
+
+        Only calls for the order may come before: `a.take(1000).concat(b)`.
+        """
+        pipelines = [self, *others]
+        for pipeline in others:
+            if not isinstance(pipeline, Pipeline):
+                raise BadSetting(f"concat: give pipelines, got {pipeline!r}")
+        words = ", ".join(repr(pipeline) for pipeline in others)
+        joined = Pipeline(
+            _native.Source.concat([one._source for one in pipelines]), f"{self!r}.concat({words})"
+        )
+        if not any(pipeline._calls for pipeline in pipelines):
+            return joined
+        return joined._with("concat", parts=[_part(pipeline) for pipeline in pipelines])
+
     # ---- plan ----
 
-    def shuffle(self, seed: int = 0) -> Pipeline:
-        """Puts the samples into another order each epoch, decided by the seed alone."""
-        return self._with("shuffle", seed=seed)
+    def shuffle(self, seed: int = 0, *, buffer: int | None = None) -> Pipeline:
+        """Puts the samples into another order each epoch, decided by the seed alone.
+
+        Args:
+            seed: of the order.
+            buffer: shuffles runs of so many samples, each within itself, so that neighbours in a shard are
+                read together. Without, every sample may come anywhere.
+        """
+        return self._with("shuffle", seed=seed, buffer=buffer)
+
+    def interleave(self, cycle: int | Auto = "auto", block: int = 1, *, seed: int | None = None) -> Pipeline:
+        """Takes records from several shards in turn, in the order of tf.data's deterministic interleave.
+
+        Comes first, or right after `shard(..., by="shard")`. Files are not kept open by it.
+
+        Args:
+            cycle: how many shards are read in turn; "auto" is 16.
+            block: how many records are taken of each at a time.
+            seed: takes the shards in another order each epoch.
+        """
+        return self._with("interleave", cycle=cycle, block=block, seed=seed)
+
+    def take(self, samples: int) -> Pipeline:
+        """Goes on with the first samples only."""
+        return self._with("take", samples=samples)
+
+    def skip(self, samples: int) -> Pipeline:
+        """Leaves out the first samples."""
+        return self._with("skip", samples=samples)
+
+    def repeat(self, times: int) -> Pipeline:
+        """Makes one epoch of so many passes. A shuffle before it draws a new order for each of them."""
+        return self._with("repeat", times=times)
 
     def shard(
         self,
         rank: int | Auto = "auto",
         world: int | None = None,
         remainder: Literal["pad", "drop", "uneven"] = "pad",
+        *,
+        by: Literal["record", "shard"] = "record",
     ) -> Pipeline:
         """Takes this rank's part of every epoch.
+
+        Calls work in their order: `shuffle().shard()` gives a rank other samples in each epoch, and
+        `shard().shuffle()` the same ones in another order.
 
         Args:
             rank: which part, from 0; "auto" reads RANK and WORLD_SIZE as torchrun sets them.
             world: how many parts there are.
             remainder: what to do when samples cannot be divided evenly. "pad" gives some samples twice,
-                "drop" leaves the last out, "uneven" gives some ranks one more.
+                "drop" leaves the last out, "uneven" gives some ranks more.
+            by: "record" deals out sample by sample, "shard" whole shards, so that no file is read by two
+                ranks. Whole shards are dealt out before any other call.
         """
         if rank == "auto":
             if world is not None:
@@ -77,14 +147,24 @@ class Pipeline:
             rank, world = (int(value) for value in values)
         elif world is None:
             raise BadSetting(f"shard: rank={rank} needs world, the number of ranks")
-        return self._with("shard", rank=rank, world=world, remainder=remainder)
+        return self._with("shard", rank=rank, world=world, remainder=remainder, by=by)
 
     # ---- worker ----
+
+    def parse(self, fields: Mapping[str, Any]) -> Pipeline:
+        """Takes these fields out of every record: `parse({"image_raw": fl.bytes_(), "label": fl.int64()})`.
+
+        Fields of one shape become arrays of the batch. Those of a variable length, `shape=[None, ...]`, stand
+        one behind another, or padded with `batch(pad=True)`, and the count of each sample is in
+        "name_lengths". Bytes and text become lists.
+        """
+        return self._with("parse", fields=parse_words(fields))
 
     def decode(
         self,
         mode: Literal["rgb", "gray"] = "rgb",
         *,
+        field: str | None = None,
         orient: bool = False,
         max_pixels: int | None = None,
         scaled: bool = False,
@@ -93,13 +173,17 @@ class Pipeline:
 
         Args:
             mode: the channels to make, whatever the file has.
+            field: of records, the field that holds the picture; the only one of bytes where nothing is said.
+                In the batch it is called "image".
             orient: turn the picture as its EXIF data says.
             max_pixels: refuse larger pictures before anything is allocated.
             scaled: let the JPEG decoder do a part of a following resize, by 2, 4 or 8. Saves about a fifth
                 of the CPU time for pictures several times larger than what is wanted, and nothing for
                 smaller ones; the pixels are similar, not identical.
         """
-        return self._with("decode", mode=mode, orient=orient, max_pixels=max_pixels, scaled=scaled)
+        return self._with(
+            "decode", mode=mode, field=field, orient=orient, max_pixels=max_pixels, scaled=scaled
+        )
 
     def resize(self, size: Size, filter: Literal["bilinear", "bicubic"] = "bilinear") -> Pipeline:
         """Resizes with antialias, bit for bit as torchvision.transforms.v2.Resize of uint8 tensors.
@@ -222,7 +306,7 @@ class Pipeline:
         native = _native.Loader(made._source, in_words(made._calls))
         return Loader(native, repr(made), self.classes, on_event)
 
-    def _part(self, rank: int, world: int) -> Pipeline:
+    def _replica(self, rank: int, world: int, by: str) -> Pipeline:
         """The part of one of several replicas, whose batches together are those that were asked for."""
         calls = list(self._calls)
         names = [call["call"] for call in calls]
@@ -243,9 +327,13 @@ class Pipeline:
                 f"the size is that of all replicas together: give a multiple of {world}",
             )
         calls[at] = {**calls[at], "size": size // world}
-        # Behind what decides the order of the samples, before what is done to each.
-        place = next(i for i, name in enumerate(names) if name != "shuffle")
-        calls.insert(place, {"call": "shard", "rank": rank, "world": world, "remainder": "uneven"})
+        order = next(place for place, name in enumerate(names) if name not in _ORDER)
+        if by == "auto":
+            # Whole files where each replica gets one, and nothing is said of samples counted over all files.
+            is_plain = set(names[:order]) <= {"shuffle", "interleave", "repeat"}
+            by = "shard" if is_plain and self._source.shards >= max(2, world) else "record"
+        shard = {"call": "shard", "rank": rank, "world": world, "remainder": "uneven", "by": by}
+        calls.insert(0 if by == "shard" else order, shard)
         _native.check(self._source, in_words(calls))
         return Pipeline(self._source, self._origin, tuple(calls))
 
@@ -268,9 +356,48 @@ class Pipeline:
     def __repr__(self) -> str:
         steps = [self._origin]
         for call in self._calls:
+            if "parts" in call:  # The origin tells of them.
+                continue
             arguments = ", ".join(f"{name}={value!r}" for name, value in call.items() if name != "call")
             steps.append(f"{call['call']}({arguments})")
         return ".".join(steps)
+
+
+def mix(
+    parts: Mapping[Pipeline, float] | Sequence[tuple[Pipeline, float]],
+    *,
+    seed: int | None = None,
+    samples: int | None = None,
+) -> Pipeline:
+    """Samples of several pipelines in exact proportions.
+
+    `fl.mix({code.shuffle(1): 0.3, text.shuffle(2): 0.7})` has 3 samples of `code` among every 10. Each part
+    comes in its own order and begins anew when it is at its end, also in the middle of an epoch; the next epoch
+    goes on where this one stopped. All must have the same fields, and only calls for the order so far.
+
+    Args:
+        parts: pipelines and their weights, as a dict or as pairs. Weights are any numbers above 0; they are
+            kept exactly if some period of up to 8192 samples allows it.
+        seed: shuffles which part comes when, period by period; without, they are spread evenly.
+        samples: of an epoch; as many as all parts together where nothing is said.
+    """
+    pairs = list(parts.items() if isinstance(parts, Mapping) else parts)
+    if not pairs or not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+        raise BadSetting(f"mix: give a dict of pipelines and their weights, got {parts!r}")
+    for pipeline, weight in pairs:
+        if not isinstance(pipeline, Pipeline):
+            raise BadSetting(f"mix: give pipelines, got {pipeline!r}")
+        given = plain(weight)
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given <= 1e9:
+            raise BadSetting(f"mix: a weight must be a number above 0 and up to 1e9, got {weight!r}")
+    words = ", ".join(f"{pipeline!r}: {weight}" for pipeline, weight in pairs)
+    joined = Pipeline(_native.Source.concat([pipeline._source for pipeline, _ in pairs]), f"mix({{{words}}})")
+    written = [{**_part(pipeline), "weight": float(plain(weight))} for pipeline, weight in pairs]
+    return joined._with("mix", parts=written, seed=seed, samples=samples)
+
+
+def _part(pipeline: Pipeline) -> dict[str, Any]:
+    return {"shards": pipeline._source.shards, "calls": list(pipeline._calls)}
 
 
 def images(folder: str | os.PathLike[str]) -> Pipeline:

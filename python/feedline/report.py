@@ -21,6 +21,7 @@ class Fault:
     epoch: int
     times: int
     offset: int | None = None
+    record: int | None = None
     traceback: str | None = None
     attempts: int = 1
     worker: int | None = None

@@ -9,7 +9,7 @@ import json
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -29,6 +29,7 @@ def dataset(
     columns: str | Sequence[str] | None = None,
     *,
     input_context: Any = None,
+    by: Literal["auto", "shard", "record"] = "auto",
     **settings: Any,
 ) -> Any:
     """The batches as a `tf.data.Dataset`; each iteration over it is the next epoch.
@@ -43,10 +44,12 @@ def dataset(
             tensors alone.
         input_context: for `strategy.distribute_datasets_from_function`. Each replica gets a shard of its
             own, and the batch size of the pipeline is that of all replicas together. Needs a pipeline.
+        by: what is dealt out to replicas, as in `Pipeline.shard`. "auto" is whole shards where there are
+            enough of them and the order has no take, skip, concat or mix, which count samples of all shards.
         settings: of `Pipeline.loader`, where a pipeline is given; for all replicas of this process together.
     """
     if isinstance(source, Pipeline):
-        loaders = _loaders(source, input_context, settings)
+        loaders = _loaders(source, input_context, by, settings)
     elif not isinstance(source, Loader):
         raise BadSetting(f"dataset: give a loader or a pipeline, got {type(source).__name__}")
     elif input_context is not None or settings:
@@ -72,16 +75,21 @@ def dataset(
 
 
 def distributed(
-    strategy: Any, pipeline: Pipeline, columns: str | Sequence[str] | None = None, **settings: Any
+    strategy: Any,
+    pipeline: Pipeline,
+    columns: str | Sequence[str] | None = None,
+    *,
+    by: Literal["auto", "shard", "record"] = "auto",
+    **settings: Any,
 ) -> Any:
     """A pipeline over the replicas of a `tf.distribute.Strategy`: each gets a shard of its own.
 
     The batch size of the pipeline is that of all replicas together. Every sample comes once; a replica that
-    has no more, while others have, gets empty batches.
+    has no more, while others have, gets empty batches. See `dataset` for the arguments.
     """
 
     def of_worker(context: Any) -> Any:
-        return dataset(pipeline, columns, input_context=context, **settings)
+        return dataset(pipeline, columns, input_context=context, by=by, **settings)
 
     return strategy.distribute_datasets_from_function(of_worker)
 
@@ -100,7 +108,7 @@ def unwrapped() -> Iterator[None]:
         raise
 
 
-def _loaders(pipeline: Pipeline, context: Any, settings: dict[str, Any]) -> list[Loader]:
+def _loaders(pipeline: Pipeline, context: Any, by: str, settings: dict[str, Any]) -> list[Loader]:
     """One, or one for each replica that this process feeds."""
     if context is None:
         return [pipeline.loader(**settings)]
@@ -109,7 +117,8 @@ def _loaders(pipeline: Pipeline, context: Any, settings: dict[str, Any]) -> list
         raise BadSetting(
             f"dataset: {world} replicas cannot be divided among {context.num_input_pipelines} input pipelines"
         )
-    parts = [pipeline._part(context.input_pipeline_id * here + replica, world) for replica in range(here)]
+    first = context.input_pipeline_id * here
+    parts = [pipeline._replica(rank, world, by) for rank in range(first, first + here)]
     if here == 1:
         return [parts[0].loader(**settings)]
     with pipeline.loader(**settings) as whole:

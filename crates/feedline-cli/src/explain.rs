@@ -220,7 +220,10 @@ mod tests {
     fn what_is_nearest_comes_first() {
         assert_eq!(nearest("damage")[0], Kind::Damaged);
         assert_eq!(nearest("OutOfMem")[0], Kind::OutOfMemory);
-        assert_eq!(nearest("FL211"), [Kind::ReadFailed, Kind::NoReplacement, Kind::BadSetting]);
+        assert_eq!(
+            nearest("FL219"),
+            [Kind::TooManyFaults, Kind::NoReplacement, Kind::DamagedRecord]
+        );
         assert_eq!(nearest("").len(), NEAREST);
     }
 

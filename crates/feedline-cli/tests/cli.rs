@@ -113,7 +113,7 @@ fn all_errors_are_listed_in_a_line_each() {
 
 #[test]
 fn an_error_that_is_unknown_is_refused_with_the_nearest_ones() {
-    let output = feedline(&["explain", "FL211"]);
+    let output = feedline(&["explain", "FL219"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty());
     insta::assert_snapshot!(text(&output.stderr));

@@ -102,6 +102,11 @@ impl Checkpoint {
 pub struct Fingerprint(u64);
 
 impl Fingerprint {
+    /// As a part of a file name.
+    pub fn in_hex(self) -> String {
+        format!("{:016x}", self.0)
+    }
+
     /// Of bytes, part after part: FNV-1a, the same on every machine.
     pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Fingerprint {
         let mut hash: u64 = 0xcbf2_9ce4_8422_2325;

@@ -40,6 +40,7 @@
 pub mod sys;
 
 pub mod budget;
+pub mod bytes;
 pub mod checkpoint;
 pub mod error;
 pub mod event;

@@ -172,6 +172,7 @@ impl Report {
                     "index": line.index,
                     "path": line.path,
                     "offset": line.offset,
+                    "record": line.record,
                     "stage": line.stage,
                     "kind": line.kind,
                     "reason": line.message,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::budget::Permit;
+use crate::bytes::Piece;
 use crate::sys::slab::{Borrowed, Row};
 
 /// One sample's place in the order of a run.
@@ -57,18 +58,23 @@ pub struct Location {
     pub path: PathBuf,
     /// The first byte in it, where it is a part of the file.
     pub offset: Option<u64>,
+    /// Which record of the file it is, from 0.
+    pub record: Option<u64>,
 }
 
 impl Location {
     /// A whole file.
     pub fn file(path: impl Into<PathBuf>) -> Location {
-        Location { path: path.into(), offset: None }
+        Location { path: path.into(), offset: None, record: None }
     }
 }
 
 impl fmt::Display for Location {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}", self.path.display())?;
+        if let Some(record) = self.record {
+            write!(formatter, ", record {record}")?;
+        }
         match self.offset {
             Some(offset) => write!(formatter, ", byte {offset}"),
             None => Ok(()),
@@ -222,11 +228,11 @@ pub enum Value {
     /// An array that is copied into the batch when its shape is known to fit.
     Array(Array),
     /// Bytes.
-    Bytes(Vec<u8>),
+    Bytes(Piece),
     /// Text, or JSON as it was written.
     Text(Arc<str>),
-    /// Some bytes each.
-    List(Vec<Vec<u8>>),
+    /// Any number of bytes.
+    List(Vec<Piece>),
 }
 
 /// A sample which is ready for its batch: a value for each field, and the permit for what it holds.
@@ -251,7 +257,7 @@ pub enum Column {
         memory: Row,
     },
     /// A value each.
-    Bytes(Vec<Vec<u8>>),
+    Bytes(Vec<Piece>),
     /// A value each.
     Text(Vec<Arc<str>>),
     /// JSON of a value each.
@@ -308,6 +314,22 @@ impl Batch {
 pub enum Extent<'a> {
     /// All of a file.
     File(PathBuf),
+    /// A part of a file.
+    Part {
+        /// The file.
+        path: &'a Path,
+        /// The first byte.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+    },
+    /// A record of a compressed file.
+    Packed {
+        /// The file.
+        path: &'a Path,
+        /// Which record, from 0.
+        record: u64,
+    },
     /// Nothing to fetch: the values are in memory.
     Memory(&'a [Loaned]),
 }
@@ -321,12 +343,14 @@ pub struct Loaned {
     pub memory: Arc<Borrowed>,
     /// Bytes from one row to the next.
     pub stride: usize,
+    /// The index of the sample that has the first row.
+    pub first: u64,
 }
 
 impl Loaned {
-    /// The bytes of one row.
+    /// The bytes of the row of a sample.
     pub fn range(&self, index: u64) -> Range<usize> {
-        let start = index as usize * self.stride;
+        let start = (index - self.first) as usize * self.stride;
         start..start + self.field.row_bytes().unwrap_or(0)
     }
 }

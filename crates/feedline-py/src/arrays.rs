@@ -90,7 +90,7 @@ fn loan(name: &str, buffer: PyUntypedBuffer) -> Result<(Loaned, usize)> {
         Field { name: name.into(), kind: FieldKind::Fixed { dtype, shape: shape.to_vec() } };
     // SAFETY: the buffer is valid from `start` over all its rows while it is held.
     let memory = unsafe { Borrowed::new(start, bytes, Box::new(Held(Some(buffer)))) };
-    Ok((Loaned { field, memory: Arc::new(memory), stride }, rows))
+    Ok((Loaned { field, memory: Arc::new(memory), stride, first: 0 }, rows))
 }
 
 /// From the letters of the buffer protocol; only this machine's byte order.

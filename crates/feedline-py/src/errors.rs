@@ -24,6 +24,7 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     details.set_item("index", error.index())?;
     details.set_item("path", error.location().map(|location| location.path.as_os_str()))?;
     details.set_item("offset", error.location().and_then(|location| location.offset))?;
+    details.set_item("record", error.location().and_then(|location| location.record))?;
     details.set_item("stage", error.stage())?;
     details.set_item("hint", error.hint())?;
     Ok(PyErr::from_value(class.call((error.to_string(),), Some(&details))?))

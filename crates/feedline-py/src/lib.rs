@@ -7,6 +7,7 @@ mod faults;
 mod loader;
 mod memory;
 mod processes;
+mod records;
 mod station;
 
 use pyo3::prelude::*;
@@ -27,6 +28,8 @@ mod _native {
     #[pymodule_export]
     use super::processes::{Answer, Processes};
     #[pymodule_export]
+    use super::records::example_schema;
+    #[pymodule_export]
     use super::station::{Station, Walk, die_with_parent, go_first};
     #[pymodule_export]
     use super::{Epoch, Loader, Source};
@@ -39,7 +42,7 @@ mod _native {
     /// Checks the words of a pipeline over a source.
     #[pyfunction]
     fn check(source: &Source, words: &str) -> PyResult<()> {
-        source.settings(words).map(drop)
+        source.check(words)
     }
 
     /// Checks the words for worker processes.

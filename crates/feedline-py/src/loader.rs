@@ -4,6 +4,7 @@ use feedline_core::checkpoint::Checkpoint;
 use feedline_core::collate::{self, Axes, Content};
 use feedline_core::config::Settings;
 use feedline_core::loader::{self, Waited};
+use feedline_core::plan::Excluded;
 use feedline_core::sample::{Batch, Column, Dtype};
 use feedline_core::source;
 use feedline_core::source::files::Files;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use crate::arrays;
 use crate::dlpack::Tensor;
 use crate::errors::raise;
-use crate::faults;
+use crate::{faults, records};
 
 /// How long a wait goes on before Ctrl-C is looked for.
 const BREATH: Duration = Duration::from_millis(50);
@@ -29,6 +30,12 @@ pub(crate) struct Source(Arc<dyn source::Source>);
 impl Source {
     pub(crate) fn settings(&self, words: &str) -> PyResult<Settings> {
         Settings::parse(words, &loader::given(&*self.0)).map_err(raise)
+    }
+
+    /// Refuses words that do not fit, also to the number of samples.
+    pub(crate) fn check(&self, words: &str) -> PyResult<()> {
+        let settings = self.settings(words)?;
+        loader::plan(&*self.0, &settings, Excluded::default()).map(drop).map_err(raise)
     }
 }
 
@@ -58,6 +65,62 @@ impl Source {
     #[staticmethod]
     fn arrays(arrays: &Bound<'_, PyDict>) -> PyResult<Source> {
         Ok(Source(Arc::new(arrays::source(arrays)?)))
+    }
+
+    /// Records in shards: tfrecord, tar, jsonl or csv. `tell` is called with shards, their number and
+    /// bytes while indices are made.
+    #[staticmethod]
+    #[pyo3(signature = (container, paths, *, check, keep, manifest, delimiter, tell))]
+    #[expect(clippy::too_many_arguments, reason = "one for each of Python's")]
+    fn records(
+        py: Python<'_>,
+        container: &str,
+        paths: Vec<PathBuf>,
+        check: bool,
+        keep: &str,
+        manifest: Option<PathBuf>,
+        delimiter: &str,
+        tell: &Bound<'_, PyAny>,
+    ) -> PyResult<Source> {
+        records::source(py, container, paths, check, keep, manifest.as_deref(), delimiter, tell)
+            .map(|source| Source(Arc::new(source)))
+    }
+
+    /// Windows of numbers in files: (path, first byte, count or None) each.
+    #[staticmethod]
+    fn numbers(
+        files: Vec<(PathBuf, u64, Option<u64>)>,
+        dtype: &str,
+        length: u64,
+        stride: u64,
+    ) -> PyResult<Source> {
+        let source = records::numbers(files, dtype, length, stride)?;
+        Ok(Source(Arc::new(source)))
+    }
+
+    /// The files that a pattern finds, sorted.
+    #[staticmethod]
+    fn matching(py: Python<'_>, pattern: &str) -> PyResult<Vec<PathBuf>> {
+        py.detach(|| source::files::matching(pattern)).map_err(raise)
+    }
+
+    /// The same samples, with rows of other arrays beside them.
+    fn zip(&self, other: &Source) -> PyResult<Source> {
+        let zipped = source::zip::Zip::new(Arc::clone(&self.0), &*other.0).map_err(raise)?;
+        Ok(Source(Arc::new(zipped)))
+    }
+
+    /// Sources one behind another.
+    #[staticmethod]
+    fn concat(sources: Vec<Bound<'_, Source>>) -> PyResult<Source> {
+        let sources = sources.iter().map(|source| Arc::clone(&source.get().0)).collect();
+        Ok(Source(Arc::new(source::concat::Concat::new(sources).map_err(raise)?)))
+    }
+
+    /// How many shards it has.
+    #[getter]
+    fn shards(&self) -> usize {
+        self.0.shards().len()
     }
 
     #[getter]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Pool, new_array, wrong_value};
 use crate::budget::Budget;
+use crate::bytes::Piece;
 use crate::error::Result;
 use crate::sample::{Array, Column, Dtype, Value};
 use crate::sys::slab::Row;
@@ -54,7 +55,7 @@ pub(super) fn unpack(values: Vec<Value>) -> Result<Vec<Array>> {
     arrays.ok_or_else(|| wrong_value("a value that is not an array"))
 }
 
-pub(super) fn bytes(values: Vec<Value>) -> Result<Vec<Vec<u8>>> {
+pub(super) fn bytes(values: Vec<Value>) -> Result<Vec<Piece>> {
     let list: Option<Vec<_>> = values
         .into_iter()
         .map(|value| match value {
@@ -82,7 +83,7 @@ pub(super) fn lists(
     number: u64,
     pool: &Pool,
     budget: &Budget,
-) -> Result<(Vec<Vec<u8>>, Column)> {
+) -> Result<(Vec<Piece>, Column)> {
     let mut lengths = new_array(values.len() * 8, number, pool, budget)?;
     let (mut all, count) = (Vec::new(), values.len());
     for (value, to) in values.into_iter().zip(lengths.chunks_exact_mut(8)) {

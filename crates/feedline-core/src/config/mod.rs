@@ -6,6 +6,9 @@
 
 mod chaos;
 mod faults;
+mod fields;
+mod order;
+mod records;
 mod words;
 mod workers;
 
@@ -13,14 +16,17 @@ use core::time::Duration;
 use serde_json::Value;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::decode::Options;
 use crate::decode::resize::Filter;
 use crate::decode::{MAX_PIXELS, Mode};
 use crate::error::{Error, Kind, Result};
 use crate::fault::FaultPolicy;
-use crate::plan::{Remainder, Shard};
+use crate::format::Wanted;
+use crate::plan;
 use crate::sample::{Dtype, Field, FieldKind};
+use crate::source::Contents;
 use crate::worker::{Decoding, Layout, Output, Size, Step};
 pub use chaos::{Chaos, Strike};
 pub use faults::fault_policy;
@@ -31,12 +37,14 @@ pub use workers::Workers;
 const STALL: Duration = Duration::from_secs(30);
 
 /// What the source gives, as far as the settings must know.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Given {
     /// Encoded files.
     Files,
     /// Arrays in memory.
     Arrays(Vec<Field>),
+    /// Records.
+    Records(Contents),
 }
 
 /// A number that the user gave, or left to Feedline.
@@ -75,10 +83,12 @@ pub struct Batching {
 /// Everything that was asked for, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Plan: the seed of the shuffle, if there is one.
-    pub shuffle: Option<u64>,
-    /// Plan: which part is ours.
-    pub shard: Shard,
+    /// Plan: what is asked of the order, step by step.
+    pub order: Vec<plan::Step>,
+    /// Worker: the fields of a record, where the user named them.
+    pub wanted: Option<Arc<[Wanted]>>,
+    /// Worker: which of them is decoded; none if the whole record or file is.
+    pub picture: Option<usize>,
     /// Worker: how files are decoded, if they are.
     pub decoding: Option<Decoding>,
     /// Worker: what follows.
@@ -112,8 +122,9 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            shuffle: None,
-            shard: Shard::default(),
+            order: Vec::new(),
+            wanted: None,
+            picture: None,
             decoding: None,
             steps: Vec::new(),
             output: Output::plain(Dtype::Uint8, Layout::Hwc),
@@ -160,29 +171,21 @@ impl Settings {
 
     fn apply(&mut self, call: &Call<'_>, given: &Given, progress: Progress) -> Result<Progress> {
         let picture = match given {
-            Given::Files => progress >= Progress::Decoded,
+            Given::Files | Given::Records(_) => progress >= Progress::Decoded,
             Given::Arrays(fields) => picture_of(fields).is_some(),
         };
         let late = |last: Progress| progress > last;
         match call.name() {
-            "shuffle" if late(Progress::Decoded) => Err(too_late(call, "batch")),
-            "shuffle" => {
-                self.shuffle = Some(call.whole("seed", 0, u64::MAX)?.unwrap_or(0));
+            name if order::is_step(name) && late(Progress::Decoded) => Err(too_late(call, "batch")),
+            name if order::is_step(name) => {
+                let step = order::step(call)?;
+                step.may_follow(&self.order)?;
+                self.order.push(step);
                 Ok(progress)
             }
-            "shard" if late(Progress::Decoded) => Err(too_late(call, "batch")),
-            "shard" => {
-                let remainder = call.choice(
-                    "remainder",
-                    &[
-                        ("pad", Remainder::Pad),
-                        ("drop", Remainder::Drop),
-                        ("uneven", Remainder::Uneven),
-                    ],
-                )?;
-                let rank = call.whole("rank", 0, u64::MAX)?.unwrap_or(0);
-                let world = call.whole("world", 0, u64::MAX)?.unwrap_or(1);
-                self.shard = Shard::new(rank, world, remainder.unwrap_or_default())?;
+            "parse" if progress >= Progress::Decoded => Err(too_late(call, "decode")),
+            "parse" => {
+                self.wanted = Some(records::parse(call, given)?);
                 Ok(progress)
             }
             "decode" => self.decode(call, given, progress),
@@ -251,6 +254,11 @@ impl Settings {
         }
     }
 
+    /// The first seed that the user gave for the order.
+    pub fn order_seed(&self) -> Option<u64> {
+        self.order.iter().find_map(plan::Step::seed)
+    }
+
     fn decode(&mut self, call: &Call<'_>, given: &Given, progress: Progress) -> Result<Progress> {
         if matches!(given, Given::Arrays(_)) {
             return Err(Error::new(
@@ -261,6 +269,9 @@ impl Settings {
         }
         if progress >= Progress::Decoded {
             return Err(too_late(call, if self.decoding.is_some() { "decode" } else { "batch" }));
+        }
+        if let Given::Records(contents) = given {
+            self.picture = records::picture(call, contents, self.wanted.as_deref())?;
         }
         let mode = call.choice("mode", &[("rgb", Mode::Rgb), ("gray", Mode::Gray)])?;
         let max_pixels = call.whole("max_pixels", 1, 1 << 30)?;
@@ -303,8 +314,8 @@ impl Settings {
     fn channels(&self, given: &Given) -> usize {
         match (given, self.decoding) {
             (Given::Arrays(fields), _) => picture_of(fields).map_or(3, |(_, channels)| channels),
-            (Given::Files, Some(decoding)) => decoding.options.mode.channels(),
-            (Given::Files, None) => 3,
+            (Given::Files | Given::Records(_), Some(decoding)) => decoding.options.mode.channels(),
+            (Given::Files | Given::Records(_), None) => 3,
         }
     }
 }
@@ -378,14 +389,14 @@ fn output(call: &Call<'_>, channels: usize) -> Result<Output> {
 fn too_late(call: &Call<'_>, after: &str) -> Error {
     let message = format!("{} cannot follow {after}", call.name());
     Error::new(Kind::BadSetting, message).with_hint(
-        "the order is: source, shuffle, shard, decode, resize and crops, to_float or cast, batch, loader",
+        "the order is: source, shuffle, shard, parse, decode, resize and crops, to_float or cast, batch, loader",
     )
 }
 
 fn no_picture(call: &Call<'_>, given: &Given) -> Error {
     let message = format!("{} needs a picture", call.name());
     let hint = match given {
-        Given::Files => "call decode() first",
+        Given::Files | Given::Records(_) => "call decode() first",
         Given::Arrays(_) => {
             "name an array \"image\", of uint8 with shape (samples, height, width, 1 or 3)"
         }
@@ -423,7 +434,7 @@ mod tests {
             &Given::Files,
         )
         .unwrap();
-        assert_eq!(settings.shuffle, Some(7));
+        assert_eq!(settings.order, [plan::Step::Shuffle { seed: 7 }]);
         assert_eq!(settings.memory, Choice::Exactly(3 << 29));
         assert_eq!(settings.threads, Choice::Exactly(3));
         assert_eq!(

@@ -74,12 +74,16 @@ impl<'a> Call<'a> {
         self.refused(message)
     }
 
-    fn refused(&self, message: String) -> Error {
+    pub(super) fn refused(&self, message: String) -> Error {
         let hint = match self.name {
             "DataLoader" => "see help(feedline.torch.DataLoader)".to_owned(),
             "Executor" => "see help(feedline.Executor)".to_owned(),
             "FaultPolicy" | "FaultPolicy: backoff" => "see help(feedline.FaultPolicy)".to_owned(),
-            method => format!("see help(feedline.Pipeline.{method})"),
+            "mix" => "see help(feedline.mix)".to_owned(),
+            method => {
+                let method = method.split(':').next().unwrap_or(method);
+                format!("see help(feedline.Pipeline.{method})")
+            }
         };
         Error::new(Kind::BadSetting, message).with_hint(hint)
     }
@@ -225,6 +229,14 @@ impl<'a> Call<'a> {
             None => Ok(None),
             Some(Value::String(path)) if !path.is_empty() => Ok(Some(path.into())),
             Some(other) => Err(self.bad(name, "a path", other)),
+        }
+    }
+
+    pub(super) fn text(&self, name: &'static str) -> Result<Option<&str>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.bad(name, "text", other)),
         }
     }
 

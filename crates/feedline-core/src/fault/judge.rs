@@ -173,8 +173,11 @@ impl Judge {
         }
         let mut error = Error::new(Kind::TooManyFaults, message);
         if let Some(line) = self.last.back() {
-            let location =
-                line.path.as_ref().map(|path| Location { path: path.into(), offset: line.offset });
+            let location = line.path.as_ref().map(|path| Location {
+                path: path.into(),
+                offset: line.offset,
+                record: line.record,
+            });
             error = error.at(location);
             if let Some(index) = line.number() {
                 error = error.of_sample(index, stage_name(&line.stage));

@@ -19,6 +19,9 @@ pub struct FaultLine {
     /// The first byte of it, where it is a part of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
+    /// Which record of the file it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<u64>,
     /// Where on its path.
     #[serde(default)]
     pub stage: String,
@@ -70,11 +73,10 @@ impl FaultLine {
 
     /// Where one can look: the path, or nothing.
     pub fn place(&self) -> String {
-        match (&self.path, self.offset) {
-            (Some(path), Some(offset)) => format!("{path}, byte {offset}"),
-            (Some(path), None) => path.clone(),
-            (None, _) => String::new(),
-        }
+        let Some(path) = &self.path else { return String::new() };
+        let record = self.record.map(|record| format!(", record {record}"));
+        let offset = self.offset.map(|offset| format!(", byte {offset}"));
+        format!("{path}{}{}", record.unwrap_or_default(), offset.unwrap_or_default())
     }
 }
 

@@ -42,6 +42,7 @@ impl Fault {
             epoch: self.ticket.epoch,
             path: location.map(|location| location.path.to_string_lossy().into_owned()),
             offset: location.and_then(|location| location.offset),
+            record: location.and_then(|location| location.record),
             stage: self.stage.name().to_owned(),
             message: self.error.message().to_owned(),
             attempts: self.attempts,

@@ -2,6 +2,8 @@
 
 mod files;
 mod reader;
+mod streams;
 
 pub use files::OpenFiles;
-pub use reader::{Fetched, Reader};
+pub use reader::{Fetched, Reader, Stretch};
+pub use streams::{Packed, Streams};

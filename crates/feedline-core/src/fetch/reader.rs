@@ -1,100 +1,119 @@
-//! Reads whole files into memory that is used again.
+//! Reads files, whole or in parts, into memory that is used again.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use super::OpenFiles;
 use crate::budget::{Budget, Permit};
+use crate::bytes::{Piece, Shelf};
 use crate::error::{Error, Kind, Result};
-use crate::sys::lock::Mutex;
 
-/// Buffers that are kept between samples: few, and none of them large.
-const KEPT_BUFFERS: usize = 32;
-const KEPT_BYTES: usize = 512 << 10;
-
-/// Bytes of a sample with their permit. Dropping it gives both back.
+/// Bytes of a sample, and a permit for what will be made of them.
 pub struct Fetched {
-    bytes: Vec<u8>,
-    /// For these bytes, and for what will be made of them.
-    pub permit: Permit,
-    home: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// What was read; its permit is its own.
+    pub bytes: Piece,
+    /// For what will be made of it.
+    pub extra: Option<Permit>,
 }
 
-impl Fetched {
-    /// What was read.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// The bytes for good, and the permit.
-    pub fn into_parts(mut self) -> (Vec<u8>, Option<Permit>) {
-        let bytes = std::mem::take(&mut self.bytes);
-        let amount = self.permit.amount();
-        (bytes, self.permit.split(amount))
-    }
-}
-
-impl Drop for Fetched {
-    fn drop(&mut self) {
-        let mut home = self.home.lock();
-        if self.bytes.capacity() > 0
-            && self.bytes.capacity() <= KEPT_BYTES
-            && home.len() < KEPT_BUFFERS
-        {
-            home.push(std::mem::take(&mut self.bytes));
-        }
-    }
+/// Where bytes are to be read: in a file, from an offset, so many.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretch<'a> {
+    /// The file.
+    pub path: &'a Path,
+    /// The first byte.
+    pub offset: u64,
+    /// How many.
+    pub length: u64,
 }
 
 /// Reads files, holding a permit for each byte.
 pub struct Reader {
     files: OpenFiles,
     bytes: Budget,
-    buffers: Arc<Mutex<Vec<Vec<u8>>>>,
+    shelf: Shelf,
 }
 
 impl Reader {
     /// With these descriptors and that budget of bytes.
     pub fn new(files: OpenFiles, bytes: Budget) -> Reader {
-        Reader { files, bytes, buffers: Arc::default() }
+        Reader { files, bytes, shelf: Shelf::default() }
     }
 
     /// All of a file. One that changes its size meanwhile is a fault: half of it may be old.
     /// `before_wait` is called before any wait.
-    pub fn read(
-        &self,
-        path: &Path,
-        position: u64,
-        before_wait: &mut dyn FnMut(),
-    ) -> Result<Fetched> {
-        let size = self.files.with(path, position, before_wait, |handle| {
+    pub fn read(&self, path: &Path, position: u64, before_wait: &mut dyn FnMut()) -> Result<Piece> {
+        let length = self.files.with(path, position, before_wait, |handle| {
             handle.size().map_err(|error| Error::io(Kind::ReadFailed, "looking at the file", error))
         })?;
+        let stretch = Stretch { path, offset: 0, length };
+        let (bytes, count) = self.read_up_to(stretch, 0, position, before_wait)?;
+        if (count as u64) < length {
+            let message =
+                format!("the file shrank from {length} to {count} bytes while it was read");
+            return Err(Error::new(Kind::ReadFailed, message));
+        }
+        Ok(bytes)
+    }
+
+    /// A part of a file, and a permit for `more` bytes with it.
+    pub fn read_part(
+        &self,
+        stretch: Stretch<'_>,
+        more: u64,
+        position: u64,
+        before_wait: &mut dyn FnMut(),
+    ) -> Result<Piece> {
+        let (bytes, count) = self.read_up_to(stretch, more, position, before_wait)?;
+        if (count as u64) < stretch.length {
+            return Err(shrunk(stretch, count));
+        }
+        Ok(bytes)
+    }
+
+    /// Reads a part of a file to where it is wanted; nothing is held for it.
+    pub fn read_into(
+        &self,
+        path: &Path,
+        offset: u64,
+        target: &mut [u8],
+        position: u64,
+        before_wait: &mut dyn FnMut(),
+    ) -> Result<()> {
+        let count = self.files.with(path, position, before_wait, |handle| {
+            handle.read_at(target, offset).map_err(failed)
+        })?;
+        if count < target.len() {
+            return Err(shrunk(Stretch { path, offset, length: target.len() as u64 }, count));
+        }
+        Ok(())
+    }
+
+    fn read_up_to(
+        &self,
+        stretch: Stretch<'_>,
+        more: u64,
+        position: u64,
+        before_wait: &mut dyn FnMut(),
+    ) -> Result<(Piece, usize)> {
+        let Stretch { path, offset, length } = stretch;
         // Without the file in hand: who waits for bytes must not keep others from a descriptor.
         let permit = self
             .bytes
-            .acquire_after(size, position, before_wait)
+            .acquire_after(length.saturating_add(more), position, before_wait)
             .map_err(|_| Error::new(Kind::Closed, "the loader is closed"))?;
         self.files.with(path, position, before_wait, |handle| {
-            let length = usize::try_from(size).map_err(|_| {
-                Error::new(Kind::TooLarge, format!("a file of {size} bytes does not fit in memory"))
+            let length = usize::try_from(length).map_err(|_| {
+                Error::new(Kind::TooLarge, format!("{length} bytes do not fit in memory"))
             })?;
-            let mut bytes = self.buffers.lock().pop().unwrap_or_default();
+            let mut bytes = self.shelf.take();
             bytes.truncate(length);
             if bytes.capacity() < length && bytes.try_reserve_exact(length - bytes.len()).is_err() {
                 let message = format!("the system refused {length} bytes for a file");
                 return Err(Error::new(Kind::OutOfMemory, message));
             }
             bytes.resize(length, 0);
-            let count = handle
-                .read_at(&mut bytes, 0)
-                .map_err(|error| Error::io(Kind::ReadFailed, "reading the file", error))?;
-            if count < length {
-                let message =
-                    format!("the file shrank from {length} to {count} bytes while it was read");
-                return Err(Error::new(Kind::ReadFailed, message));
-            }
-            Ok(Fetched { bytes, permit, home: Arc::clone(&self.buffers) })
+            let count = handle.read_at(&mut bytes, offset).map_err(failed)?;
+            Ok((Piece::new(bytes, permit, &self.shelf), count))
         })
     }
 
@@ -102,6 +121,27 @@ impl Reader {
     pub fn files(&self) -> &OpenFiles {
         &self.files
     }
+
+    /// Where memory goes that is not needed any more.
+    pub fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    /// Its budget of bytes.
+    pub fn budget(&self) -> &Budget {
+        &self.bytes
+    }
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::io(Kind::ReadFailed, "reading the file", error)
+}
+
+fn shrunk(stretch: Stretch<'_>, count: usize) -> Error {
+    let (end, wanted) = (stretch.offset + count as u64, stretch.offset + stretch.length);
+    let message =
+        format!("the file has shrunk: it ends at byte {end}, and the record at byte {wanted}");
+    Error::new(Kind::DamagedRecord, message)
 }
 
 #[cfg(test)]
@@ -121,12 +161,26 @@ mod tests {
         file::write(&path, b"hello").unwrap();
         let reader = reader(100);
         let fetched = reader.read(&path, 0, &mut || ()).unwrap();
-        assert_eq!((fetched.bytes(), reader.bytes.used()), (b"hello".as_slice(), 5));
+        assert_eq!((&*fetched, reader.bytes.used()), (b"hello".as_slice(), 5));
         drop(fetched);
         assert_eq!(reader.bytes.used(), 0);
         // A shorter file in a buffer that was used before has no rest of the other.
         file::write(&path.with_extension("b"), b"hi").unwrap();
-        assert_eq!(reader.read(&path.with_extension("b"), 0, &mut || ()).unwrap().bytes(), b"hi");
+        assert_eq!(&*reader.read(&path.with_extension("b"), 0, &mut || ()).unwrap(), b"hi");
+    }
+
+    #[test]
+    fn a_part_is_read_alone_and_one_beyond_the_end_says_where_the_file_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        file::write(&path, b"hello").unwrap();
+        let (reader, path) = (reader(100), path.as_path());
+        let stretch = Stretch { path, offset: 1, length: 3 };
+        let part = reader.read_part(stretch, 20, 0, &mut || ()).unwrap();
+        assert_eq!((&*part, reader.bytes.used()), (b"ell".as_slice(), 23));
+        let stretch = Stretch { path, offset: 3, length: 9 };
+        let error = reader.read_part(stretch, 0, 0, &mut || ()).map(drop).unwrap_err();
+        assert!(error.message().contains("ends at byte 5, and the record at byte 12"), "{error}");
     }
 
     #[test]

@@ -5,12 +5,21 @@
 //! records, framing and all; what is damaged is a span too, so that it is somebody's turn to say so.
 //! `split` does the same for bytes that come one after another. A *parser* makes the fields of a record.
 
+mod container;
+mod convert;
 pub mod example;
+pub mod npy;
+mod parser;
+pub mod stream;
 pub mod tar;
 pub mod text;
 pub mod tfrecord;
+mod unpack;
 mod wanted;
 
+pub use container::Container;
+pub use parser::Parser;
+pub use unpack::Packing;
 pub use wanted::{Shape, Type, Wanted};
 
 use crate::error::Result;

@@ -1,7 +1,6 @@
 //! Makes samples of their bytes, each straight into its place.
 
-use std::collections::VecDeque;
-
+use super::fields::Write;
 use super::run::{OVERHEAD, Order, Outcome, Run, Task, caught};
 use crate::budget::Permit;
 use crate::collate::Seat;
@@ -40,70 +39,90 @@ impl Run {
         native: &mut Native,
     ) -> Result<(Vec<Value>, Option<Permit>)> {
         let shared = &self.shared;
+        let mut others = Vec::new();
         let mut permit = None;
-        let mut others = VecDeque::new();
-        let mut bytes = None;
-        if let Some(fetched) = fetched {
-            match &shared.recipe {
-                None => {
-                    let (whole, for_it) = fetched.into_parts();
-                    (bytes, permit) = (Some(whole), for_it);
+        if let Some(Fetched { bytes, extra }) = fetched {
+            permit = extra;
+            let mut row = 0;
+            if let Some(recipe) = &shared.recipe {
+                let encoded = self.encoded(&bytes)?;
+                let prepared = match prepared {
+                    Some(prepared) => prepared,
+                    None => Prepared::new(recipe, encoded, ticket)?,
+                };
+                if shared.in_rows {
+                    native.make(recipe, &prepared, encoded, &mut seat.rows[0])?;
+                    row = 1;
+                } else {
+                    let mut pixels = vec![0; self.result_bytes(&prepared)];
+                    native.make(recipe, &prepared, encoded, &mut pixels)?;
+                    let shape = recipe.shape_of(prepared.size);
+                    let dtype = shared.settings.output.dtype;
+                    others.push(Value::Array(Array { dtype, shape, bytes: pixels }));
                 }
-                Some(recipe) => {
-                    let prepared = match prepared {
-                        Some(prepared) => prepared,
-                        None => Prepared::new(recipe, fetched.bytes(), ticket)?,
-                    };
-                    if shared.in_rows {
-                        native.make(recipe, &prepared, fetched.bytes(), &mut seat.rows[0])?;
-                    } else {
-                        let mut row = vec![0; self.result_bytes(&prepared)];
-                        native.make(recipe, &prepared, fetched.bytes(), &mut row)?;
-                        let (_, mut for_it) = fetched.into_parts();
-                        if let Some(for_it) = &mut for_it {
-                            for_it.keep(row.len() as u64 + OVERHEAD);
-                        }
-                        let shape = recipe.shape_of(prepared.size);
-                        let dtype = shared.settings.output.dtype;
-                        others.push_back(Value::Array(Array { dtype, shape, bytes: row }));
-                        permit = for_it;
-                    }
+            }
+            match &shared.parser {
+                Some(parser) => {
+                    let rows = &mut seat.rows[row..row + parser.rows()];
+                    parser.read(&bytes, rows, &mut others)?;
                 }
+                None if shared.recipe.is_none() => others.push(Value::Bytes(bytes)),
+                None => {}
+            }
+            // What the work took is free again; what was made is still held.
+            match &mut permit {
+                Some(permit) if !others.is_empty() => {
+                    let held: usize = others.iter().map(held_bytes).sum();
+                    permit.keep(held as u64 + OVERHEAD);
+                }
+                Some(_) | None => permit = None,
             }
         }
-        let arrays: &[Loaned] = match shared.source.extent(ticket.index) {
-            Extent::Memory(arrays) => arrays,
-            Extent::File(_) => &[],
-        };
-        let mut row = 0;
-        for field in shared.columns.fields.iter() {
-            if field.row_bytes().is_none() {
-                continue;
-            }
-            let target = &mut seat.rows[row];
-            row += 1;
-            if let Some(array) = arrays.iter().find(|array| array.field.name == field.name) {
-                self.write_array(array, ticket, target, native)?;
-            } else if &*field.name == "label" {
-                let label = shared.source.label(ticket.index).unwrap_or(-1);
-                target.copy_from_slice(&label.to_ne_bytes());
-            } else if &*field.name == "index" {
-                target.copy_from_slice(&(ticket.index as i64).to_ne_bytes());
+        for (row, write) in &shared.writes {
+            let target = &mut seat.rows[*row];
+            match write {
+                Write::Array(at) => {
+                    let Extent::Memory(arrays) = shared.source.extent(ticket.index) else {
+                        return Err(Error::new(Kind::Internal, "a sample has no arrays"));
+                    };
+                    self.write_array(&arrays[*at], ticket, target, native)?;
+                }
+                Write::Beside(at) => {
+                    let array = &shared.source.beside()[*at];
+                    array.memory.copy(array.range(ticket.index).start, target);
+                }
+                Write::Label => {
+                    let label = shared.source.label(ticket.index).unwrap_or(-1);
+                    target.copy_from_slice(&label.to_ne_bytes());
+                }
+                Write::Index => target.copy_from_slice(&(ticket.index as i64).to_ne_bytes()),
             }
         }
         let mut rows = seat.rows.drain(..);
+        if others.is_empty() {
+            return Ok((rows.map(Value::Row).collect(), permit));
+        }
+        let mut others = others.into_iter();
         let values = shared.columns.fields.iter().map(|field| match &field.kind {
             FieldKind::Fixed { .. } => rows.next().map(Value::Row),
             FieldKind::Ragged { .. }
             | FieldKind::Variable { .. }
+            | FieldKind::Bytes
             | FieldKind::Text
             | FieldKind::Json
-            | FieldKind::List => others.pop_front(),
-            FieldKind::Bytes => bytes.take().map(Value::Bytes),
+            | FieldKind::List => others.next(),
         });
         let values: Option<Vec<_>> = values.collect();
         let values = values.ok_or_else(|| Error::new(Kind::Internal, "a field has no value"))?;
         Ok((values, permit))
+    }
+
+    /// The bytes of the picture in what was read.
+    pub(super) fn encoded<'a>(&self, bytes: &'a [u8]) -> Result<&'a [u8]> {
+        match &self.shared.parser {
+            Some(parser) if self.shared.settings.picture.is_some() => parser.picture(bytes),
+            Some(_) | None => Ok(bytes),
+        }
     }
 
     fn write_array(
@@ -126,5 +145,16 @@ impl Run {
                 Ok(())
             }
         }
+    }
+}
+
+/// Bytes of a value that has no row, as far as they are its own.
+fn held_bytes(value: &Value) -> usize {
+    match value {
+        Value::Array(array) => array.bytes.len(),
+        Value::Text(text) => text.len(),
+        Value::Bytes(bytes) => bytes.len(),
+        Value::List(list) => list.iter().map(|bytes| bytes.len()).sum(),
+        Value::Row(_) => 0,
     }
 }

@@ -1,11 +1,13 @@
 //! Wires the stages of a run. Only here are all of them known.
 
 mod activity;
+mod fields;
 mod gate;
 mod ledger;
 mod make;
 mod quarantine;
 mod reading;
+mod records;
 mod run;
 mod table;
 mod watch;
@@ -18,20 +20,23 @@ use std::time::{Duration, Instant};
 use crate::budget::Budget;
 use crate::checkpoint::{Checkpoint, Filling, Fingerprint};
 use crate::collate::{Columns, Pool, Promise};
-use crate::config::{Batching, Given, Settings, picture_of};
+use crate::config::{Batching, Given, Settings};
 use crate::deliver::Taken;
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
 use crate::fault::Standing;
+use crate::format::Parser;
 use crate::metrics::Report;
-use crate::plan::{Excluded, Plan};
-use crate::sample::{Batch, Dtype, Extent, Field, FieldKind};
+use crate::plan::{self, Excluded, Plan};
+use crate::sample::{Batch, Field, FieldKind};
 use crate::source::Source;
 use crate::sys::lock::Mutex;
 use crate::sys::process::Home;
 use crate::sys::thread::{Crew, processors};
 use crate::sys::{clock, limits};
-use crate::worker::{Picture, Recipe};
+use crate::worker::Recipe;
+pub use fields::given;
+use fields::{PICTURE, Write, fields, recipe, wanted, writes};
 pub use ledger::Ledger;
 pub use quarantine::excluded;
 use quarantine::left_out;
@@ -43,8 +48,8 @@ const GRACE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(1);
 /// Bytes of batches that are made ahead, where the user says nothing.
 const PREFETCH: u64 = 128 << 20;
-/// The field that is decoded and transformed.
-const PICTURE: &str = "image";
+/// Bytes of lists that are made ahead, at the least.
+const LISTS_AHEAD: u64 = 16 << 20;
 /// Descriptors that are used at the most, where the user says nothing.
 const FILES: u64 = 256;
 
@@ -53,6 +58,12 @@ struct Shared {
     source: Arc<dyn Source>,
     plan: Plan,
     recipe: Option<Recipe>,
+    /// What makes fields of records, where they have any.
+    parser: Option<Parser>,
+    /// How many samples may be made ahead of the consumer, where batches have lists.
+    ahead: Option<u64>,
+    /// What else is written to rows, and to which.
+    writes: Vec<(usize, Write)>,
     columns: Columns,
     settings: Settings,
     batching: Batching,
@@ -111,18 +122,27 @@ impl Loader {
             return Err(Error::new(Kind::BadSource, "all samples of the source are excluded")
                 .with_hint("look at the file that exclude= names"));
         }
-        let plan = Plan::new(source.len(), settings.shuffle, settings.shard)?;
-        let plan = plan.without(excluded.clone());
-        let seed = settings.seed.or(settings.shuffle).unwrap_or(0);
+        let excluded_count = excluded.len();
+        let plan = plan(&*source, &settings, excluded)?;
+        let seed = settings.seed.or(settings.order_seed()).unwrap_or(0);
         let given = given(&*source);
         let recipe = recipe(&settings, &given, seed);
-        let fields = fields(&*source, &given, recipe.as_ref(), &settings, batching);
+        let wanted = wanted(&settings, &given);
+        let parser = match (&given, &wanted) {
+            (Given::Records(contents), Some(wanted)) => {
+                Some(Parser::new(&contents.container, wanted, settings.picture)?)
+            }
+            (Given::Files | Given::Arrays(_) | Given::Records(_), _) => None,
+        };
+        let fields = fields(&*source, &given, recipe.as_ref(), wanted.as_deref(), &settings);
         check_names(&fields)?;
         let in_rows = !fields.iter().any(|field| matches!(field.kind, FieldKind::Ragged { .. }));
+        let writes = writes(&given, &fields, &*source, batching.index);
+        let ahead = ahead(&*source, &fields, batching.size);
         let columns = Columns { fields: fields.into(), size: batching.size, pad: batching.pad };
 
         let threads = settings.threads.or(|| processors() as u64) as usize;
-        let fetches = matches!(given, Given::Files);
+        let fetches = matches!(given, Given::Files | Given::Records(_));
         let readers = if fetches {
             settings.readers.or(|| (threads as u64 * 2).clamp(2, 16)) as usize
         } else {
@@ -140,11 +160,14 @@ impl Loader {
             (free / 2).clamp(1, FILES)
         });
         let ledger = Arc::new(Ledger::new(settings.faults.clone())?);
-        ledger.excluded(excluded.len());
+        ledger.excluded(excluded_count);
         let shared = Shared {
             source,
             plan,
             recipe,
+            parser,
+            ahead,
+            writes,
             columns,
             batching,
             in_rows,
@@ -378,6 +401,17 @@ impl Shared {
     }
 }
 
+/// The order that is asked for. Refuses one that leaves nothing to anybody.
+pub fn plan(source: &dyn Source, settings: &Settings, excluded: Excluded) -> Result<Plan> {
+    let plan = Plan::new(&source.shards(), &settings.order, excluded)?;
+    if plan.is_empty() && !source.is_empty() {
+        let steps: Vec<_> = settings.order.iter().map(plan::Step::name).collect();
+        let message = format!("{} leaves none of {} samples", steps.join(", "), source.len());
+        return Err(Error::new(Kind::BadSetting, message).with_hint("skip fewer samples"));
+    }
+    Ok(plan)
+}
+
 /// The threads of an epoch.
 struct Running {
     run: Arc<Run>,
@@ -529,69 +563,12 @@ impl Drop for Epoch {
     }
 }
 
-/// What a source gives, as the settings must know it.
-pub fn given(source: &dyn Source) -> Given {
-    if source.is_empty() {
-        return Given::Files;
-    }
-    match source.extent(0) {
-        Extent::File(_) => Given::Files,
-        Extent::Memory(arrays) => {
-            Given::Arrays(arrays.iter().map(|array| array.field.clone()).collect())
-        }
-    }
-}
-
-/// What is done to pictures, if there are any and anything is asked for.
-fn recipe(settings: &Settings, given: &Given, seed: u64) -> Option<Recipe> {
-    let picture = match given {
-        Given::Files => Picture::Encoded(settings.decoding?),
-        Given::Arrays(fields) => {
-            let (size, channels) = picture_of(fields)?;
-            if settings.steps.is_empty() && settings.output == Settings::default().output {
-                return None;
-            }
-            Picture::Array { size, channels }
-        }
-    };
-    let (steps, output) = (settings.steps.clone(), settings.output.clone());
-    Some(Recipe { picture, steps, output, seed })
-}
-
-/// The fields of a batch: what the source has, the picture as it will be, and the index on request.
-fn fields(
-    source: &dyn Source,
-    given: &Given,
-    recipe: Option<&Recipe>,
-    settings: &Settings,
-    batching: Batching,
-) -> Vec<Field> {
-    let picture = recipe.map(|recipe| {
-        let dtype = settings.output.dtype;
-        // Pictures that are padded come with their shapes, also where these are equal.
-        let padded = batching.pad && matches!(given, Given::Files);
-        let kind = match recipe.shape() {
-            Some(shape) if !padded => FieldKind::Fixed { dtype, shape },
-            Some(_) | None => FieldKind::Ragged { dtype },
-        };
-        Field { name: PICTURE.into(), kind }
-    });
-    let mut fields = match (given, picture) {
-        (Given::Files, Some(picture)) => vec![picture],
-        (Given::Files, None) => vec![Field { name: "bytes".into(), kind: FieldKind::Bytes }],
-        (Given::Arrays(fields), None) => fields.clone(),
-        (Given::Arrays(fields), Some(picture)) => fields
-            .iter()
-            .map(|field| if field.name == picture.name { picture.clone() } else { field.clone() })
-            .collect(),
-    };
-    if source.has_labels() {
-        fields.push(Field::fixed("label", Dtype::Int64, &[]));
-    }
-    if batching.index {
-        fields.push(Field::fixed("index", Dtype::Int64, &[]));
-    }
-    fields
+/// Of lists, a few batches and so many bytes are made ahead: what lies longer in memory has to be
+/// fetched from there again.
+fn ahead(source: &dyn Source, fields: &[Field], size: usize) -> Option<u64> {
+    let has_lists = fields.iter().any(|field| field.row_bytes().is_none());
+    let by_bytes = LISTS_AHEAD / source.mean_bytes().max(1);
+    (has_lists && source.mean_bytes() > 0).then(|| by_bytes.max(3 * size as u64))
 }
 
 /// Two columns of one name would hide each other.

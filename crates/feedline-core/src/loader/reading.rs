@@ -8,11 +8,13 @@ use std::time::Duration;
 use super::activity::{Doing, Slot};
 use super::gate::Passage;
 use super::run::{FILES_CHUNK, OVERHEAD, Order, Run, Task, caught, closed};
+use crate::bytes::Piece;
 use crate::collate::Seat;
 use crate::config::Strike;
 use crate::error::{Error, Kind};
 use crate::event::Slow;
 use crate::fault::{Fault, Symptom};
+use crate::fetch::{Fetched, Stretch};
 use crate::sample::{Extent, Stage};
 use crate::sys::clock;
 use crate::worker::{Prepared, Recipe};
@@ -24,6 +26,9 @@ impl Run {
     /// Fetches some samples at a time: a thread that is woken for each of them costs more than it
     /// reads. What is fetched is handed on before any wait.
     pub(super) fn read(&self, tasks: &Sender<Vec<Task>>, slot: &Slot) {
+        if self.shared.source.contents().is_some() {
+            return self.read_records(tasks, slot);
+        }
         let share = self.shared.batching.size / (self.shared.threads * 2).max(1);
         let chunk = share.clamp(1, FILES_CHUNK);
         while let Some(orders) = self.next_orders(chunk) {
@@ -89,7 +94,13 @@ impl Run {
             let symptom = Symptom::of(&bad.0.error);
             let path = match self.shared.source.extent(ticket.index) {
                 Extent::File(path) if !self.is_closed() => path,
-                Extent::File(_) | Extent::Memory(_) => return Err(bad),
+                Extent::Part { path, .. } | Extent::Packed { path, .. } if !self.is_closed() => {
+                    path.to_owned()
+                }
+                Extent::File(_)
+                | Extent::Part { .. }
+                | Extent::Packed { .. }
+                | Extent::Memory(_) => return Err(bad),
             };
             slot.turn_to(Doing::Waiting);
             match self.gate.failed(&symptom, &path, &self.ending, before_wait) {
@@ -118,36 +129,81 @@ impl Run {
         }
     }
 
-    fn fetch_once(&self, order: Order, before_wait: &mut dyn FnMut()) -> Got {
-        let Extent::File(path) = self.shared.source.extent(order.ticket.index) else {
+    fn fetch_once(&self, mut order: Order, before_wait: &mut dyn FnMut()) -> Got {
+        let (index, number) = (order.ticket.index, order.number);
+        let extent = self.shared.source.extent(index);
+        if matches!(extent, Extent::Memory(_)) {
             return Ok(Task { order, fetched: None, prepared: None });
-        };
+        }
         if let Some(error) = self.struck(&order, before_wait) {
             let stage = if error.kind() == Kind::ReadFailed { Stage::Fetch } else { Stage::Worker };
             return Err(self.fault(order.ticket, stage, error, order.seat));
         }
-        let mut fetched = match self.reader.read(&path, order.number, before_wait) {
-            Ok(fetched) => fetched,
-            Err(error) => return Err(self.fault(order.ticket, Stage::Fetch, error, order.seat)),
+        let read = match &extent {
+            Extent::File(path) => self.reader.read(path, number, before_wait).map(Some),
+            Extent::Part { path, offset, length } => {
+                let stretch = Stretch { path, offset: *offset, length: *length };
+                self.read_record(&mut order, stretch, before_wait)
+            }
+            Extent::Packed { path, record } => {
+                self.read_packed(&order, path, *record, before_wait).map(Some)
+            }
+            Extent::Memory(_) => Ok(None),
         };
-        self.gate.worked(&path);
-        let Some(recipe) = &self.shared.recipe else {
-            let grown = fetched.permit.grow(OVERHEAD, before_wait);
-            return match grown {
-                Ok(()) => Ok(Task { order, fetched: Some(fetched), prepared: None }),
-                Err(_) => Err(self.fault(order.ticket, Stage::Fetch, closed(), order.seat)),
+        match read {
+            Ok(bytes) => {
+                match &extent {
+                    Extent::File(path) => self.gate.worked(path),
+                    Extent::Part { path, .. } | Extent::Packed { path, .. } => {
+                        self.gate.worked(path);
+                    }
+                    Extent::Memory(_) => {}
+                }
+                match bytes {
+                    Some(bytes) => self.prepare(order, bytes, OVERHEAD, number, before_wait),
+                    None => Ok(Task { order, fetched: None, prepared: None }),
+                }
+            }
+            Err(error) => Err(self.fault(order.ticket, Stage::Fetch, error, order.seat)),
+        }
+    }
+
+    /// Bytes become a task, with a permit for all that will be made of them; `position` is that of the
+    /// first sample that waits for this one to be done.
+    pub(super) fn prepare(
+        &self,
+        order: Order,
+        bytes: Piece,
+        overhead: u64,
+        position: u64,
+        before_wait: &mut dyn FnMut(),
+    ) -> Got {
+        let shared = &self.shared;
+        let outcome = caught(|| {
+            let mut more = overhead;
+            if let Some(parser) = &shared.parser {
+                more += parser.most_bytes(bytes.len()) as u64;
+            }
+            let Some(recipe) = &shared.recipe else { return Ok((None, more)) };
+            let prepared = Prepared::new(recipe, self.encoded(&bytes)?, order.ticket)?;
+            let result = if shared.in_rows { 0 } else { self.result_bytes(&prepared) };
+            let work = prepared.working_bytes.saturating_sub(shared.keep);
+            Ok((Some(prepared), more + (work + result) as u64))
+        });
+        let outcome = outcome.and_then(|(prepared, more)| {
+            let extra = match more {
+                0 => None,
+                more => {
+                    let budget = self.reader.budget();
+                    Some(budget.acquire_after(more, position, before_wait).map_err(|_| closed())?)
+                }
             };
-        };
-        let outcome = caught(|| Prepared::new(recipe, fetched.bytes(), order.ticket));
-        let outcome = outcome.and_then(|prepared| {
-            let result = if self.shared.in_rows { 0 } else { self.result_bytes(&prepared) };
-            let work = prepared.working_bytes.saturating_sub(self.shared.keep);
-            let more = (work + result) as u64 + OVERHEAD;
-            fetched.permit.grow(more, before_wait).map_err(|_| closed())?;
-            Ok(prepared)
+            Ok((prepared, extra))
         });
         match outcome {
-            Ok(prepared) => Ok(Task { order, fetched: Some(fetched), prepared: Some(prepared) }),
+            Ok((prepared, extra)) => {
+                Ok(Task { order, fetched: Some(Fetched { bytes, extra }), prepared })
+            }
             Err(error) => Err(self.fault(order.ticket, Stage::Worker, error, order.seat)),
         }
     }

@@ -22,8 +22,9 @@ use crate::deliver::Handoff;
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
 use crate::fault::{Fault, FaultLine};
-use crate::fetch::{Fetched, OpenFiles, Reader};
+use crate::fetch::{Fetched, OpenFiles, Reader, Streams};
 use crate::metrics::Meters;
+use crate::plan;
 use crate::random::Random;
 use crate::sample::{Batch, Sample, Stage, Ticket};
 use crate::sys::clock;
@@ -72,6 +73,8 @@ pub(super) struct Run {
     pub(super) handoff: Handoff<Delivery, Error>,
     pub(super) meters: Meters,
     pub(super) reader: Reader,
+    /// For records of compressed files, where there are any.
+    pub(super) streams: Option<Streams>,
     pub(super) gate: Gate,
     /// Ends waits for nothing but time.
     pub(super) ending: Ending,
@@ -81,6 +84,8 @@ pub(super) struct Run {
     waiting: Mutex<Waiting>,
     /// What the readers and then the workers are at.
     slots: Vec<Slot>,
+    /// Which sample comes when in this epoch.
+    order: plan::Order,
     /// The number behind the last sample of the plan, and the samples of an epoch.
     plan_end: u64,
     length: u64,
@@ -101,37 +106,60 @@ struct Waiting {
 }
 
 /// Where the line of orders ends. It may grow at the last moment, when it is known how many samples
-/// are missing.
+/// are missing. Lists have no memory that is taken before they are made: of them, orders go only so far
+/// ahead of the consumer.
 pub(super) struct LineEnd {
-    state: Mutex<(u64, bool)>,
+    state: Mutex<Ends>,
     changed: Condition,
 }
 
+struct Ends {
+    end: u64,
+    is_settled: bool,
+    horizon: u64,
+}
+
 impl LineEnd {
-    fn new(end: u64, is_settled: bool) -> LineEnd {
-        LineEnd { state: Mutex::new((end, is_settled)), changed: Condition::default() }
+    fn new(end: u64, is_settled: bool, horizon: u64) -> LineEnd {
+        let state = Mutex::new(Ends { end, is_settled, horizon });
+        LineEnd { state, changed: Condition::default() }
     }
 
     pub(super) fn move_to(&self, end: u64) {
-        self.state.lock().0 = end;
+        self.state.lock().end = end;
         self.changed.notify_all();
     }
 
     /// It does not grow any more.
     pub(super) fn settle(&self) {
-        self.state.lock().1 = true;
+        self.state.lock().is_settled = true;
         self.changed.notify_all();
     }
 
-    /// The end, as soon as it lies beyond `next`; None if it never will.
+    /// Orders may go as far as that.
+    fn move_horizon(&self, horizon: u64) {
+        let mut state = self.state.lock();
+        if state.horizon < horizon {
+            state.horizon = horizon;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Nobody waits here any more.
+    fn close(&self) {
+        *self.state.lock() = Ends { end: 0, is_settled: true, horizon: 0 };
+        self.changed.notify_all();
+    }
+
+    /// How far orders may go, as soon as that lies beyond `next`; None if it never will.
     fn beyond(&self, next: u64) -> Option<u64> {
         let mut state = self.state.lock();
         loop {
-            let (end, is_settled) = *state;
-            if next < end {
-                return Some(end);
+            let Ends { end, is_settled, horizon } = *state;
+            if next < end.min(horizon) {
+                return Some(end.min(horizon));
             }
-            if is_settled {
+            if next >= end && is_settled {
                 return None;
             }
             state = self.changed.wait(state);
@@ -160,13 +188,23 @@ impl Run {
             handoff: Handoff::default(),
             meters: Meters::default(),
             reader: Reader::new(files, shared.work.clone()),
+            streams: shared
+                .source
+                .contents()
+                .filter(|contents| contents.is_packed)
+                .map(|contents| Streams::new(contents.container.clone(), 0)),
             gate: Gate::new(watch, Arc::clone(&shared.ledger)),
             ending: Ending::default(),
-            line_end: LineEnd::new(start.max(plan_end), !fills),
+            line_end: LineEnd::new(
+                start.max(plan_end),
+                !fills,
+                shared.ahead.map_or(u64::MAX, |ahead| start + ahead),
+            ),
             line: Mutex::new(Line { next: start, seats: VecDeque::new() }),
             table: Mutex::new(Table::new(gatherer, numbers)),
             waiting: Mutex::default(),
             slots: (0..shared.readers + shared.threads).map(|_| Slot::default()).collect(),
+            order: shared.plan.epoch(epoch),
             plan_end,
             length,
             closed: AtomicBool::new(false),
@@ -266,11 +304,8 @@ impl Run {
     /// often as it takes.
     fn ticket(&self, number: u64) -> Option<Ticket> {
         match number.checked_sub(self.plan_end) {
-            None => self.shared.plan.at(number),
-            Some(again) => {
-                let place = again.checked_rem(self.length)?;
-                self.shared.plan.at(self.plan_end - self.length + place)
-            }
+            None => self.order.at(number.checked_rem(self.length)?),
+            Some(again) => self.order.at(again.checked_rem(self.length)?),
         }
     }
 
@@ -383,8 +418,7 @@ impl Run {
         for attempt in attempt..REPLACEMENTS {
             let key = [self.shared.seed, ticket.position, u64::MAX - attempt];
             let place = Random::keyed(&key).below(self.length);
-            let other = self.shared.plan.at(self.plan_end - self.length + place);
-            let index = other.map_or(ticket.index, |other| other.index);
+            let index = self.order.at(place).map_or(ticket.index, |other| other.index);
             let other = Ticket { index, ..ticket };
             self.table.lock().note_tried(number, attempt + 1);
             let outcome = self
@@ -412,6 +446,12 @@ impl Run {
         };
         for budget in [&self.shared.work, &self.shared.batches] {
             budget.set_urgent_below(below);
+        }
+        if let Some(ahead) = self.shared.ahead {
+            // Of what was left out a batch may need any number: where none is complete, all that was
+            // looked at is behind.
+            let behind = table.ends.front().copied().unwrap_or(table.reorder.next());
+            self.line_end.move_horizon(behind + ahead);
         }
     }
 
@@ -492,7 +532,7 @@ impl Run {
         for budget in [&self.shared.work, &self.shared.batches, &self.shared.files] {
             budget.close();
         }
-        self.line_end.settle();
+        self.line_end.close();
         self.ending.end();
         self.handoff.close();
     }

@@ -20,6 +20,11 @@ impl Excluded {
         self.0.is_none()
     }
 
+    /// How many lie below that index.
+    pub(super) fn below(&self, index: u64) -> u64 {
+        self.0.as_ref().map_or(0, |list| list.partition_point(|other| *other < index) as u64)
+    }
+
     /// The index in the source of the `place`th sample that is left.
     pub(super) fn index(&self, place: u64) -> u64 {
         let Some(list) = &self.0 else { return place };

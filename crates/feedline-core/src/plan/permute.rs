@@ -14,7 +14,7 @@ const SMALL_ROUNDS: usize = 12;
 const SMALL: u64 = 10_000;
 
 /// The order of one epoch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permutation {
     samples: u64,
     left: u64,
@@ -29,7 +29,17 @@ impl Permutation {
         let left = (samples as f64).sqrt().ceil().max(1.0) as u64;
         let right = samples.div_ceil(left).max(1);
         let rounds = if samples < SMALL { SMALL_ROUNDS } else { ROUNDS };
-        Permutation { samples, left, right, rounds, key: mix(mix(seed) ^ mix(!epoch)) }
+        Permutation { samples, left, right, rounds, key: key(seed, epoch) }
+    }
+
+    /// The same samples in the order of another epoch.
+    pub(super) fn of_epoch(&self, seed: u64, epoch: u64) -> Permutation {
+        Permutation { key: key(seed, epoch), ..*self }
+    }
+
+    /// The same samples in an order of one of many parts of an epoch.
+    pub(super) fn of_run(&self, seed: u64, epoch: u64, run: u64) -> Permutation {
+        Permutation { key: mix(key(seed, epoch) ^ mix(run)), ..*self }
     }
 
     /// Which sample stands at that place; both count from 0.
@@ -58,6 +68,10 @@ impl Permutation {
         }
         left * self.right + right
     }
+}
+
+fn key(seed: u64, epoch: u64) -> u64 {
+    mix(mix(seed) ^ mix(!epoch))
 }
 
 /// Evenly from 0 to `bound`, which is not reached.

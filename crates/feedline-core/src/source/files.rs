@@ -76,29 +76,34 @@ impl Files {
 
     /// The files that a pattern such as `data/**/*.jpg` finds, sorted.
     pub fn glob(pattern: &str, labels: Option<Vec<i64>>) -> Result<Files> {
-        let bad = |message: String| {
-            Error::new(Kind::BadSource, message)
-                .with_hint("patterns know *, ?, [abc] and ** for any number of folders")
-        };
-        let found = glob::glob(pattern)
-            .map_err(|error| bad(format!("{pattern:?} is not a pattern: {}", error.msg)))?;
-        let mut paths = Vec::new();
-        for entry in found {
-            let path = entry.map_err(|error| {
-                let path = error.path().to_owned();
-                Error::io(Kind::BadSource, "looking for files", error.into())
-                    .at(Some(Location::file(path)))
-            })?;
-            if path.is_file() {
-                paths.push(path);
-            }
-        }
-        if paths.is_empty() {
-            return Err(bad(format!("no file matches {pattern:?}")));
-        }
-        paths.sort_unstable();
-        Files::list(&paths, labels)
+        Files::list(&matching(pattern)?, labels)
     }
+}
+
+/// The files that a pattern finds, sorted; at least one.
+pub fn matching(pattern: &str) -> Result<Vec<PathBuf>> {
+    let bad = |message: String| {
+        Error::new(Kind::BadSource, message)
+            .with_hint("patterns know *, ?, [abc] and ** for any number of folders")
+    };
+    let found = glob::glob(pattern)
+        .map_err(|error| bad(format!("{pattern:?} is not a pattern: {}", error.msg)))?;
+    let mut paths = Vec::new();
+    for entry in found {
+        let path = entry.map_err(|error| {
+            let path = error.path().to_owned();
+            Error::io(Kind::BadSource, "looking for files", error.into())
+                .at(Some(Location::file(path)))
+        })?;
+        if path.is_file() {
+            paths.push(path);
+        }
+    }
+    if paths.is_empty() {
+        return Err(bad(format!("no file matches {pattern:?}")));
+    }
+    paths.sort_unstable();
+    Ok(paths)
 }
 
 impl Source for Files {

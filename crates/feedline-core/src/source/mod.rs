@@ -1,19 +1,37 @@
 //! Where the samples lie: numbered from 0, each with its bytes in a file or its values in memory.
 
+pub mod concat;
 pub mod files;
 pub mod folder;
+pub mod index;
 pub mod memory;
+pub mod numbers;
+pub mod records;
+pub mod walk;
+pub mod zip;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::checkpoint::Fingerprint;
-use crate::sample::{Extent, Location};
+use crate::format::{Container, Packing, Wanted};
+use crate::sample::{Extent, Loaned, Location};
 
 /// The image files that are found by name. Those that cannot be decoded are faults of their sample:
 /// leaving them out would lose them in silence, and shift every index against torchvision's.
 pub(crate) const EXTENSIONS: &[&str] =
     &["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"];
+
+/// What the records of a source are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contents {
+    /// What they lie in.
+    pub container: Container,
+    /// The fields that are parsed where the user names none.
+    pub guessed: Arc<[Wanted]>,
+    /// Whether some lie in compressed files, which can only be read from front to back.
+    pub is_packed: bool,
+}
 
 /// A numbered source. Two calls with the same index say the same.
 pub trait Source: Send + Sync {
@@ -25,8 +43,38 @@ pub trait Source: Send + Sync {
         self.len() == 0
     }
 
+    /// The sources that it consists of, one behind another, where it does.
+    fn parts(&self) -> Option<Vec<Arc<dyn Source>>> {
+        None
+    }
+
     /// Where the bytes of a sample are to be had; the index is below `len`.
     fn extent(&self, index: u64) -> Extent<'_>;
+
+    /// What is known to be wrong with a sample before anything is read.
+    fn damage(&self, _index: u64) -> Option<String> {
+        None
+    }
+
+    /// What its records are, where samples are records.
+    fn contents(&self) -> Option<&Contents> {
+        None
+    }
+
+    /// How the file of a sample is compressed.
+    fn packing(&self, _index: u64) -> Packing {
+        Packing::Plain
+    }
+
+    /// Arrays of which each sample has a row besides.
+    fn beside(&self) -> &[Loaned] {
+        &[]
+    }
+
+    /// Bytes of a sample, about, where they are known.
+    fn mean_bytes(&self) -> u64 {
+        0
+    }
 
     /// The label of a sample, in a source that has them.
     fn label(&self, index: u64) -> Option<i64>;
@@ -37,6 +85,11 @@ pub trait Source: Send + Sync {
     /// Names of the labels, where they have any.
     fn classes(&self) -> Arc<[String]> {
         Arc::new([])
+    }
+
+    /// How many samples each shard has, where it has shards; the samples stand in their order.
+    fn shards(&self) -> Vec<u64> {
+        vec![self.len()]
     }
 
     /// Differs when the samples do.
@@ -51,6 +104,12 @@ pub trait Source: Send + Sync {
     fn location(&self, index: u64) -> Option<Location> {
         match self.extent(index) {
             Extent::File(path) => Some(Location::file(path)),
+            Extent::Part { path, offset, .. } => {
+                Some(Location { path: path.to_owned(), offset: Some(offset), record: None })
+            }
+            Extent::Packed { path, record } => {
+                Some(Location { path: path.to_owned(), offset: None, record: Some(record) })
+            }
             Extent::Memory(_) => None,
         }
     }

@@ -30,6 +30,12 @@ impl Handle {
         }
     }
 
+    /// Its size and when it was last written, in nanoseconds since 1970.
+    pub fn stamp(&self) -> io::Result<Stamp> {
+        self.size()?;
+        self.0.metadata().map(|meta| stamp_of(&meta))
+    }
+
     /// Fills `buffer` from `offset`, going on after short reads and interruptions. Returns how many
     /// bytes there were: fewer than asked for only at the end of the file.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -44,6 +50,20 @@ impl Handle {
         }
         Ok(filled)
     }
+}
+
+/// What tells whether a file was written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// In bytes.
+    pub size: u64,
+    /// When it was last written, in nanoseconds since 1970.
+    pub written: i64,
+}
+
+fn stamp_of(meta: &fs::Metadata) -> Stamp {
+    let written = meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec());
+    Stamp { size: meta.len(), written }
 }
 
 /// What an entry of a folder is, links followed.
@@ -109,6 +129,19 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         fs::create_dir_all(folder)?;
     }
     fs::write(path, bytes)
+}
+
+/// Writes a file so that whoever reads it sees all of it or what was there before.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let draft = folder.join(format!(".{name}.{}", std::process::id()));
+    let written = fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    written
 }
 
 /// A file that lines are added to, by as many processes as like: each line in one write, at the end of

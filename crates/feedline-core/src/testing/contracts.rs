@@ -29,6 +29,11 @@ pub fn check_source(source: &dyn Source) {
                 let location = source.location(index).map(|location| location.path);
                 assert_eq!(location, Some(path), "people are told where sample {index} lies");
             }
+            Extent::Part { path, offset, length } => {
+                let end = std::fs::metadata(path).expect("its file is there").len();
+                assert!(offset + length <= end, "sample {index} reaches beyond its file");
+            }
+            Extent::Packed { path, .. } => assert!(path.exists(), "its file is there"),
             Extent::Memory(arrays) => {
                 for array in arrays {
                     let range = array.range(index);

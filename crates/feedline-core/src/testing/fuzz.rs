@@ -4,7 +4,9 @@
 use crate::config::{Given, Settings, picture_of};
 use crate::decode::{Mode, Options};
 use crate::error::Kind;
-use crate::sample::{Dtype, Field, Ticket};
+use crate::format::{Shape, Split, Type, Wanted, example, tfrecord as framing};
+use crate::sample::{Dtype, Field, Ticket, Value};
+use crate::sys::slab::{Block, Row, carve};
 use crate::worker::{Decoding, Native, Picture, Prepared, Recipe, Size, Step};
 use crate::{decode::resize::Filter, worker::Output};
 
@@ -79,5 +81,108 @@ pub fn settings(input: &[u8]) {
                 assert!(!error.message().is_empty() && !error.hint().is_empty());
             }
         }
+    }
+}
+
+/// Takes bytes for a TFRecord file: all of them belong to a record or to a damage, in order, and a record
+/// that is read with its checksums is one that `write` would write.
+///
+/// # Panics
+/// If that is not so.
+pub fn tfrecord(file: &[u8]) {
+    let mut read = |offset: u64, buffer: &mut [u8]| {
+        let rest = &file[(offset as usize).min(file.len())..];
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    };
+    let scanned = framing::scan(file.len() as u64, &mut read).expect("memory can be read");
+    let mut end = 0;
+    for (number, span) in scanned.spans.iter().enumerate() {
+        assert_eq!(span.start, end, "span {number} of {scanned:?}");
+        end += span.length;
+        let bytes = &file[span.start as usize..end as usize];
+        match framing::payload(bytes, true) {
+            Ok(data) => {
+                let mut again = Vec::new();
+                framing::write(data, &mut again);
+                assert_eq!(again, bytes);
+            }
+            Err(error) => assert_eq!(error.kind(), Kind::DamagedRecord, "{error}"),
+        }
+        let unchecked = framing::payload(bytes, false);
+        assert!(unchecked.is_ok() || framing::payload(bytes, true).is_err());
+    }
+    assert_eq!(end, file.len() as u64);
+    let mut rest = file;
+    loop {
+        match framing::split(rest, true) {
+            Split::Record(length) | Split::Damaged(length, _) => {
+                assert!(length > 0);
+                rest = &rest[length..];
+            }
+            Split::End => break,
+            other @ (Split::More(_) | Split::Passed(_)) => panic!("{other:?} at the end"),
+        }
+    }
+    assert!(!matches!(framing::split(file, false), Split::End));
+}
+
+/// Takes bytes for a tf.train.Example: the first byte chooses what is asked of it, the others are the
+/// record. It becomes values within their bounds, or a fault of the sample.
+///
+/// # Panics
+/// If the outcome is neither.
+pub fn example(input: &[u8]) {
+    let Some((how, record)) = input.split_first() else { return };
+    let field = |key: &str, of: Type, shape: Shape, is_sequence: bool| Wanted {
+        name: format!("{key} of {shape:?}").into(),
+        key: key.into(),
+        of,
+        shape,
+        is_sequence,
+        default: None,
+    };
+    let of = [Type::Int64, Type::Float32, Type::Bytes, Type::Text][usize::from(*how & 3)];
+    let shape = match how >> 2 & 3 {
+        0 => Shape::Fixed(vec![]),
+        1 => Shape::Fixed(vec![2, 2]),
+        2 => Shape::Variable(vec![]),
+        _ => Shape::Variable(vec![3]),
+    };
+    let is_sequence = how & 16 != 0 && matches!(shape, Shape::Fixed(_));
+    let mut wanted = vec![field("a", of, shape, is_sequence)];
+    if how & 32 != 0 {
+        wanted.push(field("b", Type::Int64, Shape::Variable(vec![5]), false));
+        wanted.push(field("a", Type::Bytes, Shape::Fixed(vec![1]), true));
+    }
+    let rows = wanted.iter().filter_map(|field| field.field().row_bytes());
+    let mut rows: Vec<Row> = rows.flat_map(row).collect();
+    let parser = example::Parser::new(wanted.into(), None).expect("fields of an Example");
+    let mut others = Vec::new();
+    match parser.read(record, &mut rows, &mut others) {
+        Ok(()) => {
+            let bytes: usize = others.iter().map(bytes_of).sum();
+            assert!(bytes <= parser.most_bytes(record.len()), "{bytes} bytes of {}", record.len());
+        }
+        Err(error) => {
+            let expected = [Kind::DamagedRecord, Kind::WrongField];
+            assert!(expected.contains(&error.kind()), "{error}");
+        }
+    }
+    assert!(example::schema(std::iter::once(record)).python().starts_with(".parse({"));
+}
+
+fn row(bytes: usize) -> Vec<Row> {
+    Block::new(bytes).map_or(Vec::new(), |block| carve(block, bytes, 1, Box::new(drop)))
+}
+
+fn bytes_of(value: &Value) -> usize {
+    match value {
+        Value::Row(_) => 0,
+        Value::Array(array) => array.bytes.len(),
+        Value::Bytes(bytes) => bytes.len(),
+        Value::Text(text) => text.len(),
+        Value::List(list) => list.iter().map(|value| value.len() + size_of::<Vec<u8>>()).sum(),
     }
 }

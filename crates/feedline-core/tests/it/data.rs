@@ -39,8 +39,14 @@ pub(crate) fn folder_loader(folder: &Path, words: &str) -> Loader {
 pub(crate) fn content(batch: &Batch) -> Vec<(String, Vec<usize>, Vec<u8>)> {
     let column = |(name, column): &(Arc<str>, Column)| match column {
         Column::Array { shape, memory, .. } => (name.to_string(), shape.clone(), memory.to_vec()),
-        Column::Bytes(list) => (name.to_string(), vec![list.len()], list.concat()),
-        Column::Text(list) | Column::Json(list) => (name.to_string(), vec![list.len()], list.concat().into_bytes()),
+        Column::Bytes(list) => (
+            name.to_string(),
+            vec![list.len()],
+            list.iter().flat_map(|bytes| bytes.to_vec()).collect(),
+        ),
+        Column::Text(list) | Column::Json(list) => {
+            (name.to_string(), vec![list.len()], list.concat().into_bytes())
+        }
     };
     batch.columns.iter().map(column).collect()
 }

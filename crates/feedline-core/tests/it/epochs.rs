@@ -146,7 +146,7 @@ fn different_shapes_are_padded_on_request_and_a_fault_otherwise() {
 fn numbers(rows: u64) -> Arc<Arrays> {
     let values: Vec<u8> = (0..rows as u32).flat_map(u32::to_ne_bytes).collect();
     let field = Field::fixed("x", Dtype::Uint32, &[]);
-    let array = Loaned { field, memory: Arc::new(Borrowed::of(values)), stride: 4 };
+    let array = Loaned { field, memory: Arc::new(Borrowed::of(values)), stride: 4, first: 0 };
     Arc::new(Arrays::new(vec![array], rows).unwrap())
 }
 

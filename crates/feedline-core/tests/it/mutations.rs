@@ -72,9 +72,32 @@ fn mutated_pictures_by_the_thousand_are_pictures_or_faults() {
 }
 
 #[test]
+fn mutated_records_by_the_thousand_are_records_or_faults() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    for (target, entry) in [("tfrecord", fuzz::tfrecord as fn(&[u8])), ("example", fuzz::example)] {
+        let seeds: Vec<Vec<u8>> = fs::read_dir(corpus.join(target))
+            .unwrap()
+            .map(|file| fs::read(file.unwrap().path()).unwrap())
+            .collect();
+        for number in 0..20_000 {
+            let mut random = Random::keyed(&[2026, number]);
+            let input = mutate(&seeds[number as usize % seeds.len()], &mut random);
+            let outcome = std::panic::catch_unwind(|| entry(&input));
+            assert!(outcome.is_ok(), "mutation number {number} of {target}");
+        }
+    }
+}
+
+#[test]
 fn the_corpus_of_the_fuzzers_holds() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
-    for (target, entry) in [("decode", fuzz::decode as fn(&[u8])), ("settings", fuzz::settings)] {
+    let targets: [(&str, fn(&[u8])); 4] = [
+        ("decode", fuzz::decode),
+        ("settings", fuzz::settings),
+        ("tfrecord", fuzz::tfrecord),
+        ("example", fuzz::example),
+    ];
+    for (target, entry) in targets {
         let mut count = 0;
         for file in fs::read_dir(corpus.join(target)).unwrap() {
             entry(&fs::read(file.unwrap().path()).unwrap());

@@ -25,14 +25,14 @@ fn every_source_keeps_the_contract() {
     check_source(&Files::list(&paths, Some(vec![4, -2])).unwrap());
     let field = Field::fixed("x", Dtype::Float32, &[3]);
     let memory = Arc::new(Borrowed::of(vec![0; 12 * 7]));
-    check_source(&Arrays::new(vec![Loaned { field, memory, stride: 12 }], 7).unwrap());
+    check_source(&Arrays::new(vec![Loaned { field, memory, stride: 12, first: 0 }], 7).unwrap());
 }
 
 #[test]
 fn an_array_without_its_memory_is_refused() {
     let field = Field::fixed("x", Dtype::Float32, &[3]);
     let memory = Arc::new(Borrowed::of(vec![0; 12 * 7 - 1]));
-    assert!(Arrays::new(vec![Loaned { field, memory, stride: 12 }], 7).is_err());
+    assert!(Arrays::new(vec![Loaned { field, memory, stride: 12, first: 0 }], 7).is_err());
 }
 
 fn touch(folder: &Path, names: &[&str]) {
@@ -46,7 +46,7 @@ fn touch(folder: &Path, names: &[&str]) {
 fn names(source: &dyn Source, root: &Path) -> Vec<String> {
     let name = |index| match source.extent(index) {
         Extent::File(path) => path.strip_prefix(root).unwrap().display().to_string(),
-        Extent::Memory(_) => panic!("a file"),
+        Extent::Part { .. } | Extent::Packed { .. } | Extent::Memory(_) => panic!("a file"),
     };
     (0..source.len()).map(name).collect()
 }

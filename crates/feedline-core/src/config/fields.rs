@@ -1,0 +1,291 @@
+//! Which fields of a record are wanted, from the words of `parse`:
+//! `[{"name": "box", "key": "bbox", "of": "float32", "shape": [null, 4], "default": 1.0}, …]`.
+
+use serde_json::Value;
+
+use super::words::Call;
+use crate::error::Result;
+use crate::format::{Shape, Type, Wanted};
+use crate::sample::Dtype;
+
+/// The most values of one shape; beyond that it is a mistake.
+const MOST: usize = 1 << 32;
+
+const TYPES: [(&str, Type); 6] = [
+    ("bytes", Type::Bytes),
+    ("text", Type::Text),
+    ("json", Type::Json),
+    ("int64", Type::Int64),
+    ("float32", Type::Float32),
+    // Its numbers are told by "dtype".
+    ("npy", Type::Npy(Dtype::Uint8)),
+];
+
+/// The fields, checked as far as that can be done without knowing what holds them.
+pub(super) fn wanted(call: &Call<'_>) -> Result<Vec<Wanted>> {
+    let value = call.get("fields").ok_or_else(|| call.lacks("fields"))?;
+    let list = value.as_array().filter(|list| !list.is_empty());
+    let list = list.ok_or_else(|| call.bad("fields", "a field or more", value))?;
+    let mut fields: Vec<Wanted> = Vec::new();
+    for value in list {
+        let arguments = value.as_object();
+        let arguments = arguments.ok_or_else(|| call.bad("a field", "words by name", value))?;
+        let shown = arguments.get("name").unwrap_or(&Value::Null).to_string();
+        let label = format!("{}: field {shown}", call.name());
+        let words = Call::of(&label, arguments);
+        let field = field(&words)?;
+        words.finish()?;
+        if fields.iter().any(|other| other.name == field.name) {
+            return Err(call.refused(format!("{label}: it is there twice")));
+        }
+        fields.push(field);
+    }
+    Ok(fields)
+}
+
+fn field(words: &Call<'_>) -> Result<Wanted> {
+    let name = name(words, "name")?.ok_or_else(|| words.lacks("name"))?;
+    let key = name_or(words, "key", name)?;
+    let mut of = words.choice("of", &TYPES)?.ok_or_else(|| words.lacks("of"))?;
+    if let Type::Npy(dtype) = &mut of {
+        let names: Vec<_> = Dtype::ALL.iter().map(|dtype| (dtype.name(), *dtype)).collect();
+        *dtype = words.choice("dtype", &names)?.ok_or_else(|| words.lacks("dtype"))?;
+    }
+    let is_sequence = words.truth("sequence")?.unwrap_or(false);
+    let shape = shape(words)?;
+    let mut wanted =
+        Wanted { name: name.into(), key: key.into(), of, shape, is_sequence, default: None };
+    if is_sequence && matches!(wanted.shape, Shape::Variable(_)) {
+        let message = "each step of a sequence must have a shape without None";
+        return Err(words.refused(format!("{}: {message}", words.name())));
+    }
+    if of == Type::Json && wanted.shape != Shape::Fixed(vec![]) {
+        return Err(words.refused(format!("{}: JSON has no shape", words.name())));
+    }
+    wanted.default = default(words, &wanted)?;
+    Ok(wanted)
+}
+
+fn name<'a>(words: &Call<'a>, argument: &'static str) -> Result<Option<&'a str>> {
+    match words.get(argument) {
+        None => Ok(None),
+        Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
+        Some(other) => Err(words.bad(argument, "a name", other)),
+    }
+}
+
+fn name_or<'a>(words: &Call<'a>, argument: &'static str, other: &'a str) -> Result<&'a str> {
+    Ok(name(words, argument)?.unwrap_or(other))
+}
+
+fn shape(words: &Call<'_>) -> Result<Shape> {
+    let Some(value) = words.get("shape") else { return Ok(Shape::Fixed(vec![])) };
+    let axis = |value: &Value| value.as_u64().filter(|axis| *axis > 0);
+    let shape = value.as_array().and_then(|axes| {
+        let is_variable = axes.first().is_some_and(Value::is_null);
+        let axes: Option<Vec<u64>> = axes.iter().skip(usize::from(is_variable)).map(axis).collect();
+        let axes = axes?;
+        let values = axes.iter().try_fold(1_u64, |values, axis| values.checked_mul(*axis))?;
+        let axes = axes.into_iter().map(|axis| axis as usize).collect();
+        let shape = if is_variable { Shape::Variable(axes) } else { Shape::Fixed(axes) };
+        (values <= MOST as u64).then_some(shape)
+    });
+    shape.ok_or_else(|| {
+        let wanted = "a list of whole numbers from 1, of which the first may be null (None)";
+        words.bad("shape", wanted, value)
+    })
+}
+
+/// What stands there where a record has nothing, in the bytes of the type.
+fn default(words: &Call<'_>, wanted: &Wanted) -> Result<Option<Vec<u8>>> {
+    let Some(value) = words.get("default") else { return Ok(None) };
+    let (Shape::Fixed(axes) | Shape::Variable(axes)) = &wanted.shape;
+    let values: usize = axes.iter().product();
+    let is_fixed = matches!(wanted.shape, Shape::Fixed(_)) && !wanted.is_sequence;
+    let made = match (wanted.of, wanted.dtype()) {
+        (Type::Json, _) => Some(value.to_string().into_bytes()),
+        (_, Some(dtype)) => numbers(dtype, value, values, is_fixed),
+        // Bytes come as letters of which each stands for one.
+        (Type::Bytes, None) if is_fixed => value.as_str().and_then(|text| {
+            text.chars().map(|letter| u8::try_from(u32::from(letter)).ok()).collect()
+        }),
+        (_, None) if is_fixed => value.as_str().map(|text| text.as_bytes().to_vec()),
+        (_, None) => value.as_array().filter(|list| list.is_empty()).map(|_| Vec::new()),
+    };
+    made.map(Some).ok_or_else(|| {
+        let of = match (wanted.of, wanted.dtype()) {
+            (_, Some(dtype)) => dtype.name(),
+            (Type::Bytes, None) => "bytes",
+            (_, None) => "text",
+        };
+        let text = match (wanted.dtype(), is_fixed, values) {
+            (Some(_), true, 1) => format!("one of {of}"),
+            (Some(_), true, values) => format!("one of {of}, or {values} of them"),
+            (Some(_), false, 1) => format!("a list of {of}, such as []"),
+            (Some(_), false, group) => format!("a list of {of} in groups of {group}, such as []"),
+            (None, true, _) => of.to_owned(),
+            (None, false, _) => "[]".to_owned(),
+        };
+        words.bad("default", &text, value)
+    })
+}
+
+/// One number for all values, or a list of them.
+fn numbers(dtype: Dtype, value: &Value, values: usize, is_fixed: bool) -> Option<Vec<u8>> {
+    match value.as_array() {
+        None if is_fixed => Some(number(dtype, value)?.repeat(values)),
+        None => None,
+        Some(list) => {
+            let fits =
+                if is_fixed { list.len() == values } else { list.len().is_multiple_of(values) };
+            let bytes: Option<Vec<Vec<u8>>> =
+                list.iter().map(|value| number(dtype, value)).collect();
+            bytes.filter(|_| fits).map(|bytes| bytes.concat())
+        }
+    }
+}
+
+fn number(dtype: Dtype, value: &Value) -> Option<Vec<u8>> {
+    macro_rules! whole {
+        ($of:ty) => {
+            value
+                .as_i64()
+                .map(i128::from)
+                .or(value.as_u64().map(i128::from))
+                .and_then(|number| <$of>::try_from(number).ok())
+                .map(|number| number.to_ne_bytes().to_vec())
+        };
+    }
+    // What JSON has no number for comes as a word.
+    let real = match value.as_str() {
+        None => value.as_f64(),
+        Some("nan") => Some(f64::NAN),
+        Some("inf") => Some(f64::INFINITY),
+        Some("-inf") => Some(f64::NEG_INFINITY),
+        Some(_) => None,
+    };
+    match dtype {
+        Dtype::Bool => value.as_bool().map(|truth| vec![u8::from(truth)]),
+        Dtype::Uint8 => whole!(u8),
+        Dtype::Uint16 => whole!(u16),
+        Dtype::Uint32 => whole!(u32),
+        Dtype::Uint64 => whole!(u64),
+        Dtype::Int8 => whole!(i8),
+        Dtype::Int16 => whole!(i16),
+        Dtype::Int32 => whole!(i32),
+        Dtype::Int64 => whole!(i64),
+        // Only what has the same bits in every rounding.
+        Dtype::Float16 => real.filter(|real| *real == 0.0).map(|_| vec![0; 2]),
+        Dtype::Float32 => {
+            let single = real? as f32;
+            let fits = single.is_finite() || !real?.is_finite();
+            fits.then(|| single.to_ne_bytes().to_vec())
+        }
+        Dtype::Float64 => real.map(|real| real.to_ne_bytes().to_vec()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Kind;
+    use serde_json::json;
+
+    fn parsed(fields: Value) -> Result<Vec<Wanted>> {
+        let words = json!({"call": "parse", "fields": fields});
+        let call = Call::new(&words)?;
+        let wanted = wanted(&call)?;
+        call.finish()?;
+        Ok(wanted)
+    }
+
+    #[test]
+    fn words_become_fields() {
+        let fields = parsed(json!([
+            {"name": "image", "key": "image/encoded", "of": "bytes"},
+            {"name": "label", "of": "int64", "default": -1},
+            {"name": "box", "of": "float32", "shape": [null, 4], "default": [0, 0, 1, 1.5]},
+            {"name": "mean", "of": "float32", "shape": [3], "default": 0.5},
+            {"name": "any", "of": "float32", "default": "nan"},
+            {"name": "raw", "of": "bytes", "default": "a\u{ff}"},
+            {"name": "what", "of": "text", "default": "ä"},
+            {"name": "meta", "of": "json", "default": {"a": [1]}},
+            {"name": "words", "of": "text", "shape": [null], "default": []},
+            {"name": "array", "of": "npy", "dtype": "uint16", "shape": [2, 2], "default": 7},
+            {"name": "frames", "of": "bytes", "sequence": true, "default": []},
+        ]))
+        .unwrap();
+        let text = |number: usize| {
+            let field = &fields[number];
+            format!("{} {:?} {:?} {:?}", field.key, field.of, field.shape, field.default)
+        };
+        let floats = |values: &[f32]| {
+            Some(values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>())
+        };
+        assert_eq!(text(0), "image/encoded Bytes Fixed([]) None");
+        assert_eq!(fields[1].default, Some((-1_i64).to_ne_bytes().to_vec()));
+        assert_eq!(fields[2].shape, Shape::Variable(vec![4]));
+        assert_eq!(fields[2].default, floats(&[0.0, 0.0, 1.0, 1.5]));
+        assert_eq!(fields[3].default, floats(&[0.5; 3]));
+        assert_eq!(fields[4].default, floats(&[f32::NAN]));
+        assert_eq!(fields[5].default, Some(vec![b'a', 0xff]));
+        assert_eq!(fields[6].default, Some("ä".as_bytes().to_vec()));
+        assert_eq!(fields[7].default, Some(br#"{"a":[1]}"#.to_vec()));
+        assert_eq!(fields[8].default, Some(vec![]));
+        assert_eq!(fields[9].of, Type::Npy(Dtype::Uint16));
+        assert_eq!(fields[9].default, Some(7_u16.to_ne_bytes().repeat(4)));
+        assert!(fields[10].is_sequence && !fields[0].is_sequence);
+    }
+
+    #[test]
+    fn every_mistake_is_named_with_its_value() {
+        let field = |more: Value| {
+            let mut field = json!({"name": "a", "of": "int64"});
+            let words = field.as_object_mut().unwrap();
+            words.extend(more.as_object().unwrap().clone());
+            json!([field])
+        };
+        let cases = [
+            json!(null),
+            json!([]),
+            json!({"a": 1}),
+            json!([3]),
+            json!([{}]),
+            json!([{"name": ""}]),
+            json!([{"name": "a"}]),
+            json!([{"name": "a", "of": "int32"}]),
+            json!([{"name": "a", "of": "npy"}]),
+            json!([{"name": "a", "of": "npy", "dtype": "complex64"}]),
+            json!([{"name": "a", "of": "text"}, {"name": "a", "of": "text"}]),
+            field(json!({"key": 7})),
+            field(json!({"shape": 4})),
+            field(json!({"shape": [4, null]})),
+            field(json!({"shape": [0]})),
+            field(json!({"shape": [1u64 << 40, 1u64 << 40]})),
+            field(json!({"shape": [null], "sequence": true})),
+            field(json!({"sequence": 1})),
+            field(json!({"of": "json", "shape": [2]})),
+            field(json!({"default": 1.5})),
+            field(json!({"default": 1u64 << 63})),
+            field(json!({"default": [1, 2]})),
+            field(json!({"shape": [2, 2], "default": [1, 2, 3]})),
+            field(json!({"shape": [null], "default": 1})),
+            field(json!({"shape": [null, 2], "default": [1]})),
+            field(json!({"of": "float32", "default": 1e300})),
+            field(json!({"of": "float32", "default": "lots"})),
+            field(json!({"of": "bytes", "default": "€"})),
+            field(json!({"of": "text", "default": 1})),
+            field(json!({"of": "text", "shape": [null], "default": ["a"]})),
+            field(json!({"dtype": "int8"})),
+        ];
+        let said: Vec<_> = cases
+            .into_iter()
+            .map(|fields| {
+                let error = parsed(fields).unwrap_err();
+                assert_eq!(error.kind(), Kind::BadSetting);
+                error.message().to_owned()
+            })
+            .collect();
+        insta::assert_snapshot!(said.join("\n"));
+    }
+}

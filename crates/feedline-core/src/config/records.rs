@@ -1,0 +1,84 @@
+//! What is asked of records: which fields, and which of them is a picture.
+
+use std::sync::Arc;
+
+use super::words::Call;
+use super::{Given, fields};
+use crate::error::{Error, Kind, Result};
+use crate::format::{Container, Parser, Shape, Type, Wanted};
+use crate::source::Contents;
+
+/// Endings that name pictures in a tar.
+const PICTURES: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
+
+/// The fields that `parse` names, which such records can have.
+pub(super) fn parse(call: &Call<'_>, given: &Given) -> Result<Arc<[Wanted]>> {
+    let wanted: Arc<[Wanted]> = fields::wanted(call)?.into();
+    match given {
+        Given::Records(contents) => {
+            Parser::new(&contents.container, &wanted, None)?;
+            Ok(wanted)
+        }
+        Given::Files | Given::Arrays(_) => {
+            Err(Error::new(Kind::BadSetting, "parse: this source has no records")
+                .with_hint("parse() is for tfrecord, tar, jsonl and csv"))
+        }
+    }
+}
+
+/// Which field is decoded: the one that is named, or the only one that can be meant. None if it is the
+/// whole record.
+pub(super) fn picture(
+    call: &Call<'_>,
+    contents: &Contents,
+    wanted: Option<&[Wanted]>,
+) -> Result<Option<usize>> {
+    if let Container::Numbers { .. } | Container::JsonLines | Container::Csv { .. } =
+        contents.container
+    {
+        let message = format!("decode: {} holds no pictures", contents.container.name());
+        return Err(Error::new(Kind::BadSetting, message).with_hint("leave decode() out"));
+    }
+    let fields = wanted.unwrap_or(&contents.guessed);
+    let named = call.text("field")?;
+    if fields.is_empty() {
+        return match named {
+            None => Ok(None),
+            Some(name) => {
+                let message = format!("decode: there is no field {name:?} before parse()");
+                Err(Error::new(Kind::BadSetting, message)
+                    .with_hint("call parse({...}) first, or leave field= out"))
+            }
+        };
+    }
+    let is_bytes = |field: &Wanted| {
+        field.of == Type::Bytes && field.shape == Shape::Fixed(vec![]) && !field.is_sequence
+    };
+    let candidates: Vec<_> = (0..fields.len()).filter(|at| is_bytes(&fields[*at])).collect();
+    let names = |list: &[usize]| -> String {
+        let names: Vec<_> = list.iter().map(|at| format!("{:?}", fields[*at].name)).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    };
+    if let Some(name) = named {
+        return match candidates.iter().find(|at| *fields[**at].name == *name) {
+            Some(at) => Ok(Some(*at)),
+            None => {
+                let message = format!(
+                    "decode: there is no field {name:?} of bytes; there are: {}",
+                    names(&candidates)
+                );
+                Err(Error::new(Kind::BadSetting, message))
+            }
+        };
+    }
+    let by_name: Vec<_> =
+        candidates.iter().copied().filter(|at| PICTURES.contains(&&*fields[*at].key)).collect();
+    match (candidates.as_slice(), by_name.as_slice()) {
+        ([only], _) | (_, [only]) => Ok(Some(*only)),
+        _ => {
+            let message =
+                format!("decode: which field is the picture? of bytes are: {}", names(&candidates));
+            Err(Error::new(Kind::BadSetting, message).with_hint("say decode(field=\"...\")"))
+        }
+    }
+}

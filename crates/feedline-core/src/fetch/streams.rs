@@ -1,0 +1,150 @@
+//! Records of compressed files, read from front to back. Whoever asks for a record gets it from where the
+//! walk through its file stands; records that others will ask for are put aside on the way.
+//!
+//! A walk holds no descriptor: it reads through those that are open anyhow, so that hundreds of files can
+//! be read in turns under any limit.
+
+use lru::LruCache;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Reader;
+use crate::bytes::Piece;
+use crate::error::{Error, Kind, Result};
+use crate::format::stream::{Next, Stream};
+use crate::format::{Container, Packing};
+use crate::sys::lock::Mutex;
+
+/// Records that are put aside for those who ask a little later, at the least.
+const ASIDE: usize = 256;
+
+/// A record of a compressed file.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed<'a> {
+    /// The file.
+    pub path: &'a Path,
+    /// How it is compressed.
+    pub packing: Packing,
+    /// Which record, from 0.
+    pub record: u64,
+}
+
+/// Walks through compressed files.
+pub struct Streams {
+    container: Container,
+    aside: usize,
+    walks: Mutex<LruCache<PathBuf, Arc<Mutex<Walk>>>>,
+}
+
+struct Walk {
+    stream: Stream,
+    /// The number of the record that comes next.
+    next: u64,
+    aside: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Streams {
+    /// Through files of such records; `buffer` is how far records may be asked for out of order.
+    pub fn new(container: Container, buffer: usize) -> Streams {
+        let aside = buffer.saturating_mul(2).max(ASIDE);
+        Streams { container, aside, walks: Mutex::new(LruCache::unbounded()) }
+    }
+
+    /// The span of a record. Nobody waits for a budget with a walk in hand: the permit comes after.
+    pub fn read(
+        &self,
+        wanted: Packed<'_>,
+        reader: &Reader,
+        position: u64,
+        before_wait: &mut dyn FnMut(),
+    ) -> Result<Piece> {
+        let walk = self.walk(wanted)?;
+        let found = walk.lock().go_to(self, wanted, reader, position, before_wait);
+        let bytes = match found {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                // Whatever it was, the next try begins anew.
+                self.walks.lock().pop(wanted.path);
+                return Err(error);
+            }
+        };
+        let permit = reader
+            .budget()
+            .acquire_after(bytes.len() as u64, position, before_wait)
+            .map_err(|_| Error::new(Kind::Closed, "the loader is closed"))?;
+        Ok(Piece::new(bytes, permit, reader.shelf()))
+    }
+
+    fn walk(&self, wanted: Packed<'_>) -> Result<Arc<Mutex<Walk>>> {
+        let mut walks = self.walks.lock();
+        if let Some(walk) = walks.get(wanted.path) {
+            return Ok(Arc::clone(walk));
+        }
+        let stream = Stream::new(&self.container, wanted.packing)?;
+        let walk = Arc::new(Mutex::new(Walk { stream, next: 0, aside: BTreeMap::new() }));
+        walks.put(wanted.path.to_owned(), Arc::clone(&walk));
+        Ok(walk)
+    }
+
+    /// Forgets a file whose last record was taken.
+    fn forget(&self, path: &Path) {
+        self.walks.lock().pop(path);
+    }
+}
+
+impl Walk {
+    fn go_to(
+        &mut self,
+        streams: &Streams,
+        wanted: Packed<'_>,
+        reader: &Reader,
+        position: u64,
+        before_wait: &mut dyn FnMut(),
+    ) -> Result<Vec<u8>> {
+        if let Some(bytes) = self.aside.remove(&wanted.record) {
+            return Ok(bytes);
+        }
+        if wanted.record < self.next {
+            // It is behind and was not kept: from the beginning.
+            self.stream = Stream::new(&streams.container, wanted.packing)?;
+            self.next = 0;
+            self.aside.clear();
+        }
+        let mut read = |offset: u64, buffer: &mut [u8]| {
+            reader.files().with(wanted.path, position, before_wait, |handle| {
+                handle
+                    .read_at(buffer, offset)
+                    .map_err(|error| Error::io(Kind::ReadFailed, "reading the file", error))
+            })
+        };
+        loop {
+            let number = self.next;
+            match self.stream.next(&mut read)? {
+                Next::Record(_, span) if number == wanted.record => {
+                    self.next += 1;
+                    return Ok(span.to_vec());
+                }
+                Next::Record(_, span) => {
+                    self.next += 1;
+                    // Far before what is asked for, nobody asks any more.
+                    if number + streams.aside as u64 > wanted.record {
+                        self.aside.insert(number, span.to_vec());
+                        if self.aside.len() > streams.aside {
+                            self.aside.pop_first();
+                        }
+                    }
+                }
+                Next::Damaged(_, _, what) if number == wanted.record => {
+                    return Err(Error::new(Kind::DamagedRecord, what));
+                }
+                Next::Damaged(..) => self.next += 1,
+                Next::End => {
+                    streams.forget(wanted.path);
+                    let message = format!("the file has shrunk: it ends after {number} records");
+                    return Err(Error::new(Kind::DamagedRecord, message));
+                }
+            }
+        }
+    }
+}

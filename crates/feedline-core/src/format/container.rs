@@ -1,0 +1,107 @@
+//! The kinds of files that hold many records, and what they have in common.
+
+use std::sync::Arc;
+
+use super::{ReadAt, Scanned, Split, tar, text, tfrecord};
+use crate::error::Result;
+use crate::sample::Dtype;
+
+/// What kind of file records lie in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Container {
+    /// TFRecord; whether the checksums of data are looked at.
+    Tfrecord {
+        /// Those of lengths always are.
+        check: bool,
+    },
+    /// Tar in the WebDataset convention: a record is all members of one key.
+    Tar,
+    /// A JSON value in each line.
+    JsonLines,
+    /// A row of text in each record, by these columns.
+    Csv {
+        /// Between the values.
+        delimiter: u8,
+        /// Their names, from the first line of the first file.
+        columns: Arc<[String]>,
+    },
+    /// Numbers one behind another; a record is so many of them.
+    Numbers {
+        /// Of one of them.
+        dtype: Dtype,
+        /// Of them in a record.
+        length: usize,
+    },
+}
+
+impl Container {
+    /// Its name in messages and in the names of indices.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Container::Tfrecord { .. } => "tfrecord",
+            Container::Tar => "tar",
+            Container::JsonLines => "jsonl",
+            Container::Csv { .. } => "csv",
+            Container::Numbers { .. } => "numbers",
+        }
+    }
+
+    /// The spans of all records of a file.
+    pub fn scan(&self, size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
+        match self {
+            Container::Tfrecord { .. } => tfrecord::scan(size, read),
+            Container::Tar => tar::scan(size, read),
+            Container::JsonLines => text::scan_lines(size, read),
+            Container::Csv { delimiter, columns } => {
+                text::scan_csv(size, *delimiter, columns, read)
+            }
+            Container::Numbers { .. } => Ok(Scanned::default()),
+        }
+    }
+
+    /// What finds records in bytes that come one after another.
+    pub fn splitter(&self) -> Splitter {
+        Splitter(match self {
+            Container::Tfrecord { .. } => By::Tfrecord,
+            Container::Tar => By::Tar(tar::Splitter::new()),
+            Container::JsonLines => By::Lines,
+            Container::Csv { delimiter, columns } => {
+                By::Csv(text::CsvSplitter::new(*delimiter, columns))
+            }
+            Container::Numbers { .. } => By::Nothing,
+        })
+    }
+
+    /// What a record holds, without its framing, and checked as far as the framing allows.
+    pub fn payload<'a>(&self, span: &'a [u8]) -> Result<&'a [u8]> {
+        match self {
+            Container::Tfrecord { check } => tfrecord::payload(span, *check),
+            Container::JsonLines => Ok(span.trim_ascii_end()),
+            Container::Tar | Container::Csv { .. } | Container::Numbers { .. } => Ok(span),
+        }
+    }
+}
+
+/// Finds the records of a stream.
+pub struct Splitter(By);
+
+enum By {
+    Tfrecord,
+    Tar(tar::Splitter),
+    Lines,
+    Csv(text::CsvSplitter),
+    Nothing,
+}
+
+impl Splitter {
+    /// What stands at the beginning of some bytes, of which more may follow unless `is_end`.
+    pub fn split(&mut self, bytes: &[u8], is_end: bool) -> Split {
+        match &mut self.0 {
+            By::Tfrecord => tfrecord::split(bytes, is_end),
+            By::Tar(splitter) => splitter.split(bytes, is_end),
+            By::Lines => text::split_lines(bytes, is_end),
+            By::Csv(splitter) => splitter.split(bytes, is_end),
+            By::Nothing => Split::End,
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! From what a record holds under a key to a value of the batch: for containers whose records are text
+//! and files.
+
+use std::str::FromStr;
+
+use serde::de::IgnoredAny;
+
+use super::{Shape, Type, Wanted};
+use crate::error::{Error, Kind, Result};
+use crate::sample::{Array, FieldKind, Value};
+use crate::sys::slab::Row;
+
+/// Where a value goes.
+pub(super) enum Place<'a> {
+    /// To its row of the batch.
+    Row(&'a mut [u8]),
+    /// To the values that have no row.
+    Others(&'a mut Vec<Value>),
+}
+
+/// The fields, and which of them have a row.
+#[derive(Debug)]
+pub(super) struct Fields {
+    wanted: Vec<(Wanted, bool)>,
+    picture: Option<usize>,
+}
+
+impl Fields {
+    pub(super) fn new(wanted: &[Wanted], picture: Option<usize>) -> Fields {
+        let has_row = |one: &Wanted| matches!(one.field().kind, FieldKind::Fixed { .. });
+        Fields { wanted: wanted.iter().map(|one| (one.clone(), has_row(one))).collect(), picture }
+    }
+
+    /// Goes through the fields but for the picture, each with its number and its place.
+    pub(super) fn each(
+        &self,
+        rows: &mut [Row],
+        others: &mut Vec<Value>,
+        mut put: impl FnMut(usize, &Wanted, Place<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut rows = rows.iter_mut();
+        for (number, (one, has_row)) in self.wanted.iter().enumerate() {
+            if Some(number) == self.picture {
+                continue;
+            }
+            let place = match has_row {
+                true => Place::Row(rows.next().ok_or_else(|| internal("a field has no row"))?),
+                false => Place::Others(others),
+            };
+            put(number, one, place)?;
+        }
+        Ok(())
+    }
+
+    /// What a field that has no row can hold at the most, for each byte of the record, and besides.
+    pub(super) fn growth(&self, number: usize) -> (usize, usize) {
+        let (one, has_row) = &self.wanted[number];
+        if *has_row || Some(number) == self.picture {
+            return (0, 0);
+        }
+        let factor = match one.of {
+            // A digit and a comma can become eight bytes.
+            Type::Int64 | Type::Float32 => 4,
+            Type::Bytes | Type::Text | Type::Json | Type::Npy(_) => 1,
+        };
+        (factor, 8 + one.default.as_ref().map_or(0, Vec::len))
+    }
+}
+
+/// An error of a value; `called` names what holds it.
+pub(super) fn wrong(called: impl Into<String>, what: impl AsRef<str>) -> Error {
+    Error::new(Kind::WrongField, format!("{} {}", called.into(), what.as_ref()))
+}
+
+pub(super) fn internal(what: &str) -> Error {
+    Error::new(Kind::Internal, what)
+}
+
+/// Puts what stands for a value that is not there, if there is something.
+pub(super) fn put_default(one: &Wanted, place: Place<'_>) -> Option<Result<()>> {
+    let default = one.default.as_ref()?;
+    let text = || std::str::from_utf8(default).map_err(|_| internal("a default is not UTF-8"));
+    let is_list = matches!(one.field().kind, FieldKind::List);
+    Some(match (place, one.of) {
+        (Place::Row(row), _) => copy(default, row),
+        (Place::Others(others), Type::Bytes | Type::Text) if is_list => {
+            let count = match &one.shape {
+                Shape::Fixed(shape) => shape.iter().product(),
+                Shape::Variable(_) => 0,
+            };
+            others.push(Value::List(vec![default.clone().into(); count]));
+            Ok(())
+        }
+        (Place::Others(others), Type::Bytes) => {
+            others.push(Value::Bytes(default.clone().into()));
+            Ok(())
+        }
+        (Place::Others(others), Type::Text | Type::Json) => {
+            text().map(|text| others.push(Value::Text(text.into())))
+        }
+        (place @ Place::Others(_), Type::Int64 | Type::Float32 | Type::Npy(_)) => {
+            put_numbers(one, || "the default".into(), None, default, place)
+        }
+    })
+}
+
+/// Puts what is written as text, or bytes as they are.
+pub(super) fn put_text(
+    one: &Wanted,
+    called: impl Fn() -> String,
+    data: &[u8],
+    place: Place<'_>,
+) -> Result<()> {
+    let text = || {
+        std::str::from_utf8(data).map_err(|error| {
+            wrong(called(), format!("is not UTF-8 from byte {} on", error.valid_up_to()))
+                .with_hint("ask for bytes_() where the text may be in another encoding")
+        })
+    };
+    let value = match one.of {
+        Type::Bytes => Value::Bytes(data.to_vec().into()),
+        Type::Text => Value::Text(text()?.into()),
+        Type::Json => {
+            let json = text()?;
+            serde_json::from_str::<IgnoredAny>(json)
+                .map_err(|error| wrong(called(), format!("is not JSON: {error}")))?;
+            Value::Text(json.into())
+        }
+        Type::Int64 => {
+            let numbers = numbers(text()?, &called, "int64", i64::to_le_bytes)?;
+            return put_numbers(one, called, None, &numbers, place);
+        }
+        Type::Float32 => {
+            let numbers = numbers(text()?, &called, "float32", f32::to_le_bytes)?;
+            return put_numbers(one, called, None, &numbers, place);
+        }
+        Type::Npy(_) => return Err(internal("an array was taken for text")),
+    };
+    match place {
+        Place::Others(others) => others.push(value),
+        Place::Row(_) => return Err(internal("bytes have no row")),
+    }
+    Ok(())
+}
+
+/// Numbers in decimal, with spaces or commas between them.
+fn numbers<T: FromStr, const N: usize>(
+    text: &str,
+    called: &impl Fn() -> String,
+    of: &str,
+    bytes: impl Fn(T) -> [u8; N],
+) -> Result<Vec<u8>> {
+    let mut numbers = Vec::new();
+    let words = text.split(|letter: char| letter.is_ascii_whitespace() || letter == ',');
+    for word in words.filter(|word| !word.is_empty()) {
+        let number = word.parse().map_err(|_| {
+            let word: String = word.chars().take(40).collect();
+            wrong(called(), format!("holds {word:?}, a number of {of} was wanted"))
+        })?;
+        numbers.extend(bytes(number));
+    }
+    Ok(numbers)
+}
+
+/// Puts numbers of the type of the field. Their shape must be that of the field; where they have none of
+/// their own, their count must fit.
+pub(super) fn put_numbers(
+    one: &Wanted,
+    called: impl Fn() -> String,
+    shape: Option<&[usize]>,
+    numbers: &[u8],
+    place: Place<'_>,
+) -> Result<()> {
+    let dtype = one.dtype().ok_or_else(|| internal("numbers have no type"))?;
+    let objection = |wanted: &str| match shape {
+        Some(shape) => wrong(called(), format!("has shape {shape:?}, {wanted} was wanted")),
+        None => {
+            let count = numbers.len() / dtype.bytes();
+            wrong(called(), format!("holds {count} numbers, {wanted} was wanted"))
+        }
+    };
+    match (place, &one.shape) {
+        (Place::Row(row), Shape::Fixed(wanted)) => {
+            if shape.is_some_and(|shape| shape != wanted) || numbers.len() != row.len() {
+                return Err(objection(&format!("shape {wanted:?}")));
+            }
+            copy(numbers, row)
+        }
+        (Place::Others(others), Shape::Variable(inner)) => {
+            let group = inner.iter().product::<usize>() * dtype.bytes();
+            let fits = shape.is_none_or(|shape| shape.get(1..) == Some(inner));
+            if !fits || group == 0 || !numbers.len().is_multiple_of(group) {
+                return Err(objection(&any_of(inner)));
+            }
+            let mut shape = vec![numbers.len() / group];
+            shape.extend(inner);
+            others.push(Value::Array(Array { dtype, shape, bytes: numbers.to_vec() }));
+            Ok(())
+        }
+        (Place::Row(_), Shape::Variable(_)) | (Place::Others(_), Shape::Fixed(_)) => {
+            Err(internal("a field is not where its shape says"))
+        }
+    }
+}
+
+/// The shape of any number of groups, as users write it.
+fn any_of(inner: &[usize]) -> String {
+    let sizes = inner.iter().map(|size| format!(", {size}"));
+    format!("shape [None{}]", sizes.collect::<String>())
+}
+
+fn copy(from: &[u8], row: &mut [u8]) -> Result<()> {
+    if from.len() != row.len() {
+        return Err(internal("a row has not the size of its field"));
+    }
+    row.copy_from_slice(from);
+    Ok(())
+}
+
+/// A field of one value, for a guess.
+pub(super) fn guessed(name: &str, of: Type, shape: Shape) -> Wanted {
+    Wanted { name: name.into(), key: name.into(), of, shape, is_sequence: false, default: None }
+}
+
+/// Refuses what only files of another kind can hold.
+pub(super) fn refuse_npy(one: &Wanted, place: &str) -> Result<()> {
+    let what = match one.of {
+        Type::Npy(_) => format!("field {:?} cannot be npy() in {place}", one.name),
+        Type::Bytes | Type::Text | Type::Json | Type::Int64 | Type::Float32 if one.is_sequence => {
+            format!("field {:?} cannot be a sequence in {place}", one.name)
+        }
+        Type::Bytes | Type::Text | Type::Json | Type::Int64 | Type::Float32 => return Ok(()),
+    };
+    Err(Error::new(Kind::BadSetting, what)
+        .with_hint("ask for int64(), float32(), text(), json_() or bytes_()"))
+}

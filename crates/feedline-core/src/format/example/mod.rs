@@ -1,0 +1,12 @@
+//! The features of tf.train.Example and tf.train.SequenceExample, read where they lie.
+//!
+//! What nobody asked for is passed over and not looked into: its bytes have a checksum of their own.
+
+mod read;
+mod schema;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+pub use read::Parser;
+pub use schema::{Schema, Seen, schema};

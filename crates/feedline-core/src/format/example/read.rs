@@ -1,0 +1,581 @@
+//! From a record to the fields that were asked for, straight into the rows of a batch.
+
+use std::sync::Arc;
+
+use crate::bytes::Piece;
+use crate::error::{Error, Kind, Result};
+use crate::format::{Shape, Type, Wanted};
+use crate::sample::{Array, Dtype, FieldKind, Value};
+use crate::sys::slab::Row;
+
+use super::walk::{self, Fields, Held, Malformed, Part, Values};
+
+/// How many keys are looked for without memory for what is found.
+const FEW: usize = 16;
+/// From so many keys on it pays to search in order.
+const MANY: usize = 8;
+/// How many features a message names.
+const NAMED: usize = 8;
+
+/// Reads records of one kind.
+#[derive(Debug)]
+pub struct Parser {
+    wanted: Arc<[Wanted]>,
+    picture: Option<usize>,
+    tasks: Vec<Task>,
+    features: Keys,
+    lists: Keys,
+    /// How many bytes of values a byte of a record can become, and what defaults add to that.
+    growth: usize,
+    defaults: usize,
+}
+
+/// What is to be done for one field, worked out once.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    /// Among the keys of features or of lists.
+    slot: usize,
+    /// How many values there must be, or of how many a group consists.
+    values: usize,
+    into: Into,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Into {
+    Picture,
+    Row(Dtype),
+    Array(Dtype),
+    Bytes,
+    Text,
+    List,
+}
+
+/// Names, each once, in order.
+#[derive(Debug, Default)]
+struct Keys(Vec<Box<[u8]>>);
+
+impl Keys {
+    fn new<'a>(keys: impl Iterator<Item = &'a str>) -> Keys {
+        let mut keys: Vec<Box<[u8]>> = keys.map(|key| key.as_bytes().into()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        Keys(keys)
+    }
+
+    #[inline]
+    fn find(&self, key: &[u8]) -> Option<usize> {
+        if self.0.len() < MANY {
+            self.0.iter().position(|known| **known == *key)
+        } else {
+            self.0.binary_search_by(|known| (**known).cmp(key)).ok()
+        }
+    }
+}
+
+impl Parser {
+    /// A parser of these fields, of which `picture` is left to whoever decodes it.
+    pub fn new(wanted: Arc<[Wanted]>, picture: Option<usize>) -> Result<Parser> {
+        for (number, field) in wanted.iter().enumerate() {
+            check(field)?;
+            if wanted[..number].iter().any(|other| other.name == field.name) {
+                return Err(refused(field, "is there twice"));
+            }
+        }
+        if let Some(field) = picture.and_then(|picture| wanted.get(picture))
+            && (field.of != Type::Bytes || field.field().kind != FieldKind::Bytes)
+        {
+            return Err(refused(field, "is decoded as a picture and must be bytes_()"));
+        }
+        if let Some(field) = picture.and_then(|picture| wanted.get(picture))
+            && field.default.is_some()
+        {
+            return Err(refused(field, "is decoded as a picture and can have no default"));
+        }
+        let keys = |is_sequence| {
+            let fields = wanted.iter().filter(move |field| field.is_sequence == is_sequence);
+            Keys::new(fields.map(|field| &*field.key))
+        };
+        let (features, lists) = (keys(false), keys(true));
+        let mut tasks = Vec::new();
+        for (number, field) in wanted.iter().enumerate() {
+            let keys = if field.is_sequence { &lists } else { &features };
+            let slot = keys.find(field.key.as_bytes()).expect("made of these keys");
+            let (Shape::Fixed(shape) | Shape::Variable(shape)) = &field.shape;
+            let values = shape.iter().product();
+            let into = match field.field().kind {
+                _ if Some(number) == picture => Into::Picture,
+                FieldKind::Fixed { dtype, .. } => Into::Row(dtype),
+                FieldKind::Variable { dtype, .. } | FieldKind::Ragged { dtype } => {
+                    Into::Array(dtype)
+                }
+                FieldKind::Bytes => Into::Bytes,
+                FieldKind::Text | FieldKind::Json => Into::Text,
+                FieldKind::List => Into::List,
+            };
+            tasks.push(Task { slot, values, into });
+        }
+        let others = || wanted.iter().zip(&tasks).filter(|(_, task)| task.is_other());
+        // The bytes of a record belong to one key, but a key may belong to several fields.
+        let shared = others()
+            .map(|(field, _)| others().filter(|(other, _)| other.key == field.key).count())
+            .max();
+        let growth = others().map(|(_, task)| task.growth()).max();
+        let defaults = others()
+            .map(|(field, task)| field.default.as_ref().map_or(0, Vec::len) * task.values.max(1))
+            .sum();
+        let growth = growth.unwrap_or(0) * shared.unwrap_or(0);
+        Ok(Parser { wanted, picture, tasks, features, lists, growth, defaults })
+    }
+
+    /// Reads a record: the fields of one shape into `rows`, in order, and all others but the picture
+    /// behind `others`. The record is looked at only where something was asked for.
+    pub fn read(&self, record: &[u8], rows: &mut [Row], others: &mut Vec<Value>) -> Result<()> {
+        let before = others.len();
+        let outcome = self.fill(record, rows, others);
+        if outcome.is_err() {
+            others.truncate(before);
+        }
+        outcome
+    }
+
+    /// The bytes of the picture.
+    ///
+    /// # Panics
+    /// If the parser was made without one.
+    pub fn picture<'a>(&self, record: &'a [u8]) -> Result<&'a [u8]> {
+        let number = self.picture.expect("the parser was told which field is a picture");
+        let field = &self.wanted[number];
+        let key = field.key.as_bytes();
+        let mut held = Held::Nothing;
+        let find = |name, found| {
+            if name == key {
+                held = found;
+            }
+        };
+        each_map(record, 1, find).map_err(|error| no_example(record, error))?;
+        let values = self.values(record, field, held)?;
+        self.one(record, field, &values)
+    }
+
+    /// No fewer bytes than the values have that `read` appends for a record of that size.
+    pub fn most_bytes(&self, record_bytes: usize) -> usize {
+        record_bytes.saturating_mul(self.growth).saturating_add(self.defaults)
+    }
+
+    fn fill(&self, record: &[u8], rows: &mut [Row], others: &mut Vec<Value>) -> Result<()> {
+        let mut few = [Held::Nothing; FEW];
+        let mut many = Vec::new();
+        let count = self.features.0.len() + self.lists.0.len();
+        let slots = if count <= FEW {
+            &mut few[..count]
+        } else {
+            many.resize(count, Held::Nothing);
+            &mut many[..]
+        };
+        let (features, lists) = slots.split_at_mut(self.features.0.len());
+        self.find(record, features, lists).map_err(|error| no_example(record, error))?;
+        let mut rows = rows.iter_mut();
+        for (field, task) in self.wanted.iter().zip(&self.tasks) {
+            if let Into::Picture = task.into {
+                continue;
+            }
+            if field.is_sequence {
+                others.push(self.sequence(record, field, task, lists[task.slot])?);
+                continue;
+            }
+            let values = self.values(record, field, features[task.slot])?;
+            match (task.into, &values.kind) {
+                (Into::Row(dtype), _) => {
+                    let row = rows.next().expect("a row for each field of one shape");
+                    self.row(record, field, dtype, &values, row)?;
+                }
+                (Into::Picture, _) => {}
+                (Into::Array(_) | Into::Bytes | Into::Text | Into::List, None) => {
+                    others.push(default(record, field, task)?);
+                }
+                (Into::Array(dtype), Some(_)) => {
+                    others.push(self.array(record, field, task, dtype, &values)?);
+                }
+                (Into::Bytes, Some(_)) => {
+                    let bytes = self.one(record, field, &values)?;
+                    others.push(Value::Bytes(Piece::from(bytes.to_vec())));
+                }
+                (Into::Text, Some(_)) => {
+                    let text = text(field, self.one(record, field, &values)?)?;
+                    others.push(Value::Text(text.into()));
+                }
+                (Into::List, Some(_)) => others.push(self.list(record, field, task, &values)?),
+            }
+        }
+        Ok(())
+    }
+
+    fn find<'a>(
+        &self,
+        record: &'a [u8],
+        features: &mut [Held<'a>],
+        lists: &mut [Held<'a>],
+    ) -> std::result::Result<(), Malformed> {
+        let mut fields = Fields(record);
+        while let Some((number, part)) = fields.next()? {
+            let (keys, slots) = match number {
+                1 => (&self.features, &mut *features),
+                2 if !lists.is_empty() => (&self.lists, &mut *lists),
+                _ => continue,
+            };
+            let Part::Bytes(map) = part else { continue };
+            walk::entries(map, |key, held| {
+                if let Some(slot) = keys.find(key) {
+                    slots[slot] = held;
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The values of a field, which are of its type, or none where the record lacks them and there is a
+    /// default.
+    #[inline]
+    fn values<'a>(&self, record: &[u8], field: &Wanted, held: Held<'a>) -> Result<Values<'a>> {
+        let values = Values::of(held).map_err(|error| no_example(record, error))?;
+        match values.kind {
+            Some(kind) if kind == kind_of(field) => Ok(values),
+            None if field.default.is_some() => Ok(values),
+            None if matches!(held, Held::Nothing) => Err(missing(record, field)),
+            Some(_) | None => Err(wrong(record, field, None, &values)),
+        }
+    }
+
+    #[inline]
+    fn row(
+        &self,
+        record: &[u8],
+        field: &Wanted,
+        dtype: Dtype,
+        values: &Values<'_>,
+        row: &mut [u8],
+    ) -> Result<()> {
+        if values.kind.is_none() {
+            // There is one, or `values` had refused.
+            row.copy_from_slice(field.default.as_deref().unwrap_or_default());
+            return Ok(());
+        }
+        let mut filled = 0;
+        let mut put = |bytes: &[u8]| {
+            if let Some(place) = row.get_mut(filled..filled + bytes.len()) {
+                place.copy_from_slice(bytes);
+            }
+            filled += bytes.len();
+        };
+        let walked = if dtype == Dtype::Int64 {
+            values.ints(|value| put(&value.to_ne_bytes()))
+        } else {
+            values.floats(|some| native(some, &mut put))
+        };
+        walked.map_err(|error| no_example(record, error))?;
+        if filled == row.len() { Ok(()) } else { Err(wrong(record, field, None, values)) }
+    }
+
+    fn array(
+        &self,
+        record: &[u8],
+        field: &Wanted,
+        task: &Task,
+        dtype: Dtype,
+        values: &Values<'_>,
+    ) -> Result<Value> {
+        let mut bytes = Vec::with_capacity(values.most_bytes());
+        append(values, dtype, &mut bytes).map_err(|error| no_example(record, error))?;
+        bytes.shrink_to_fit();
+        if bytes.len() % (task.values * dtype.bytes()) > 0 {
+            return Err(wrong(record, field, None, values));
+        }
+        Ok(groups(field, task, dtype, bytes))
+    }
+
+    /// The value of a field that has one.
+    fn one<'a>(&self, record: &[u8], field: &Wanted, values: &Values<'a>) -> Result<&'a [u8]> {
+        let mut count = 0;
+        let mut one: &[u8] = &[];
+        let walked = values.bytes(|value| {
+            count += 1;
+            one = value;
+        });
+        walked.map_err(|error| no_example(record, error))?;
+        if count == 1 { Ok(one) } else { Err(wrong(record, field, None, values)) }
+    }
+
+    fn list(
+        &self,
+        record: &[u8],
+        field: &Wanted,
+        task: &Task,
+        values: &Values<'_>,
+    ) -> Result<Value> {
+        let mut list = Vec::new();
+        let walked = values.bytes(|value| list.push(value.to_vec()));
+        walked.map_err(|error| no_example(record, error))?;
+        let fits = match field.shape {
+            Shape::Fixed(_) => list.len() == task.values,
+            Shape::Variable(_) => list.len().is_multiple_of(task.values),
+        };
+        if !fits {
+            return Err(wrong(record, field, None, values));
+        }
+        if field.of == Type::Text {
+            list.iter().try_for_each(|value| text(field, value).map(|_| ()))?;
+        }
+        Ok(Value::List(pieces(list)))
+    }
+
+    /// A list of features, each of which must have the shape.
+    fn sequence(
+        &self,
+        record: &[u8],
+        field: &Wanted,
+        task: &Task,
+        held: Held<'_>,
+    ) -> Result<Value> {
+        if let Held::Nothing = held {
+            return default(record, field, task);
+        }
+        let (mut bytes, mut list, mut step) = (Vec::new(), Vec::new(), 0);
+        let mut problem = None;
+        let walked = walk::steps(held, |values| {
+            let fits = values.kind == Some(kind_of(field)) && values.count()? == task.values;
+            if !fits && problem.is_none() {
+                problem = Some(wrong(record, field, Some(step), &values));
+            }
+            step += 1;
+            match task.into {
+                _ if !fits => Ok(()),
+                Into::Array(dtype) => append(&values, dtype, &mut bytes),
+                Into::Picture | Into::Row(_) | Into::Bytes | Into::Text | Into::List => {
+                    values.bytes(|value| list.push(value.to_vec()))
+                }
+            }
+        });
+        walked.map_err(|error| no_example(record, error))?;
+        if let Some(problem) = problem {
+            return Err(problem);
+        }
+        if field.of == Type::Text {
+            list.iter().try_for_each(|value| text(field, value).map(|_| ()))?;
+        }
+        Ok(match task.into {
+            Into::Array(dtype) => {
+                let (Shape::Fixed(inner) | Shape::Variable(inner)) = &field.shape;
+                Value::Array(Array { dtype, shape: [&[step], &inner[..]].concat(), bytes })
+            }
+            Into::Picture | Into::Row(_) | Into::Bytes | Into::Text | Into::List => {
+                Value::List(pieces(list))
+            }
+        })
+    }
+}
+
+impl Task {
+    fn is_other(&self) -> bool {
+        match self.into {
+            Into::Array(_) | Into::Bytes | Into::Text | Into::List => true,
+            Into::Picture | Into::Row(_) => false,
+        }
+    }
+
+    /// How many bytes a byte of the record can become.
+    fn growth(&self) -> usize {
+        match self.into {
+            // A number takes a byte or more.
+            Into::Array(Dtype::Int64) => 8,
+            // An empty value takes two bytes, and its place in the list that of a vector.
+            Into::List => 1 + size_of::<Vec<u8>>().div_ceil(2),
+            Into::Array(_) | Into::Bytes | Into::Text => 1,
+            Into::Picture | Into::Row(_) => 0,
+        }
+    }
+}
+
+/// Every entry of the maps in that field of a record.
+fn each_map<'a>(
+    record: &'a [u8],
+    field: u32,
+    mut visit: impl FnMut(&'a [u8], Held<'a>),
+) -> std::result::Result<(), Malformed> {
+    let mut fields = Fields(record);
+    while let Some((number, part)) = fields.next()? {
+        if let (true, Part::Bytes(map)) = (number == field, part) {
+            walk::entries(map, &mut visit)?;
+        }
+    }
+    Ok(())
+}
+
+fn append(
+    values: &Values<'_>,
+    dtype: Dtype,
+    bytes: &mut Vec<u8>,
+) -> std::result::Result<(), Malformed> {
+    if dtype == Dtype::Int64 {
+        values.ints(|value| bytes.extend_from_slice(&value.to_ne_bytes()))
+    } else {
+        values.floats(|some| native(some, &mut |value| bytes.extend_from_slice(value)))
+    }
+}
+
+/// Floats in the order of bytes that this machine has.
+#[inline]
+fn native(floats: &[u8], put: &mut impl FnMut(&[u8])) {
+    if cfg!(target_endian = "little") {
+        return put(floats);
+    }
+    for float in floats.chunks_exact(4) {
+        put(&[float[3], float[2], float[1], float[0]]);
+    }
+}
+
+fn groups(field: &Wanted, task: &Task, dtype: Dtype, bytes: Vec<u8>) -> Value {
+    let (Shape::Fixed(inner) | Shape::Variable(inner)) = &field.shape;
+    let count = bytes.len() / (task.values * dtype.bytes()).max(1);
+    Value::Array(Array { dtype, shape: [&[count], &inner[..]].concat(), bytes })
+}
+
+fn kind_of(field: &Wanted) -> walk::Kind {
+    match field.of {
+        Type::Int64 => walk::Kind::Int64,
+        Type::Float32 => walk::Kind::Float32,
+        Type::Bytes | Type::Text | Type::Json | Type::Npy(_) => walk::Kind::Bytes,
+    }
+}
+
+fn pieces(list: Vec<Vec<u8>>) -> Vec<Piece> {
+    list.into_iter().map(Piece::from).collect()
+}
+
+/// What stands there where the record has nothing.
+fn default(record: &[u8], field: &Wanted, task: &Task) -> Result<Value> {
+    let Some(default) = &field.default else { return Err(missing(record, field)) };
+    Ok(match task.into {
+        Into::Array(dtype) => groups(field, task, dtype, default.clone()),
+        Into::Text => Value::Text(text(field, default)?.into()),
+        Into::List if field.is_sequence => Value::List(Vec::new()),
+        Into::List => match field.shape {
+            Shape::Fixed(_) => Value::List(pieces(vec![default.clone(); task.values])),
+            Shape::Variable(_) => Value::List(Vec::new()),
+        },
+        Into::Bytes | Into::Picture | Into::Row(_) => Value::Bytes(Piece::from(default.clone())),
+    })
+}
+
+fn check(field: &Wanted) -> Result<()> {
+    match field.of {
+        Type::Json => return Err(refused(field, "cannot be json_(): use text() or bytes_()")),
+        Type::Npy(_) => return Err(refused(field, "cannot be npy(): use bytes_()")),
+        Type::Bytes | Type::Text | Type::Int64 | Type::Float32 => {}
+    }
+    let values = match (&field.shape, field.is_sequence) {
+        (Shape::Variable(_), true) => {
+            return Err(refused(field, "must have a shape without None in each step"));
+        }
+        (Shape::Fixed(shape), false) => shape.iter().product::<usize>(),
+        (Shape::Variable(shape) | Shape::Fixed(shape), _) if shape.contains(&0) => {
+            return Err(refused(field, "has groups without values"));
+        }
+        (Shape::Variable(shape) | Shape::Fixed(shape), _) => shape.iter().product(),
+    };
+    let Some(default) = &field.default else { return Ok(()) };
+    let fits = match (field.dtype(), field.field().kind) {
+        (Some(dtype), FieldKind::Fixed { .. }) => default.len() == values * dtype.bytes(),
+        (Some(dtype), _) => default.len() % (values * dtype.bytes()) == 0,
+        (None, FieldKind::List) => {
+            default.is_empty() || (matches!(field.shape, Shape::Fixed(_)) && !field.is_sequence)
+        }
+        (None, _) => true,
+    };
+    if !fits {
+        return Err(refused(field, "has a default that does not have its shape"));
+    }
+    if field.of == Type::Text && std::str::from_utf8(default).is_err() {
+        return Err(refused(field, "has a default that is no UTF-8"));
+    }
+    Ok(())
+}
+
+fn refused(field: &Wanted, why: &str) -> Error {
+    Error::new(Kind::BadSetting, format!("field {:?} {why}", field.name))
+        .with_hint("see fl.example_schema(path), which writes the fields of a file")
+}
+
+#[cold]
+fn no_example(record: &[u8], error: Malformed) -> Error {
+    let offset = error.offset(record);
+    let what = format!("the record is no tf.train.Example: {} at byte {offset}", error.what);
+    Error::new(Kind::DamagedRecord, what)
+}
+
+/// A name as a message shows it.
+pub(super) fn shown(key: &[u8]) -> String {
+    let text = String::from_utf8_lossy(key);
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+fn noun(field: &Wanted) -> &'static str {
+    if field.is_sequence { "list of features" } else { "feature" }
+}
+
+#[cold]
+fn missing(record: &[u8], field: &Wanted) -> Error {
+    let mut names: Vec<&[u8]> = Vec::new();
+    let place = if field.is_sequence { 2 } else { 1 };
+    let walked = each_map(record, place, |key, _| {
+        if !names.contains(&key) {
+            names.push(key);
+        }
+    });
+    if let Err(error) = walked {
+        return no_example(record, error);
+    }
+    let shown: Vec<_> = names.iter().take(NAMED).map(|key| shown(key)).collect();
+    let has = match names.len() {
+        0 => "none at all".into(),
+        count if count > NAMED => format!("{} and {} more", shown.join(", "), count - NAMED),
+        _ => shown.join(", "),
+    };
+    let what = format!("{} {:?} is missing; the record has {has}", noun(field), field.key);
+    Error::new(Kind::WrongField, what)
+}
+
+#[cold]
+fn wrong(record: &[u8], field: &Wanted, step: Option<usize>, values: &Values<'_>) -> Error {
+    let count = match values.count() {
+        Ok(count) => count,
+        Err(error) => return no_example(record, error),
+    };
+    let holds = match values.kind {
+        None => "has no values of any type".into(),
+        Some(kind) if count == 1 => format!("holds 1 value of {}", kind.name()),
+        Some(kind) => format!("holds {count} values of {}", kind.name()),
+    };
+    let of = kind_of(field).name();
+    let (Shape::Fixed(shape) | Shape::Variable(shape)) = &field.shape;
+    let wanted = match (&field.shape, shape.iter().product::<usize>()) {
+        (Shape::Variable(_), 1) => format!("any number of {of} was wanted"),
+        (Shape::Variable(_), group) => format!("groups of {group} of {of} were wanted"),
+        (Shape::Fixed(_), 1) => format!("1 of {of} was wanted"),
+        (Shape::Fixed(_), values) => format!("{values} of {of} were wanted"),
+    };
+    let which = step.map_or(String::new(), |step| format!("step {step} of "));
+    let what = format!("{which}{} {:?} {holds}, {wanted}", noun(field), field.key);
+    Error::new(Kind::WrongField, what)
+}
+
+fn text<'a>(field: &Wanted, bytes: &'a [u8]) -> Result<&'a str> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let place = error.valid_up_to();
+        let what = format!("{} {:?} is no UTF-8 from its byte {place} on", noun(field), field.key);
+        Error::new(Kind::WrongField, what)
+            .with_hint("ask for bytes_() where the text may be in another encoding")
+    })
+}

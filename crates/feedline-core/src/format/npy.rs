@@ -1,0 +1,301 @@
+//! Arrays in NumPy's own format: a header that says type and shape, then the numbers. Arrays of objects
+//! are pickles and are refused.
+
+use crate::error::{Error, Kind, Result};
+use crate::sample::Dtype;
+
+const MAGIC: &[u8] = b"\x93NUMPY";
+
+/// What the header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Of the numbers.
+    pub dtype: Dtype,
+    /// Of the array, in C order.
+    pub shape: Vec<usize>,
+    /// Where the numbers begin.
+    pub data: usize,
+}
+
+impl Header {
+    /// How many bytes the numbers take; None if that is more than can be counted.
+    pub fn bytes(&self) -> Option<usize> {
+        self.shape.iter().try_fold(self.dtype.bytes(), |product, size| product.checked_mul(*size))
+    }
+}
+
+/// Reads the header; `bytes` may end anywhere after it.
+pub fn header(bytes: &[u8]) -> Result<Header> {
+    let cut = || wrong("the array ends within its header");
+    if !bytes.starts_with(&MAGIC[..MAGIC.len().min(bytes.len())]) || bytes.is_empty() {
+        let found = &bytes[..bytes.len().min(6)];
+        return Err(wrong(format!("not an array of NumPy: the first bytes are {found:02x?}")));
+    }
+    let version = (*bytes.get(6).ok_or_else(cut)?, *bytes.get(7).ok_or_else(cut)?);
+    let (text, length) = match version {
+        (1, 0) => {
+            (10, bytes.get(8..10).map(|field| u32::from(field[0]) | u32::from(field[1]) << 8))
+        }
+        (2 | 3, 0) => (12, bytes.get(8..12).map(little)),
+        (major, minor) => {
+            return Err(wrong(format!("version {major}.{minor} of NumPy's format is not known")));
+        }
+    };
+    let data = (length.ok_or_else(cut)? as usize).checked_add(text).ok_or_else(cut)?;
+    let words = std::str::from_utf8(bytes.get(text..data).ok_or_else(cut)?)
+        .map_err(|_| wrong("the header of the array is not text"))?;
+    let described = Words { rest: words }.described().ok_or_else(|| {
+        wrong(format!("the header of the array cannot be understood: {:?}", short(words)))
+    })?;
+    let dtype = dtype(&described.descr)?;
+    if described.is_fortran && described.shape.iter().filter(|size| **size != 1).count() > 1 {
+        return Err(wrong("the array is in Fortran order")
+            .with_hint("write it in C order: numpy.save(file, numpy.ascontiguousarray(array))"));
+    }
+    Ok(Header { dtype, shape: described.shape, data })
+}
+
+/// Reads the header of a whole array and gives the numbers, of which there must be as many as it says.
+pub fn array(bytes: &[u8]) -> Result<(Header, &[u8])> {
+    let header = header(bytes)?;
+    let numbers = &bytes[header.data..];
+    if header.bytes() != Some(numbers.len()) {
+        return Err(wrong(format!(
+            "an array of shape {:?} of {} cannot be made of {} bytes",
+            header.shape,
+            header.dtype.name(),
+            numbers.len()
+        )));
+    }
+    Ok((header, numbers))
+}
+
+fn little(field: &[u8]) -> u32 {
+    field.iter().rev().fold(0, |sum, byte| sum << 8 | u32::from(*byte))
+}
+
+fn dtype(descr: &str) -> Result<Dtype> {
+    let (order, kind) = match descr.split_at_checked(1) {
+        Some((order @ ("<" | ">" | "|" | "="), kind)) => (order, kind),
+        _ => ("=", descr),
+    };
+    if kind.starts_with('O') {
+        return Err(Error::new(
+            Kind::Refused,
+            "an array of objects is a pickle, which runs code when it is read",
+        ));
+    }
+    let found = match kind {
+        "b1" | "?" => Some(Dtype::Bool),
+        "u1" => Some(Dtype::Uint8),
+        "u2" => Some(Dtype::Uint16),
+        "u4" => Some(Dtype::Uint32),
+        "u8" => Some(Dtype::Uint64),
+        "i1" => Some(Dtype::Int8),
+        "i2" => Some(Dtype::Int16),
+        "i4" => Some(Dtype::Int32),
+        "i8" => Some(Dtype::Int64),
+        "f2" => Some(Dtype::Float16),
+        "f4" => Some(Dtype::Float32),
+        "f8" => Some(Dtype::Float64),
+        _ => None,
+    };
+    match found {
+        Some(dtype) if order != ">" || dtype.bytes() == 1 => Ok(dtype),
+        Some(_) | None => Err(wrong(format!("numbers of type {:?} are not read", short(descr)))
+            .with_hint(
+                "write them as one of NumPy's little-endian numbers: array.astype(\"<f4\")",
+            )),
+    }
+}
+
+fn wrong(what: impl Into<String>) -> Error {
+    Error::new(Kind::WrongField, what)
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(120).collect()
+}
+
+/// What the header's dictionary says.
+struct Described {
+    descr: String,
+    is_fortran: bool,
+    shape: Vec<usize>,
+}
+
+/// The dictionary as text, a literal of Python.
+struct Words<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Words<'a> {
+    fn described(mut self) -> Option<Described> {
+        let (mut descr, mut is_fortran, mut shape) = (None, None, None);
+        self.mark('{')?;
+        while self.mark('}').is_none() {
+            let key = self.text()?;
+            self.mark(':')?;
+            match key {
+                "descr" => descr = Some(self.type_name()?),
+                "fortran_order" => is_fortran = Some(self.boolean()?),
+                "shape" => shape = Some(self.sizes()?),
+                _ => return None,
+            }
+            if self.mark(',').is_none() {
+                self.mark('}')?;
+                break;
+            }
+        }
+        self.rest.trim().is_empty().then_some(())?;
+        Some(Described { descr: descr?, is_fortran: is_fortran?, shape: shape? })
+    }
+
+    fn mark(&mut self, mark: char) -> Option<()> {
+        self.rest = self.rest.trim_start().strip_prefix(mark)?;
+        Some(())
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        let rest = self.rest.trim_start();
+        let quote = rest.chars().next().filter(|quote| matches!(quote, '\'' | '"'))?;
+        let (text, rest) = rest[1..].split_once(quote)?;
+        self.rest = rest;
+        Some(text)
+    }
+
+    /// The name of a type; of one made of several, the text of the list.
+    fn type_name(&mut self) -> Option<String> {
+        if let Some(text) = self.text() {
+            return Some(text.to_owned());
+        }
+        // With a list of named types, the brackets say where it ends.
+        let rest = self.rest.trim_start();
+        let mut depth = 0_usize;
+        for (at, letter) in rest.char_indices() {
+            match letter {
+                '[' => depth += 1,
+                ']' => depth = depth.checked_sub(1)?,
+                _ => {}
+            }
+            if depth == 0 {
+                let (list, rest) = rest.split_at(at + letter.len_utf8());
+                self.rest = rest;
+                return list.starts_with('[').then(|| list.to_owned());
+            }
+        }
+        None
+    }
+
+    fn boolean(&mut self) -> Option<bool> {
+        let rest = self.rest.trim_start();
+        for (word, value) in [("True", true), ("False", false)] {
+            if let Some(rest) = rest.strip_prefix(word) {
+                self.rest = rest;
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn sizes(&mut self) -> Option<Vec<usize>> {
+        self.mark('(')?;
+        let (inside, rest) = self.rest.split_once(')')?;
+        self.rest = rest;
+        let inside = inside.trim();
+        if inside.is_empty() {
+            return Some(Vec::new());
+        }
+        let inside = inside.strip_suffix(',').unwrap_or(inside);
+        // Python 2 wrote an L behind long numbers.
+        inside.split(',').map(|size| size.trim().trim_end_matches('L').parse().ok()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    /// Written by tools/golden/npy.py.
+    const GOLDEN: &str = include_str!("../../../../tests/golden/npy.json");
+
+    fn unhex(text: &Value) -> Vec<u8> {
+        let text = text.as_str().unwrap();
+        let pairs = (0..text.len()).step_by(2).map(|at| &text[at..at + 2]);
+        pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+    }
+
+    #[test]
+    fn what_numpy_wrote_is_read_in_every_type_and_version() {
+        let golden: Value = serde_json::from_str(GOLDEN).unwrap();
+        let good = golden["good"].as_array().unwrap();
+        assert!(good.len() > 70);
+        for case in good {
+            let file = unhex(&case["file"]);
+            let (header, numbers) = array(&file).unwrap();
+            assert_eq!(header.dtype.name(), case["dtype"]);
+            assert_eq!(serde_json::json!(header.shape), case["shape"]);
+            assert_eq!(numbers, unhex(&case["data"]));
+            for end in 0..file.len() {
+                array(&file[..end]).unwrap_err();
+            }
+            array(&[&file[..], b"x"].concat()).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn objects_are_refused_and_other_types_are_named() {
+        let golden: Value = serde_json::from_str(GOLDEN).unwrap();
+        let bad = golden["bad"].as_object().unwrap();
+        let told = bad.iter().map(|(name, file)| {
+            let error = array(&unhex(file)).unwrap_err();
+            format!("{name}: {}: {}", error.kind().name(), error.message())
+        });
+        insta::assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @r#"
+        big-endian: WrongField: numbers of type ">f4" are not read
+        complex: WrongField: numbers of type "<c8" are not read
+        fortran: WrongField: the array is in Fortran order
+        named: WrongField: numbers of type "[('a', '<f4'), ('b', '<i4')]" are not read
+        objects: Refused: an array of objects is a pickle, which runs code when it is read
+        text: WrongField: numbers of type "<U3" are not read
+        times: WrongField: numbers of type "<M8[s]" are not read
+        "#);
+    }
+
+    #[test]
+    fn a_shape_that_cannot_be_counted_is_not_believed() {
+        let text = "{'descr': '<f8', 'fortran_order': False, 'shape': (4294967296, 4294967296), }";
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((text.len() as u16).to_le_bytes());
+        bytes.extend(text.as_bytes());
+        assert_eq!(header(&bytes).unwrap().bytes(), None);
+        assert!(array(&bytes).unwrap_err().message().contains("4294967296"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_makes_it_panic(
+            version in 0..5_u8, text in "[{}'\\[\\](),: a-z0-9<|]{0,60}", length in 0..80_u16,
+        ) {
+            let mut bytes = b"\x93NUMPY".to_vec();
+            bytes.extend([version, 0]);
+            bytes.extend(length.to_le_bytes());
+            bytes.extend(text.as_bytes());
+            let _ = array(&bytes);
+        }
+
+        #[test]
+        fn a_changed_byte_is_an_error_or_another_array(at in 0..200_usize, value: u8) {
+            let golden: Value = serde_json::from_str(GOLDEN).unwrap();
+            let mut file = unhex(&golden["good"][3]["file"]);
+            if let Some(byte) = file.get_mut(at) {
+                *byte = value;
+            }
+            if let Ok((header, numbers)) = array(&file) {
+                prop_assert_eq!(header.bytes(), Some(numbers.len()));
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The records of a compressed file, one after another.
+
+use super::container::Splitter;
+use super::unpack::{Packing, Unpacker};
+use super::{Container, ReadAt, Scanned, Split};
+use crate::error::Result;
+
+/// Compressed bytes that are read at once.
+const WINDOW: usize = 128 << 10;
+/// The largest record that is put together. A length that says more is damage, whatever its checksum.
+const LARGEST: usize = 1 << 30;
+
+/// Where a walk through a compressed file stands.
+pub struct Stream {
+    splitter: Splitter,
+    unpacker: Unpacker,
+    /// How much of the file was read, and what of that is not unpacked.
+    read: u64,
+    packed: Vec<u8>,
+    used: usize,
+    /// What is unpacked; the bytes before `at` are behind.
+    bytes: Vec<u8>,
+    at: usize,
+    /// Where `bytes` begin in all that was unpacked.
+    start: u64,
+    is_read: bool,
+    /// Nothing more will be unpacked.
+    is_unpacked: bool,
+    /// What is wrong with the stream itself: nothing comes after it.
+    broken: Option<String>,
+    is_over: bool,
+}
+
+/// What comes next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next<'a> {
+    /// The span of a record, which begins there in all that was unpacked.
+    Record(u64, &'a [u8]),
+    /// So many bytes from there that are no record, and what is wrong.
+    Damaged(u64, u64, String),
+    /// Nothing.
+    End,
+}
+
+impl Stream {
+    /// From the beginning of a file.
+    pub fn new(container: &Container, packing: Packing) -> Result<Stream> {
+        Ok(Stream {
+            splitter: container.splitter(),
+            unpacker: Unpacker::new(packing)?,
+            read: 0,
+            packed: Vec::new(),
+            used: 0,
+            bytes: Vec::new(),
+            at: 0,
+            start: 0,
+            is_read: false,
+            is_unpacked: false,
+            broken: None,
+            is_over: false,
+        })
+    }
+
+    /// Goes on to the next record. `read` reads the compressed file.
+    pub fn next(&mut self, read: &mut ReadAt<'_>) -> Result<Next<'_>> {
+        loop {
+            let is_end = self.is_unpacked;
+            let from = self.start + self.at as u64;
+            let split = match self.splitter.split(&self.bytes[self.at..], is_end) {
+                Split::More(needed) if needed > LARGEST => {
+                    let what = format!("it claims {needed} bytes, more than a record can have");
+                    self.is_over = true;
+                    Split::Damaged(self.bytes.len() - self.at, what)
+                }
+                split => split,
+            };
+            match split {
+                _ if self.is_over && self.at == self.bytes.len() => return Ok(Next::End),
+                Split::Record(length) => {
+                    let begin = self.at;
+                    self.at += length;
+                    return Ok(Next::Record(from, &self.bytes[begin..begin + length]));
+                }
+                Split::Passed(length) => self.at += length,
+                Split::Damaged(length, what) => {
+                    self.at += length;
+                    let what = match self.broken.take() {
+                        Some(broken) => {
+                            self.is_over = true;
+                            format!("{broken}; {what}")
+                        }
+                        None => what,
+                    };
+                    return Ok(Next::Damaged(from, length as u64, what));
+                }
+                Split::End => match self.broken.take() {
+                    Some(broken) => {
+                        self.is_over = true;
+                        self.at = self.bytes.len();
+                        return Ok(Next::Damaged(from, 0, broken));
+                    }
+                    None => return Ok(Next::End),
+                },
+                Split::More(_) if is_end => {
+                    self.is_over = true;
+                    let length = (self.bytes.len() - self.at) as u64;
+                    self.at = self.bytes.len();
+                    let what = "the stream ends in the middle of a record".to_owned();
+                    return Ok(Next::Damaged(from, length, what));
+                }
+                Split::More(needed) => self.fill(needed, read)?,
+            }
+        }
+    }
+
+    /// Unpacks until there are `needed` bytes, or as many as there are.
+    fn fill(&mut self, needed: usize, read: &mut ReadAt<'_>) -> Result<()> {
+        self.bytes.drain(..self.at);
+        self.start += self.at as u64;
+        self.at = 0;
+        while self.bytes.len() < needed {
+            if self.used == self.packed.len() && !self.is_read {
+                self.packed.resize(WINDOW, 0);
+                let count = read(self.read, &mut self.packed)?;
+                self.packed.truncate(count);
+                self.read += count as u64;
+                self.is_read = count < WINDOW;
+                self.used = 0;
+            }
+            let before = self.bytes.len();
+            match self.unpacker.unpack(&self.packed[self.used..], &mut self.bytes) {
+                Ok(0) if self.bytes.len() == before => {
+                    if self.is_read {
+                        self.broken = self.unpacker.end().err().map(|error| error.message().into());
+                        self.is_unpacked = true;
+                        return Ok(());
+                    }
+                    if self.used < self.packed.len() {
+                        // It wants bytes that are not here yet: keep what it left.
+                        self.packed.drain(..self.used);
+                        let kept = self.packed.len();
+                        self.used = 0;
+                        self.packed.resize(kept + WINDOW, 0);
+                        let count = read(self.read, &mut self.packed[kept..])?;
+                        self.packed.truncate(kept + count);
+                        self.read += count as u64;
+                        self.is_read = count < WINDOW;
+                    }
+                }
+                Ok(used) => self.used += used,
+                Err(error) => {
+                    self.broken = Some(error.message().to_owned());
+                    self.is_unpacked = true;
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The spans of all records, in the bytes as they are when unpacked.
+pub fn scan(container: &Container, packing: Packing, read: &mut ReadAt<'_>) -> Result<Scanned> {
+    let mut stream = Stream::new(container, packing)?;
+    let mut scanned = Scanned::default();
+    loop {
+        match stream.next(read)? {
+            Next::Record(start, span) => scanned.push(start, span.len() as u64),
+            Next::Damaged(start, length, what) => scanned.push_damage(start, length, what),
+            Next::End if scanned.spans.is_empty() => {
+                scanned.push_damage(0, 0, "the file is empty");
+                return Ok(scanned);
+            }
+            Next::End => return Ok(scanned),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tfrecord;
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::{GzEncoder, ZlibEncoder};
+    use std::io::Write as _;
+
+    const RECORDS: Container = Container::Tfrecord { check: true };
+
+    fn plain(records: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for record in 0..records {
+            tfrecord::write(&vec![record as u8; (record as usize * 37) % 1000], &mut bytes);
+        }
+        bytes
+    }
+
+    fn packed(bytes: &[u8], packing: Packing) -> Vec<u8> {
+        match packing {
+            Packing::Plain => bytes.to_vec(),
+            Packing::Gzip => {
+                let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+                encoder.write_all(bytes).unwrap();
+                encoder.finish().unwrap()
+            }
+            Packing::Zlib => {
+                let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+                encoder.write_all(bytes).unwrap();
+                encoder.finish().unwrap()
+            }
+            Packing::Zstd => zstd::encode_all(bytes, 1).unwrap(),
+        }
+    }
+
+    fn scanned(file: &[u8], packing: Packing) -> Scanned {
+        let mut read = |offset: u64, buffer: &mut [u8]| {
+            let rest = &file[(offset as usize).min(file.len())..];
+            let count = rest.len().min(buffer.len());
+            buffer[..count].copy_from_slice(&rest[..count]);
+            Ok(count)
+        };
+        scan(&RECORDS, packing, &mut read).unwrap()
+    }
+
+    fn by_plain_scan(bytes: &[u8]) -> Scanned {
+        scanned(bytes, Packing::Plain)
+    }
+
+    #[test]
+    fn records_are_found_in_every_packing_and_in_several_members() {
+        let bytes = plain(500);
+        let expected = by_plain_scan(&bytes);
+        assert_eq!((expected.spans.len(), expected.damages.len()), (500, 0));
+        for packing in [Packing::Gzip, Packing::Zlib, Packing::Zstd] {
+            let file = packed(&bytes, packing);
+            assert_eq!(Packing::of(&file, &RECORDS), packing);
+            assert_eq!(scanned(&file, packing), expected, "{packing:?}");
+        }
+        for packing in [Packing::Gzip, Packing::Zstd] {
+            let (first, last) = bytes.split_at(bytes.len() / 3);
+            let file = [packed(first, packing), packed(last, packing)].concat();
+            assert_eq!(scanned(&file, packing), expected, "two members of {packing:?}");
+        }
+        assert_eq!(Packing::of(&bytes, &RECORDS), Packing::Plain);
+    }
+
+    #[test]
+    fn every_cut_of_a_compressed_file_is_noticed_and_what_came_before_is_kept() {
+        let bytes = plain(30);
+        let expected = by_plain_scan(&bytes);
+        for packing in [Packing::Gzip, Packing::Zlib, Packing::Zstd] {
+            let file = packed(&bytes, packing);
+            for length in 0..file.len() {
+                let found = scanned(&file[..length], packing);
+                assert_eq!(
+                    found.damages.len(),
+                    1,
+                    "{packing:?} cut at {length}: {:?}",
+                    found.damages
+                );
+                let good = found.damages[0].span as usize;
+                assert_eq!(found.spans[..good], expected.spans[..good], "{packing:?} at {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_flip_of_a_compressed_file_ends_with_damage_or_with_the_same_records() {
+        let bytes = plain(12);
+        let expected = by_plain_scan(&bytes);
+        for packing in [Packing::Gzip, Packing::Zlib, Packing::Zstd] {
+            let file = packed(&bytes, packing);
+            for at in 0..file.len() {
+                let mut flipped = file.clone();
+                flipped[at] ^= 0x10;
+                let found = scanned(&flipped, packing);
+                // The header of gzip has bytes that mean nothing to a reader, such as a time; and what
+                // zstd does not sum up is summed up by the records themselves.
+                let same = found.spans == expected.spans && found.damages.is_empty();
+                assert!(same || !found.damages.is_empty(), "{packing:?}, byte {at}");
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The members in the span of a sample.
+
+use crate::error::{Error, Kind, Result};
+
+use super::entry::{Step, entry, shown};
+use super::sample::{Part, extension};
+
+/// A file in a sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member<'a> {
+    name: Vec<u8>,
+    key: usize,
+    /// All after the first dot of the last part of the name, in lowercase: `jpg`, `seg.png`.
+    pub extension: String,
+    /// What it holds.
+    pub data: &'a [u8],
+}
+
+impl Member<'_> {
+    /// Its name in the archive.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// The part of the name that all members of a sample share.
+    pub fn key(&self) -> &[u8] {
+        &self.name[..self.key]
+    }
+
+    /// Its name as messages show it.
+    pub fn shown(&self) -> String {
+        shown(&self.name)
+    }
+}
+
+/// Goes through the members of a sample.
+pub struct Members<'a> {
+    span: &'a [u8],
+    at: u64,
+}
+
+/// The members in the span of a sample, in their order, without folders and links.
+pub fn members(span: &[u8]) -> Members<'_> {
+    Members { span, at: 0 }
+}
+
+impl<'a> Members<'a> {
+    fn member(&mut self) -> Result<Option<Member<'a>>> {
+        while self.at < self.span.len() as u64 {
+            let mut bytes = self.span;
+            let mut entry = match entry(&mut bytes, self.at)? {
+                Step::Entry(entry) => entry,
+                Step::Zeros => {
+                    return Err(damaged(format!("only zeros at byte {} of it", self.at)));
+                }
+                Step::Bad { at, why } => {
+                    return Err(damaged(format!("no header at byte {at} of it: {why}")));
+                }
+                Step::Short { within, .. } => {
+                    return Err(damaged(format!("it ends within {within}")));
+                }
+            };
+            self.at = entry.end;
+            let end = usize::try_from(entry.data.saturating_add(entry.size)).unwrap_or(usize::MAX);
+            let data = self.span.get(entry.data as usize..end).ok_or_else(|| {
+                damaged(format!("it ends within the data of member {}", shown(&entry.name)))
+            })?;
+            match Part::of(&mut entry) {
+                Part::Passed => {}
+                Part::Lost(problem) | Part::Member { problem: Some(problem), .. } => {
+                    return Err(Error::new(Kind::Refused, problem));
+                }
+                Part::Member { key, problem: None } => {
+                    let extension = extension(&entry.name, key);
+                    return Ok(Some(Member { name: entry.name, key, extension, data }));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn damaged(what: String) -> Error {
+    Error::new(
+        Kind::DamagedRecord,
+        format!("the sample is not what it was when it was found: {what}"),
+    )
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = Result<Member<'a>>;
+
+    fn next(&mut self) -> Option<Result<Member<'a>>> {
+        let member = self.member();
+        if member.is_err() {
+            self.at = u64::MAX;
+        }
+        member.transpose()
+    }
+}

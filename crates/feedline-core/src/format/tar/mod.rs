@@ -1,0 +1,23 @@
+//! Tar archives in the WebDataset convention: which members are one sample, and what is in them.
+//!
+//! The span of a sample goes from the first header of its first member, long names and extended headers
+//! among them, to the end of its last member. It is read in one piece and walked again. Names are keys
+//! and nothing else: nothing is ever written where they point.
+
+mod entry;
+mod header;
+mod members;
+mod parser;
+mod sample;
+mod scan;
+mod split;
+
+#[cfg(test)]
+mod parser_tests;
+#[cfg(test)]
+mod tests;
+
+pub use members::{Member, Members, members};
+pub use parser::{Parser, guess};
+pub use scan::scan;
+pub use split::Splitter;

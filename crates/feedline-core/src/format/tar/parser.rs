@@ -1,0 +1,193 @@
+//! From the members of a sample to the fields that were asked for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::error::{Error, Kind, Result};
+use crate::format::convert::{self, Fields, Place, guessed, internal, wrong};
+use crate::format::{Shape, Type, Wanted, npy};
+use crate::sample::{FieldKind, Value};
+use crate::sys::slab::Row;
+
+use super::members::{Member, members};
+
+/// The key of the sample itself, as a field.
+const KEY: &str = "__key__";
+/// Extensions of formats that run code when they are read.
+const PICKLES: &[&str] = &["pkl", "pickle", "pyd", "pth", "pt"];
+/// Extensions under which others write whole numbers, and text.
+const NUMBERS: &[&str] = &["cls", "cls2", "class", "id", "index", "inx", "count"];
+const TEXTS: &[&str] = &["txt", "text", "transcript", "cap", "caption"];
+
+/// Makes the fields of a sample.
+#[derive(Debug)]
+pub struct Parser {
+    wanted: Arc<[Wanted]>,
+    fields: Fields,
+    picture: Option<usize>,
+    /// For each wanted: its extensions, of which the first that is there counts.
+    extensions: Vec<Vec<String>>,
+    /// By how much the values can be larger than the record: a factor, and what is added.
+    growth: (usize, usize),
+}
+
+impl Parser {
+    /// For these fields, of which the one with the number `picture` is given as bytes to the decoder.
+    pub fn new(wanted: Arc<[Wanted]>, picture: Option<usize>) -> Result<Parser> {
+        let fields = Fields::new(&wanted, picture);
+        let extensions = wanted.iter().map(check).collect::<Result<Vec<_>>>()?;
+        let mut factors: HashMap<&str, usize> = HashMap::new();
+        let mut added = 0;
+        for (number, choices) in extensions.iter().enumerate() {
+            let (factor, constant) = fields.growth(number);
+            added += constant;
+            for choice in choices {
+                *factors.entry(choice).or_default() += factor;
+            }
+        }
+        // Members do not overlap, so that only those that are asked for twice count twice.
+        let growth = (factors.into_values().max().unwrap_or(0), added);
+        Ok(Parser { wanted, fields, picture, extensions, growth })
+    }
+
+    /// The most bytes that the values without a row can hold, of a record that has so many.
+    pub fn most_bytes(&self, record_bytes: usize) -> usize {
+        let (factor, added) = self.growth;
+        record_bytes.saturating_mul(factor).saturating_add(added)
+    }
+
+    /// Writes what has a row into its row, and gives the other values, each in the order of the fields.
+    pub fn read(&self, span: &[u8], rows: &mut [Row], others: &mut Vec<Value>) -> Result<()> {
+        let sample = Found::of(span)?;
+        self.fields.each(rows, others, |number, one, place| {
+            if &*one.key == KEY {
+                let key = sample.members.first().map_or(&[][..], |member| member.key());
+                return convert::put_text(one, || "the key of the sample".into(), key, place);
+            }
+            match sample.choose(&self.extensions[number]) {
+                Some(member) => put(one, member, place),
+                None => {
+                    convert::put_default(one, place).unwrap_or_else(|| Err(sample.missing(one)))
+                }
+            }
+        })
+    }
+
+    /// The bytes of the picture.
+    pub fn picture<'a>(&self, span: &'a [u8]) -> Result<&'a [u8]> {
+        let number = self.picture.ok_or_else(|| internal("no field is a picture"))?;
+        let sample = Found::of(span)?;
+        match sample.choose(&self.extensions[number]) {
+            Some(member) => Ok(member.data),
+            None => Err(sample.missing(&self.wanted[number])),
+        }
+    }
+}
+
+/// Whether a tar can hold that at all; its extensions.
+fn check(one: &Wanted) -> Result<Vec<String>> {
+    let key = &*one.key;
+    let choices: Vec<String> =
+        key.split(';').map(|choice| choice.trim().trim_start_matches('.').to_lowercase()).collect();
+    if let Some(pickle) = choices.iter().find(|choice| is_pickle(choice))
+        && one.of != Type::Bytes
+    {
+        return Err(Error::new(
+            Kind::Refused,
+            format!("member \".{pickle}\" is a pickle, which runs code when it is read"),
+        ));
+    }
+    let refuse = |what: String| Err(Error::new(Kind::BadSetting, what));
+    if key == "__url__" {
+        return refuse("\"__url__\" is no member of a sample".into());
+    }
+    if key == KEY && one.of != Type::Text {
+        return refuse("\"__key__\" is the key of a sample, which is text".into());
+    }
+    if one.is_sequence || matches!(one.field().kind, FieldKind::List) {
+        return refuse(format!("member {key:?} of a tar is one value and not a list of them"));
+    }
+    Ok(choices)
+}
+
+fn is_pickle(extension: &str) -> bool {
+    extension.rsplit('.').next().is_some_and(|last| PICKLES.contains(&last))
+}
+
+/// The members of a sample.
+struct Found<'a> {
+    members: Vec<Member<'a>>,
+}
+
+impl<'a> Found<'a> {
+    fn of(span: &'a [u8]) -> Result<Found<'a>> {
+        let members = members(span).collect::<Result<Vec<_>>>()?;
+        let Some(first) = members.first() else {
+            return Err(Error::new(Kind::DamagedRecord, "the sample has no members"));
+        };
+        if let Some(other) = members.iter().find(|member| member.key() != first.key()) {
+            let (first, other) = (first.shown(), other.shown());
+            let what = format!("members {first} and {other} are not of one sample");
+            return Err(Error::new(Kind::DamagedRecord, what));
+        }
+        Ok(Found { members })
+    }
+
+    fn choose(&self, extensions: &[String]) -> Option<&Member<'a>> {
+        extensions
+            .iter()
+            .find_map(|wish| self.members.iter().find(|member| member.extension == *wish))
+    }
+
+    fn missing(&self, one: &Wanted) -> Error {
+        let found: Vec<_> = self.members.iter().take(20).map(|member| &*member.extension).collect();
+        let what = format!("no member {:?}, the sample has {}", one.key, found.join(", "));
+        Error::new(Kind::WrongField, what)
+    }
+}
+
+fn put(one: &Wanted, member: &Member<'_>, place: Place<'_>) -> Result<()> {
+    let called = || format!("member {}", member.shown());
+    let Type::Npy(dtype) = one.of else {
+        return convert::put_text(one, called, member.data, place);
+    };
+    let (header, data) = npy::array(member.data).map_err(|error| {
+        let what = format!("{}: {}", called(), error.message());
+        Error::new(error.kind(), what).with_hint(error.hint().to_owned())
+    })?;
+    if header.dtype != dtype {
+        let (found, wanted) = (header.dtype.name(), dtype.name());
+        return Err(wrong(called(), format!("holds {found}, {wanted} was wanted")));
+    }
+    convert::put_numbers(one, called, Some(&header.shape), data, place)
+}
+
+/// The fields that a sample suggests where none were asked for: by the extensions of its members and by
+/// what is in them. Pickles are left out.
+pub fn guess(span: &[u8]) -> Result<Vec<Wanted>> {
+    let sample = Found::of(span)?;
+    let mut wanted = vec![guessed(KEY, Type::Text, Shape::Fixed(Vec::new()))];
+    for member in &sample.members {
+        if member.extension.is_empty() || is_pickle(&member.extension) {
+            continue;
+        }
+        let last = member.extension.rsplit('.').next().unwrap_or_default();
+        let (of, shape) = match last {
+            "npy" => match npy::array(member.data) {
+                Ok((header, _)) => (Type::Npy(header.dtype), header.shape),
+                Err(error) if error.kind() == Kind::Refused => continue,
+                Err(_) => (Type::Bytes, Vec::new()),
+            },
+            "json" => (Type::Json, Vec::new()),
+            _ if NUMBERS.contains(&last) && is_number(member.data) => (Type::Int64, Vec::new()),
+            _ if NUMBERS.contains(&last) || TEXTS.contains(&last) => (Type::Text, Vec::new()),
+            _ => (Type::Bytes, Vec::new()),
+        };
+        wanted.push(guessed(&member.extension, of, Shape::Fixed(shape)));
+    }
+    Ok(wanted)
+}
+
+fn is_number(data: &[u8]) -> bool {
+    std::str::from_utf8(data).is_ok_and(|text| text.trim_ascii().parse::<i64>().is_ok())
+}

@@ -1,0 +1,102 @@
+//! Which members are one sample: names, keys, extensions, and the sample that is being gathered.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::entry::{Entry, Role, shown};
+
+/// A member's part in the samples.
+pub(super) enum Part {
+    /// None: it is passed over.
+    Passed,
+    /// It cannot be read, and neither can be said whose it is.
+    Lost(String),
+    /// A member of the sample whose key has this length in its name.
+    Member { key: usize, problem: Option<String> },
+}
+
+impl Part {
+    pub(super) fn of(entry: &mut Entry) -> Part {
+        let problem = entry.problem.take();
+        let key = match entry.role {
+            Role::File if !is_about_the_archive(&entry.name) => key_length(&entry.name),
+            Role::File | Role::Other => None,
+        };
+        match (key, problem) {
+            (Some(key), problem) => Part::Member { key, problem },
+            (None, Some(problem)) => Part::Lost(problem),
+            (None, None) => Part::Passed,
+        }
+    }
+}
+
+/// Where the key ends in a name: before the first dot of its last part. A file whose name begins with
+/// a dot counts to its folder, as it does for the `webdataset` package.
+pub(super) fn key_length(name: &[u8]) -> Option<usize> {
+    let last = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    let dot = name[last..].iter().position(|byte| *byte == b'.')?;
+    if dot > 0 {
+        return Some(last + dot);
+    }
+    let folder = name.get(..last.checked_sub(1)?)?;
+    let folder = folder.rsplit(|byte| *byte == b'/').next().unwrap_or(folder);
+    (!folder.contains(&b'.')).then_some(last)
+}
+
+/// The extension of a member whose key has that length, in lowercase.
+pub(super) fn extension(name: &[u8], key: usize) -> String {
+    let extension = String::from_utf8_lossy(name.get(key + 1..).unwrap_or_default());
+    match extension.is_ascii() {
+        true => extension.to_ascii_lowercase(),
+        false => extension.to_lowercase(),
+    }
+}
+
+/// Names such as `__meta__` and all that is in such a folder are not samples.
+fn is_about_the_archive(name: &[u8]) -> bool {
+    let first = name.split(|byte| *byte == b'/').next().unwrap_or_default();
+    first.len() >= 4 && first.starts_with(b"__") && first.ends_with(b"__")
+}
+
+/// A sample whose members come one after another.
+pub(super) struct Gathered {
+    pub key: Vec<u8>,
+    pub start: u64,
+    pub end: u64,
+    pub problem: Option<String>,
+    extensions: HashSet<String>,
+}
+
+impl Gathered {
+    pub(super) fn new(key: &[u8], start: u64) -> Gathered {
+        let extensions = HashSet::new();
+        Gathered { key: key.to_vec(), start, end: start, problem: None, extensions }
+    }
+
+    pub(super) fn add(&mut self, entry: &Entry, end: u64, problem: Option<String>) {
+        self.end = end;
+        let extension = extension(&entry.name, self.key.len());
+        let is_second = self.extensions.contains(&extension);
+        let problem = problem.or_else(|| {
+            is_second
+                .then(|| format!("member {} is the second with its extension", shown(&entry.name)))
+        });
+        self.extensions.insert(extension);
+        if let Some(problem) = problem {
+            let key = shown(&self.key);
+            self.problem.get_or_insert_with(|| format!("sample {key} cannot be read: {problem}"));
+        }
+    }
+
+    /// A number for its key, and one for its extensions in any order.
+    pub(super) fn traits(&self) -> (u64, u64) {
+        let shape = self.extensions.iter().map(hash).fold(0, u64::wrapping_add);
+        (hash(&self.key), shape)
+    }
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,156 @@
+//! The samples of an archive that comes as a stream.
+
+use crate::format::Split;
+
+use super::entry::{Step, entry, shown};
+use super::header::BLOCK;
+use super::sample::{Gathered, Part};
+use super::scan::resume;
+
+/// Beyond this, a stretch without a header is given up in parts.
+const MOST_LOST: usize = 1 << 20;
+
+/// Says what stands at the beginning of the bytes of a stream, of which what it has told of is gone.
+#[derive(Default)]
+pub struct Splitter {
+    has_begun: bool,
+    is_ended: bool,
+    zeros: u64,
+    /// The key of a sample that was lost in part, as more of it may follow.
+    lost: Option<Vec<u8>>,
+}
+
+impl Splitter {
+    /// At the beginning of a stream.
+    pub fn new() -> Splitter {
+        Splitter::default()
+    }
+
+    /// What stands at the beginning of `bytes`; `is_end` if nothing follows them. A sample is complete
+    /// when the next one begins.
+    pub fn split(&mut self, bytes: &[u8], is_end: bool) -> Split {
+        if bytes.is_empty() {
+            return self.end(is_end);
+        }
+        self.has_begun = true;
+        let mut open: Option<Gathered> = None;
+        let mut at = 0;
+        loop {
+            let have = bytes.len();
+            if at as usize >= have {
+                return match open {
+                    Some(open) if is_end => self.finished(open),
+                    Some(_) | None => more(have, have + BLOCK),
+                };
+            }
+            let Ok(step) = entry(&mut &*bytes, at) else { return more(have, have + BLOCK) };
+            match step {
+                Step::Short { needed, .. } if !is_end => {
+                    return more(have, usize::try_from(needed).unwrap_or(usize::MAX));
+                }
+                Step::Short { within, .. } => {
+                    let rest = &bytes[at as usize..];
+                    if self.is_ended && open.is_none() && rest.iter().all(|byte| *byte == 0) {
+                        return Split::Passed(have);
+                    }
+                    self.is_ended = true;
+                    return Split::Damaged(have, format!("the archive ends within {within}"));
+                }
+                Step::Zeros => {
+                    if let Some(open) = open {
+                        return self.finished(open);
+                    }
+                    self.zeros += 1;
+                    self.is_ended = true;
+                    return Split::Passed(BLOCK);
+                }
+                Step::Bad { at: bad, why } => {
+                    let next = resume(&mut &*bytes, bad, have as u64).ok().flatten();
+                    if next.is_none() && !is_end && have < MOST_LOST {
+                        return more(have, have + NEXT);
+                    }
+                    let whole = if is_end { have } else { have / BLOCK * BLOCK };
+                    let next = next.map_or(whole, |next| next as usize);
+                    self.lost = open.map(|open| open.key);
+                    self.zeros = 0;
+                    self.is_ended |= is_end && next == have;
+                    let what = format!("there is no header: {why}; {next} bytes are passed over");
+                    return Split::Damaged(next, what);
+                }
+                Step::Entry(mut entry) => {
+                    if self.zeros == 1 {
+                        self.zeros = 0;
+                        let what = "the single block of zeros before this ends nothing".into();
+                        return Split::Damaged(0, what);
+                    }
+                    let part = Part::of(&mut entry);
+                    let is_other = match (&part, &open) {
+                        (Part::Member { key, .. }, Some(open)) => open.key != entry.name[..*key],
+                        (Part::Lost(_), Some(_)) => true,
+                        _ => false,
+                    };
+                    if let (true, Some(open)) = (is_other, open.take_if(|_| is_other)) {
+                        return self.finished(open);
+                    }
+                    if entry.end > have as u64 && !is_end {
+                        return more(have, usize::try_from(entry.end).unwrap_or(usize::MAX));
+                    }
+                    (self.zeros, self.is_ended) = (0, false);
+                    if entry.data.saturating_add(entry.size) > have as u64 {
+                        self.is_ended = true;
+                        let name = shown(&entry.name);
+                        let what = format!("the archive ends within the data of member {name}");
+                        return Split::Damaged(have, what);
+                    }
+                    let end = entry.end.min(have as u64);
+                    match part {
+                        Part::Passed if open.is_none() => return Split::Passed(end as usize),
+                        Part::Passed => {}
+                        Part::Lost(why) => return Split::Damaged(end as usize, why),
+                        Part::Member { key, problem } => {
+                            let key = &entry.name[..key];
+                            let open = open.get_or_insert_with(|| Gathered::new(key, 0));
+                            open.add(&entry, end, problem);
+                        }
+                    }
+                    at = end;
+                }
+            }
+        }
+    }
+
+    fn finished(&mut self, open: Gathered) -> Split {
+        let length = open.end as usize;
+        let is_rest = self.lost.take().is_some_and(|lost| lost == open.key);
+        match open.problem {
+            Some(problem) => Split::Damaged(length, problem),
+            None if is_rest => {
+                let key = shown(&open.key);
+                Split::Damaged(length, format!("the first members of sample {key} are lost"))
+            }
+            None => Split::Record(length),
+        }
+    }
+
+    fn end(&mut self, is_end: bool) -> Split {
+        if !is_end {
+            return Split::More(BLOCK);
+        }
+        if self.is_ended {
+            return Split::End;
+        }
+        self.is_ended = true;
+        let what = match self.has_begun {
+            true => "the archive ends without an end marker: it may be cut",
+            false => "the archive is empty",
+        };
+        Split::Damaged(0, what.into())
+    }
+}
+
+const NEXT: usize = 64 << 10;
+
+/// Asks for more bytes; for a long sample for many more, as all is walked again.
+fn more(have: usize, needed: usize) -> Split {
+    Split::More(if have < MOST_LOST { needed } else { needed.max(have + have / 2) })
+}

@@ -1,0 +1,67 @@
+//! Where lines begin and end. A line of nothing but white space is no record; the last line needs no
+//! newline.
+
+use memchr::memchr;
+
+use super::{BYTE_ORDER_MARK, WINDOW};
+use crate::error::Result;
+use crate::format::{ReadAt, Scanned, Split};
+
+/// Lists the lines of a file of that size, each with its newline.
+pub fn scan_lines(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
+    let mut scanned = Scanned::default();
+    if size == 0 {
+        scanned.push_damage(0, 0, "the file is empty");
+        return Ok(scanned);
+    }
+    let mut window = vec![0; WINDOW.min(usize::try_from(size).unwrap_or(WINDOW))];
+    let (mut at, mut start, mut is_blank) = (0, 0, true);
+    while at < size {
+        let wish = (size - at).min(window.len() as u64) as usize;
+        let filled = read(at, &mut window[..wish])?;
+        let mut rest = &window[..filled];
+        if at == 0 && rest.starts_with(BYTE_ORDER_MARK) {
+            rest = &rest[BYTE_ORDER_MARK.len()..];
+            start = BYTE_ORDER_MARK.len() as u64;
+        }
+        while let Some(newline) = memchr(b'\n', rest) {
+            let (line, after) = rest.split_at(newline + 1);
+            let end = at + (filled - after.len()) as u64;
+            if !is_blank || !line.trim_ascii().is_empty() {
+                scanned.push(start, end - start);
+            }
+            (start, is_blank, rest) = (end, true, after);
+        }
+        is_blank &= rest.trim_ascii().is_empty();
+        at += filled as u64;
+        if filled < wish {
+            let what = format!("the file ends at byte {at}, but it had {size} bytes before");
+            scanned.push_damage(start, at - start, what);
+            return Ok(scanned);
+        }
+    }
+    if !is_blank {
+        scanned.push(start, size - start);
+    }
+    Ok(scanned)
+}
+
+/// What stands at the beginning of some bytes of a stream of lines.
+pub fn split_lines(bytes: &[u8], is_end: bool) -> Split {
+    if bytes.is_empty() {
+        return if is_end { Split::End } else { Split::More(1) };
+    }
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        return Split::Passed(BYTE_ORDER_MARK.len());
+    }
+    let length = match memchr(b'\n', bytes) {
+        Some(newline) => newline + 1,
+        None if is_end => bytes.len(),
+        // Twice as many each time, as all is looked through again.
+        None => return Split::More(bytes.len().saturating_mul(2).max(4096)),
+    };
+    match bytes[..length].trim_ascii().is_empty() {
+        true => Split::Passed(length),
+        false => Split::Record(length),
+    }
+}

@@ -1,0 +1,18 @@
+//! Records that are text: a JSON value in each line, or rows of CSV.
+
+mod csv;
+mod json;
+mod lines;
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+pub use csv::{CsvParser, CsvSplitter, columns, guess_csv, scan_csv};
+pub use json::{JsonParser, guess_json};
+pub use lines::{scan_lines, split_lines};
+
+/// How much of a file is read at once.
+const WINDOW: usize = 256 << 10;
+/// What some programs write before everything else.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";

@@ -1,0 +1,147 @@
+//! Parts of a JSON text that is known to be right, as they are written. Nothing is made of them that was
+//! not asked for.
+
+use std::borrow::Cow;
+
+/// What a JSON value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Null,
+    Bool(bool),
+    Number,
+    Text,
+    List,
+    Object,
+}
+
+impl Kind {
+    pub(super) fn of(value: &str) -> Kind {
+        match value.as_bytes().first() {
+            Some(b'n') => Kind::Null,
+            Some(b't') => Kind::Bool(true),
+            Some(b'f') => Kind::Bool(false),
+            Some(b'"') => Kind::Text,
+            Some(b'[') => Kind::List,
+            Some(b'{') => Kind::Object,
+            Some(_) | None => Kind::Number,
+        }
+    }
+
+    /// Its name in messages.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Null => "null",
+            Kind::Bool(_) => "true or false",
+            Kind::Number => "a number",
+            Kind::Text => "text",
+            Kind::List => "a list",
+            Kind::Object => "an object",
+        }
+    }
+}
+
+/// The entries of an object, or the values of a list, whose keys are then empty.
+pub(super) struct Parts<'a> {
+    rest: &'a str,
+    is_object: bool,
+}
+
+/// The parts of an object or of a list; none of anything else.
+pub(super) fn parts(value: &str) -> Parts<'_> {
+    let is_object = Kind::of(value) == Kind::Object;
+    let is_list = Kind::of(value) == Kind::List;
+    let rest = if is_object || is_list { &value[1..] } else { "" };
+    Parts { rest, is_object }
+}
+
+impl<'a> Iterator for Parts<'a> {
+    type Item = (&'a str, &'a str);
+
+    fn next(&mut self) -> Option<(&'a str, &'a str)> {
+        let mut rest = after(self.rest, ',');
+        let mut key = "";
+        if self.is_object && rest.starts_with('"') {
+            (key, rest) = rest.split_at(end(rest));
+            rest = after(rest, ':');
+        }
+        if rest.is_empty() || rest.starts_with(['}', ']']) {
+            self.rest = "";
+            return None;
+        }
+        let (value, rest) = rest.split_at(end(rest));
+        self.rest = rest;
+        Some((key, value))
+    }
+}
+
+/// What follows white space, with a mark in it or not.
+fn after(text: &str, mark: char) -> &str {
+    let text = text.trim_ascii_start();
+    text.strip_prefix(mark).map_or(text, str::trim_ascii_start)
+}
+
+/// Where the value ends with which a text begins.
+fn end(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let (mut depth, mut at) = (0_usize, 0);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => {
+                at = text_end(bytes, at);
+                if depth == 0 {
+                    return at;
+                }
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth == 0 => return at,
+            b'}' | b']' => {
+                depth -= 1;
+                if depth == 0 {
+                    return at + 1;
+                }
+            }
+            b',' | b':' | b' ' | b'\t' | b'\r' | b'\n' if depth == 0 => return at,
+            _ => {}
+        }
+        at += 1;
+    }
+    bytes.len()
+}
+
+/// Where a text ends that begins with a quote at `at`.
+fn text_end(bytes: &[u8], at: usize) -> usize {
+    let mut at = at + 1;
+    while let Some(found) = bytes.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
+        at += found;
+        if bytes[at] == b'"' {
+            return at + 1;
+        }
+        at += 2;
+    }
+    bytes.len()
+}
+
+/// What a text says, without its quotes.
+pub(super) fn unquoted(text: &str) -> Option<Cow<'_, str>> {
+    let inside = text.strip_prefix('"')?.strip_suffix('"')?;
+    match inside.contains('\\') {
+        true => serde_json::from_str(text).ok().map(Cow::Owned),
+        false => Some(Cow::Borrowed(inside)),
+    }
+}
+
+/// The value under a path of keys, the last where a key comes twice.
+pub(super) fn under<'a>(object: &'a str, key: &str) -> Option<&'a str> {
+    let head = key.split_once('.').map_or("", |(head, _)| head);
+    let (mut whole, mut nested) = (None, None);
+    for (name, value) in parts(object) {
+        let Some(name) = unquoted(name) else { continue };
+        if name == key {
+            whole = Some(value);
+        } else if !head.is_empty() && name == head {
+            nested = under(value, &key[head.len() + 1..]);
+        }
+    }
+    whole.or(nested)
+}

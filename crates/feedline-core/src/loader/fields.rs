@@ -1,0 +1,151 @@
+//! What a batch has: which field comes from where.
+
+use std::sync::Arc;
+
+use crate::config::{Batching, Given, Settings, picture_of};
+use crate::format::{Container, Wanted};
+use crate::sample::{Dtype, Extent, Field, FieldKind};
+use crate::source::Source;
+use crate::worker::{Picture, Recipe};
+
+/// The name of what is decoded and transformed.
+pub(super) const PICTURE: &str = "image";
+
+/// What is written to a row besides pictures and parsed fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Write {
+    /// The row of this array of the source.
+    Array(usize),
+    /// The row of this array that stands beside the source.
+    Beside(usize),
+    /// The label of the sample.
+    Label,
+    /// Its index.
+    Index,
+}
+
+/// What a source gives, as the settings must know it.
+pub fn given(source: &dyn Source) -> Given {
+    if let Some(contents) = source.contents() {
+        return Given::Records(contents.clone());
+    }
+    if source.is_empty() {
+        return Given::Files;
+    }
+    match source.extent(0) {
+        Extent::File(_) | Extent::Part { .. } | Extent::Packed { .. } => Given::Files,
+        Extent::Memory(arrays) => {
+            Given::Arrays(arrays.iter().map(|array| array.field.clone()).collect())
+        }
+    }
+}
+
+/// The fields of records: those that the user named, or those that were guessed.
+pub(super) fn wanted(settings: &Settings, given: &Given) -> Option<Arc<[Wanted]>> {
+    let Given::Records(contents) = given else { return None };
+    let guessed = (!contents.guessed.is_empty()).then(|| Arc::clone(&contents.guessed));
+    settings.wanted.clone().or(guessed)
+}
+
+/// What is done to pictures, if there are any and anything is asked for.
+pub(super) fn recipe(settings: &Settings, given: &Given, seed: u64) -> Option<Recipe> {
+    let picture = match given {
+        Given::Files | Given::Records(_) => Picture::Encoded(settings.decoding?),
+        Given::Arrays(fields) => {
+            let (size, channels) = picture_of(fields)?;
+            if settings.steps.is_empty() && settings.output == Settings::default().output {
+                return None;
+            }
+            Picture::Array { size, channels }
+        }
+    };
+    let (steps, output) = (settings.steps.clone(), settings.output.clone());
+    Some(Recipe { picture, steps, output, seed })
+}
+
+/// The fields of a batch: what the source has, the picture as it will be, and the index on request.
+pub(super) fn fields(
+    source: &dyn Source,
+    given: &Given,
+    recipe: Option<&Recipe>,
+    wanted: Option<&[Wanted]>,
+    settings: &Settings,
+) -> Vec<Field> {
+    let batching = settings.batching;
+    let picture = recipe.map(|recipe| {
+        let dtype = settings.output.dtype;
+        // Pictures that are padded come with their shapes, also where these are equal.
+        let padded = batching.is_some_and(|batching: Batching| batching.pad)
+            && !matches!(given, Given::Arrays(_));
+        let kind = match recipe.shape() {
+            Some(shape) if !padded => FieldKind::Fixed { dtype, shape },
+            Some(_) | None => FieldKind::Ragged { dtype },
+        };
+        Field { name: PICTURE.into(), kind }
+    });
+    let bytes = || Field { name: "bytes".into(), kind: FieldKind::Bytes };
+    let mut fields = match (given, picture) {
+        (Given::Records(contents), picture) => match (&contents.container, wanted) {
+            (Container::Numbers { dtype, length }, _) => {
+                vec![Field::fixed("tokens", *dtype, &[*length])]
+            }
+            (_, None) => vec![picture.unwrap_or_else(bytes)],
+            (_, Some(wanted)) => {
+                let others = wanted
+                    .iter()
+                    .enumerate()
+                    .filter(|(at, _)| Some(*at) != settings.picture)
+                    .map(|(_, wanted)| wanted.field());
+                picture.into_iter().chain(others).collect()
+            }
+        },
+        (Given::Files, picture) => vec![picture.unwrap_or_else(bytes)],
+        (Given::Arrays(fields), None) => fields.clone(),
+        (Given::Arrays(fields), Some(picture)) => fields
+            .iter()
+            .map(|field| if field.name == picture.name { picture.clone() } else { field.clone() })
+            .collect(),
+    };
+    fields.extend(source.beside().iter().map(|array| array.field.clone()));
+    if source.has_labels() {
+        fields.push(Field::fixed("label", Dtype::Int64, &[]));
+    }
+    if batching.is_some_and(|batching| batching.index) {
+        fields.push(Field::fixed("index", Dtype::Int64, &[]));
+    }
+    fields
+}
+
+/// Which rows are written with what, but for those of decoded pictures, of parsed fields and of
+/// numbers that are read to where they belong.
+pub(super) fn writes(
+    given: &Given,
+    fields: &[Field],
+    source: &dyn Source,
+    has_index: bool,
+) -> Vec<(usize, Write)> {
+    let has_labels = source.has_labels();
+    let of_all = fields.len() - usize::from(has_labels) - usize::from(has_index);
+    let of_source = of_all - source.beside().len();
+    let mut writes = Vec::new();
+    let mut row = 0;
+    for (at, field) in fields.iter().enumerate() {
+        if field.row_bytes().is_none() {
+            continue;
+        }
+        let write = match given {
+            Given::Arrays(_) if at < of_source => Some(Write::Array(at)),
+            Given::Files | Given::Records(_) if at < of_source => None,
+            Given::Files | Given::Records(_) | Given::Arrays(_) if at < of_all => {
+                Some(Write::Beside(at - of_source))
+            }
+            Given::Files | Given::Records(_) | Given::Arrays(_) if at == of_all && has_labels => {
+                Some(Write::Label)
+            }
+            Given::Files | Given::Records(_) | Given::Arrays(_) => Some(Write::Index),
+        };
+        writes.extend(write.map(|write| (row, write)));
+        row += 1;
+    }
+    writes
+}

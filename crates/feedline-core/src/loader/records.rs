@@ -1,0 +1,264 @@
+//! Fetch at work on records: those of a chunk that lie side by side are read at once, whatever their
+//! order. Where there is nothing to decode, whoever reads a record also makes its sample.
+
+use crossbeam_channel::Sender;
+use std::path::Path;
+
+use super::activity::{Doing, Slot};
+use super::run::{OVERHEAD, Order, Run, Task};
+use crate::bytes::Piece;
+use crate::error::{Error, Kind, Result};
+use crate::fetch::{Packed, Stretch};
+use crate::format::Container;
+use crate::sample::{Extent, Stage};
+use crate::sys::clock;
+use crate::worker::Native;
+
+/// Records that are taken at once, at the most, and bytes that they should have together.
+const RECORDS: u64 = 64;
+const BYTES: u64 = 256 << 10;
+/// Bytes that are read at once, at the most.
+const RUN: u64 = 512 << 10;
+
+/// A record of a chunk, and where it lies.
+struct Wanted<'a> {
+    at: Stretch<'a>,
+    order: Order,
+}
+
+/// What is ready, and where it goes.
+struct Ready<'a> {
+    run: &'a Run,
+    tasks: &'a Sender<Vec<Task>>,
+    ready: Vec<Task>,
+    native: &'a mut Native,
+}
+
+impl Ready<'_> {
+    /// Hands on what is ready; false when nobody listens any more.
+    fn hand_on(&mut self) -> bool {
+        if self.ready.is_empty() {
+            return true;
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.sort_unstable_by_key(|task| task.order.number);
+        if self.run.shared.recipe.is_some() {
+            return self.tasks.send(ready).is_ok();
+        }
+        let start = clock::now();
+        let outcomes = ready
+            .into_iter()
+            .map(|task| (task.order.number, self.run.make(task, self.native)))
+            .collect();
+        self.run.meters.add(Stage::Worker, start.elapsed());
+        self.run.settle(outcomes, Some(self.native));
+        true
+    }
+}
+
+impl Run {
+    /// Fetches chunks of records until there are none left.
+    pub(super) fn read_records(&self, tasks: &Sender<Vec<Task>>, slot: &Slot) {
+        let mean = self.shared.source.mean_bytes().max(1);
+        let chunk = (BYTES / mean).clamp(1, RECORDS) as usize;
+        let mut native = Native::default();
+        while let Some(orders) = self.next_orders(chunk) {
+            let mut ready = Ready {
+                run: self,
+                tasks,
+                ready: Vec::with_capacity(orders.len()),
+                native: &mut native,
+            };
+            let start = clock::now();
+            let alone = self.read_chunk(orders, &mut ready, slot);
+            self.meters.add(Stage::Fetch, start.elapsed());
+            if !ready.hand_on() {
+                return;
+            }
+            // Those that need care come last, when nothing that was read waits for them.
+            for order in alone {
+                let number = order.number;
+                slot.begin(number, order.ticket.index, Doing::Reading);
+                let fetched = self.fetch(order, slot, &mut || drop(ready.hand_on()));
+                slot.end();
+                match fetched {
+                    Ok(task) => ready.ready.push(task),
+                    Err(bad) => {
+                        ready.hand_on();
+                        self.settle(vec![(number, Err(bad))], None);
+                    }
+                }
+            }
+            if !ready.hand_on() {
+                return;
+            }
+        }
+    }
+
+    /// Reads what can be read without care; returns the others, in order.
+    fn read_chunk(&self, orders: Vec<Order>, ready: &mut Ready<'_>, slot: &Slot) -> Vec<Order> {
+        // A wait for a later sample must not keep an earlier one of the chunk, which is not read yet.
+        let Some(first) = orders.iter().map(|order| order.number).min() else { return Vec::new() };
+        let source = &*self.shared.source;
+        let mut alone = Vec::new();
+        let mut wanted: Vec<Wanted<'_>> = Vec::with_capacity(orders.len());
+        for order in orders {
+            let index = order.ticket.index;
+            match source.extent(index) {
+                Extent::Part { path, offset, length }
+                    if self.shared.settings.chaos.is_none() && source.damage(index).is_none() =>
+                {
+                    wanted.push(Wanted { at: Stretch { path, offset, length }, order });
+                }
+                Extent::Part { .. }
+                | Extent::Packed { .. }
+                | Extent::File(_)
+                | Extent::Memory(_) => alone.push(order),
+            }
+        }
+        let is_numbers = self.container().is_some_and(|of| matches!(of, Container::Numbers { .. }));
+        wanted.sort_unstable_by_key(|wanted| {
+            (std::ptr::from_ref(wanted.at.path).cast::<u8>(), wanted.at.offset)
+        });
+        let mut rest = wanted.into_iter().peekable();
+        while let Some(next) = rest.next() {
+            slot.begin(next.order.number, next.order.ticket.index, Doing::Reading);
+            if is_numbers {
+                match self.read_numbers(next, first, ready) {
+                    Ok(task) => ready.ready.push(task),
+                    Err(order) => alone.push(order),
+                }
+                continue;
+            }
+            let mut run = next.at;
+            let mut those = vec![next];
+            while let Some(next) = rest.next_if(|next| {
+                std::ptr::eq(next.at.path, run.path)
+                    && next.at.offset == run.offset + run.length
+                    && run.length + next.at.length <= RUN
+            }) {
+                run.length += next.at.length;
+                those.push(next);
+            }
+            self.read_run(run, those, first, ready, &mut alone);
+        }
+        slot.end();
+        alone.sort_unstable_by_key(|order| order.number);
+        alone
+    }
+
+    /// Reads some records that lie side by side. Whatever is not as it should be is done alone.
+    fn read_run(
+        &self,
+        run: Stretch<'_>,
+        those: Vec<Wanted<'_>>,
+        first: u64,
+        ready: &mut Ready<'_>,
+        alone: &mut Vec<Order>,
+    ) {
+        let more = OVERHEAD * those.len() as u64;
+        let read = self.reader.read_part(run, more, first, &mut || drop(ready.hand_on()));
+        let Ok(bytes) = read else {
+            alone.extend(those.into_iter().map(|wanted| wanted.order));
+            return;
+        };
+        self.gate.worked(run.path);
+        for Wanted { at, order } in those {
+            let span = bytes.part((at.offset - run.offset) as usize, at.length as usize);
+            let Ok(payload) = self.opened(span) else {
+                alone.push(order);
+                continue;
+            };
+            let (number, ticket) = (order.number, order.ticket);
+            let made = self.prepare(order, payload, 0, first, &mut || drop(ready.hand_on()));
+            match made {
+                Ok(task) => ready.ready.push(task),
+                Err(bad) => alone.push(Order { number, ticket, seat: bad.1, attempts: 0 }),
+            }
+        }
+    }
+
+    fn read_numbers(
+        &self,
+        wanted: Wanted<'_>,
+        first: u64,
+        ready: &mut Ready<'_>,
+    ) -> std::result::Result<Task, Order> {
+        let Wanted { at, mut order } = wanted;
+        let target = &mut order.seat.rows[0];
+        let read = self.reader.read_into(at.path, at.offset, target, first, &mut || {
+            drop(ready.hand_on());
+        });
+        match read {
+            Ok(()) => Ok(Task { order, fetched: None, prepared: None }),
+            Err(_) => Err(order),
+        }
+    }
+
+    /// One record, alone.
+    pub(super) fn read_record(
+        &self,
+        order: &mut Order,
+        at: Stretch<'_>,
+        before_wait: &mut dyn FnMut(),
+    ) -> Result<Option<Piece>> {
+        if let Some(what) = self.shared.source.damage(order.ticket.index) {
+            return Err(Error::new(Kind::DamagedRecord, what));
+        }
+        let number = order.number;
+        if let Some(Container::Numbers { .. }) = self.container() {
+            let target = &mut order.seat.rows[0];
+            self.reader.read_into(at.path, at.offset, target, number, before_wait)?;
+            return Ok(None);
+        }
+        let span = self.reader.read_part(at, 0, number, before_wait)?;
+        self.opened(span).map(Some).map_err(|error| self.named(error, order))
+    }
+
+    /// One record of a compressed file.
+    pub(super) fn read_packed(
+        &self,
+        order: &Order,
+        path: &Path,
+        record: u64,
+        before_wait: &mut dyn FnMut(),
+    ) -> Result<Piece> {
+        let index = order.ticket.index;
+        if let Some(what) = self.shared.source.damage(index) {
+            return Err(Error::new(Kind::DamagedRecord, what));
+        }
+        let Some(streams) = &self.streams else {
+            return Err(Error::new(Kind::Internal, "a compressed record without its stream"));
+        };
+        let packing = self.shared.source.packing(index);
+        let wanted = Packed { path, packing, record };
+        let span = streams.read(wanted, &self.reader, order.number, before_wait)?;
+        self.opened(span).map_err(|error| self.named(error, order))
+    }
+
+    /// Damage, said of its record.
+    fn named(&self, error: Error, order: &Order) -> Error {
+        let location = self.shared.source.location(order.ticket.index);
+        match location.and_then(|location| location.record) {
+            Some(record) if error.kind() == Kind::DamagedRecord => {
+                let message = format!("record {record} is damaged: {}", error.message());
+                Error::new(Kind::DamagedRecord, message)
+            }
+            Some(_) | None => error,
+        }
+    }
+
+    /// What a record holds.
+    fn opened(&self, span: Piece) -> Result<Piece> {
+        let Some(container) = self.container() else { return Ok(span) };
+        let (start, length) = {
+            let part = container.payload(&span)?;
+            (part.as_ptr() as usize - span.as_ptr() as usize, part.len())
+        };
+        Ok(span.part(start, length))
+    }
+
+    fn container(&self) -> Option<&Container> {
+        self.shared.source.contents().map(|contents| &contents.container)
+    }
+}

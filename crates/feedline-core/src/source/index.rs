@@ -1,0 +1,359 @@
+//! Where the records of a shard lie: found by one look through it, kept for the next time, and checked
+//! against the size and the time of the file.
+
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::Fingerprint;
+use crate::error::{Error, Kind, Result};
+use crate::format::{Container, Damage, Packing, Scanned, Span, stream};
+use crate::sample::Location;
+use crate::sys::file::{self, Handle, Stamp};
+
+/// Of the file that an index is kept in. Another one is not read, but made anew.
+const VERSION: u32 = 1;
+/// The ending of an index that lies beside its shard.
+const BESIDE: &str = "flindex";
+
+/// Where indices are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// In this folder; one that lies beside the shard is read too.
+    Folder(PathBuf),
+    /// Beside the shard.
+    Beside,
+    /// Nowhere.
+    Nowhere,
+}
+
+/// The records of one shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Index {
+    /// Of the file that it was made from.
+    pub stamp: Stamp,
+    /// How that is compressed. If it is, spans are those of the unpacked bytes.
+    pub packing: Packing,
+    spans: Spans,
+    /// What is wrong, by the number of its span; few.
+    damages: Vec<Damage>,
+}
+
+/// Spans that touch need one number each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Spans {
+    Touching { starts: Vec<u64>, end: u64 },
+    Apart(Vec<Span>),
+}
+
+/// What stands in front of the numbers.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    version: u32,
+    container: String,
+    packing: String,
+    size: u64,
+    written: i64,
+    spans: u64,
+    damages: Vec<(u64, String)>,
+    crc: u32,
+}
+
+impl Index {
+    /// From what a look through the file has found.
+    pub fn new(stamp: Stamp, packing: Packing, scanned: Scanned) -> Index {
+        let Scanned { spans, damages } = scanned;
+        let touch = spans.windows(2).all(|pair| pair[0].start + pair[0].length == pair[1].start);
+        let spans = match spans.last() {
+            Some(last) if touch => Spans::Touching {
+                end: last.start + last.length,
+                starts: spans.iter().map(|span| span.start).collect(),
+            },
+            Some(_) | None => Spans::Apart(spans),
+        };
+        Index { stamp, packing, spans, damages }
+    }
+
+    /// Of a shard: the one that is kept, if it fits, else a new one, which is then kept.
+    pub fn of(path: &Path, container: &Container, keep: &Keep) -> Result<Index> {
+        let failed = |error| Error::io(Kind::BadSource, "opening the shard", error).at(at(path));
+        let handle = Handle::open(path).map_err(failed)?;
+        let stamp = handle.stamp().map_err(failed)?;
+        let mut first = [0; 16];
+        let count = handle.read_at(&mut first, 0).map_err(failed)?;
+        let packing = Packing::of(&first[..count], container);
+        let kept = kept_at(path, container, keep);
+        let old = kept.iter().find_map(|place| Index::read(place, container));
+        let old = old.filter(|old| old.packing == packing);
+        if let Some(old) = &old
+            && old.stamp == stamp
+        {
+            return Ok(old.clone());
+        }
+        let mut read = |offset: u64, buffer: &mut [u8]| {
+            handle.read_at(buffer, offset).map_err(|error| {
+                Error::io(Kind::BadSource, "reading the shard", error).at(at(path))
+            })
+        };
+        let scanned = match packing {
+            Packing::Plain => container.scan(stamp.size, &mut read),
+            Packing::Gzip | Packing::Zlib | Packing::Zstd => {
+                stream::scan(container, packing, &mut read)
+            }
+        };
+        let mut scanned = scanned.map_err(|error| error.at(at(path)))?;
+        if let Some(what) = old.and_then(|old| old.cut(&scanned)) {
+            scanned.push_damage(stamp.size, 0, what);
+        }
+        let index = Index::new(stamp, packing, scanned);
+        if let Some(place) = kept.first() {
+            // A folder that cannot be written to costs the next run a look through the shard, no more.
+            let _ = file::replace(place, &index.to_bytes(container));
+        }
+        Ok(index)
+    }
+
+    /// What is to be said where a shard has the first records of what it had before, and ends there.
+    fn cut(&self, now: &Scanned) -> Option<String> {
+        let (before, left) = (self.len(), now.spans.len() as u64);
+        if left >= before || !now.damages.is_empty() {
+            return None;
+        }
+        let same = now.spans.iter().zip(0..).all(|(span, number)| *span == self.span(number));
+        same.then(|| {
+            format!("the shard ends after {left} records, and had {before} when it was indexed")
+        })
+    }
+
+    /// Says that the shard should have so many records, or bytes.
+    pub fn expect(&mut self, records: Option<u64>, bytes: Option<u64>) {
+        let what = match (records, bytes) {
+            (Some(records), _) if records != self.len() => {
+                format!("the manifest says {records} records, the shard has {}", self.len())
+            }
+            (_, Some(bytes)) if bytes != self.stamp.size => {
+                format!("the manifest says {bytes} bytes, the shard has {}", self.stamp.size)
+            }
+            _ => return,
+        };
+        let mut spans: Vec<_> = (0..self.len()).map(|number| self.span(number)).collect();
+        let damages = std::mem::take(&mut self.damages);
+        let end = Span { start: self.stamp.size, length: 0 };
+        let damage = Damage { span: spans.len() as u64, what };
+        spans.push(end);
+        let damages = damages.into_iter().chain([damage]).collect();
+        *self = Index::new(self.stamp, self.packing, Scanned { spans, damages });
+    }
+
+    /// Records, and stretches that are none.
+    pub fn len(&self) -> u64 {
+        match &self.spans {
+            Spans::Touching { starts, .. } => starts.len() as u64,
+            Spans::Apart(spans) => spans.len() as u64,
+        }
+    }
+
+    /// Whether there is nothing at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where a record lies.
+    pub fn span(&self, number: u64) -> Span {
+        let at = number as usize;
+        match &self.spans {
+            Spans::Touching { starts, end } => {
+                let start = starts[at];
+                Span { start, length: starts.get(at + 1).unwrap_or(end) - start }
+            }
+            Spans::Apart(spans) => spans[at],
+        }
+    }
+
+    /// What is wrong with a span, if anything is known to be.
+    pub fn damage(&self, number: u64) -> Option<&str> {
+        let at = self.damages.binary_search_by_key(&number, |damage| damage.span).ok()?;
+        Some(&self.damages[at].what)
+    }
+
+    /// All that is wrong.
+    pub fn damages(&self) -> &[Damage] {
+        &self.damages
+    }
+
+    fn to_bytes(&self, container: &Container) -> Vec<u8> {
+        let mut numbers = Vec::new();
+        let mut end = 0;
+        for span in (0..self.len()).map(|number| self.span(number)) {
+            // The gap before it is zero nearly always: one byte.
+            put(span.start.wrapping_sub(end), &mut numbers);
+            put(span.length, &mut numbers);
+            end = span.start + span.length;
+        }
+        let head = Head {
+            version: VERSION,
+            container: container.name().to_owned(),
+            packing: self.packing.name().to_owned(),
+            size: self.stamp.size,
+            written: self.stamp.written,
+            spans: self.len(),
+            damages: self.damages.iter().map(|d| (d.span, d.what.clone())).collect(),
+            crc: crc32c::crc32c(&numbers),
+        };
+        let mut bytes = serde_json::to_vec(&head).expect("text and numbers can always be written");
+        bytes.push(b'\n');
+        bytes.extend(numbers);
+        bytes
+    }
+
+    /// What is kept there; none if it is not what was written.
+    fn read(place: &Path, container: &Container) -> Option<Index> {
+        let bytes = file::read_bytes(place).ok()?;
+        let line = memchr::memchr(b'\n', &bytes)?;
+        let head: Head = serde_json::from_slice(&bytes[..line]).ok()?;
+        let mut numbers = &bytes[line + 1..];
+        if head.version != VERSION
+            || head.container != container.name()
+            || head.crc != crc32c::crc32c(numbers)
+        {
+            return None;
+        }
+        let mut scanned = Scanned::default();
+        let mut end = 0_u64;
+        for _ in 0..head.spans {
+            let start = end.checked_add(take(&mut numbers)?)?;
+            let length = take(&mut numbers)?;
+            scanned.push(start, length);
+            end = start.checked_add(length)?;
+        }
+        scanned.damages =
+            head.damages.into_iter().map(|(span, what)| Damage { span, what }).collect();
+        let packings = [Packing::Plain, Packing::Gzip, Packing::Zlib, Packing::Zstd];
+        let packing = packings.into_iter().find(|packing| packing.name() == head.packing)?;
+        Some(Index::new(Stamp { size: head.size, written: head.written }, packing, scanned))
+    }
+}
+
+/// Where the index of a shard may be kept; the first is where it is written to.
+fn kept_at(path: &Path, container: &Container, keep: &Keep) -> Vec<PathBuf> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(BESIDE);
+    let beside = PathBuf::from(name);
+    match keep {
+        Keep::Beside => vec![beside],
+        Keep::Nowhere => vec![],
+        Keep::Folder(folder) => {
+            let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            let parts = [whole.as_os_str().as_encoded_bytes(), container.name().as_bytes()];
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let file = format!("{name}-{}.{BESIDE}", Fingerprint::of(parts).in_hex());
+            vec![folder.join(file), beside]
+        }
+    }
+}
+
+fn at(path: &Path) -> Option<Location> {
+    Some(Location::file(path))
+}
+
+/// Seven bits a byte, the lowest first.
+fn put(mut number: u64, to: &mut Vec<u8>) {
+    while number >= 0x80 {
+        to.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    to.push(number as u8);
+}
+
+fn take(from: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = from.split_first()?;
+        *from = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::tfrecord;
+
+    fn shard(records: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for record in records {
+            tfrecord::write(record, &mut bytes);
+        }
+        bytes
+    }
+
+    fn index(path: &Path, keep: &Keep) -> Index {
+        Index::of(path, &Container::Tfrecord { check: true }, keep).unwrap()
+    }
+
+    #[test]
+    fn an_index_is_kept_and_read_again_and_made_anew_when_the_shard_was_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tfrecord");
+        let keep = Keep::Folder(folder.path().join("cache"));
+        file::write(&path, &shard(&[b"one", b"", b"three"])).unwrap();
+        let first = index(&path, &keep);
+        assert_eq!((first.len(), first.span(2)), (3, Span { start: 35, length: 21 }));
+        let kept = kept_at(&path, &Container::Tfrecord { check: true }, &keep);
+        let again = Index::read(&kept[0], &Container::Tfrecord { check: true }).unwrap();
+        assert_eq!(again, first);
+        assert_eq!(Index::read(&kept[0], &Container::Tar), None);
+        file::write(&path, &shard(&[b"another", b"two", b"three", b"four"])).unwrap();
+        let other = index(&path, &keep);
+        assert_eq!((other.len(), other.damages().len()), (4, 0));
+    }
+
+    #[test]
+    fn a_kept_index_with_a_flipped_bit_is_not_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tfrecord");
+        file::write(&path, &shard(&[b"one", b"two"])).unwrap();
+        let made = index(&path, &Keep::Beside);
+        let place = folder.path().join("a.tfrecord.flindex");
+        let bytes = file::read_bytes(&place).unwrap();
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            file::write(&place, &flipped).unwrap();
+            let read = Index::read(&place, &Container::Tfrecord { check: true });
+            // In the head, a flip may change what the index was made for: then it does not fit.
+            let fits = read.filter(|read| read.stamp == made.stamp);
+            assert!(fits.is_none_or(|read| read.spans == made.spans), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_shard_that_was_cut_between_two_records_is_noticed_by_its_index() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tfrecord");
+        file::write(&path, &shard(&[b"one", b"two", b"three"])).unwrap();
+        index(&path, &Keep::Beside);
+        file::write(&path, &shard(&[b"one", b"two"])).unwrap();
+        let cut = index(&path, &Keep::Beside);
+        assert_eq!(cut.len(), 3);
+        let what = cut.damage(2).unwrap();
+        assert_eq!(what, "the shard ends after 2 records, and had 3 when it was indexed");
+        assert_eq!(index(&path, &Keep::Beside), cut, "it is remembered");
+    }
+
+    #[test]
+    fn a_manifest_that_says_otherwise_is_a_fault_of_the_shard() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tfrecord");
+        file::write(&path, &shard(&[b"one", b"two"])).unwrap();
+        let mut made = index(&path, &Keep::Nowhere);
+        made.expect(Some(2), Some(made.stamp.size));
+        assert!(made.damages().is_empty());
+        made.expect(Some(5), None);
+        assert_eq!(made.damage(2), Some("the manifest says 5 records, the shard has 2"));
+    }
+}

@@ -1,0 +1,309 @@
+//! Records in shards, numbered over all of them by their indices.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::index::{Index, Keep};
+use super::walk::walk_by;
+use super::{Contents, Source};
+use crate::checkpoint::Fingerprint;
+use crate::error::{Error, Kind, Result};
+use crate::format::{Container, Packing, Span, Wanted, tar};
+use crate::sample::{Extent, Location, shown};
+use crate::sys::file;
+use crate::sys::lock::Mutex;
+use crate::sys::thread::{Crew, processors};
+
+/// How often somebody who waits for indices is told how far they are.
+const TELLING: Duration = Duration::from_millis(100);
+/// Threads that look through shards: each has a descriptor.
+const SCANNERS: usize = 8;
+
+/// How far the indices of all shards are; whether to go on.
+pub type Telling<'a> = dyn FnMut(Done) -> bool + 'a;
+
+/// Shards and bytes whose records are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Of all shards.
+    pub shards: usize,
+    /// How many there are.
+    pub of: usize,
+    /// In those that are done.
+    pub bytes: u64,
+}
+
+/// Records in shards.
+#[derive(Debug)]
+pub struct Records {
+    root: PathBuf,
+    paths: Vec<PathBuf>,
+    indices: Vec<Index>,
+    /// The first sample behind each shard.
+    ends: Vec<u64>,
+    contents: Contents,
+    has_damage: bool,
+}
+
+/// What a manifest says of one shard.
+#[derive(Debug, Deserialize)]
+struct Expected {
+    records: Option<u64>,
+    bytes: Option<u64>,
+}
+
+impl Records {
+    /// Looks through all shards whose index is not kept, several at a time.
+    pub fn new(
+        paths: Vec<PathBuf>,
+        container: Container,
+        keep: &Keep,
+        manifest: Option<&Path>,
+        tell: &mut Telling<'_>,
+    ) -> Result<Records> {
+        let Some(first) = paths.first() else {
+            return Err(Error::new(Kind::BadSource, "the list of shards is empty")
+                .with_hint("give at least one path, or a pattern such as \"data/*.tfrecord\""));
+        };
+        let mut root = first.parent().unwrap_or(Path::new("")).to_owned();
+        for path in &paths {
+            while !path.starts_with(&root) && root.pop() {}
+        }
+        let mut indices = indices(&paths, &container, keep, tell)?;
+        if let Some(manifest) = manifest {
+            check(&paths, &mut indices, manifest)?;
+        }
+        let mut ends = Vec::with_capacity(indices.len());
+        let mut samples = 0;
+        for index in &indices {
+            samples += index.len();
+            ends.push(samples);
+        }
+        let guessed = match container {
+            Container::Tar => guess(&paths, &indices, &container, &mut tar::guess)?,
+            Container::Tfrecord { .. }
+            | Container::JsonLines
+            | Container::Csv { .. }
+            | Container::Numbers { .. } => Vec::new(),
+        };
+        let is_packed = indices.iter().any(|index| index.packing != Packing::Plain);
+        let has_damage = indices.iter().any(|index| !index.damages().is_empty());
+        let contents = Contents { container, guessed: guessed.into(), is_packed };
+        Ok(Records { root, paths, indices, ends, contents, has_damage })
+    }
+
+    /// The shard of a sample, and its number there.
+    fn place(&self, index: u64) -> (usize, u64) {
+        let shard = self.ends.partition_point(|end| *end <= index);
+        let before = shard.checked_sub(1).map_or(0, |before| self.ends[before]);
+        (shard, index - before)
+    }
+
+    fn span(&self, index: u64) -> (&Path, Span, u64) {
+        let (shard, number) = self.place(index);
+        (&self.paths[shard], self.indices[shard].span(number), number)
+    }
+
+    /// The shards, and what is known of each.
+    pub fn each_shard(&self) -> impl Iterator<Item = (&Path, &Index)> {
+        self.paths.iter().map(PathBuf::as_path).zip(&self.indices)
+    }
+}
+
+/// The fields that the first good record suggests.
+fn guess(
+    paths: &[PathBuf],
+    indices: &[Index],
+    container: &Container,
+    fields_of: &mut dyn FnMut(&[u8]) -> Result<Vec<Wanted>>,
+) -> Result<Vec<Wanted>> {
+    let mut guessed = None;
+    for (path, index) in paths.iter().zip(indices) {
+        walk_by(index, path, container, &mut |seen| {
+            guessed = seen.payload.ok().map(&mut *fields_of);
+            guessed.is_none()
+        })?;
+        if guessed.is_some() {
+            break;
+        }
+    }
+    guessed.unwrap_or(Ok(Vec::new()))
+}
+
+/// The indices of all shards, made by several threads. The first error ends it.
+fn indices(
+    paths: &[PathBuf],
+    container: &Container,
+    keep: &Keep,
+    tell: &mut Telling<'_>,
+) -> Result<Vec<Index>> {
+    struct Work {
+        paths: Vec<PathBuf>,
+        container: Container,
+        keep: Keep,
+        next: AtomicUsize,
+        shards: AtomicUsize,
+        bytes: AtomicU64,
+        is_over: AtomicBool,
+        found: Mutex<Vec<Option<Result<Index>>>>,
+    }
+    impl Work {
+        fn run(&self) {
+            while !self.is_over.load(Ordering::SeqCst) {
+                let number = self.next.fetch_add(1, Ordering::SeqCst);
+                let Some(path) = self.paths.get(number) else { return };
+                let index = Index::of(path, &self.container, &self.keep);
+                match &index {
+                    Ok(index) => self.bytes.fetch_add(index.stamp.size, Ordering::SeqCst),
+                    Err(_) => u64::from(self.is_over.swap(true, Ordering::SeqCst)),
+                };
+                self.shards.fetch_add(1, Ordering::SeqCst);
+                self.found.lock()[number] = Some(index);
+            }
+        }
+    }
+    let work = Arc::new(Work {
+        paths: paths.to_vec(),
+        container: container.clone(),
+        keep: keep.clone(),
+        next: AtomicUsize::new(0),
+        shards: AtomicUsize::new(0),
+        bytes: AtomicU64::new(0),
+        is_over: AtomicBool::new(false),
+        found: Mutex::new(paths.iter().map(|_| None).collect()),
+    });
+    let crew = Crew::default();
+    let threads = (processors() * 2).min(SCANNERS).min(paths.len());
+    for number in 1..threads {
+        let work = Arc::clone(&work);
+        // One that is refused is missed by nobody: the others do its part.
+        let _ = crew.spawn(&format!("feedline-index-{number}"), move || work.run());
+    }
+    if threads == 1 || crew.count() == 0 {
+        work.run();
+    }
+    let mut is_left = false;
+    while !crew.wait(TELLING) && !is_left {
+        let (shards, bytes) = (&work.shards, &work.bytes);
+        let (shards, bytes) = (shards.load(Ordering::SeqCst), bytes.load(Ordering::SeqCst));
+        is_left = !tell(Done { shards, of: paths.len(), bytes });
+    }
+    work.is_over.store(true, Ordering::SeqCst);
+    if is_left {
+        return Err(Error::new(Kind::Closed, "indexing was ended"));
+    }
+    let mut found = Vec::with_capacity(paths.len());
+    let mut missing = None;
+    for index in std::mem::take(&mut *work.found.lock()) {
+        match index {
+            Some(Ok(index)) => found.push(index),
+            Some(Err(error)) => return Err(error),
+            None => missing = Some(Error::new(Kind::Internal, "a shard was not looked at")),
+        }
+    }
+    missing.map_or(Ok(found), Err)
+}
+
+/// Compares with what a manifest says: `{"name": {"records": 10, "bytes": 1000}, …}`.
+fn check(paths: &[PathBuf], indices: &mut [Index], manifest: &Path) -> Result<()> {
+    let bad = |message: String| {
+        Error::new(Kind::BadSource, message).at(Some(Location::file(manifest))).with_hint(
+            "a manifest is JSON: {\"a.tfrecord\": {\"records\": 10, \"bytes\": 1000}}; \
+             feedline index --manifest writes one",
+        )
+    };
+    let bytes = file::read_bytes(manifest)
+        .map_err(|error| bad(format!("the manifest cannot be read: {error}")))?;
+    let expected: BTreeMap<String, Expected> = serde_json::from_slice(&bytes)
+        .map_err(|error| bad(format!("this is no manifest: {error}")))?;
+    let mut known = 0;
+    for (path, index) in paths.iter().zip(indices) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some(expected) = expected.get(&*name) else {
+            return Err(bad(format!("the manifest says nothing of {}", shown(path))));
+        };
+        index.expect(expected.records, expected.bytes);
+        known += 1;
+    }
+    if known < expected.len() {
+        let message = format!("the manifest has {} shards, {known} are here", expected.len());
+        return Err(bad(message));
+    }
+    Ok(())
+}
+
+impl Source for Records {
+    fn len(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    fn extent(&self, index: u64) -> Extent<'_> {
+        let (shard, record) = self.place(index);
+        let (path, of) = (self.paths[shard].as_path(), &self.indices[shard]);
+        if of.packing != Packing::Plain {
+            return Extent::Packed { path, record };
+        }
+        let Span { start: offset, length } = of.span(record);
+        Extent::Part { path, offset, length }
+    }
+
+    fn shards(&self) -> Vec<u64> {
+        self.indices.iter().map(Index::len).collect()
+    }
+
+    fn damage(&self, index: u64) -> Option<String> {
+        if !self.has_damage {
+            return None;
+        }
+        let (shard, number) = self.place(index);
+        let what = self.indices[shard].damage(number)?;
+        Some(format!("record {number} is damaged: {what}"))
+    }
+
+    fn contents(&self) -> Option<&Contents> {
+        Some(&self.contents)
+    }
+
+    fn label(&self, _index: u64) -> Option<i64> {
+        None
+    }
+
+    fn has_labels(&self) -> bool {
+        false
+    }
+
+    fn root(&self) -> Option<PathBuf> {
+        Some(self.root.clone())
+    }
+
+    fn location(&self, index: u64) -> Option<Location> {
+        let (path, span, number) = self.span(index);
+        Some(Location { path: path.to_owned(), offset: Some(span.start), record: Some(number) })
+    }
+
+    /// Of names, sizes and counts: a shard that was only copied stays the same.
+    fn fingerprint(&self) -> Fingerprint {
+        let shards: Vec<_> = self
+            .each_shard()
+            .map(|(path, index)| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                format!("{name} {} {}", index.stamp.size, index.len())
+            })
+            .collect();
+        let container = format!("{:?}", self.contents.container);
+        Fingerprint::of(shards.iter().chain([&container]).map(String::as_bytes))
+    }
+
+    fn packing(&self, index: u64) -> Packing {
+        self.indices[self.place(index).0].packing
+    }
+
+    fn mean_bytes(&self) -> u64 {
+        let bytes: u64 = self.indices.iter().map(|index| index.stamp.size).sum();
+        bytes / self.len().max(1)
+    }
+}

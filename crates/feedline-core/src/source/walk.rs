@@ -1,0 +1,159 @@
+//! All records of a shard, one after another, each checked: for whoever looks at a data set rather than
+//! loads it.
+
+use std::path::Path;
+
+use super::index::{Index, Keep};
+use crate::error::{Error, Kind, Result};
+use crate::format::stream::{Next, Stream};
+use crate::format::{Container, Packing, Span};
+use crate::sample::Location;
+use crate::sys::file::Handle;
+
+/// Bytes that are read at once, at the least.
+const WINDOW: u64 = 1 << 20;
+
+/// A record, or a stretch that is none.
+pub struct Seen<'a> {
+    /// Its number in the shard, as a loader counts.
+    pub number: u64,
+    /// Where it lies; in compressed shards, in the bytes as they are when unpacked.
+    pub span: Span,
+    /// All of its bytes, framing and all; none where they could not be had.
+    pub bytes: &'a [u8],
+    /// What it holds, or what is wrong.
+    pub payload: Result<&'a [u8]>,
+}
+
+/// Goes through a shard; `each` says whether to go on. Returns what was known of it before.
+pub fn walk(
+    path: &Path,
+    container: &Container,
+    each: &mut dyn FnMut(Seen<'_>) -> bool,
+) -> Result<Index> {
+    let index = Index::of(path, container, &Keep::Nowhere)?;
+    walk_by(&index, path, container, each)?;
+    Ok(index)
+}
+
+/// The same, by an index that is known.
+pub fn walk_by(
+    index: &Index,
+    path: &Path,
+    container: &Container,
+    each: &mut dyn FnMut(Seen<'_>) -> bool,
+) -> Result<()> {
+    let failed = |error| {
+        Error::io(Kind::ReadFailed, "reading the shard", error).at(Some(Location::file(path)))
+    };
+    let handle = Handle::open(path).map_err(failed)?;
+    let mut read = |offset: u64, buffer: &mut [u8]| handle.read_at(buffer, offset).map_err(failed);
+    match index.packing {
+        Packing::Plain => plain(index, container, &mut read, each)?,
+        Packing::Gzip | Packing::Zlib | Packing::Zstd => {
+            let mut stream = Stream::new(container, index.packing)?;
+            let mut number = 0;
+            loop {
+                let seen = match stream.next(&mut read)? {
+                    Next::Record(start, bytes) => {
+                        let span = Span { start, length: bytes.len() as u64 };
+                        let payload =
+                            container.payload(bytes).map_err(|error| named(number, &error));
+                        Seen { number, span, bytes, payload }
+                    }
+                    Next::Damaged(start, length, what) => {
+                        let payload = Err(damaged(number, &what));
+                        Seen { number, span: Span { start, length }, bytes: &[], payload }
+                    }
+                    Next::End => break,
+                };
+                if !each(seen) {
+                    break;
+                }
+                number += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn plain(
+    index: &Index,
+    container: &Container,
+    read: &mut dyn FnMut(u64, &mut [u8]) -> Result<usize>,
+    each: &mut dyn FnMut(Seen<'_>) -> bool,
+) -> Result<()> {
+    let (mut window, mut start) = (Vec::new(), 0_u64);
+    for number in 0..index.len() {
+        let span = index.span(number);
+        if let Some(what) = index.damage(number) {
+            let payload = Err(damaged(number, what));
+            if !each(Seen { number, span, bytes: &[], payload }) {
+                return Ok(());
+            }
+            continue;
+        }
+        let end = span.start + span.length;
+        if span.start < start || end > start + window.len() as u64 {
+            // The size of a span was compared with that of the file.
+            let left = index.stamp.size.saturating_sub(span.start);
+            window.resize(span.length.max(WINDOW).min(left) as usize, 0);
+            start = span.start;
+            let count = read(start, &mut window)?;
+            window.truncate(count);
+        }
+        let from = (span.start - start) as usize;
+        let seen = match window.get(from..from + span.length as usize) {
+            Some(bytes) => {
+                let payload = container.payload(bytes).map_err(|error| named(number, &error));
+                Seen { number, span, bytes, payload }
+            }
+            None => {
+                let payload = Err(damaged(number, "the file has shrunk while it was read"));
+                Seen { number, span, bytes: &[], payload }
+            }
+        };
+        if !each(seen) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn named(number: u64, error: &Error) -> Error {
+    damaged(number, error.message())
+}
+
+fn damaged(number: u64, what: &str) -> Error {
+    Error::new(Kind::DamagedRecord, format!("record {number} is damaged: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::tfrecord;
+    use crate::sys::file;
+
+    #[test]
+    fn every_record_is_seen_once_and_what_is_wrong_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tfrecord");
+        let mut bytes = Vec::new();
+        for record in ["one", "two", "three"] {
+            tfrecord::write(record.as_bytes(), &mut bytes);
+        }
+        bytes[19 + 12] ^= 1;
+        file::write(&path, &bytes).unwrap();
+        let mut seen = Vec::new();
+        walk(&path, &Container::Tfrecord { check: true }, &mut |record| {
+            let what = record.payload.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+            seen.push((record.number, record.span.start, what.map_err(|error| error.kind())));
+            true
+        })
+        .unwrap();
+        let three = Ok("three".to_owned());
+        assert_eq!(seen[0], (0, 0, Ok("one".to_owned())));
+        assert_eq!(seen[1], (1, 19, Err(Kind::DamagedRecord)));
+        assert_eq!(seen[2..], [(2, 38, three)]);
+    }
+}

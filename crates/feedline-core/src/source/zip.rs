@@ -1,0 +1,101 @@
+//! Two sources side by side: each sample has the fields of both.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::{Contents, Source};
+use crate::checkpoint::Fingerprint;
+use crate::error::{Error, Kind, Result};
+use crate::format::Packing;
+use crate::sample::{Extent, Loaned, Location};
+
+/// Files, records or arrays, with arrays beside them.
+pub struct Zip {
+    main: Arc<dyn Source>,
+    beside: Vec<Loaned>,
+    print: Fingerprint,
+}
+
+impl Zip {
+    /// The samples of `main`, with a row of `other`, which must be arrays, beside each.
+    pub fn new(main: Arc<dyn Source>, other: &dyn Source) -> Result<Zip> {
+        if main.len() != other.len() {
+            let message = format!("zip: {} samples and {} beside them", main.len(), other.len());
+            return Err(Error::new(Kind::BadSource, message)
+                .with_hint("give as many to each; take(...) cuts a source"));
+        }
+        let arrays: &[Loaned] = match other.extent(0) {
+            Extent::Memory(arrays) if other.contents().is_none() => arrays,
+            Extent::Memory(_) | Extent::File(_) | Extent::Part { .. } | Extent::Packed { .. } => {
+                return Err(Error::new(
+                    Kind::BadSource,
+                    "zip: only arrays can stand beside others",
+                )
+                .with_hint("give files or records first and arrays(...) to zip"));
+            }
+        };
+        let beside: Vec<_> = main.beside().iter().chain(arrays).cloned().collect();
+        let names: Vec<_> = beside.iter().map(|array| format!("{:?}", array.field)).collect();
+        let print = Fingerprint::of(names.iter().map(String::as_bytes));
+        Ok(Zip { main, beside, print })
+    }
+}
+
+impl Source for Zip {
+    fn len(&self) -> u64 {
+        self.main.len()
+    }
+
+    fn extent(&self, index: u64) -> Extent<'_> {
+        self.main.extent(index)
+    }
+
+    fn shards(&self) -> Vec<u64> {
+        self.main.shards()
+    }
+
+    fn beside(&self) -> &[Loaned] {
+        &self.beside
+    }
+
+    fn damage(&self, index: u64) -> Option<String> {
+        self.main.damage(index)
+    }
+
+    fn contents(&self) -> Option<&Contents> {
+        self.main.contents()
+    }
+
+    fn packing(&self, index: u64) -> Packing {
+        self.main.packing(index)
+    }
+
+    fn mean_bytes(&self) -> u64 {
+        self.main.mean_bytes()
+    }
+
+    fn label(&self, index: u64) -> Option<i64> {
+        self.main.label(index)
+    }
+
+    fn has_labels(&self) -> bool {
+        self.main.has_labels()
+    }
+
+    fn classes(&self) -> Arc<[String]> {
+        self.main.classes()
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        let both = [self.main.fingerprint().in_hex(), self.print.in_hex()];
+        Fingerprint::of(both.iter().map(String::as_bytes))
+    }
+
+    fn root(&self) -> Option<PathBuf> {
+        self.main.root()
+    }
+
+    fn location(&self, index: u64) -> Option<Location> {
+        self.main.location(index)
+    }
+}

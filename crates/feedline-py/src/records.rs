@@ -1,0 +1,95 @@
+//! Sources of records, as Python asks for them.
+
+use feedline_core::error::{Error, Kind};
+use feedline_core::format::{Container, example};
+use feedline_core::sample::{Dtype, Location};
+use feedline_core::source::index::Keep;
+use feedline_core::source::numbers::{Numbered, Numbers};
+use feedline_core::source::records::{Done, Records};
+use feedline_core::source::walk::walk;
+use pyo3::prelude::*;
+use std::path::{Path, PathBuf};
+
+use crate::errors::raise;
+
+/// Opens shards, and lets Python know how far it is.
+#[expect(clippy::too_many_arguments, reason = "one for each of Python's")]
+pub(crate) fn source(
+    py: Python<'_>,
+    container: &str,
+    paths: Vec<PathBuf>,
+    check: bool,
+    keep: &str,
+    manifest: Option<&Path>,
+    delimiter: &str,
+    tell: &Bound<'_, PyAny>,
+) -> PyResult<Records> {
+    let delimiter = delimiter.bytes().next().unwrap_or(b',');
+    let container = match container {
+        "tfrecord" => Container::Tfrecord { check },
+        "tar" => Container::Tar,
+        "jsonl" => Container::JsonLines,
+        "csv" => Container::Csv { delimiter, columns: [].into() },
+        other => {
+            let message = format!("there are no records in {other:?}");
+            return Err(raise(Error::new(Kind::BadSource, message)));
+        }
+    };
+    let keep = match keep {
+        "" => Keep::Nowhere,
+        "beside" => Keep::Beside,
+        folder => Keep::Folder(folder.into()),
+    };
+    let tell = tell.clone().unbind();
+    let mut stopped = None;
+    let made = py.detach(|| {
+        Records::new(paths, container, &keep, manifest, &mut |done: Done| {
+            let told = Python::attach(|py| {
+                py.check_signals()?;
+                tell.call1(py, (done.shards, done.of, done.bytes)).map(drop)
+            });
+            stopped = told.err();
+            stopped.is_none()
+        })
+    });
+    match stopped {
+        Some(error) => Err(error),
+        None => made.map_err(raise),
+    }
+}
+
+/// Windows of numbers.
+pub(crate) fn numbers(
+    files: Vec<(PathBuf, u64, Option<u64>)>,
+    dtype: &str,
+    length: u64,
+    stride: u64,
+) -> PyResult<Numbers> {
+    let known = Dtype::ALL.iter().copied().find(|known| known.name() == dtype);
+    let dtype = known.ok_or_else(|| {
+        raise(Error::new(Kind::BadSetting, format!("tokens: {dtype:?} is no type of numbers")))
+    })?;
+    let files: Vec<_> =
+        files.into_iter().map(|(path, start, count)| Numbered { path, start, count }).collect();
+    Numbers::new(&files, dtype, length, stride).map_err(raise)
+}
+
+/// The call of `parse` for the Examples of a file, as the first of them suggest.
+#[pyfunction]
+pub(crate) fn example_schema(py: Python<'_>, path: PathBuf, records: usize) -> PyResult<String> {
+    let text = py.detach(|| {
+        let mut first: Vec<Vec<u8>> = Vec::new();
+        let container = Container::Tfrecord { check: true };
+        walk(&path, &container, &mut |seen| {
+            first.extend(seen.payload.ok().map(<[u8]>::to_vec));
+            first.len() < records
+        })?;
+        if first.is_empty() {
+            return Err(Error::new(Kind::BadSource, "the file has no good record")
+                .at(Some(Location::file(&path)))
+                .with_hint("see what is wrong with it: feedline verify FILE"));
+        }
+        Ok(example::schema(first.iter().map(Vec::as_slice)).python())
+    });
+    text.map_err(raise)
+}

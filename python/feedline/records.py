@@ -1,0 +1,229 @@
+"""Sources whose samples are records: TFRecord, tar, JSON lines, CSV, and files of numbers."""
+
+from __future__ import annotations
+
+import glob as _glob
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from feedline import _native
+from feedline.errors import BadSetting, BadSource
+from feedline.pipeline import Pipeline, _path
+
+__all__ = ["csv", "example_schema", "jsonl", "tar", "tfrecord", "tokens"]
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Index = Literal["auto", "beside"] | str | os.PathLike[str] | None
+
+# Seconds that making indices may take before anything is said of it.
+_SILENT = 1.0
+
+
+def tfrecord(
+    paths: Paths,
+    *,
+    check: bool = True,
+    index: Index = "auto",
+    manifest: str | os.PathLike[str] | None = None,
+) -> Pipeline:
+    """Records of TFRecord files, by list or by a pattern such as "data/*.tfrecord", sorted.
+
+    Without `parse()`, batches have "bytes".
+
+    Args:
+        paths: the shards.
+        check: compare the data of each record with their checksum. Those of lengths are always compared.
+        index: where it is kept which record begins where: "auto" for a cache folder (FEEDLINE_CACHE, or
+            feedline in the user's cache folder), "beside" for a file beside each shard, a folder, or None for
+            nowhere. An index is made anew when size or time of its shard have changed.
+        manifest: a JSON file which says how many records and bytes each shard must have, as
+            `feedline index --manifest` writes it; a shard that has others is a fault.
+    """
+    return _records("tfrecord", paths, check=check, index=index, manifest=manifest)
+
+
+def example_schema(path: str | os.PathLike[str], records: int = 100) -> str:
+    """Looks at the first records of a TFRecord file and writes the call of `parse()` for them.
+
+    print(fl.example_schema("train-00000.tfrecord"))
+    """
+    if not isinstance(records, int) or isinstance(records, bool) or records < 1:
+        raise BadSetting(f"example_schema: records must be a whole number from 1, got {records!r}")
+    return _native.example_schema(_path(path, "example_schema"), records)
+
+
+def tar(paths: Paths, *, index: Index = "auto", manifest: str | os.PathLike[str] | None = None) -> Pipeline:
+    """Samples of tar files in the WebDataset convention: members of one key are one sample.
+
+    Fields are named by their extensions. Without `parse()`, those of the first sample are expected in all:
+    .cls, .id and .index as int64, .txt as text, .json as what it says, .npy as an array, others as bytes.
+    Pickles are never read. See `tfrecord` for the arguments.
+    """
+    return _records("tar", paths, index=index, manifest=manifest)
+
+
+def jsonl(paths: Paths, *, index: Index = "auto", manifest: str | os.PathLike[str] | None = None) -> Pipeline:
+    """Lines of JSON. Without `parse()`, the fields of the first line are expected in all."""
+    return _records("jsonl", paths, index=index, manifest=manifest)
+
+
+def csv(
+    paths: Paths,
+    *,
+    delimiter: str = ",",
+    index: Index = "auto",
+    manifest: str | os.PathLike[str] | None = None,
+) -> Pipeline:
+    """Rows of CSV files, whose first line names the columns. Without `parse()`, every column is text."""
+    if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
+        raise BadSetting(f"csv: delimiter must be one ASCII character, got {delimiter!r}")
+    return _records("csv", paths, delimiter=delimiter, index=index, manifest=manifest)
+
+
+def tokens(
+    paths: Paths, dtype: Any = None, length: int | None = None, *, stride: int | None = None
+) -> Pipeline:
+    """Windows of files that hold numbers and nothing else, or of .npy files of one axis.
+
+    Batches have "tokens", of shape (batch, length). Windows are read straight into the batch.
+
+    Args:
+        paths: the files; a window never reaches from one into the next.
+        dtype: of the numbers; an .npy file says it itself.
+        length: numbers in a window.
+        stride: from the beginning of a window to that of the next; `length` where nothing is said.
+    """
+    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+        raise BadSetting(f"tokens: length must be a whole number from 1, got {length!r}")
+    stride = length if stride is None else stride
+    if not isinstance(stride, int) or isinstance(stride, bool) or stride < 1:
+        raise BadSetting(f"tokens: stride must be a whole number from 1, got {stride!r}")
+    name = None if dtype is None else _dtype(dtype)
+    files = []
+    for path in _listed("tokens", paths):
+        start, count, known = _numbers_of(path)
+        if known is not None and name is not None and known != name:
+            raise BadSource.explained(f"tokens: {path!r} holds {known}, not {name}", "leave dtype out")
+        name = known or name
+        if name is None:
+            raise BadSetting(f'tokens: {path!r} does not say its type: give dtype, such as "uint16"')
+        files.append((path, start, count))
+    assert name is not None
+    origin = f"tokens({_shown(paths)}, {name!r}, {length})"
+    return Pipeline(_native.Source.numbers(files, name, length, stride), origin)
+
+
+def _dtype(dtype: Any) -> str:
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        raise BadSetting(f"tokens: dtype must be the name of a type, got {dtype!r}") from None
+
+
+def _numbers_of(path: str) -> tuple[int, int | None, str | None]:
+    """Where the numbers of a file begin, how many there are, and of which type, where it says so."""
+    try:
+        with Path(path).open("rb") as file:
+            if file.read(6) != b"\x93NUMPY":
+                return 0, None, None
+            file.seek(0)
+            version = np.lib.format.read_magic(file)
+            read = (
+                np.lib.format.read_array_header_1_0
+                if version[0] == 1
+                else np.lib.format.read_array_header_2_0
+            )
+            shape, _fortran, dtype = read(file)
+            start = file.tell()
+    except OSError as error:
+        raise BadSource.explained(f"opening the file: {error}", "check the path") from None
+    except ValueError as error:
+        raise BadSource.explained(
+            f"tokens: {path!r} is no .npy file: {error}", "write it with numpy.save"
+        ) from None
+    if len(shape) != 1 or dtype.hasobject or not dtype.isnative:
+        raise BadSource.explained(
+            f"tokens: {path!r} holds {dtype} of shape {shape}", "save one axis of numbers, such as uint16"
+        )
+    return start, int(shape[0]), dtype.name
+
+
+def _records(container: str, paths: Paths, **settings: Any) -> Pipeline:
+    listed = _listed(container, paths)
+    check, delimiter = settings.get("check", True), settings.get("delimiter", ",")
+    if not isinstance(check, bool):
+        raise BadSetting(f"{container}: check must be True or False, got {check!r}")
+    manifest = settings["manifest"]
+    source = _native.Source.records(
+        container,
+        listed,
+        check=check,
+        keep=_kept(container, settings["index"]),
+        manifest=None if manifest is None else _path(manifest, container),
+        delimiter=delimiter,
+        tell=_Telling(),
+    )
+    return Pipeline(source, f"{container}({_shown(paths)})")
+
+
+def _listed(call: str, paths: Paths) -> list[str]:
+    if isinstance(paths, (str, os.PathLike)):
+        pattern = os.fspath(paths)
+        if not isinstance(pattern, str):
+            raise BadSource(f"{call}: a path must be text, got {paths!r}")
+        if not _glob.has_magic(pattern):
+            return [pattern]
+        return [os.fspath(path) for path in _native.Source.matching(pattern)]
+    if not isinstance(paths, Sequence):
+        raise BadSource(f"{call}: give a pattern or a list of paths, got {paths!r}")
+    return [_path(path, call) for path in paths]
+
+
+def _shown(paths: Paths) -> str:
+    if isinstance(paths, (str, os.PathLike)):
+        return repr(os.fspath(paths))
+    return f"[... {len(paths)} paths]"
+
+
+def _kept(call: str, index: Index) -> str:
+    if index is None:
+        return ""
+    if index == "auto":
+        folder = os.environ.get("FEEDLINE_CACHE")
+        if folder:
+            return folder
+        home = os.environ.get("XDG_CACHE_HOME")
+        try:
+            return os.fspath((Path(home) if home else Path.home() / ".cache") / "feedline")
+        except RuntimeError:  # Nobody knows where this user is at home.
+            return ""
+    if not isinstance(index, (str, os.PathLike)) or not os.fspath(index):
+        raise BadSetting(f'{call}: index must be "auto", "beside", a folder or None, got {index!r}')
+    return os.fspath(index)
+
+
+class _Telling:
+    """Says on a terminal how far the indices are, when they take long."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._has_told = False
+
+    def __call__(self, shards: int, of: int, size: int) -> None:
+        if time.monotonic() - self._start < _SILENT or not sys.stderr.isatty():
+            return
+        self._has_told = True
+        rate = size / (time.monotonic() - self._start) / 2**20
+        text = f"feedline: indexing shards {shards}/{of}, {size / 2**30:.1f} GiB, {rate:.0f} MiB/s"
+        sys.stderr.write(f"\r{text:<78}")
+        sys.stderr.flush()
+
+    def __del__(self) -> None:
+        if self._has_told:
+            sys.stderr.write("\n")

@@ -1,0 +1,402 @@
+"""Records from outside: order, faults with their places, indices, manifests, compressed shards, tokens."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import feedline as fl
+import numpy as np
+import pyarrow
+import pytest
+import shards
+from feedline import errors
+from pictures import encoded, photo
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDLINE_CACHE", str(tmp_path / "cache"))
+
+
+RECORDS = [b"", b"a", b"hello world", bytes(range(200)), b"x" * 700]
+
+
+def records_of(loader: fl.Loader) -> list[bytes]:
+    return [record for batch in loader for record in batch["bytes"]]
+
+
+def skipping(pipeline: fl.Pipeline, size: int = 2, **policy: Any) -> fl.Loader:
+    return pipeline.batch(size).loader(faults=fl.FaultPolicy("skip", **policy))
+
+
+def test_records_come_as_bytes_in_order(tmp_path: Path) -> None:
+    for number in range(3):
+        shards.tfrecord(tmp_path / f"{number}.tfrecord", [b"%d-" % number + record for record in RECORDS])
+    loader = fl.tfrecord(str(tmp_path / "*.tfrecord")).batch(4).loader()
+    assert records_of(loader) == [b"%d-" % number + record for number in range(3) for record in RECORDS]
+    assert len(loader) == 4
+
+
+def test_shuffle_and_ranks_share_all_records(tmp_path: Path) -> None:
+    for number in range(4):
+        shards.tfrecord(tmp_path / f"{number}", [b"%d %d" % (number, at) for at in range(25)])
+    paths = [tmp_path / str(number) for number in range(4)]
+    seen = []
+    for rank in range(3):
+        pipeline = fl.tfrecord(paths).shuffle(5).shard(rank, 3, remainder="uneven")
+        seen.append(records_of(pipeline.batch(8).loader()))
+    everything = sorted(record for part in seen for record in part)
+    assert everything == sorted(b"%d %d" % (number, at) for number in range(4) for at in range(25))
+    assert seen[0] != sorted(seen[0])
+
+
+def test_every_flip_of_a_shard_is_named_and_costs_no_other_record(tmp_path: Path) -> None:
+    whole = b"".join(shards.framed(record) for record in RECORDS[:4])
+    starts = np.cumsum([0, *(16 + len(record) for record in RECORDS[:4])])
+    path = tmp_path / "a.tfrecord"
+    for at in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[at] ^= 0x40
+        path.write_bytes(flipped)
+        loader = skipping(fl.tfrecord(path, index=None))
+        got = records_of(loader)
+        hit = int(np.searchsorted(starts, at, side="right")) - 1
+        assert got == [record for number, record in enumerate(RECORDS[:4]) if number != hit], at
+        [fault] = loader.report().faults
+        assert (fault.kind, fault.path, fault.record) == ("DamagedRecord", str(path), hit)
+        assert fault.offset == starts[hit]
+
+
+def test_every_cut_of_a_shard_is_named_but_between_two_records(tmp_path: Path) -> None:
+    whole = b"".join(shards.framed(record) for record in RECORDS[:4])
+    starts = [int(start) for start in np.cumsum([0, *(16 + len(record) for record in RECORDS[:4])])]
+    path = tmp_path / "a.tfrecord"
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        loader = skipping(fl.tfrecord(path, index=None))
+        complete = sum(1 for start in starts[1:] if start <= length)
+        assert records_of(loader) == RECORDS[:complete]
+        faults = loader.report().faults
+        if length in starts[1:]:
+            assert not faults
+        else:
+            assert [fault.kind for fault in faults] == ["DamagedRecord"], length
+
+
+def test_a_cut_between_two_records_is_noticed_by_the_index_or_a_manifest(tmp_path: Path) -> None:
+    path = shards.tfrecord(tmp_path / "a.tfrecord", RECORDS)
+    fl.tfrecord(path)
+    shards.tfrecord(path, RECORDS[:3])
+    loader = skipping(fl.tfrecord(path))
+    assert records_of(loader) == RECORDS[:3]
+    assert "ends after 3 records, and had 5" in loader.report().faults[0].reason
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(json.dumps({"a.tfrecord": {"records": 5, "bytes": 10_000}}))
+    loader = skipping(fl.tfrecord(path, index=None, manifest=manifest))
+    assert records_of(loader) == RECORDS[:3]
+    assert "manifest says 5 records" in loader.report().faults[0].reason
+
+
+def test_by_default_the_first_bad_record_is_raised_with_its_place(tmp_path: Path) -> None:
+    path = shards.tfrecord(tmp_path / "a.tfrecord", RECORDS)
+    data = bytearray(path.read_bytes())
+    data[16 + 12] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(errors.DamagedRecord) as caught:
+        records_of(fl.tfrecord(path).batch(1).loader())
+    error = caught.value
+    assert (error.index, error.path, error.record, error.offset) == (1, str(path), 1, 16)
+    assert "record 1 is damaged" in str(error)
+    assert "feedline explain FL211" in str(error)
+    assert len(records_of(fl.tfrecord(path, check=False).batch(1).loader())) == len(RECORDS)
+
+
+def test_a_length_that_lies_allocates_nothing(tmp_path: Path) -> None:
+    length = (2**62).to_bytes(8, "little")
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(shards.framed(b"one") + length + shards.masked(length) + b"rest" + shards.framed(b"two"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    loader = skipping(fl.tfrecord(path))
+    assert records_of(loader) == [b"one", b"two"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def test_a_shard_that_shrinks_after_it_was_indexed_is_a_fault(tmp_path: Path) -> None:
+    path = shards.tfrecord(tmp_path / "a.tfrecord", [b"%d" % number * 100 for number in range(50)])
+    pipeline = fl.tfrecord(path)
+    with path.open("r+b") as file:
+        file.truncate(1000)
+    loader = skipping(pipeline)
+    got = records_of(loader)
+    assert got == [b"%d" % number * 100 for number in range(len(got))]
+    assert len(got) + len(loader.report().faults) == 50
+    assert "shrunk" in loader.report().faults[0].reason
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
+def test_compressed_shards_come_in_order_and_again_in_the_next_epoch(tmp_path: Path, pack: Any) -> None:
+    expected = []
+    for number in range(3):
+        records = [b"%d %d " % (number, at) * (at % 50) for at in range(2000)]
+        expected += records
+        (tmp_path / f"{number}.tfrecord").write_bytes(pack(b"".join(map(shards.framed, records))))
+    loader = fl.tfrecord(str(tmp_path / "*.tfrecord")).batch(64).loader()
+    assert records_of(loader) == expected
+    assert records_of(loader) == expected
+
+
+def test_a_compressed_shard_that_is_cut_keeps_what_came_before(tmp_path: Path) -> None:
+    records = [os.urandom(200) for _ in range(100)]
+    data = gzip.compress(b"".join(map(shards.framed, records)))
+    path = tmp_path / "a.tfrecord.gz"
+    path.write_bytes(data[: len(data) // 2])
+    loader = skipping(fl.tfrecord(path))
+    got = records_of(loader)
+    assert 10 < len(got) < 100
+    assert got == records[: len(got)]
+    assert "gzip stream is damaged" in loader.report().faults[0].reason
+
+
+def test_resume_is_exact_with_records(tmp_path: Path) -> None:
+    path = shards.tfrecord(tmp_path / "a", [b"%d" % number for number in range(40)])
+    pipeline = fl.tfrecord(path).shuffle(3).batch(6)
+    whole = [batch["bytes"] for batch in pipeline.loader()]
+    for step in range(len(whole)):
+        first = pipeline.loader()
+        epoch = iter(first)
+        head = [next(epoch)["bytes"] for _ in range(step)]
+        second = pipeline.loader()
+        second.resume(first.checkpoint())
+        assert head + [batch["bytes"] for batch in second] == whole
+
+
+def test_two_thousand_shards_are_interleaved_under_a_limit_of_64_files(tmp_path: Path) -> None:
+    for number in range(2000):
+        shards.tfrecord(tmp_path / f"{number:04}", [b"%d %d" % (number, at) for at in range(3)])
+    program = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+import feedline as fl
+loader = fl.tfrecord({str(tmp_path / "*")!r}, index=None).interleave(cycle=512, block=1).batch(50).loader()
+seen = [record.decode() for batch in loader for record in batch["bytes"]]
+assert sorted(seen) == sorted(f"{{n}} {{at}}" for n in range(2000) for at in range(3)), len(seen)
+assert seen[:3] == ["0 0", "1 0", "2 0"] and seen[512] == "0 1", seen[510:514]
+print("every record once")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "every record once", done.stderr
+
+
+def test_tokens_are_windows_of_the_files(tmp_path: Path) -> None:
+    numbers = np.arange(1000, dtype=np.uint16)
+    numbers.tofile(tmp_path / "a.bin")
+    np.save(tmp_path / "b.npy", numbers[:100] + 5000)
+    loader = fl.tokens([tmp_path / "a.bin", tmp_path / "b.npy"], "uint16", 64, stride=32).batch(8).loader()
+    got = np.concatenate([batch["tokens"] for batch in loader])
+    windows = np.lib.stride_tricks.sliding_window_view(numbers, 64)[::32]
+    expected = np.concatenate(
+        [windows, np.lib.stride_tricks.sliding_window_view(numbers[:100] + 5000, 64)[::32]]
+    )
+    assert got.dtype == np.uint16
+    assert np.array_equal(got, expected)
+    shuffled = fl.tokens(tmp_path / "a.bin", np.uint16, 65).shuffle(1).batch(4).loader()
+    assert sorted(int(row[0]) for batch in shuffled for row in batch["tokens"]) == list(range(0, 936, 65))
+
+
+def test_a_token_file_that_shrinks_is_a_fault_and_no_bus_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    np.arange(100_000, dtype=np.uint16).tofile(path)
+    pipeline = fl.tokens(path, "uint16", 1000)
+    with path.open("r+b") as file:
+        file.truncate(20_000)
+    loader = skipping(pipeline)
+    assert sum(len(batch["tokens"]) for batch in loader) == 10
+    assert len(loader.report().faults) == 90
+
+
+def test_arrays_stand_beside_records(tmp_path: Path) -> None:
+    path = shards.tfrecord(tmp_path / "a", [b"%d" % number for number in range(10)])
+    weights = np.arange(10, dtype=np.float32)
+    loader = fl.tfrecord(path).zip(fl.arrays({"weight": weights})).shuffle(1).batch(3).loader()
+    pairs = [
+        (int(r), float(w)) for batch in loader for r, w in zip(batch["bytes"], batch["weight"], strict=True)
+    ]
+    assert sorted(pairs) == [(number, float(number)) for number in range(10)]
+    with pytest.raises(errors.BadSource, match="10 samples and 9 beside"):
+        fl.tfrecord(path).zip(fl.arrays({"weight": weights[:9]}))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda path: fl.tfrecord([]), "list of shards is empty"),
+        (lambda path: fl.tfrecord(path / "no*thing"), "no file matches"),
+        (lambda path: fl.tfrecord(path / "nothing"), "opening the shard"),
+        (lambda path: fl.tfrecord(3), "give a pattern or a list of paths, got 3"),
+        (lambda path: fl.tfrecord(path / "a", check="no"), "check must be True or False, got 'no'"),
+        (lambda path: fl.tfrecord(path / "a", index=5), "index must be .* got 5"),
+        (lambda path: fl.csv(path / "a", delimiter="ab"), "one ASCII character, got 'ab'"),
+        (lambda path: fl.tokens(path / "a", "uint16", 0), "length must be .* got 0"),
+        (lambda path: fl.tokens(path / "a", "no type", 4), "'no type'"),
+        (lambda path: fl.tokens(path / "a", None, 4), "give dtype"),
+        (lambda path: fl.tfrecord(path / "a", manifest=path / "none.json"), "manifest cannot be read"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(tmp_path: Path, call: Any, said: str) -> None:
+    shards.tfrecord(tmp_path / "a", RECORDS)
+    with pytest.raises((errors.BadSetting, errors.BadSource), match=said):
+        call(tmp_path)
+
+
+def test_a_long_run_of_bad_records_does_not_stop_the_good_ones_behind_it(tmp_path: Path) -> None:
+    # Lists are made only so far ahead of the consumer; what is skipped must not count as that.
+    good = shards.framed(b"g" * (1 << 20))
+    bad = good[:-1] + bytes([good[-1] ^ 1])
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(good + bad * 40 + good)
+    loader = skipping(fl.tfrecord(path), size=2)
+    assert [len(record) for record in records_of(loader)] == [1 << 20, 1 << 20]
+    assert loader.report().skipped == 40
+
+
+EXAMPLES = [
+    {
+        "image_raw": b"pixels %d" % number,
+        "label": [number],
+        "box": [float(at) for at in range(4 * (number % 3))],
+    }
+    for number in range(20)
+]
+
+
+def test_fields_of_examples_become_columns(tmp_path: Path) -> None:
+    path = shards.tfrecord(tmp_path / "a", map(shards.example, EXAMPLES))
+    pipeline = fl.tfrecord(path).parse(
+        {
+            "image_raw": fl.bytes_(),
+            "label": fl.int64(),
+            "box": fl.float32(shape=[None, 4], default=[]),
+            "weight": fl.float32(default=1.5),
+        }
+    )
+    batches = list(pipeline.batch(8, index=True).loader())
+    assert [list(batch["index"]) for batch in batches] == [[*range(8)], [*range(8, 16)], [*range(16, 20)]]
+    first = batches[0]
+    assert first["image_raw"] == [b"pixels %d" % number for number in range(8)]
+    assert first["label"].tolist() == list(range(8))
+    assert first["label"].dtype == np.int64
+    assert first["weight"].tolist() == [1.5] * 8
+    assert first["weight"].dtype == np.float32
+    assert first["box_lengths"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert first["box"].shape == (7, 4)
+    padded = next(iter(pipeline.batch(3, pad=True).loader()))
+    assert padded["box"].shape == (3, 2, 4)
+    assert padded["box_lengths"].tolist() == [0, 1, 2]
+    assert padded["box"][1].tolist() == [[0.0, 1.0, 2.0, 3.0], [0.0] * 4]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"no such": fl.int64()}, "no such"),
+        ({"label": fl.float32()}, "label.*float32"),
+        ({"label": fl.int64(shape=[2])}, "label.*2"),
+    ],
+)
+def test_a_field_that_is_not_as_wanted_is_a_fault_that_names_it(
+    tmp_path: Path, fields: dict[str, Any], said: str
+) -> None:
+    path = shards.tfrecord(tmp_path / "a", map(shards.example, EXAMPLES))
+    with pytest.raises(errors.WrongField, match=said) as caught:
+        next(iter(fl.tfrecord(path).parse(fields).batch(2).loader()))
+    assert (caught.value.record, caught.value.path) == (0, str(path))
+
+
+def test_the_schema_of_a_file_can_be_typed_as_it_is(tmp_path: Path) -> None:
+    path = shards.tfrecord(tmp_path / "a", map(shards.example, EXAMPLES))
+    text = fl.example_schema(path)
+    made = eval(f"fl.tfrecord(path){text}", {"fl": fl, "path": path})
+    batch = next(iter(made.batch(20).loader()))
+    assert batch["label"].tolist() == list(range(20))
+    assert len(batch["image_raw"]) == 20
+
+
+def png(number: int) -> bytes:
+    return encoded(photo(number, 32, 24), "PNG")
+
+
+def test_pictures_in_records_are_decoded_and_their_neighbours_kept(tmp_path: Path) -> None:
+    path = shards.tfrecord(
+        tmp_path / "a", (shards.example({"image_raw": png(number), "label": [number]}) for number in range(9))
+    )
+    pipeline = fl.tfrecord(path).parse({"image_raw": fl.bytes_(), "label": fl.int64()})
+    for sized in (pipeline.decode(), pipeline.decode(field="image_raw").resize((24, 32))):
+        batch = next(iter(sized.batch(9).loader()))
+        assert set(batch) == {"image", "label"}
+        assert batch["label"].tolist() == list(range(9))
+        expected = [np.asarray(photo(number, 32, 24)) for number in range(9)]
+        assert np.array_equal(batch["image"], np.stack(expected))
+
+
+def samples_of_tar(count: int) -> list[tuple[str, bytes]]:
+    members = []
+    for number in range(count):
+        members += [
+            (f"train/{number:03}.png", png(number)),
+            (f"train/{number:03}.cls", b"%d" % number),
+            (f"train/{number:03}.json", json.dumps({"name": f"n{number}"}).encode()),
+            (f"train/{number:03}.txt", f"text {number}".encode()),
+        ]
+    return members
+
+
+def test_a_tar_is_read_by_its_extensions_with_or_without_parse(tmp_path: Path) -> None:
+    shards.tar(tmp_path / "a.tar", samples_of_tar(10))
+    batch = next(iter(fl.tar(str(tmp_path / "*.tar")).decode().batch(10).loader()))
+    assert batch["cls"].tolist() == list(range(10))
+    assert batch["image"].shape == (10, 24, 32, 3)
+    assert batch["json"] == [{"name": f"n{number}"} for number in range(10)]
+    assert batch["txt"] == [f"text {number}" for number in range(10)]
+    assert batch["__key__"] == [f"train/{number:03}" for number in range(10)]
+    parsed = fl.tar(tmp_path / "a.tar").parse({"label": fl.int64(key="cls"), "png": fl.bytes_()})
+    batch = next(iter(parsed.shuffle(1).batch(10).loader()))
+    assert sorted(batch["label"].tolist()) == list(range(10))
+    assert set(batch) == {"label", "png"}
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_a_compressed_tar_is_a_stream_of_the_same_samples(tmp_path: Path, ending: str) -> None:
+    plain = shards.tar(tmp_path / "a.tar", samples_of_tar(50))
+    packed = tmp_path / f"b.tar.{ending}"
+    if ending == "gz":
+        packed.write_bytes(gzip.compress(plain.read_bytes()))
+    else:
+        packed.write_bytes(pyarrow.compress(plain.read_bytes(), codec="zstd", asbytes=True))
+    ours = [list(batch["cls"]) for batch in fl.tar(packed).batch(7).loader()]
+    assert ours == [list(batch["cls"]) for batch in fl.tar(plain).batch(7).loader()]
+
+
+def test_a_cut_tar_is_named_and_never_a_silent_end(tmp_path: Path) -> None:
+    whole = shards.tar(tmp_path / "whole.tar", samples_of_tar(5)).read_bytes()
+    path = tmp_path / "a.tar"
+    for length in [700, 5000, 12_000, len(whole) // 2]:
+        path.write_bytes(whole[:length])
+        loader = skipping(fl.tar(path, index=None).parse({"cls": fl.int64()}))
+        seen = [number for batch in loader for number in batch["cls"].tolist()]
+        assert seen == list(range(len(seen))), length
+        assert loader.report().skipped >= 1, length
+
+
+def test_a_pickle_is_refused_and_named(tmp_path: Path) -> None:
+    path = shards.tar(tmp_path / "a.tar", [("x.pkl", b"\x80\x04N."), ("x.cls", b"1")])
+    with pytest.raises(errors.Refused, match=r"\.pkl"):
+        next(iter(fl.tar(path).parse({"pkl": fl.json_()}).batch(1).loader()))
+    assert next(iter(fl.tar(path).parse({"cls": fl.int64()}).batch(1).loader()))["cls"].tolist() == [1]
