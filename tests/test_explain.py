@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import shards
 from feedline import _native, errors
 from programs import run
 
@@ -40,6 +41,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that the programs of the pages are started in."""
     folder = tmp_path_factory.mktemp("errors")
     assert _native.run(["feedline", "demo", "--keep", str(folder / "photos")]) == 0
+    examples = [shards.example({"image_raw": b"pixels", "label": [number]}) for number in range(3)]
+    shards.tfrecord(folder / "good.tfrecord", examples)
+    shards.tar(folder / "objects.tar", [("a.pkl", b"\x80\x04N."), ("a.cls", b"1")])
     return folder
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import feedline as fl
 import numpy as np
-import pyarrow
+import pyarrow  # type: ignore[import-untyped]
 import pytest
 import shards
 from feedline import errors
@@ -234,15 +234,19 @@ def test_arrays_stand_beside_records(tmp_path: Path) -> None:
         fl.tfrecord(path).zip(fl.arrays({"weight": weights[:9]}))
 
 
+# Nobody checks the types of what users type.
+UNTYPED: Any = fl
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
         (lambda path: fl.tfrecord([]), "list of shards is empty"),
         (lambda path: fl.tfrecord(path / "no*thing"), "no file matches"),
         (lambda path: fl.tfrecord(path / "nothing"), "opening the shard"),
-        (lambda path: fl.tfrecord(3), "give a pattern or a list of paths, got 3"),
-        (lambda path: fl.tfrecord(path / "a", check="no"), "check must be True or False, got 'no'"),
-        (lambda path: fl.tfrecord(path / "a", index=5), "index must be .* got 5"),
+        (lambda path: UNTYPED.tfrecord(3), "give a pattern or a list of paths, got 3"),
+        (lambda path: UNTYPED.tfrecord(path / "a", check="no"), "check must be True or False, got 'no'"),
+        (lambda path: UNTYPED.tfrecord(path / "a", index=5), "index must be .* got 5"),
         (lambda path: fl.csv(path / "a", delimiter="ab"), "one ASCII character, got 'ab'"),
         (lambda path: fl.tokens(path / "a", "uint16", 0), "length must be .* got 0"),
         (lambda path: fl.tokens(path / "a", "no type", 4), "'no type'"),
@@ -267,7 +271,7 @@ def test_a_long_run_of_bad_records_does_not_stop_the_good_ones_behind_it(tmp_pat
     assert loader.report().skipped == 40
 
 
-EXAMPLES = [
+EXAMPLES: list[dict[str, Any]] = [
     {
         "image_raw": b"pixels %d" % number,
         "label": [number],
@@ -400,3 +404,49 @@ def test_a_pickle_is_refused_and_named(tmp_path: Path) -> None:
     with pytest.raises(errors.Refused, match=r"\.pkl"):
         next(iter(fl.tar(path).parse({"pkl": fl.json_()}).batch(1).loader()))
     assert next(iter(fl.tar(path).parse({"cls": fl.int64()}).batch(1).loader()))["cls"].tolist() == [1]
+
+
+def test_lines_of_json_and_rows_of_csv_have_fields(tmp_path: Path) -> None:
+    lines = [{"id": number, "text": f"line {number}", "scores": [0.5, number]} for number in range(10)]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(line) for line in lines) + "\n")
+    batch = next(iter(fl.jsonl(tmp_path / "a.jsonl").batch(10).loader()))
+    assert batch["id"].tolist() == list(range(10))
+    assert batch["text"] == [line["text"] for line in lines]
+    parsed = fl.jsonl(tmp_path / "a.jsonl").parse({"scores": fl.float32(shape=[2])}).shuffle(3)
+    batch = next(iter(parsed.batch(10).loader()))
+    assert sorted(batch["scores"][:, 1].tolist()) == list(range(10))
+
+    (tmp_path / "a.csv").write_text('name,age\n"Ada, Countess",36\n"two\nlines",7\n')
+    batch = next(
+        iter(fl.csv(tmp_path / "a.csv").parse({"name": fl.text(), "age": fl.int64()}).batch(2).loader())
+    )
+    assert batch["name"] == ["Ada, Countess", "two\nlines"]
+    assert batch["age"].tolist() == [36, 7]
+
+
+def test_a_line_that_is_no_json_is_a_fault_with_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 0}\n{"id": \n{"id": 2}\n')
+    loader = skipping(fl.jsonl(path).parse({"id": fl.int64()}))
+    assert [batch["id"].tolist() for batch in loader] == [[0, 2]]
+    [fault] = loader.report().faults
+    assert (fault.record, fault.offset) == (1, 10)
+
+
+def test_compressed_shards_are_shuffled_in_runs_and_dealt_out_whole(tmp_path: Path) -> None:
+    expected = []
+    for number in range(4):
+        records = [b"%d %d" % (number, at) for at in range(300)]
+        expected += records
+        (tmp_path / f"{number}").write_bytes(gzip.compress(b"".join(map(shards.framed, records))))
+    pipeline = fl.tfrecord(str(tmp_path / "?"))
+    with pytest.raises(errors.BadSetting, match="front to back"):
+        pipeline.shuffle(1)
+    with pytest.raises(errors.BadSetting, match="every rank would unpack"):
+        pipeline.shard(0, 2, by="record")
+    shuffled = records_of(pipeline.interleave(cycle=2, seed=5).shuffle(1, buffer=100).batch(10).loader())
+    assert sorted(shuffled) == sorted(expected)
+    assert shuffled[:100] != sorted(shuffled[:100])
+    ranks = [records_of(pipeline.shard(rank, 2).batch(10).loader()) for rank in range(2)]
+    assert sorted(ranks[0] + ranks[1]) == sorted(expected)
+    assert {record[:1] for record in ranks[0]}.isdisjoint(record[:1] for record in ranks[1])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,83 @@ def records() -> None:
     write("tfrecord", "bad-data", some[:-50] + b"\0" + some[-49:])
 
 
+def archive(kind: int, members: dict[str, bytes], types: dict[str, bytes] | None = None) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=kind) as made:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.type = len(data), (types or {}).get(name, tarfile.REGTYPE)
+            made.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def saved(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def texts() -> None:
+    """Archives, arrays of NumPy, lines of JSON, rows of CSV."""
+    arrays = {
+        "float": np.arange(2, dtype="f4"),
+        "matrix": np.zeros((2, 3), "u2"),
+        "scalar": np.array(7),
+        "none": np.zeros((0, 4), "i1"),
+        "bool": np.ones(3, bool),
+        "objects": np.array([None, {}]),
+        "named": np.zeros(1, [("a", "f4"), ("b", "i8", (2,))]),
+        "fortran": np.zeros((2, 3), order="F"),
+        "big-endian": np.zeros(2, ">i4"),
+        "text": np.array(["ab"]),
+        "times": np.zeros(2, "M8[s]"),
+    }
+    for name, array in arrays.items():
+        write("npy", name, saved(array))
+    members = {"a.txt": b"hello", "a.cls": b"7", "a.npy": saved(arrays["float"]), "b.json": b'{"a": 1}'}
+    long = {f"{'long/' * 30}{name}": data for name, data in members.items()}
+    kinds = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+    for name, kind in kinds.items():
+        write("tar", name, b"\0" + archive(kind, members))
+        write("tar", f"{name}-long", b"\0" + archive(kind, long))
+    types = {"a.cls": tarfile.SYMTYPE, "a.npy": tarfile.GNUTYPE_SPARSE, "b.json": tarfile.DIRTYPE}
+    write("tar", "others", b"\0" + archive(tarfile.GNU_FORMAT, members, types))
+    whole = archive(tarfile.USTAR_FORMAT, members)
+    write("tar", "twice", b"\1" + whole + whole)
+    write("tar", "clash", b"\0" + archive(tarfile.USTAR_FORMAT, {"a.txt": b"", "a.TXT": b""}))
+    write("tar", "cut", b"\1" + whole[:-1500])
+    write("tar", "garbage", b"\1" + whole + b"garbage" * 100)
+    lines = [
+        b'{"a": 1, "b": 2.5, "c": "text"}\n{"a": null}\r\n\n{"a": [1, 2]}',
+        b'{"a": {"b": [[1, 2], [3, 4]]}, "a.b": 7}\n',
+        b'{"a": "\\u00fc\\n\\"", "b\\"": true, "a": ["x", ""]}\n',
+        b'{"a": [[1, 2], [3, 4]]}\n{"a": [[1], [2, 3]]}\n',
+        b'[1, 2]\n3\n"x"\nnull\ntrue\n',
+        b'{"a": 1,}\n{"a" 1}\n{\n',
+        b'\xef\xbb\xbf{"a": 1e400}\n{"a": -0}\n{"a": 9223372036854775808}\n',
+        b'{"a": "\xff"}\n',
+        b"   \n\t\n",
+        b'{"a": ["", "", ""]}',
+    ]
+    for number, line in enumerate(lines):
+        write("jsonl", f"{number:02}", line)
+    tables = [
+        b"a,b,c\n1,2.5,x\n3,4,\n",
+        b'a,b\r\n1,"x, ""y""\nz"\r\n2,\r\n',
+        b"a\n\n\n1\n2",
+        b"a,b\n1\n1,2,3\n",
+        b'a,b\n1,"open\n2,3\n',
+        b'a,b\n"1"x,y"z\n',
+        b"\xef\xbb\xbfa,b\n1,2\n",
+        b"a,b\r1,2\r3,4\r",
+        b"a,a\n1,2\n",
+        b'"a\nb",c\n"[1, 2]",{}\n',
+        b"a",
+    ]
+    for number, table in enumerate(tables):
+        write("csv", f"{number:02}", table)
+
+
 def write(target: str, name: str, content: bytes) -> None:
     path = CORPUS / target / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,6 +175,7 @@ def write(target: str, name: str, content: bytes) -> None:
 
 def main() -> None:
     records()
+    texts()
     rgb, exif = picture("RGB"), Image.Exif()
     exif[0x0112] = 6
     files = {

@@ -16,7 +16,7 @@ from feedline.events import Event, tell
 from feedline.faults import FaultPolicy, symptom
 from feedline.report import Report
 
-__all__ = ["OVERDUE", "Account", "check", "in_json"]
+__all__ = ["OVERDUE", "Account", "check", "in_json", "written"]
 
 # What a sample that passed its deadline looks like to the policy.
 OVERDUE = symptom(DeadlinePassed(""))[0]
@@ -35,15 +35,15 @@ def in_json(index: object) -> Any:
     if isinstance(index, (bool, int)) or index is None:
         return index
     if isinstance(index, str):
-        return _written(index)
+        return written(index)
     try:
         # Whole numbers of NumPy and torch are indices too.
         return operator.index(index)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):
-        return _written(repr(index))
+        return written(repr(index))
 
 
-def _written(text: str) -> str:
+def written(text: str) -> str:
     """As a file can have it: bytes of a name that are no UTF-8 are spelled out."""
     return text.encode(errors="backslashreplace").decode()
 
@@ -108,11 +108,11 @@ class Account:
         line = {
             "index": in_json(index),
             "epoch": epoch,
-            "path": None if bad.path is None else _written(bad.path),
+            "path": None if bad.path is None else written(bad.path),
             "stage": bad.trouble.stage or "worker",
             "kind": bad.trouble.name,
-            "message": _written(bad.trouble.message),
-            "traceback": _written(bad.trouble.traceback),
+            "message": written(bad.trouble.message),
+            "traceback": written(bad.trouble.traceback),
             "attempts": bad.attempts,
             "worker": worker,
             "rank": rank,

@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import numpy as np
 
 from feedline import _native
+from feedline._workers.crew import Handle
+from feedline._workers.death import Death
 from feedline.events import Event, tell
 from feedline.report import Report
 
 if TYPE_CHECKING:
     from feedline.torch import Batches
 
-__all__ = ["Epoch", "Loader"]
+__all__ = ["Epoch", "Loader", "numpy_columns"]
 
 Batch = TypeVar("Batch")
 Columns = list[tuple[str, "_native.Tensor | list[bytes] | list[str]"]]
 
 
-def _numpy(columns: Columns) -> dict[str, Any]:
+def numpy_columns(columns: Columns) -> dict[str, Any]:
+    """As NumPy arrays, on the memory they were made in."""
     return {name: value if isinstance(value, list) else np.from_dlpack(value) for name, value in columns}
 
 
@@ -45,7 +48,7 @@ class Loader:
         self.classes = classes
 
     def __iter__(self) -> Epoch[dict[str, Any]]:
-        return self._epoch(_numpy)
+        return self._epoch(numpy_columns)
 
     def _epoch(self, make: Callable[[Columns], Batch]) -> Epoch[Batch]:
         native = self._native.epoch()
@@ -83,6 +86,17 @@ class Loader:
     def decided(self) -> dict[str, int]:
         """What was decided from settings and machine: threads, readers, files, prefetch, memory."""
         return self._native.decided
+
+    @property
+    def deaths(self) -> list[Death]:
+        """All deaths of worker processes, in which functions of Python run."""
+        return []
+
+    @property
+    def workers(self) -> list[Handle]:
+        """The worker processes, each as `multiprocessing.Process` would show it; none before the first
+        epoch."""
+        return []
 
     def close(self) -> None:
         """Ends the running epoch and all threads. The loader cannot be used again."""

@@ -13,6 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from feedline import _native
+from feedline._mapped.builder import Functions, has_functions, start_method
+from feedline._mapped.loader import MappedLoader
 from feedline._words import in_words, plain
 from feedline.errors import BadSetting, BadSource
 from feedline.events import Event
@@ -30,11 +32,11 @@ Auto = Literal["auto"]
 _ORDER = frozenset(("shuffle", "shard", "interleave", "take", "skip", "repeat", "concat", "mix"))
 
 
-class Pipeline:
+class Pipeline(Functions):
     """A source and what is to be done with its samples. Every method returns a new pipeline.
 
-    The order is: source, calls for the order (shuffle, shard, interleave, take, skip, repeat), decode, resize and
-    crops, to_float or cast, batch, loader.
+    The order is: source; shuffle, shard, interleave, take, skip, repeat; parse, decode, resize and crops,
+    to_float or cast; map and filter; batch, map_batch, loader.
     """
 
     __slots__ = ("_calls", "_origin", "_source")
@@ -123,7 +125,7 @@ class Pipeline:
         world: int | None = None,
         remainder: Literal["pad", "drop", "uneven"] = "pad",
         *,
-        by: Literal["record", "shard"] = "record",
+        by: Literal["record", "shard"] | None = None,
     ) -> Pipeline:
         """Takes this rank's part of every epoch.
 
@@ -136,7 +138,8 @@ class Pipeline:
             remainder: what to do when samples cannot be divided evenly. "pad" gives some samples twice,
                 "drop" leaves the last out, "uneven" gives some ranks more.
             by: "record" deals out sample by sample, "shard" whole shards, so that no file is read by two
-                ranks. Whole shards are dealt out before any other call.
+                ranks. Whole shards are dealt out before any other call. Where nothing is said, compressed
+                shards are dealt out whole, and others by record.
         """
         if rank == "auto":
             if world is not None:
@@ -258,6 +261,11 @@ class Pipeline:
         on_event: Callable[[Event], object] | None = None,
         stall: float | None = 30.0,
         chaos: Mapping[str, float] | None = None,
+        workers: int | Auto | None = None,
+        deadline: float | None = None,
+        max_deaths: int | Auto | None = None,
+        max_worker_memory: int | str | None = None,
+        mp_context: Any = None,
     ) -> Loader:
         """Makes the loader. What is "auto" is decided from this machine's limits.
 
@@ -276,6 +284,11 @@ class Pipeline:
             stall: seconds that a batch may be waited for before a warning says what keeps it; None for never.
             chaos: trouble on purpose, for tests: rates of "eio" (a read fails, and may work the next time),
                 of "raise" (a sample is bad) and of "slow" (it takes "seconds"), decided by "seed".
+            workers: processes, or threads, that run functions of Python; as many as processors by default.
+            deadline: seconds that a function may take for a sample or a batch, before its worker is ended.
+            max_deaths: how many workers may die within a minute; "auto" is twice the workers, at least 5.
+            max_worker_memory: bytes of resident memory, as in "4GiB", beyond which a worker is renewed.
+            mp_context: how workers come to be: a `multiprocessing` context or its name.
         """
         if faults is not None and not isinstance(faults, FaultPolicy):
             raise BadSetting(f"loader: faults must be a FaultPolicy, got {faults!r}")
@@ -302,8 +315,16 @@ class Pipeline:
             exclude=None if exclude is None else os.fsdecode(exclude),
             stall=0.0 if stall is None else stall,
             chaos=None if chaos is None else {name: plain(value) for name, value in chaos.items()},
+            workers=workers,
+            deadline=deadline,
+            max_deaths=max_deaths,
+            max_worker_memory=max_worker_memory,
+            mp_context=None if mp_context is None else start_method(mp_context),
         )
         native = _native.Loader(made._source, in_words(made._calls))
+        if has_functions(made._calls):
+            method = start_method(mp_context)
+            return MappedLoader(native, repr(made), self.classes, on_event, made._calls, faults, method)
         return Loader(native, repr(made), self.classes, on_event)
 
     def _replica(self, rank: int, world: int, by: str) -> Pipeline:
@@ -372,8 +393,8 @@ def mix(
     """Samples of several pipelines in exact proportions.
 
     `fl.mix({code.shuffle(1): 0.3, text.shuffle(2): 0.7})` has 3 samples of `code` among every 10. Each part
-    comes in its own order and begins anew when it is at its end, also in the middle of an epoch; the next epoch
-    goes on where this one stopped. All must have the same fields, and only calls for the order so far.
+    comes in its own order and begins anew when it is at its end, also in the middle of an epoch; the next
+    epoch goes on where this one stopped. All must have the same fields, and only calls for the order so far.
 
     Args:
         parts: pipelines and their weights, as a dict or as pairs. Weights are any numbers above 0; they are

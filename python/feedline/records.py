@@ -114,14 +114,15 @@ def tokens(
         if name is None:
             raise BadSetting(f'tokens: {path!r} does not say its type: give dtype, such as "uint16"')
         files.append((path, start, count))
-    assert name is not None
+    if name is None or not files:
+        raise BadSource("tokens: the list of files is empty")
     origin = f"tokens({_shown(paths)}, {name!r}, {length})"
     return Pipeline(_native.Source.numbers(files, name, length, stride), origin)
 
 
 def _dtype(dtype: Any) -> str:
     try:
-        return np.dtype(dtype).name
+        return str(np.dtype(dtype).name)
     except TypeError:
         raise BadSetting(f"tokens: dtype must be the name of a type, got {dtype!r}") from None
 

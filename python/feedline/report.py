@@ -42,7 +42,8 @@ class Report:
     """Everything that is known of a loader's epochs; delivered - repeated + skipped + pending = expected.
 
     `pending` counts samples that nobody asked for: of an epoch that is running or was left. `repeated` counts
-    those that came a second time, so that every rank has as many as the others.
+    those that came a second time, so that every rank has as many as the others. What is `excluded`,
+    `dropped` or `filtered` is not expected.
     """
 
     epochs: int
@@ -56,6 +57,7 @@ class Report:
     repeated: int
     excluded: int
     dropped: int
+    filtered: int
     pending: int
     batches: int
     faults: tuple[Fault, ...]

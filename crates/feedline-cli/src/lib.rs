@@ -2,9 +2,14 @@
 //!
 //! Exit codes: 0 good, 1 found faults that were not expected, 2 could not run.
 
+mod crew;
+mod dataset;
 mod demo;
 mod explain;
+mod index;
 mod report;
+mod shards;
+mod show;
 
 use clap::{Parser, Subcommand};
 
@@ -33,6 +38,8 @@ struct Typed {
 enum Command {
     Demo(demo::Demo),
     Explain(explain::Explain),
+    Index(index::IndexCommand),
+    Show(show::Show),
 }
 
 /// Runs what was typed, the program's name first; returns the exit code.
@@ -52,6 +59,8 @@ where
     let outcome = match typed.command {
         Command::Demo(demo) => demo.run(),
         Command::Explain(explain) => Ok(explain.run()),
+        Command::Index(index) => index.run(),
+        Command::Show(show) => show.run(),
     };
     match outcome {
         Ok(code) => code,

@@ -45,6 +45,8 @@ pub struct Report {
     pub excluded: u64,
     /// Good samples that `drop_last` left out; these are not expected.
     pub dropped: u64,
+    /// Good samples that a filter left out; these are not expected.
+    pub filtered: u64,
     /// Batches that the consumer got.
     pub batches: u64,
     /// The bad samples by index, and how many times each was bad.
@@ -202,6 +204,7 @@ impl Report {
             "repeated": self.repeated,
             "excluded": self.excluded,
             "dropped": self.dropped,
+            "filtered": self.filtered,
             "pending": self.pending(),
             "batches": self.batches,
             "faults": faults,
@@ -244,6 +247,7 @@ impl fmt::Display for Report {
             (self.quarantined, "written to quarantine"),
             (self.excluded, "excluded"),
             (self.dropped, "dropped with short last batches"),
+            (self.filtered, "filtered out"),
         ] {
             if count > 0 {
                 write!(formatter, "; {count} {what}")?;

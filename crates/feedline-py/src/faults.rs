@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 use serde_json::Value;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::errors::raise;
@@ -32,6 +32,12 @@ impl Policy {
     fn rule(&self, names: Vec<String>, os_error: Option<i32>) -> (&'static str, u32) {
         let ruling = self.0.rule(&Symptom { names, os_error });
         (ruling.then.name(), ruling.retry)
+    }
+
+    /// What holds for a fault whatever it is: want of descriptors is raised, say, unless it is named.
+    fn wanted(&self, names: Vec<String>, os_error: Option<i32>) -> &'static str {
+        let line = FaultLine::new(0, names.first().map_or("", String::as_str));
+        fault::wanted(&self.0, &Symptom { names, os_error }, &line).name()
     }
 
     /// Seconds to wait before the next try, after so many that failed; None if there is to be none.
@@ -135,7 +141,7 @@ impl Breaker {
 
 /// The account of a run.
 #[pyclass(module = "feedline._native", frozen)]
-pub(crate) struct Ledger(loader::Ledger);
+pub(crate) struct Ledger(pub(crate) Arc<loader::Ledger>);
 
 fn line(words: &str) -> PyResult<FaultLine> {
     FaultLine::from_text(words).map_err(|error| {
@@ -149,12 +155,19 @@ fn json(words: &str) -> PyResult<Value> {
     })
 }
 
+/// How an epoch stands, from JSON.
+pub(crate) fn standing(words: &str) -> PyResult<Standing> {
+    serde_json::from_value(json(words)?).map_err(|error| {
+        raise(Error::new(Kind::WrongCheckpoint, format!("this is no standing: {error}")))
+    })
+}
+
 #[pymethods]
 impl Ledger {
     #[new]
     fn new(words: &str) -> PyResult<Ledger> {
         let policy = fault_policy(words).map_err(raise)?;
-        loader::Ledger::new(policy).map(Ledger).map_err(raise)
+        loader::Ledger::new(policy).map(|ledger| Ledger(Arc::new(ledger))).map_err(raise)
     }
 
     /// An epoch begins with so many samples due, or goes on where it stood.
@@ -167,9 +180,7 @@ impl Ledger {
     ) -> PyResult<()> {
         let standing: Standing = match standing {
             None => Standing::default(),
-            Some(words) => serde_json::from_value(json(words)?).map_err(|error| {
-                raise(Error::new(Kind::WrongCheckpoint, format!("this is no standing: {error}")))
-            })?,
+            Some(words) => self::standing(words)?,
         };
         let whole = expected.map(|expected| expected + standing.seen);
         self.0.epoch_started(epoch, whole, expected, standing);
@@ -194,6 +205,11 @@ impl Ledger {
     /// So many are left out from the start.
     fn excluded(&self, samples: u64) {
         self.0.excluded(samples);
+    }
+
+    /// So many good samples were left out because a filter wants it.
+    fn filtered(&self, samples: u64) {
+        self.0.filtered(samples);
     }
 
     /// So many samples were good.

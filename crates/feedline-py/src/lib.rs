@@ -12,7 +12,7 @@ mod station;
 
 use pyo3::prelude::*;
 
-use loader::{Epoch, Loader, Source};
+use loader::{Epoch, Loader, Part, Source};
 
 /// The native part of Feedline. Use the package `feedline`.
 #[pymodule]
@@ -24,15 +24,15 @@ mod _native {
     #[pymodule_export]
     use super::faults::{Breaker, Ledger, Policy};
     #[pymodule_export]
-    use super::memory::{Lease, Slot, Span};
+    use super::memory::{Lease, Letter, Pristine, Slot, Span};
     #[pymodule_export]
-    use super::processes::{Answer, Processes};
+    use super::processes::{Answer, Freight, Processes};
     #[pymodule_export]
     use super::records::example_schema;
     #[pymodule_export]
     use super::station::{Station, Walk, die_with_parent, go_first};
     #[pymodule_export]
-    use super::{Epoch, Loader, Source};
+    use super::{Epoch, Loader, Part, Source};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

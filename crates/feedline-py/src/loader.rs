@@ -1,9 +1,10 @@
 //! Sources, loaders and epochs as Python objects.
 
-use feedline_core::checkpoint::Checkpoint;
+use feedline_core::checkpoint::{Checkpoint, Filling};
 use feedline_core::collate::{self, Axes, Content};
 use feedline_core::config::Settings;
-use feedline_core::loader::{self, Waited};
+use feedline_core::error::{Error, Kind};
+use feedline_core::loader::{self, Stand, Waited};
 use feedline_core::plan::Excluded;
 use feedline_core::sample::{Batch, Column, Dtype};
 use feedline_core::source;
@@ -18,7 +19,9 @@ use std::time::Duration;
 use crate::arrays;
 use crate::dlpack::Tensor;
 use crate::errors::raise;
-use crate::{faults, records};
+use crate::faults::{self, Ledger};
+use crate::processes::Processes;
+use crate::records;
 
 /// How long a wait goes on before Ctrl-C is looked for.
 const BREATH: Duration = Duration::from_millis(50);
@@ -254,6 +257,37 @@ impl Loader {
         self.0.is_shard()
     }
 
+    /// The account of all epochs, for a front that judges by itself.
+    #[getter]
+    fn ledger(&self) -> PyResult<Ledger> {
+        self.0.check_home().map_err(raise)?;
+        Ok(Ledger(self.0.ledger()))
+    }
+
+    /// The path of a sample, and the first byte in it where it is a part of the file.
+    fn location(&self, index: u64) -> Option<(String, Option<u64>)> {
+        let location = self.0.location(index)?;
+        Some((location.path.to_string_lossy().into_owned(), location.offset))
+    }
+
+    /// The names of the fields, and how each becomes a column: "fixed", "ragged", "variable", "listed" or
+    /// "lists".
+    #[getter]
+    fn fields(&self) -> Vec<(String, &'static str)> {
+        self.0.fields()
+    }
+
+    /// Refuses a loader that was closed, or that is another process's.
+    fn check_open(&self) -> PyResult<()> {
+        self.0.check_open().map_err(raise)
+    }
+
+    /// The seed of everything random, and the rank if there are several.
+    #[getter]
+    fn seed_and_rank(&self) -> (u64, Option<u64>) {
+        self.0.seed_and_rank()
+    }
+
     /// Ends the epoch that is running, and all threads.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.0.close());
@@ -267,6 +301,16 @@ impl Loader {
 /// One epoch.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Epoch(Mutex<Option<loader::Epoch>>);
+
+impl Epoch {
+    fn with<T>(&self, use_it: impl FnOnce(&mut loader::Epoch) -> T) -> PyResult<T> {
+        let mut epoch = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        epoch.as_mut().map(use_it).ok_or_else(|| {
+            let message = "the epoch was left: the loader was closed, or another epoch begun";
+            raise(Error::new(Kind::Closed, message))
+        })
+    }
+}
 
 #[pymethods]
 impl Epoch {
@@ -294,12 +338,112 @@ impl Epoch {
         }
     }
 
+    /// For a front with functions of its own, the next samples: a `Part`; None at the end; True if there
+    /// is something to tell meanwhile, False if there is nothing now and it is not to wait.
+    #[pyo3(signature = (wait=true))]
+    fn part<'py>(&self, py: Python<'py>, wait: bool) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let time = if wait { BREATH } else { Duration::ZERO };
+        loop {
+            let (part, has_events) =
+                py.detach(|| self.with(|epoch| (epoch.next_part(time), epoch.has_events())))?;
+            match part.map_err(raise)? {
+                Some(Some(part)) => {
+                    return Ok(Some(Bound::new(py, Part::new(py, *part)?)?.into_any()));
+                }
+                Some(None) => return Ok(None),
+                None => py.check_signals()?,
+            }
+            if has_events || !wait {
+                return Ok(Some(PyBool::new(py, has_events && wait).to_owned().into_any()));
+            }
+        }
+    }
+
+    /// Has these workers woken when there is something to take.
+    fn wake(&self, processes: &Processes) -> PyResult<()> {
+        let waker = processes.waker()?;
+        self.with(|epoch| epoch.on_ready(move || waker.wake()))
+    }
+
+    /// The first number, that behind the last sample of the plan, how many samples an epoch has, and how
+    /// far the places of skipped samples are filled, where they are to be: (skipped, tried, repeated).
+    fn numbers(&self) -> PyResult<Numbers> {
+        self.with(|epoch| {
+            let filling = epoch.filling();
+            let filling = filling.map(|it| (it.skipped, it.tried, it.repeated));
+            let (start, length) = epoch.start_and_length();
+            (start, epoch.plan_end(), length, filling)
+        })
+    }
+
+    /// So many more samples are needed in the places of skipped ones.
+    fn fill(&self, py: Python<'_>, more: u64) -> PyResult<()> {
+        py.detach(|| self.with(|epoch| epoch.fill(more)))
+    }
+
+    /// The consumer has a batch, for which it waited, and the run stands there.
+    fn took(
+        &self,
+        samples: u64,
+        waited_seconds: f64,
+        number: u64,
+        standing: &str,
+        filling: (u64, u64, u64),
+    ) -> PyResult<()> {
+        let standing = faults::standing(standing)?;
+        let (skipped, tried, repeated) = filling;
+        let filling = Filling { skipped, tried, repeated };
+        let waited = Duration::try_from_secs_f64(waited_seconds).unwrap_or_default();
+        self.with(|epoch| epoch.took(samples, waited, Stand { number, standing, filling }))
+    }
+
+    /// The consumer has seen the end; so many good samples were left out with a short last batch.
+    fn finish(&self, py: Python<'_>, dropped: u64) -> PyResult<()> {
+        py.detach(|| self.with(|epoch| epoch.finish(dropped)))?.map_err(raise)
+    }
+
     /// Ends its threads.
     fn close(&self, py: Python<'_>) {
         py.detach(|| {
             let epoch = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
             drop(epoch);
         });
+    }
+}
+
+/// What `Epoch.numbers` says.
+type Numbers = (u64, u64, u64, Option<(u64, u64, u64)>);
+
+/// Samples in order, and what became of those between them.
+#[pyclass(module = "feedline._native", frozen, get_all)]
+pub(crate) struct Part {
+    /// (name, value) pairs, to be taken once.
+    columns: Py<PyList>,
+    /// The number of each sample in the run.
+    numbers: Vec<u64>,
+    /// (position, epoch, index) of each.
+    tickets: Vec<(u64, u64, u64)>,
+    /// The number behind the last sample that was tried.
+    end: u64,
+    remarks: Vec<Remark>,
+}
+
+/// A fault to be judged: the number of the sample, the names of its classes, the system's error number, the
+/// fault as JSON, what the policy wants, the index of the sample in its place.
+type Remark = (u64, Vec<String>, Option<i32>, String, &'static str, Option<u64>);
+
+impl Part {
+    fn new(py: Python<'_>, part: loader::Part) -> PyResult<Part> {
+        let loader::Part { batch, numbers, end, remarks } = part;
+        let tickets = batch.tickets.iter().map(|it| (it.position, it.epoch, it.index)).collect();
+        let remarks = remarks
+            .into_iter()
+            .map(|remark| {
+                let loader::Remark { number, symptom, line, then, by } = remark;
+                (number, symptom.names, symptom.os_error, line.to_text(), then.name(), by)
+            })
+            .collect();
+        Ok(Part { columns: columns(py, batch)?.unbind(), numbers, tickets, end, remarks })
     }
 }
 

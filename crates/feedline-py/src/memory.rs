@@ -3,6 +3,8 @@
 
 use feedline_core::worker::answer::Buffer;
 use feedline_core::worker::arena::Piece;
+use feedline_core::worker::inbox;
+use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -10,6 +12,29 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use crate::dlpack::{self, Numbers};
+
+/// The buffers of some objects, held.
+pub(crate) fn views(buffers: &[Bound<'_, PyAny>]) -> PyResult<Vec<PyUntypedBuffer>> {
+    buffers.iter().map(PyUntypedBuffer::get).collect()
+}
+
+/// The bytes of each view.
+///
+/// # Safety
+/// Nobody writes to them while the slices are used.
+pub(crate) unsafe fn slices(views: &[PyUntypedBuffer]) -> PyResult<Vec<&[u8]>> {
+    let slice = |view: &PyUntypedBuffer| {
+        if !view.is_c_contiguous() {
+            return Err(PyBufferError::new_err("a buffer is not in one piece"));
+        }
+        if view.len_bytes() == 0 {
+            return Ok(&[][..]);
+        }
+        // SAFETY: in one piece, held by the view as long as the slice, and nobody writes.
+        Ok(unsafe { std::slice::from_raw_parts(view.buf_ptr().cast::<u8>(), view.len_bytes()) })
+    };
+    views.iter().map(slice).collect()
+}
 
 /// Fills a view with all bytes of an object of ours.
 ///
@@ -21,13 +46,15 @@ unsafe fn fill(
     flags: c_int,
     address: *mut u8,
     bytes: usize,
+    is_read_only: bool,
 ) -> PyResult<()> {
     if view.is_null() {
         return Err(PyBufferError::new_err("there is no view to fill"));
     }
     // SAFETY: the caller's word; an empty buffer may be anywhere.
     let filled = unsafe {
-        ffi::PyBuffer_FillInfo(view, owner.as_ptr(), address.cast(), bytes as isize, 0, flags)
+        let read_only = c_int::from(is_read_only);
+        ffi::PyBuffer_FillInfo(view, owner.as_ptr(), address.cast(), bytes as isize, read_only, flags)
     };
     if filled == 0 { Ok(()) } else { Err(PyErr::fetch(owner.py())) }
 }
@@ -94,7 +121,7 @@ impl Lease {
     ) -> PyResult<()> {
         let (address, bytes) = (slf.get().0.address(), slf.get().0.bytes());
         // SAFETY: Python's view; the buffer lives as long as this object, which the view holds.
-        unsafe { fill(slf.as_any(), view, flags, address, bytes) }
+        unsafe { fill(slf.as_any(), view, flags, address, bytes, false) }
     }
 
     fn __len__(&self) -> usize {
@@ -126,11 +153,66 @@ impl Slot {
     ) -> PyResult<()> {
         let piece = &slf.get().0;
         // SAFETY: Python's view; the piece lives as long as this object, which the view holds.
-        unsafe { fill(slf.as_any(), view, flags, piece.address(), piece.bytes() as usize) }
+        unsafe { fill(slf.as_any(), view, flags, piece.address(), piece.bytes() as usize, false) }
     }
 
     fn __len__(&self) -> usize {
         self.0.bytes() as usize
+    }
+}
+
+/// A buffer that came with a task, in a worker; it may be written to. The last array made on it gives the
+/// slot back.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Letter(Arc<inbox::Letter>);
+
+impl Letter {
+    pub(crate) fn new(letter: inbox::Letter) -> Letter {
+        Letter(Arc::new(letter))
+    }
+}
+
+#[pymethods]
+impl Letter {
+    /// The same as it came, whatever was written to it; this can only be read.
+    fn pristine(&self) -> Pristine {
+        Pristine(Arc::clone(&self.0))
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let letter = &slf.get().0;
+        // SAFETY: Python's view; the letter lives as long as this object, which the view holds.
+        unsafe { fill(slf.as_any(), view, flags, letter.address(), letter.bytes(), false) }
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.bytes()
+    }
+}
+
+/// A buffer that came with a task, as it came.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Pristine(Arc<inbox::Letter>);
+
+#[pymethods]
+impl Pristine {
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let letter = &slf.get().0;
+        let address = letter.pristine().cast_mut();
+        // SAFETY: as above; nobody writes, since the view is only for reading.
+        unsafe { fill(slf.as_any(), view, flags, address, letter.bytes(), true) }
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.bytes()
     }
 }
 
@@ -157,7 +239,7 @@ impl Span {
     ) -> PyResult<()> {
         let span = slf.get();
         // SAFETY: Python's view; the owner lives as long as this object, which the view holds.
-        unsafe { fill(slf.as_any(), view, flags, span.address as *mut u8, span.bytes) }
+        unsafe { fill(slf.as_any(), view, flags, span.address as *mut u8, span.bytes, false) }
     }
 
     fn __len__(&self) -> usize {

@@ -6,6 +6,7 @@ use feedline_core::loader::workers;
 use feedline_core::sys::socket::Socket;
 use feedline_core::worker::answer::Answer as Given;
 use feedline_core::worker::blackbox::Snapshot;
+use feedline_core::worker::inbox;
 use feedline_core::worker::processes::{
     self, Broken, GivenUp, Obituary, Outcome, Retired, Standstill, Words,
 };
@@ -15,11 +16,11 @@ use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use std::os::fd::{IntoRawFd, RawFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::errors::raise;
-use crate::memory::Lease;
+use crate::memory::{Lease, slices, views};
 
 /// How long a wait goes on before Ctrl-C is looked for.
 const BREATH: Duration = Duration::from_millis(50);
@@ -35,6 +36,11 @@ impl Processes {
             return Err(PyRuntimeError::new_err("these workers belong to another process"));
         }
         Ok(&self.0)
+    }
+
+    /// What wakes the one who waits for these workers.
+    pub(crate) fn waker(&self) -> PyResult<processes::Waker> {
+        Ok(self.here()?.waker())
     }
 }
 
@@ -65,10 +71,38 @@ impl Processes {
         Ok(())
     }
 
+    /// Puts buffers where workers find them, to go with tasks. None if these workers have no inbox.
+    fn load(
+        &self,
+        py: Python<'_>,
+        buffers: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<Option<Freight>> {
+        let here = self.here()?;
+        let views = views(&buffers)?;
+        // SAFETY: the views are held, and the trainer's own thread is here, which changes no batch.
+        let slices = unsafe { slices(&views) }?;
+        Ok(py.detach(|| here.load(&slices)).map(Freight))
+    }
+
+    /// Bytes of the inbox that are in use or warm, and the slots that somebody has.
+    #[getter]
+    fn inbox_used(&self) -> PyResult<(u64, usize)> {
+        Ok(self.here()?.inbox_used())
+    }
+
     /// Hands a task in, for a post or for whoever is free.
-    fn submit(&self, task: u64, body: &[u8], post: Option<u32>, is_resume: bool) -> PyResult<()> {
+    #[pyo3(signature = (task, body, post, is_resume, freight=None))]
+    fn submit(
+        &self,
+        task: u64,
+        body: &[u8],
+        post: Option<u32>,
+        is_resume: bool,
+        freight: Option<&Freight>,
+    ) -> PyResult<()> {
         let said = if is_resume { Said::Resume } else { Said::Task };
-        self.here()?.submit(task, said, post, body.to_vec());
+        let freight = freight.map(|freight| Arc::clone(&freight.0));
+        self.here()?.submit(task, said, post, body.to_vec(), freight);
         Ok(())
     }
 
@@ -79,7 +113,7 @@ impl Processes {
     }
 
     /// What is told next: (kind, object). Kinds: "answer", "gave up", "died", "stalled", "reborn",
-    /// "retired", "note", "zygote", "failed"; None after `timeout` seconds.
+    /// "retired", "note", "zygote", "woken", "failed"; None after `timeout` seconds.
     #[pyo3(signature = (oldest, timeout=None))]
     fn next<'py>(
         &self,
@@ -110,6 +144,7 @@ impl Processes {
                     ("zygote", fresh.into_pyobject(py)?.to_owned().into_any())
                 }
                 Outcome::Failed(broken) => ("failed", failed(py, broken)?.into_any()),
+                Outcome::Woken => ("woken", py.None().into_bound(py)),
                 Outcome::Nothing => {
                     py.check_signals()?;
                     if let Some(left) = &mut left {
@@ -144,6 +179,10 @@ impl Processes {
         Ok(socket.map(|socket| socket.into_descriptor().into_raw_fd()))
     }
 }
+
+/// Buffers that go with tasks; they stay where workers find them while anybody has this.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct Freight(Arc<inbox::Freight>);
 
 /// The result of a task, to be opened once.
 #[pyclass(module = "feedline._native", frozen)]

@@ -6,15 +6,17 @@ use feedline_core::sys::socket::Socket;
 use feedline_core::worker::blackbox::Doing;
 use feedline_core::worker::station::{self, Received, Sent};
 use feedline_core::worker::wire::Said;
-use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyBrokenPipeError, PyBufferError, PyValueError};
+use pyo3::exceptions::{PyBrokenPipeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::memory::Slot;
+use crate::memory::{Letter, Slot, slices, views};
+
+/// What the trainer has said.
+type Order<'py> = (u8, u64, Option<u64>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
 /// What a worker may answer, in the order of its numbers in Python.
 const ANSWERS: [Said; 7] = [
@@ -60,35 +62,44 @@ impl Station {
 
 #[pymethods]
 impl Station {
-    /// Takes over the descriptors that the zygote passed on: socket, arena, boxes.
+    /// Takes over the descriptors that the zygote passed on: socket, arena, boxes, and perhaps the inbox.
     #[new]
+    #[pyo3(signature = (post, generation, posts, descriptors, inbox=None))]
     fn new(
         post: u32,
         generation: u32,
         posts: u32,
         descriptors: (RawFd, RawFd, RawFd),
+        inbox: Option<RawFd>,
     ) -> PyResult<Station> {
         let (socket, arena, boxes) = descriptors;
         // SAFETY: the zygote received them for this worker, and nobody else closes them.
-        let (socket, arena, boxes) = unsafe {
-            (Socket::take(socket), OwnedFd::from_raw_fd(arena), OwnedFd::from_raw_fd(boxes))
+        let (socket, arena, boxes, inbox) = unsafe {
+            (
+                Socket::take(socket),
+                OwnedFd::from_raw_fd(arena),
+                OwnedFd::from_raw_fd(boxes),
+                inbox.map(|inbox| OwnedFd::from_raw_fd(inbox)),
+            )
         };
-        let station = station::Station::open(post, generation, posts, socket, arena, boxes)?;
+        let station =
+            station::Station::open(post, generation, posts, socket, arena, boxes, inbox)?;
         Ok(Station(Mutex::new(station)))
     }
 
-    /// Waits for a frame: (0 task, 1 resume, 2 stop or 3 trial; task; body). None when the trainer is gone.
-    fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<(u8, u64, Bound<'py, PyBytes>)>> {
+    /// Waits for an order: (0 task, 1 resume, 2 stop or 3 trial; task; the position of the one sample that is
+    /// tried; body; the buffers beside it). None when the trainer is gone.
+    fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Order<'py>>> {
         loop {
-            let frame = match py.detach(|| self.lock().receive()) {
-                Received::Frame(frame) => frame,
+            let order = match py.detach(|| self.lock().receive()) {
+                Received::Order(order) => order,
                 Received::Ended => return Ok(None),
                 Received::Interrupted => {
                     py.check_signals()?;
                     continue;
                 }
             };
-            let said = match frame.said {
+            let said = match order.said {
                 Said::Task => 0,
                 Said::Resume => 1,
                 Said::Stop => 2,
@@ -102,7 +113,12 @@ impl Station {
                 | Said::Survived
                 | Said::Note => return Ok(None),
             };
-            return Ok(Some((said, frame.task, PyBytes::new(py, &frame.body))));
+            let letters = PyList::empty(py);
+            for letter in order.letters {
+                letters.append(Bound::new(py, Letter::new(letter))?)?;
+            }
+            let body = PyBytes::new(py, &order.body);
+            return Ok(Some((said, order.task, order.position, body, letters)));
         }
     }
 
@@ -122,23 +138,9 @@ impl Station {
         let said = *ANSWERS
             .get(said)
             .ok_or_else(|| PyValueError::new_err(format!("there is no answer {said}")))?;
-        let views = buffers.iter().map(PyUntypedBuffer::get).collect::<PyResult<Vec<_>>>()?;
-        let slices = views
-            .iter()
-            .map(|view| {
-                if !view.is_c_contiguous() {
-                    return Err(PyBufferError::new_err("a buffer is not in one piece"));
-                }
-                if view.len_bytes() == 0 {
-                    return Ok(&[][..]);
-                }
-                // SAFETY: in one piece, and held by the view while the slice is used. The worker's
-                // own thread is here, so nobody changes the batch meanwhile.
-                Ok(unsafe {
-                    std::slice::from_raw_parts(view.buf_ptr().cast::<u8>(), view.len_bytes())
-                })
-            })
-            .collect::<PyResult<Vec<_>>>()?;
+        let views = views(&buffers)?;
+        // SAFETY: the views are held, and the worker's own thread is here, which changes no batch.
+        let slices = unsafe { slices(&views) }?;
         py.detach(|| self.lock().pack(said, task, &slices));
         Ok(())
     }

@@ -22,7 +22,7 @@ from feedline._torch.draws import Draws, State
 from feedline._torch.making import Amended, Failing, Maker, bears, getter, unfinished, wants_fill
 from feedline._torch.tensors import reduce_tensor, room_for
 from feedline._workers.tries import BAD, Faulty, Tries
-from feedline._workers.worker import COLLATING, EXHAUSTED, FETCHING, PAUSING
+from feedline._workers.worker import COLLATING, EXHAUSTED, FETCHING, PAUSING, Letters
 from feedline.faults import FaultPolicy
 
 __all__ = ["LoaderWork"]
@@ -147,7 +147,7 @@ class _LoaderWorker:
         self._share(self._shared_seed)
         self._begin()
 
-    def do(self, task: int, body: bytes) -> object:
+    def do(self, task: int, body: bytes, letters: Letters) -> object:
         if self._is_exhausted:
             return EXHAUSTED
         order = pickle.loads(body)
@@ -174,7 +174,7 @@ class _LoaderWorker:
         batch = self._collate(samples)
         return Faulty(batch, bad) if bad else batch
 
-    def alone(self, body: bytes, position: int) -> bool:
+    def alone(self, body: bytes, letters: Letters, position: int) -> bool:
         """Of an iterable data set no sample can be made alone."""
         order = pickle.loads(body)
         index = order.index if type(order) is Amended else order

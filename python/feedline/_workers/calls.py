@@ -14,7 +14,7 @@ from typing import Any
 
 from feedline import _native
 from feedline._workers.tries import BAD, Faulty, Tries
-from feedline._workers.worker import FETCHING, PAUSING
+from feedline._workers.worker import FETCHING, PAUSING, Letters
 from feedline.faults import FaultPolicy
 
 __all__ = ["Calls", "Raised"]
@@ -106,7 +106,7 @@ class Caller:
 
         return {torch.Tensor: reduce_tensor}
 
-    def do(self, task: int, body: bytes) -> object:
+    def do(self, task: int, body: bytes, letters: Letters) -> object:
         results = []
         try:
             length = int.from_bytes(body[:8], "little")
@@ -131,7 +131,7 @@ class Caller:
             return Faulty([None if result is BAD else result for result in results], bad)
         return results
 
-    def alone(self, body: bytes, position: int) -> bool:
+    def alone(self, body: bytes, letters: Letters, position: int) -> bool:
         """A call is made or not: its result counts, also when it was made alone."""
         return False
 

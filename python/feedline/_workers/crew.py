@@ -162,8 +162,29 @@ class Crew:
                     raise not_picklable(part, name, reason, by_value) from reason
             raise NotPicklable.explained(f"the work cannot be pickled: {reason}") from reason
 
-    def submit(self, task: int, body: bytes, post: int | None = None, *, resume: bool = False) -> None:
-        self._processes.submit(task, body, post, resume)
+    def submit(
+        self,
+        task: int,
+        body: bytes,
+        post: int | None = None,
+        *,
+        resume: bool = False,
+        freight: _native.Freight | None = None,
+    ) -> None:
+        self._processes.submit(task, body, post, resume, freight)
+
+    def load(self, buffers: list[Any]) -> _native.Freight | None:
+        """Puts buffers where workers find them, to go with tasks."""
+        return self._processes.load(buffers)
+
+    @property
+    def inbox_used(self) -> tuple[int, int]:
+        """Bytes of the inbox that are in use or warm, and the slots that somebody has."""
+        return self._processes.inbox_used
+
+    def wake_by(self, epoch: _native.Epoch) -> None:
+        """Has a wait in `next` end when a native epoch has something to give."""
+        epoch.wake(self._processes)
 
     def retire(self, post: int) -> None:
         self._retired.add(post)
@@ -183,7 +204,8 @@ class Crew:
         return None if self._is_closed else self._processes.doing(post)
 
     def next(self, oldest: int, timeout: float | None = None) -> _native.Answer | GaveUp | None:
-        """The next result of a task, in the order in which they come; None after `timeout` seconds.
+        """The next result of a task, in the order in which they come; None after `timeout` seconds, or when
+        it was woken for something else.
 
         Deaths are told on the way. Raises when the run is over.
         """
@@ -199,6 +221,8 @@ class Crew:
                 return answer
             if kind == "gave up":
                 return GaveUp(**thing)
+            if kind == "woken":
+                return None
             self._hear(kind, thing)
 
     def _hear(self, kind: str, thing: Any) -> None:

@@ -38,7 +38,7 @@ class Bad:
     trouble: Trouble
     path: str | None
     attempts: int
-    # What the policy wants: "skip" or "replace"; "" if another try went well.
+    # What the policy wants: "skip", "replace" or "raise"; "" if another try went well.
     then: str
 
 
@@ -67,14 +67,16 @@ class Tries:
         stage: str = "fetching",
         pause: Callable[[float], None] = time.sleep,
         tell: Callable[[str, dict[str, Any]], None] | None = None,
+        raises: bool = True,
     ) -> None:
         """`stage` is what making a sample is called; `pause` waits; `tell` hears what becomes of the
-        source."""
+        source. Unless it `raises`, what is to be raised is a fault as any other, for others to raise."""
         self._policy = _native.Policy(policy.words())
         self._sources = _Sources(self._policy.patience, pause, tell)
         self._pause = pause
         self._seed = seed
         self._stage = stage
+        self._raises = raises
         # Of the batch at hand, in order; whoever makes it empties it.
         self.bad: list[Bad] = []
 
@@ -103,7 +105,7 @@ class Tries:
         self, raised: BaseException, names: list[str], os_error: int | None, position: int, attempt: int
     ) -> Any:
         then, _ = self._policy.rule(names, os_error)
-        if then == "raise":
+        if then == "raise" and self._raises:
             if attempt > 1:
                 raised.add_note(f"feedline: it was tried {attempt} times")
             raise raised

@@ -16,12 +16,16 @@ from feedline._workers.tries import Faulty
 from feedline._workers.trouble import Trouble
 from feedline._workers.zygote import DUMP_SIGNAL
 
-__all__ = ["EXHAUSTED", "Work", "Worker", "run"]
+__all__ = ["EXHAUSTED", "Letters", "Work", "Worker", "run"]
 
 # What a worker answers, and what it is at: the order is that of crates/feedline-py/src/station.rs.
 READY, START_FAILED, RESULT, RAISED, _EXHAUSTED, _SURVIVED, _FAULTY = range(7)
 STARTING, WAITING, FETCHING, COLLATING, ANSWERING, PAUSING = range(6)
 _TASK, _RESUME, _STOP, _TRIAL = range(4)
+
+Letters = list[_native.Letter]
+# What it is, the task, the sample that is tried alone, the task in words, and the buffers beside it.
+_Order = tuple[int, int, int | None, bytes, Letters]
 
 # Returned by a task when there is nothing more.
 EXHAUSTED = object()
@@ -34,10 +38,10 @@ class Worker(Protocol):
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
         """How pickle takes some types apart."""
 
-    def do(self, task: int, body: bytes) -> object:
-        """The result of a task."""
+    def do(self, task: int, body: bytes, letters: Letters) -> object:
+        """The result of a task; `letters` are the buffers that came with it."""
 
-    def alone(self, body: bytes, position: int) -> bool:
+    def alone(self, body: bytes, letters: Letters, position: int) -> bool:
         """Makes one sample of a task alone, and throws it away: does it kill? False if the task cannot be
         taken apart: then it is done as a whole."""
 
@@ -70,8 +74,8 @@ class Work(Protocol):
 
 def run(work: Work, post: int, generation: int, descriptors: tuple[int, ...]) -> None:
     """The whole life of a worker."""
-    socket, arena, boxes, words = descriptors
-    station = _native.Station(post, generation, work.posts, (socket, arena, boxes))
+    socket, arena, boxes, words, *inbox = descriptors
+    station = _native.Station(post, generation, work.posts, (socket, arena, boxes), *inbox)
     _leave_words(words)
     _native.go_first()
     # As one of multiprocessing's own: current_process() tells of a daemon, what the parent wanted to be
@@ -112,31 +116,28 @@ def _work(work: Work, post: int, generation: int, station: _native.Station) -> N
     is_new = True
     while True:
         station.enter(WAITING)
-        frame = station.receive()
-        if frame is None or frame[0] == _STOP:
+        order: _Order | None = station.receive()
+        if order is None or order[0] == _STOP:
             return None
         succeeds = is_new and generation > 0
-        if frame[0] == _TRIAL:
-            is_over, frame = _try_alone(station, worker, frame, succeeds=succeeds)
-            if is_over:
-                continue
-        _answer(station, worker, packer, frame, succeeds=succeeds)
-        is_new = False
+        if order[0] != _TRIAL or not _try_alone(station, worker, order, succeeds=succeeds):
+            _answer(station, worker, packer, order, succeeds=succeeds)
+            is_new = False
+        # What came with it is the trainer's again.
+        order = None
 
 
-def _try_alone(
-    station: _native.Station, worker: Worker, frame: tuple[int, int, bytes], *, succeeds: bool
-) -> tuple[bool, tuple[int, int, bytes]]:
-    """Whether a trial was survived; if there is none to be made, the task itself."""
-    _, task, body = frame
-    position, body = int.from_bytes(body[:8], "little"), body[8:]
+def _try_alone(station: _native.Station, worker: Worker, order: _Order, *, succeeds: bool) -> bool:
+    """Whether a trial was survived; if there is none to be made, the task itself is to be done."""
+    _, task, position, body, letters = order
+    assert position is not None
     station.begin(task)
     station.reach(position)
     if succeeds:
         worker.recall(station.recall(task))
     before = worker.journal()
     try:
-        is_over = worker.alone(body, position)
+        is_over = worker.alone(body, letters, position)
     except Exception:
         # What it raises, it raises again when its batch is made.
         is_over = True
@@ -146,18 +147,18 @@ def _try_alone(
     if is_over:
         station.pack(_SURVIVED, task, [])
         station.send()
-    return is_over, (_TASK, task, body)
+    return is_over
 
 
 def _answer(
     station: _native.Station,
     worker: Worker,
     packer: Packer,
-    frame: tuple[int, int, bytes],
+    order: _Order,
     *,
     succeeds: bool,
 ) -> None:
-    said, task, body = frame
+    said, task, _, body, letters = order
     buffers: list[Any]
     kind = RESULT
     station.begin(task)
@@ -168,7 +169,7 @@ def _answer(
             worker.resume(body)
             result: object = None
         else:
-            result = worker.do(task, body)
+            result = worker.do(task, body, letters)
     except BaseException as raised:
         position, stage = worker.where()
         kind, result = RAISED, Trouble.of(raised, position=position, stage=stage)

@@ -221,7 +221,7 @@ class _Life:
 
     def _hear(self) -> bool:
         try:
-            packet, descriptors, _, _ = socket.recv_fds(self._channel, 64, 4)
+            packet, descriptors, _, _ = socket.recv_fds(self._channel, 64, 5)
         except ConnectionResetError:
             return False
         if not packet:

@@ -15,6 +15,8 @@ use crate::sample::{FieldKind, Sample, Stage, Value};
 pub struct Gathered {
     /// In order.
     pub samples: Vec<Sample>,
+    /// The number of each of them in the run.
+    pub numbers: Vec<u64>,
     /// The number of its first sample in the run.
     pub number: u64,
     /// The number behind its last sample.
@@ -25,24 +27,39 @@ pub struct Gathered {
 pub struct Gatherer {
     columns: Columns,
     samples: Vec<Sample>,
+    numbers: Vec<u64>,
     free: VecDeque<Seat>,
-    first: u64,
     /// Whether samples stay in their batches; then, how many this batch has lost.
     stays: bool,
     lost: usize,
+    /// Whether a batch that has lost all of its samples is still one.
+    tells_empty: bool,
 }
 
 impl Gatherer {
     /// Nothing gathered yet.
     pub fn new(columns: Columns) -> Gatherer {
-        let samples = Vec::with_capacity(columns.size);
-        Gatherer { columns, samples, free: VecDeque::new(), first: 0, stays: false, lost: 0 }
+        Gatherer {
+            samples: Vec::with_capacity(columns.size),
+            numbers: Vec::with_capacity(columns.size),
+            columns,
+            free: VecDeque::new(),
+            stays: false,
+            lost: 0,
+            tells_empty: false,
+        }
     }
 
     /// Lets every sample stay in the batch that it would be in without faults.
     #[must_use]
     pub fn staying(self, stays: bool) -> Gatherer {
         Gatherer { stays, ..self }
+    }
+
+    /// As `staying`, and a batch that has lost all of its samples comes empty.
+    #[must_use]
+    pub fn telling_empty(self) -> Gatherer {
+        Gatherer { stays: true, tells_empty: true, ..self }
     }
 
     /// Takes the next sample. Returns the batch if it is complete now. A sample that does not fit
@@ -60,10 +77,8 @@ impl Gatherer {
             let left = move_to(&mut sample, seat);
             self.free.push_back(left);
         }
-        if self.samples.is_empty() {
-            self.first = number;
-        }
         self.samples.push(sample);
+        self.numbers.push(number);
         Ok(self.full(number + 1))
     }
 
@@ -86,25 +101,47 @@ impl Gatherer {
         if self.missing() > 0 {
             return None;
         }
+        let is_told = self.is_told();
         if self.stays {
             self.lost = 0;
             self.free.clear();
         }
-        (!self.samples.is_empty()).then(|| self.take(end))
+        is_told.then(|| self.take(end))
     }
 
     /// The last, short batch, if there is one.
     pub fn finish(&mut self, end: u64) -> Option<Gathered> {
-        (!self.samples.is_empty()).then(|| self.take(end))
+        self.is_told().then(|| self.take(end))
     }
 
-    fn take(&mut self, end: u64) -> Gathered {
-        let samples = std::mem::replace(&mut self.samples, Vec::with_capacity(self.columns.size));
-        Gathered { samples, number: self.first, end }
+    /// What was gathered so far, where the next batch has the rest of its seats.
+    pub fn flush(&mut self, end: u64) -> Option<Gathered> {
+        let used = self.lost + self.samples.len();
+        let gathered = self.finish(end);
+        self.lost = used;
+        gathered
+    }
+
+    /// Whether what was gathered so far is a batch.
+    fn is_told(&self) -> bool {
+        !self.samples.is_empty() || (self.tells_empty && self.lost > 0)
+    }
+
+    /// What was gathered so far, also if that is nothing.
+    pub fn take(&mut self, end: u64) -> Gathered {
+        if self.stays {
+            self.lost = 0;
+            self.free.clear();
+        }
+        let size = self.columns.size;
+        let samples = std::mem::replace(&mut self.samples, Vec::with_capacity(size));
+        let numbers = std::mem::replace(&mut self.numbers, Vec::with_capacity(size));
+        let number = numbers.first().copied().unwrap_or(end);
+        Gathered { samples, numbers, number, end }
     }
 
     fn mismatch(&self, sample: &Sample) -> Option<Error> {
-        let first = self.samples.first()?;
+        let first = self.samples.first().filter(|_| !self.columns.joined)?;
         for ((field, ours), theirs) in
             self.columns.fields.iter().zip(&first.values).zip(&sample.values)
         {
@@ -165,7 +202,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn columns(size: usize) -> Columns {
-        Columns { fields: [Field::fixed("x", Dtype::Uint8, &[2])].into(), size, pad: false }
+        Columns {
+            fields: [Field::fixed("x", Dtype::Uint8, &[2])].into(),
+            size,
+            pad: false,
+            joined: false,
+        }
     }
 
     fn ticket(number: u64) -> Ticket {
@@ -230,7 +272,7 @@ mod tests {
         use crate::sample::Array;
         let ragged =
             Field { name: "image".into(), kind: FieldKind::Ragged { dtype: Dtype::Uint8 } };
-        let columns = Columns { fields: [ragged].into(), size: 4, pad: false };
+        let columns = Columns { fields: [ragged].into(), size: 4, pad: false, joined: false };
         let mut gatherer = Gatherer::new(columns);
         let sample = |number, shape: &[usize]| {
             let bytes = vec![0; shape.iter().product()];

@@ -29,6 +29,9 @@ pub struct Columns {
     pub size: usize,
     /// Whether arrays of different shapes are made equal with zeros.
     pub pad: bool,
+    /// Whether arrays of different shapes stand one behind another, with their shapes beside them, for
+    /// whoever takes the samples apart again.
+    pub joined: bool,
 }
 
 /// The place of one sample in a batch: a row of each column that has rows.
@@ -63,6 +66,9 @@ impl Columns {
     /// Makes the batch. Waits for room for arrays that were not written in place.
     pub fn complete(&self, gathered: Gathered, pool: &Pool, budget: &Budget) -> Result<Batch> {
         let Gathered { samples, number, .. } = gathered;
+        if samples.is_empty() {
+            return Ok(Batch { columns: Vec::new(), tickets: Vec::new(), permit: None });
+        }
         let mut tickets = Vec::with_capacity(samples.len());
         let mut permits: Option<Permit> = None;
         let mut values: Vec<Vec<Value>> =
@@ -83,6 +89,11 @@ impl Columns {
             match &field.kind {
                 FieldKind::Fixed { dtype, shape } => {
                     columns.push((Arc::clone(&field.name), stack::rows(*dtype, shape, values)?));
+                }
+                FieldKind::Ragged { dtype } if self.joined => {
+                    let (all, shapes) = pad::joined(*dtype, values, number, pool, budget)?;
+                    columns.push((Arc::clone(&field.name), all));
+                    columns.push((format!("{}_shape", field.name).into(), shapes));
                 }
                 FieldKind::Ragged { .. } if self.pad => {
                     let (padded, lengths) = pad::arrays(values, number, pool, budget)?;

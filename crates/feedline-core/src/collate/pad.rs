@@ -1,4 +1,5 @@
-//! Arrays of different shapes in one: each in the corner of a box of the largest, zeros around it.
+//! Arrays of different shapes in one: each in the corner of a box of the largest, zeros around it; or one
+//! behind another.
 
 use super::{Pool, new_array, stack, wrong_value};
 use crate::budget::Budget;
@@ -21,19 +22,53 @@ pub(super) fn arrays(
     let each = dtype.bytes() * largest.iter().product::<usize>();
     let mut memory = new_array(each * count, number, pool, budget)?;
     memory.fill(0);
-    let mut shapes = new_array(count * axes * 8, number, pool, budget)?;
     for (at, array) in arrays.iter().enumerate() {
         place(array, &largest, &mut memory[at * each..(at + 1) * each]);
-        for (axis, length) in array.shape.iter().enumerate() {
-            let start = (at * axes + axis) * 8;
-            shapes[start..start + 8].copy_from_slice(&(*length as i64).to_ne_bytes());
-        }
     }
+    let shapes = shapes(&arrays, axes, number, pool, budget)?;
     let shape = [&[count], &*largest].concat();
-    Ok((
-        Column::Array { dtype, shape, memory },
-        Column::Array { dtype: Dtype::Int64, shape: vec![count, axes], memory: shapes },
-    ))
+    Ok((Column::Array { dtype, shape, memory }, shapes))
+}
+
+/// The numbers of all arrays one behind another, and the shape of each, with -1 for axes that only others
+/// have.
+pub(super) fn joined(
+    dtype: Dtype,
+    values: Vec<Value>,
+    number: u64,
+    pool: &Pool,
+    budget: &Budget,
+) -> Result<(Column, Column)> {
+    let arrays = stack::unpack(values)?;
+    let axes = arrays.iter().map(|array| array.shape.len()).max().unwrap_or(0);
+    let bytes: usize = arrays.iter().map(|array| array.bytes.len()).sum();
+    let mut memory = new_array(bytes, number, pool, budget)?;
+    let mut start = 0;
+    for array in &arrays {
+        memory[start..start + array.bytes.len()].copy_from_slice(&array.bytes);
+        start += array.bytes.len();
+    }
+    let shapes = shapes(&arrays, axes, number, pool, budget)?;
+    Ok((Column::Array { dtype, shape: vec![bytes / dtype.bytes()], memory }, shapes))
+}
+
+/// The shape of each array, a row for each.
+fn shapes(
+    arrays: &[Array],
+    axes: usize,
+    number: u64,
+    pool: &Pool,
+    budget: &Budget,
+) -> Result<Column> {
+    let mut memory = new_array(arrays.len() * axes * 8, number, pool, budget)?;
+    let lengths = arrays.iter().flat_map(|array| {
+        let missing = axes - array.shape.len();
+        array.shape.iter().map(|length| *length as i64).chain(std::iter::repeat_n(-1, missing))
+    });
+    for (length, to) in lengths.zip(memory.chunks_exact_mut(8)) {
+        to.copy_from_slice(&length.to_ne_bytes());
+    }
+    Ok(Column::Array { dtype: Dtype::Int64, shape: vec![arrays.len(), axes], memory })
 }
 
 /// Copies runs of the last axis to where they stand in the larger box.
@@ -79,5 +114,17 @@ mod tests {
         let Column::Array { shape, memory, .. } = shapes else { panic!("an array") };
         assert_eq!((shape, memory.len()), (vec![2, 2], 32));
         assert_eq!(memory[8], 3);
+    }
+
+    #[test]
+    fn joined_arrays_stand_one_behind_another_with_their_shapes_beside_them() {
+        let (pool, budget) = (Pool::new(1000), Budget::new("bytes", 1000));
+        let values = vec![array(&[1, 3], 1), array(&[2], 10)];
+        let (all, shapes) = joined(Dtype::Uint8, values, 0, &pool, &budget).unwrap();
+        let Column::Array { shape, memory, .. } = all else { panic!("an array") };
+        assert_eq!((shape, &*memory), (vec![5], &[1, 2, 3, 10, 11][..]));
+        let Column::Array { shape, memory, .. } = shapes else { panic!("an array") };
+        let lengths: Vec<_> = memory.chunks_exact(8).map(|bytes| bytes[0] as i8).collect();
+        assert_eq!((shape, lengths), (vec![2, 2], vec![1, 3, 2, -1]));
     }
 }

@@ -119,7 +119,7 @@ mod tests {
             ("list", FieldKind::List),
         ];
         let fields = kinds.map(|(name, kind)| Field { name: name.into(), kind });
-        Columns { fields: fields.into(), size: 2, pad }
+        Columns { fields: fields.into(), size: 2, pad, joined: false }
     }
 
     fn sample(index: u64, Seat { mut rows }: Seat) -> Sample {
@@ -131,10 +131,10 @@ mod tests {
             Value::Row(rows.remove(0)),
             array(Dtype::Uint8, &[3, 5]),
             array(Dtype::Int64, &[index as usize, 4]),
-            Value::Bytes(vec![1]),
+            Value::Bytes(vec![1].into()),
             Value::Text("text".into()),
             Value::Text("{}".into()),
-            Value::List(vec![vec![2]; index as usize]),
+            Value::List(vec![vec![2].into(); index as usize]),
         ];
         Sample { ticket: Ticket { position: index, epoch: 0, index }, values, permit: None }
     }
@@ -177,7 +177,8 @@ mod tests {
             let permit: Permit = budget.acquire(columns.batch_bytes(), 0).unwrap();
             let seats = columns.seats(&pool, permit).unwrap();
             let samples = seats.into_iter().zip(1..).map(|(seat, index)| sample(index, seat));
-            let gathered = Gathered { samples: samples.collect(), number: 0, end: 2 };
+            let gathered =
+                Gathered { samples: samples.collect(), numbers: vec![0, 1], number: 0, end: 2 };
             let batch = columns.complete(gathered, &pool, &budget).unwrap();
 
             let ragged = |name: &str| (name == "ragged").then(|| vec![Some(3), None]);

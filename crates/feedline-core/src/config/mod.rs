@@ -7,6 +7,7 @@
 mod chaos;
 mod faults;
 mod fields;
+mod functions;
 mod order;
 mod records;
 mod words;
@@ -30,6 +31,7 @@ use crate::source::Contents;
 use crate::worker::{Decoding, Layout, Output, Size, Step};
 pub use chaos::{Chaos, Strike};
 pub use faults::fault_policy;
+pub use functions::{Function, Takes};
 use words::Call;
 pub use workers::Workers;
 
@@ -95,6 +97,8 @@ pub struct Settings {
     pub steps: Vec<Step>,
     /// Worker: what is written.
     pub output: Output,
+    /// Worker: functions of Python, in order.
+    pub functions: Vec<Function>,
     /// Worker: how many threads.
     pub threads: Choice,
     /// Worker: the seed of random steps.
@@ -128,6 +132,7 @@ impl Default for Settings {
             decoding: None,
             steps: Vec::new(),
             output: Output::plain(Dtype::Uint8, Layout::Hwc),
+            functions: Vec::new(),
             threads: Choice::Auto,
             seed: None,
             readers: Choice::Auto,
@@ -149,6 +154,7 @@ enum Progress {
     Plan,
     Decoded,
     Written,
+    Mapped,
     Batched,
     Finished,
 }
@@ -176,9 +182,30 @@ impl Settings {
         };
         let late = |last: Progress| progress > last;
         match call.name() {
+            "map" | "filter" | "map_batch" if call.get("function").is_some() => {
+                let is_batched = progress >= Progress::Batched;
+                self.functions.push(functions::parse(call, is_batched, &self.functions)?);
+                Ok(progress.max(Progress::Mapped))
+            }
+            "parse"
+            | "decode"
+            | "resize"
+            | "center_crop"
+            | "random_crop"
+            | "random_resized_crop"
+            | "flip"
+            | "to_float"
+            | "cast"
+                if progress == Progress::Mapped =>
+            {
+                Err(functions::too_late(call))
+            }
+            name if order::is_step(name) && progress == Progress::Mapped => {
+                Err(functions::too_late(call))
+            }
             name if order::is_step(name) && late(Progress::Decoded) => Err(too_late(call, "batch")),
             name if order::is_step(name) => {
-                let step = order::step(call)?;
+                let step = order::step(call, given)?;
                 step.may_follow(&self.order)?;
                 self.order.push(step);
                 Ok(progress)
@@ -308,6 +335,7 @@ impl Settings {
             self.stall = (seconds > 0.0).then(|| Duration::from_secs_f64(seconds));
         }
         self.chaos = Chaos::parse(call)?;
+        functions::check_loader(call, &self.functions)?;
         Ok(Progress::Finished)
     }
 

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::Choice;
 use super::words::Call;
+use super::{Choice, Given};
 use crate::error::{Error, Kind, Result};
 use crate::plan::{By, Mixture, Part, Remainder, Shard, Step};
 
@@ -16,17 +16,24 @@ pub(super) fn is_step(name: &str) -> bool {
 }
 
 /// What a call asks of the order.
-pub(super) fn step(call: &Call<'_>) -> Result<Step> {
+pub(super) fn step(call: &Call<'_>, given: &Given) -> Result<Step> {
+    let is_packed = matches!(given, Given::Records(contents) if contents.is_packed);
     let count = |name, low| call.whole(name, low, 1 << 61)?.ok_or_else(|| call.lacks(name));
     Ok(match call.name() {
         "shuffle" => {
             let seed = call.whole("seed", 0, u64::MAX)?.unwrap_or(0);
             match call.whole("buffer", 1, 1 << 61)? {
+                None if is_packed => {
+                    let message = "shuffle: compressed shards are read from front to back";
+                    return Err(Error::new(Kind::BadSetting, message).with_hint(
+                        "say shuffle(seed, buffer=10_000), and interleave(seed=...) for the shards",
+                    ));
+                }
                 None => Step::Shuffle { seed },
                 Some(buffer) => Step::ShuffleRuns { seed, buffer },
             }
         }
-        "shard" => Step::Shard(shard(call)?),
+        "shard" => Step::Shard(shard(call, is_packed)?),
         "interleave" => {
             let cycle = match call.count_or_auto("cycle", 1, 1 << 24)? {
                 Choice::Auto => None,
@@ -53,14 +60,19 @@ pub(super) fn step(call: &Call<'_>) -> Result<Step> {
     })
 }
 
-fn shard(call: &Call<'_>) -> Result<Shard> {
+fn shard(call: &Call<'_>, is_packed: bool) -> Result<Shard> {
     let remainders =
         [("pad", Remainder::Pad), ("drop", Remainder::Drop), ("uneven", Remainder::Uneven)];
     let remainder = call.choice("remainder", &remainders)?.unwrap_or_default();
     let by = call.choice("by", &[("record", By::Record), ("shard", By::Shard)])?;
+    let by = by.unwrap_or(if is_packed { By::Shard } else { By::Record });
+    if is_packed && by == By::Record {
+        let message = "shard: every rank would unpack every compressed shard";
+        return Err(Error::new(Kind::BadSetting, message).with_hint("say by=\"shard\""));
+    }
     let rank = call.whole("rank", 0, u64::MAX)?.unwrap_or(0);
     let world = call.whole("world", 0, u64::MAX)?.unwrap_or(1);
-    Shard::new(rank, world, remainder, by.unwrap_or_default())
+    Shard::new(rank, world, remainder, by)
 }
 
 /// `[{"shards": 2, "calls": [...], "weight": 0.5}, ...]`
@@ -85,7 +97,7 @@ fn parts(call: &Call<'_>) -> Result<Vec<(Part, Option<f64>)>> {
                         inner.name()
                     )));
                 }
-                let step = step(&inner)?;
+                let step = step(&inner, &Given::Files)?;
                 inner.finish()?;
                 step.may_follow(&steps)?;
                 steps.push(step);
@@ -99,7 +111,7 @@ fn parts(call: &Call<'_>) -> Result<Vec<(Part, Option<f64>)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Given, Settings};
+    use crate::config::Settings;
     use crate::plan::{Excluded, Plan};
     use serde::Deserialize;
 

@@ -37,6 +37,8 @@ pub struct Workers {
     pub max_samples_per_worker: Option<u64>,
     /// Whether workers that hang after a fork may be started from a fresh interpreter.
     pub may_be_fresh: bool,
+    /// Whether buffers go with tasks, in shared memory.
+    pub has_inbox: bool,
     /// Whether the front calls their number `num_workers`.
     pub is_torch: bool,
 }
@@ -70,6 +72,7 @@ impl Workers {
             },
             max_samples_per_worker: call.whole("max_samples_per_worker", 1, u64::MAX >> 1)?,
             may_be_fresh: call.truth("may_be_fresh")?.unwrap_or(false),
+            has_inbox: call.truth("has_inbox")?.unwrap_or(false),
             is_torch: call.name() == "DataLoader",
         };
         call.finish()?;

@@ -22,7 +22,11 @@ pub enum Taken<T, E> {
 pub struct Handoff<T, E> {
     state: Mutex<State<T, E>>,
     changed: Condition,
+    wake: Mutex<Option<Wake>>,
 }
+
+/// What is called when something has changed.
+type Wake = Box<dyn Fn() + Send + Sync>;
 
 struct State<T, E> {
     is_closed: bool,
@@ -34,7 +38,7 @@ struct State<T, E> {
 impl<T, E> Default for Handoff<T, E> {
     fn default() -> Handoff<T, E> {
         let state = State { is_closed: false, next: 0, ready: BTreeMap::new(), end: None };
-        Handoff { state: Mutex::new(state), changed: Condition::default() }
+        Handoff { state: Mutex::new(state), changed: Condition::default(), wake: Mutex::new(None) }
     }
 }
 
@@ -44,7 +48,20 @@ impl<T, E> Handoff<T, E> {
         let mut state = self.state.lock();
         if !state.is_closed {
             state.ready.insert(number, batch);
-            self.changed.notify_all();
+            drop(state);
+            self.tell();
+        }
+    }
+
+    /// Has this called whenever something can be taken: for one who waits for other things as well.
+    pub fn on_change(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        *self.wake.lock() = Some(wake);
+    }
+
+    fn tell(&self) {
+        self.changed.notify_all();
+        if let Some(wake) = &*self.wake.lock() {
+            wake();
         }
     }
 
@@ -54,7 +71,8 @@ impl<T, E> Handoff<T, E> {
         if state.end.as_ref().is_none_or(|(earlier, _)| number < *earlier) {
             state.end = Some((number, error));
         }
-        self.changed.notify_all();
+        drop(state);
+        self.tell();
     }
 
     /// Waits for the next batch or the end, until the deadline.
@@ -93,7 +111,7 @@ impl<T, E> Handoff<T, E> {
             }
             std::mem::take(&mut state.ready)
         };
-        self.changed.notify_all();
+        self.tell();
         drop(ready);
     }
 }

@@ -95,18 +95,15 @@ impl Judge {
 
     /// A sample was bad.
     pub fn judge(&mut self, symptom: &Symptom, line: &FaultLine) -> Verdict {
-        let ruling = self.policy.rule(symptom);
-        let is_of_sample = Kind::named(&line.kind).is_none_or(Kind::is_of_sample)
-            && !symptom.is_a_wish_to_stop()
-            && (!symptom.is_scarcity() || ruling.is_then_by_name);
+        let then = wanted(&self.policy, symptom, line);
         self.count(line);
-        if !is_of_sample || ruling.then == Then::Raise {
+        if then == Then::Raise {
             return Verdict::Stop(Stop::Raised);
         }
         if let Some(error) = self.too_many() {
             return Verdict::Stop(Stop::TooMany(error));
         }
-        match ruling.then {
+        match then {
             Then::Skip => Verdict::Skip,
             Then::Replace => Verdict::Replace,
             Then::Raise => unreachable!("returned above"),
@@ -185,6 +182,15 @@ impl Judge {
         }
         Some(error)
     }
+}
+
+/// What a policy wants for a fault, however many there were: what the verdict is unless there are too many.
+pub fn wanted(policy: &FaultPolicy, symptom: &Symptom, line: &FaultLine) -> Then {
+    let ruling = policy.rule(symptom);
+    let is_of_sample = Kind::named(&line.kind).is_none_or(Kind::is_of_sample)
+        && !symptom.is_a_wish_to_stop()
+        && (!symptom.is_scarcity() || ruling.is_then_by_name);
+    if is_of_sample { ruling.then } else { Then::Raise }
 }
 
 fn allowed(share: f64, samples: u64) -> u64 {

@@ -64,9 +64,9 @@ impl Container {
         Splitter(match self {
             Container::Tfrecord { .. } => By::Tfrecord,
             Container::Tar => By::Tar(tar::Splitter::new()),
-            Container::JsonLines => By::Lines,
+            Container::JsonLines => By::Lines { is_first: true },
             Container::Csv { delimiter, columns } => {
-                By::Csv(text::CsvSplitter::new(*delimiter, columns))
+                By::Csv(Box::new(text::CsvSplitter::new(*delimiter, columns)))
             }
             Container::Numbers { .. } => By::Nothing,
         })
@@ -88,8 +88,8 @@ pub struct Splitter(By);
 enum By {
     Tfrecord,
     Tar(tar::Splitter),
-    Lines,
-    Csv(text::CsvSplitter),
+    Lines { is_first: bool },
+    Csv(Box<text::CsvSplitter>),
     Nothing,
 }
 
@@ -99,7 +99,11 @@ impl Splitter {
         match &mut self.0 {
             By::Tfrecord => tfrecord::split(bytes, is_end),
             By::Tar(splitter) => splitter.split(bytes, is_end),
-            By::Lines => text::split_lines(bytes, is_end),
+            By::Lines { is_first } => {
+                let split = text::split_lines(bytes, *is_first, is_end);
+                *is_first &= matches!(split, Split::More(_));
+                split
+            }
             By::Csv(splitter) => splitter.split(bytes, is_end),
             By::Nothing => Split::End,
         }

@@ -58,12 +58,17 @@ impl Fields {
         if *has_row || Some(number) == self.picture {
             return (0, 0);
         }
-        let factor = match one.of {
+        let default = one.default.as_ref().map_or(0, Vec::len);
+        match (one.of, &one.shape) {
             // A digit and a comma can become eight bytes.
-            Type::Int64 | Type::Float32 => 4,
-            Type::Bytes | Type::Text | Type::Json | Type::Npy(_) => 1,
-        };
-        (factor, 8 + one.default.as_ref().map_or(0, Vec::len))
+            (Type::Int64 | Type::Float32, _) => (4, 8 + default),
+            // An empty text in a list takes three letters.
+            (Type::Bytes | Type::Text, Shape::Fixed(shape)) if !shape.is_empty() => {
+                (9, shape.iter().product::<usize>() * (default + size_of::<Vec<u8>>()))
+            }
+            (Type::Bytes | Type::Text, Shape::Variable(_)) => (9, 0),
+            (Type::Bytes | Type::Text | Type::Json | Type::Npy(_), _) => (1, default),
+        }
     }
 }
 

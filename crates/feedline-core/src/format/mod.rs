@@ -9,6 +9,7 @@ mod container;
 mod convert;
 pub mod example;
 pub mod npy;
+pub mod pack;
 mod parser;
 pub mod stream;
 pub mod tar;
@@ -19,7 +20,7 @@ mod wanted;
 
 pub use container::Container;
 pub use parser::Parser;
-pub use unpack::Packing;
+pub use unpack::{Packing, Unpacker};
 pub use wanted::{Shape, Type, Wanted};
 
 use crate::error::Result;

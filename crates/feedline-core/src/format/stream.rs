@@ -72,7 +72,11 @@ impl Stream {
                     self.is_over = true;
                     Split::Damaged(self.bytes.len() - self.at, what)
                 }
-                split => split,
+                split @ (Split::Record(_)
+                | Split::Passed(_)
+                | Split::Damaged(..)
+                | Split::More(_)
+                | Split::End) => split,
             };
             match split {
                 _ if self.is_over && self.at == self.bytes.len() => return Ok(Next::End),

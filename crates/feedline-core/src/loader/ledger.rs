@@ -47,6 +47,7 @@ struct Account {
     replaced: u64,
     retried: u64,
     deaths: u64,
+    filtered: u64,
 }
 
 impl Ledger {
@@ -114,6 +115,14 @@ impl Ledger {
             let mut books = self.books.lock();
             self.tell(&mut books, Event::SamplesExcluded { samples });
         }
+    }
+
+    /// So many good samples were left out because a filter wants it.
+    pub fn filtered(&self, samples: u64) {
+        let mut books = self.books.lock();
+        books.epoch.filtered += samples;
+        books.report.filtered += samples;
+        books.report.expected = books.report.expected.saturating_sub(samples);
     }
 
     /// So many samples were good, in order.
@@ -205,7 +214,7 @@ impl Ledger {
         }
         books.epoch.is_open = false;
         let account = books.epoch.clone();
-        let accounted = account.delivered + account.skipped + dropped;
+        let accounted = account.delivered + account.skipped + account.filtered + dropped;
         let due = match account.expected {
             Some(expected) => expected,
             None => {
@@ -219,8 +228,8 @@ impl Ledger {
         self.tell(&mut books, Event::EpochEnded { dropped, summary, is_clean });
         if accounted != due + account.repeated {
             let message = format!(
-                "{} samples were delivered ({} of them again), {} skipped and {dropped} dropped, but {due} were due",
-                account.delivered, account.repeated, account.skipped
+                "{} samples were delivered ({} of them again), {} skipped, {} filtered and {dropped} dropped, but {due} were due",
+                account.delivered, account.repeated, account.skipped, account.filtered
             );
             return Err(Error::new(Kind::Internal, message));
         }
@@ -233,8 +242,8 @@ impl Ledger {
         if std::mem::take(&mut books.epoch.is_open) {
             let account = books.epoch.clone();
             if account.expected.is_none() {
-                books.report.expected +=
-                    (account.delivered + account.skipped).saturating_sub(account.repeated);
+                books.report.expected += (account.delivered + account.skipped + account.filtered)
+                    .saturating_sub(account.repeated);
             }
             self.tell(&mut books, Event::EpochLeft);
         }
@@ -295,6 +304,7 @@ impl Account {
             (self.replaced, "replaced"),
             (self.retried, "tried again"),
             (self.repeated, "repeated"),
+            (self.filtered, "filtered out"),
             (self.deaths, "workers lost"),
         ] {
             if count > 0 {

@@ -3,6 +3,7 @@
 mod activity;
 mod fields;
 mod gate;
+mod handed;
 mod ledger;
 mod make;
 mod quarantine;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 use crate::budget::Budget;
 use crate::checkpoint::{Checkpoint, Filling, Fingerprint};
 use crate::collate::{Columns, Pool, Promise};
-use crate::config::{Batching, Given, Settings};
+use crate::config::{Batching, Function, Given, Settings};
 use crate::deliver::Taken;
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
@@ -37,10 +38,11 @@ use crate::sys::{clock, limits};
 use crate::worker::Recipe;
 pub use fields::given;
 use fields::{PICTURE, Write, fields, recipe, wanted, writes};
+pub use handed::{Part, Remark, Stand};
 pub use ledger::Ledger;
 pub use quarantine::excluded;
 use quarantine::left_out;
-use run::Run;
+use run::{Delivery, Run};
 
 /// How long closing waits for threads; a read that the kernel does not end is left behind then.
 const GRACE: Duration = Duration::from_secs(1);
@@ -139,7 +141,9 @@ impl Loader {
         let in_rows = !fields.iter().any(|field| matches!(field.kind, FieldKind::Ragged { .. }));
         let writes = writes(&given, &fields, &*source, batching.index);
         let ahead = ahead(&*source, &fields, batching.size);
-        let columns = Columns { fields: fields.into(), size: batching.size, pad: batching.pad };
+        let joined = !settings.functions.is_empty();
+        let (size, pad) = (batching.size, batching.pad && !joined);
+        let columns = Columns { fields: fields.into(), size, pad, joined };
 
         let threads = settings.threads.or(|| processors() as u64) as usize;
         let fetches = matches!(given, Given::Files | Given::Records(_));
@@ -371,10 +375,14 @@ impl Drop for Loader {
 
 impl Shared {
     fn checkpoint(&self, progress: Progress) -> Checkpoint {
-        let settings = format!(
+        let mut settings = format!(
             "{:?} {:?} {:?} {}",
             self.plan, self.recipe, self.columns, self.batching.drop_last
         );
+        // By name only: what a function does cannot be read. Where it runs makes no difference.
+        for Function { takes, name, .. } in &self.settings.functions {
+            settings.push_str(&format!(" {takes:?} {name}"));
+        }
         Checkpoint::new(
             self.source.len(),
             self.source.fingerprint(),
@@ -383,6 +391,11 @@ impl Shared {
             progress.standing,
             progress.filling,
         )
+    }
+
+    /// Whether a front takes the samples for functions of its own, and judges all faults itself.
+    fn hands_on(&self) -> bool {
+        !self.settings.functions.is_empty()
     }
 
     /// Whether samples are repeated in the places of skipped ones: ranks must have as many as each other.
@@ -477,26 +490,11 @@ pub struct Epoch {
 impl Epoch {
     /// The next batch if it comes within that time. None for the end of the epoch.
     pub fn next_within(&mut self, time: Duration) -> Result<Waited> {
-        if self.running.home.is_left() {
-            let message = format!(
-                "the epoch was started in process {} and used in its fork, where its threads do not exist",
-                self.running.home.pid()
-            );
-            return Err(Error::new(Kind::UsedAfterFork, message));
-        }
+        self.check_home()?;
         let run = &self.running.run;
-        let before = clock::now();
-        let taken = run.handoff.take(before + time);
-        let waited = before.elapsed();
-        match taken {
-            Taken::NotYet => {
-                run.add_waiting(waited);
-                Ok(Waited::NotYet)
-            }
-            Taken::Ready(delivery) => {
-                run.taken(&delivery, waited);
-                Ok(Waited::Batch(Box::new(delivery.batch)))
-            }
+        match self.take_within(time) {
+            Taken::NotYet => Ok(Waited::NotYet),
+            Taken::Ready(delivery) => Ok(Waited::Batch(Box::new(delivery.batch))),
             Taken::Ended => {
                 if run.is_closed() && !self.is_finished {
                     let message =
@@ -513,6 +511,30 @@ impl Epoch {
                 Err(error)
             }
         }
+    }
+
+    fn check_home(&self) -> Result<()> {
+        if self.running.home.is_left() {
+            let message = format!(
+                "the epoch was started in process {} and used in its fork, where its threads do not exist",
+                self.running.home.pid()
+            );
+            return Err(Error::new(Kind::UsedAfterFork, message));
+        }
+        Ok(())
+    }
+
+    fn take_within(&self, time: Duration) -> Taken<Delivery, Error> {
+        let run = &self.running.run;
+        let before = clock::now();
+        let taken = run.handoff.take(before + time);
+        let waited = before.elapsed();
+        match &taken {
+            Taken::NotYet => run.add_waiting(waited),
+            Taken::Ready(delivery) => run.taken(delivery, waited),
+            Taken::Ended | Taken::Failed(_) => {}
+        }
+        taken
     }
 
     /// Whether there is anything to tell. Costs next to nothing.

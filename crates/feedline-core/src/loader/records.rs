@@ -32,18 +32,21 @@ struct Ready<'a> {
     tasks: &'a Sender<Vec<Task>>,
     ready: Vec<Task>,
     native: &'a mut Native,
+    is_left: bool,
 }
 
 impl Ready<'_> {
-    /// Hands on what is ready; false when nobody listens any more.
-    fn hand_on(&mut self) -> bool {
+    /// Hands on what is ready.
+    fn hand_on(&mut self) {
         if self.ready.is_empty() {
-            return true;
+            return;
         }
         let mut ready = std::mem::take(&mut self.ready);
         ready.sort_unstable_by_key(|task| task.order.number);
         if self.run.shared.recipe.is_some() {
-            return self.tasks.send(ready).is_ok();
+            // Nobody listens any more when the run is closed: then nothing is needed.
+            self.is_left |= self.tasks.send(ready).is_err();
+            return;
         }
         let start = clock::now();
         let outcomes = ready
@@ -52,7 +55,6 @@ impl Ready<'_> {
             .collect();
         self.run.meters.add(Stage::Worker, start.elapsed());
         self.run.settle(outcomes, Some(self.native));
-        true
     }
 }
 
@@ -68,18 +70,17 @@ impl Run {
                 tasks,
                 ready: Vec::with_capacity(orders.len()),
                 native: &mut native,
+                is_left: false,
             };
             let start = clock::now();
             let alone = self.read_chunk(orders, &mut ready, slot);
             self.meters.add(Stage::Fetch, start.elapsed());
-            if !ready.hand_on() {
-                return;
-            }
+            ready.hand_on();
             // Those that need care come last, when nothing that was read waits for them.
             for order in alone {
                 let number = order.number;
                 slot.begin(number, order.ticket.index, Doing::Reading);
-                let fetched = self.fetch(order, slot, &mut || drop(ready.hand_on()));
+                let fetched = self.fetch(order, slot, &mut || ready.hand_on());
                 slot.end();
                 match fetched {
                     Ok(task) => ready.ready.push(task),
@@ -89,7 +90,8 @@ impl Run {
                     }
                 }
             }
-            if !ready.hand_on() {
+            ready.hand_on();
+            if ready.is_left {
                 return;
             }
         }
@@ -157,7 +159,7 @@ impl Run {
         alone: &mut Vec<Order>,
     ) {
         let more = OVERHEAD * those.len() as u64;
-        let read = self.reader.read_part(run, more, first, &mut || drop(ready.hand_on()));
+        let read = self.reader.read_part(run, more, first, &mut || ready.hand_on());
         let Ok(bytes) = read else {
             alone.extend(those.into_iter().map(|wanted| wanted.order));
             return;
@@ -170,7 +172,7 @@ impl Run {
                 continue;
             };
             let (number, ticket) = (order.number, order.ticket);
-            let made = self.prepare(order, payload, 0, first, &mut || drop(ready.hand_on()));
+            let made = self.prepare(order, payload, 0, first, &mut || ready.hand_on());
             match made {
                 Ok(task) => ready.ready.push(task),
                 Err(bad) => alone.push(Order { number, ticket, seat: bad.1, attempts: 0 }),
@@ -187,7 +189,7 @@ impl Run {
         let Wanted { at, mut order } = wanted;
         let target = &mut order.seat.rows[0];
         let read = self.reader.read_into(at.path, at.offset, target, first, &mut || {
-            drop(ready.hand_on());
+            ready.hand_on();
         });
         match read {
             Ok(()) => Ok(Task { order, fetched: None, prepared: None }),

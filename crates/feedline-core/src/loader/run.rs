@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use super::activity::{Doing, Slot};
 use super::gate::Gate;
-use super::table::{Again, Numbers, Replacing, Table};
+use super::handed::Remark;
+use super::table::{Again, Finished, Numbers, Replacing, Table};
 use super::watch::Watch;
 use super::{Progress, Shared};
 use crate::collate::{Gatherer, Seat};
@@ -66,6 +67,11 @@ pub(super) type Outcome = std::result::Result<Sample, Box<(Fault, Seat)>>;
 pub(super) struct Delivery {
     pub(super) batch: Batch,
     end: Progress,
+    /// For a front that judges by itself: the numbers of its samples, that behind the last one that
+    /// was tried, and what is to be judged.
+    pub(super) numbers: Vec<u64>,
+    pub(super) behind: u64,
+    pub(super) remarks: Vec<Remark>,
 }
 
 pub(super) struct Run {
@@ -86,7 +92,8 @@ pub(super) struct Run {
     slots: Vec<Slot>,
     /// Which sample comes when in this epoch.
     order: plan::Order,
-    /// The number behind the last sample of the plan, and the samples of an epoch.
+    /// The first number, that behind the last sample of the plan, and the samples of an epoch.
+    pub(super) start_number: u64,
     plan_end: u64,
     length: u64,
     closed: AtomicBool,
@@ -181,18 +188,23 @@ impl Run {
         let on_event = Box::new(move |event| ledger.event(event));
         let files = OpenFiles::new(shared.files.clone(), on_event);
         let stays = shared.settings.faults.fill == Some(false);
-        let gatherer = Gatherer::new(shared.columns.clone()).staying(stays);
+        let gatherer = Gatherer::new(shared.columns.clone());
+        let gatherer = match shared.hands_on() {
+            true => gatherer.telling_empty(),
+            false => gatherer.staying(stays),
+        };
         let numbers = Numbers { start, plan_end, length, fills, filling: from.filling };
         let watch = Watch::new(shared.source.root().filter(|_| shared.readers > 0));
         let run = Arc::new(Run {
             handoff: Handoff::default(),
             meters: Meters::default(),
             reader: Reader::new(files, shared.work.clone()),
-            streams: shared
-                .source
-                .contents()
-                .filter(|contents| contents.is_packed)
-                .map(|contents| Streams::new(contents.container.clone(), 0)),
+            streams: shared.source.contents().filter(|contents| contents.is_packed).map(
+                |contents| {
+                    let buffer = shared.settings.order.iter().filter_map(plan::Step::buffer).max();
+                    Streams::new(contents.container.clone(), buffer.unwrap_or(0) as usize)
+                },
+            ),
             gate: Gate::new(watch, Arc::clone(&shared.ledger)),
             ending: Ending::default(),
             line_end: LineEnd::new(
@@ -205,6 +217,7 @@ impl Run {
             waiting: Mutex::default(),
             slots: (0..shared.readers + shared.threads).map(|_| Slot::default()).collect(),
             order: shared.plan.epoch(epoch),
+            start_number: start,
             plan_end,
             length,
             closed: AtomicBool::new(false),
@@ -380,14 +393,7 @@ impl Run {
         loop {
             let start = clock::now();
             let drained = self.table.lock().drain(self, outcomes);
-            for (number, gathered, end) in drained.finished {
-                let shared = &self.shared;
-                match shared.columns.complete(gathered, &shared.pool, &shared.batches) {
-                    Ok(batch) => self.handoff.put(number, Delivery { batch, end }),
-                    Err(error) if error.kind() == Kind::Closed => {}
-                    Err(error) => self.handoff.end(number, Some(error)),
-                }
-            }
+            self.hand_over(drained.finished);
             self.meters.add(Stage::Collate, start.elapsed());
             let Some(again) = drained.again else { return };
             let mut own = Native::default();
@@ -400,6 +406,28 @@ impl Run {
                 }
                 Again::Replace(bad) => (bad.number, self.replace(bad, native, &slot)),
             }];
+        }
+    }
+
+    /// The front needs so many more samples in the places of skipped ones.
+    pub(super) fn fill(&self, more: u64) {
+        let drained = self.table.lock().fill(self, more);
+        self.hand_over(drained.finished);
+    }
+
+    /// Makes batches of what was gathered, for the consumer to take.
+    fn hand_over(&self, finished: Vec<Finished>) {
+        let shared = &self.shared;
+        for Finished { batch, mut gathered, progress, remarks } in finished {
+            let (numbers, behind) = (std::mem::take(&mut gathered.numbers), gathered.end);
+            match shared.columns.complete(gathered, &shared.pool, &shared.batches) {
+                Ok(columns) => {
+                    let (batch, end, of) = (columns, progress, batch);
+                    self.handoff.put(of, Delivery { batch, end, numbers, behind, remarks });
+                }
+                Err(error) if error.kind() == Kind::Closed => {}
+                Err(error) => self.handoff.end(batch, Some(error)),
+            }
         }
     }
 
@@ -463,6 +491,10 @@ impl Run {
             self.update_urgent(&table);
         }
         let waited = waited + std::mem::take(&mut *self.waiting.lock()).time;
+        if self.shared.hands_on() {
+            // Whoever took it works on: it is delivered when that is done.
+            return;
+        }
         let samples = delivery.batch.len() as u64;
         self.shared.ledger.delivered(samples, waited);
         self.shared.progress.lock().clone_from(&delivery.end);
@@ -511,6 +543,11 @@ impl Run {
         let number = table.plan_end();
         *self.shared.progress.lock() = Progress { number, ..Progress::default() };
         table.dropped
+    }
+
+    /// The number behind the last sample of the plan.
+    pub(super) fn plan_end(&self) -> u64 {
+        self.plan_end
     }
 
     /// Ends the run with an error, after the batches that are complete.

@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::Progress;
+use super::handed::Remark;
 use super::run::{Order, Outcome, Run};
 use crate::checkpoint::Filling;
 use crate::collate::{Gathered, Gatherer, Seat};
 use crate::deliver::Reorder;
 use crate::error::{Error, Kind};
-use crate::fault::{Fault, FaultLine, Stop, Symptom, Verdict};
+use crate::fault::{Fault, FaultLine, Stop, Symptom, Then, Verdict, wanted};
 use crate::sample::{Stage, Ticket};
 
 /// Where everything comes together in order.
@@ -37,20 +38,32 @@ pub(super) struct Table {
     /// The number whose sample is being replaced, and how many others were tried for it.
     tried: Option<(u64, u64)>,
     /// What was wrong with that sample.
-    replaced: Option<(Ticket, FaultLine)>,
+    replaced: Option<(Ticket, FaultLine, Symptom)>,
+    /// Faults that the front judges, if it does, since the last batch.
+    remarks: Vec<Remark>,
     /// Of this run: samples in batches, skipped, come again, and left out with a short last batch.
     gathered: u64,
     skipped: u64,
     repeated: u64,
     pub(super) dropped: u64,
     is_over: bool,
+    /// Whether all that was ordered is here, and the front is to say how many more it needs.
+    awaits_front: bool,
 }
 
 /// What is left to do without the lock.
 #[derive(Default)]
 pub(super) struct Drained {
-    pub(super) finished: Vec<(u64, Gathered, Progress)>,
+    pub(super) finished: Vec<Finished>,
     pub(super) again: Option<Again>,
+}
+
+/// A batch whose samples are all here, and what goes with it.
+pub(super) struct Finished {
+    pub(super) batch: u64,
+    pub(super) gathered: Gathered,
+    pub(super) progress: Progress,
+    pub(super) remarks: Vec<Remark>,
 }
 
 /// Something that is to be made for the number whose turn it is.
@@ -96,11 +109,13 @@ impl Table {
             good: 0,
             tried: None,
             replaced: None,
+            remarks: Vec::new(),
             gathered: 0,
             skipped: 0,
             repeated: 0,
             dropped: 0,
             is_over: false,
+            awaits_front: false,
         }
     }
 
@@ -145,7 +160,8 @@ impl Table {
                 Err(bad) => self.judge(run, number, *bad, &mut drained),
             }
         }
-        if !self.is_over && drained.again.is_none() && self.reorder.next() == self.end {
+        let is_at_end = self.reorder.next() == self.end && !self.awaits_front;
+        if !self.is_over && drained.again.is_none() && is_at_end {
             self.fill_or_finish(run, &mut drained);
         }
         run.update_urgent(self);
@@ -153,9 +169,14 @@ impl Table {
     }
 
     fn is_good(&mut self, run: &Run, number: u64, by: u64) {
-        if let Some((_, fault)) = self.replaced.take() {
+        if let Some((_, line, symptom)) = self.replaced.take() {
             self.tried = None;
-            run.shared.ledger.replaced(fault, by.into());
+            if run.shared.hands_on() {
+                let (then, by) = (Then::Replace, Some(by));
+                self.remarks.push(Remark { number, symptom, line, then, by });
+            } else {
+                run.shared.ledger.replaced(line, by.into());
+            }
         } else if number >= self.plan_end {
             self.filling.repeated += 1;
             self.barren = 0;
@@ -182,8 +203,27 @@ impl Table {
             drained.again = Some(Again::Retry(Order { number, ticket, seat, attempts }, wait));
             return;
         }
-        self.tell_good(run);
-        match ledger.judge(&symptom, line.clone()) {
+        let verdict = if run.shared.hands_on() {
+            // Judged by the front, when it is its turn there.
+            let then = wanted(ledger.policy(), &symptom, &line);
+            if then != Then::Replace {
+                let (symptom, line) = (symptom.clone(), line.clone());
+                self.remarks.push(Remark { number, symptom, line, then, by: None });
+            }
+            match then {
+                Then::Skip => Verdict::Skip,
+                Then::Replace => Verdict::Replace,
+                Then::Raise => {
+                    let gathered = self.gatherer.take(number + 1);
+                    self.complete(run, number, Some(gathered), drained);
+                    Verdict::Stop(Stop::Raised)
+                }
+            }
+        } else {
+            self.tell_good(run);
+            ledger.judge(&symptom, line.clone())
+        };
+        match verdict {
             Verdict::Skip => {
                 self.skipped += 1;
                 self.filling.skipped += u64::from(self.fills);
@@ -191,7 +231,7 @@ impl Table {
                 self.complete(run, number, gathered, drained);
             }
             Verdict::Replace => {
-                self.replaced = Some((ticket, line));
+                self.replaced = Some((ticket, line, symptom));
                 drained.again = self.try_another(number, seat);
             }
             Verdict::Stop(Stop::Raised) => self.stop(run, fault.error),
@@ -203,7 +243,7 @@ impl Table {
     fn try_another(&mut self, number: u64, seat: Seat) -> Option<Again> {
         self.reorder.again();
         let attempt = self.tried.filter(|tried| tried.0 == number).map_or(0, |tried| tried.1);
-        let ticket = self.replaced.as_ref().map(|(ticket, _)| *ticket)?;
+        let ticket = self.replaced.as_ref().map(|(ticket, ..)| *ticket)?;
         Some(Again::Replace(Replacing { number, ticket, seat, attempt }))
     }
 
@@ -213,7 +253,9 @@ impl Table {
     }
 
     fn tell_good(&mut self, run: &Run) {
-        run.shared.ledger.good(std::mem::take(&mut self.good));
+        if !run.shared.hands_on() {
+            run.shared.ledger.good(std::mem::take(&mut self.good));
+        }
     }
 
     fn complete(
@@ -235,12 +277,19 @@ impl Table {
             standing: run.shared.ledger.standing(),
             filling: self.filling,
         };
-        drained.finished.push((self.batches, gathered, progress));
+        let (batch, remarks) = (self.batches, std::mem::take(&mut self.remarks));
+        drained.finished.push(Finished { batch, gathered, progress, remarks });
         self.batches += 1;
     }
 
     /// All that was ordered is here: samples are missing in the places of skipped ones, or it is the end.
     fn fill_or_finish(&mut self, run: &Run, drained: &mut Drained) {
+        if self.fills && run.shared.hands_on() {
+            // What is missing is known when the front has judged all of this.
+            self.awaits_front = true;
+            let gathered = self.gatherer.flush(self.end);
+            return self.complete(run, self.end - 1, gathered, drained);
+        }
         // Where none of all samples can be repeated, nothing can be done.
         let hope = self.length.saturating_sub(self.barren);
         let more = if self.fills { self.filling.missing().min(hope) } else { 0 };
@@ -252,18 +301,35 @@ impl Table {
         }
     }
 
+    /// The front has judged all that was ordered, and needs so many more.
+    pub(super) fn fill(&mut self, run: &Run, more: u64) -> Drained {
+        let mut drained = Drained::default();
+        if !std::mem::take(&mut self.awaits_front) || self.is_over {
+            return drained;
+        }
+        if more > 0 {
+            self.end += more;
+            run.line_end.move_to(self.end);
+        } else {
+            self.finish(run, &mut drained);
+        }
+        drained
+    }
+
     /// The last sample of the epoch is here: everything must add up.
     fn finish(&mut self, run: &Run, drained: &mut Drained) {
         self.is_over = true;
         run.line_end.settle();
         if let Some(gathered) = self.gatherer.finish(self.end) {
-            if run.shared.batching.drop_last {
+            if run.shared.batching.drop_last && !run.shared.hands_on() {
                 self.dropped = gathered.samples.len() as u64;
             } else {
                 self.complete(run, self.end - 1, Some(gathered), drained);
             }
         }
-        run.shared.ledger.repeated(self.repeated);
+        if !run.shared.hands_on() {
+            run.shared.ledger.repeated(self.repeated);
+        }
         let due = self.plan_end.saturating_sub(self.start) + self.repeated;
         let sum = self.gathered + self.skipped + self.dropped;
         let error = (sum != due).then(|| {

@@ -23,6 +23,8 @@ pub fn options(workers: &Workers) -> Options {
         Choice::Exactly(bytes) => bytes,
         Choice::Auto => (limits::available_memory() / 4).clamp(64 << 20, 8 << 30),
     };
+    // What goes there and what comes back share it.
+    let memory = if workers.has_inbox { memory / 2 } else { memory };
     // A machine out of memory may kill all workers at once: that alone is no reason to give up.
     let max_deaths = match workers.max_deaths {
         Choice::Exactly(deaths) => u32::try_from(deaths).unwrap_or(u32::MAX),
@@ -47,6 +49,7 @@ pub fn options(workers: &Workers) -> Options {
             may_be_fresh: workers.may_be_fresh,
         },
         arena_bytes: (memory / u64::from(workers.posts)).max(1 << 20),
+        inbox_bytes: if workers.has_inbox { memory.max(1 << 20) } else { 0 },
         bounds: Bounds {
             memory: workers.max_worker_memory,
             samples: workers.max_samples_per_worker,

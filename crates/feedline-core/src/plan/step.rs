@@ -93,6 +93,24 @@ impl Step {
         }
     }
 
+    /// How far samples are put out of order, where that has a bound.
+    pub fn buffer(&self) -> Option<u64> {
+        let inside = |parts: &[Part]| {
+            parts.iter().flat_map(|part| &part.steps).filter_map(Step::buffer).max()
+        };
+        match self {
+            Step::ShuffleRuns { buffer, .. } => Some(*buffer),
+            Step::Mix(mixture) => inside(&mixture.parts),
+            Step::Concat(parts) => inside(parts),
+            Step::Shuffle { .. }
+            | Step::Interleave { .. }
+            | Step::Shard(_)
+            | Step::Skip(_)
+            | Step::Take(_)
+            | Step::Repeat(_) => None,
+        }
+    }
+
     /// Whether ranks are told apart by it.
     fn shards(&self) -> bool {
         let inside = |parts: &[Part]| parts.iter().any(|part| part.steps.iter().any(Step::shards));

@@ -26,6 +26,26 @@ pub enum Keep {
     Nowhere,
 }
 
+/// Whether an index that is kept is used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reuse {
+    /// If it fits to the shard.
+    Fitting,
+    /// Never: what was known of the shard is forgotten.
+    Nothing,
+}
+
+/// An index, and what became of it.
+#[derive(Debug)]
+pub struct Made {
+    /// Of the shard.
+    pub index: Index,
+    /// Whether the shard was looked through for it.
+    pub is_new: bool,
+    /// Why a new one could not be kept.
+    pub unkept: Option<Error>,
+}
+
 /// The records of one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Index {
@@ -75,6 +95,12 @@ impl Index {
 
     /// Of a shard: the one that is kept, if it fits, else a new one, which is then kept.
     pub fn of(path: &Path, container: &Container, keep: &Keep) -> Result<Index> {
+        // A folder that cannot be written to costs the next run a look through the shard, no more.
+        Index::make(path, container, keep, Reuse::Fitting).map(|made| made.index)
+    }
+
+    /// The same for whoever wants to know whether it is new, and whether it is kept.
+    pub fn make(path: &Path, container: &Container, keep: &Keep, reuse: Reuse) -> Result<Made> {
         let failed = |error| Error::io(Kind::BadSource, "opening the shard", error).at(at(path));
         let handle = Handle::open(path).map_err(failed)?;
         let stamp = handle.stamp().map_err(failed)?;
@@ -82,12 +108,15 @@ impl Index {
         let count = handle.read_at(&mut first, 0).map_err(failed)?;
         let packing = Packing::of(&first[..count], container);
         let kept = kept_at(path, container, keep);
-        let old = kept.iter().find_map(|place| Index::read(place, container));
+        let old = match reuse {
+            Reuse::Fitting => kept.iter().find_map(|place| Index::read(place, container)),
+            Reuse::Nothing => None,
+        };
         let old = old.filter(|old| old.packing == packing);
         if let Some(old) = &old
             && old.stamp == stamp
         {
-            return Ok(old.clone());
+            return Ok(Made { index: old.clone(), is_new: false, unkept: None });
         }
         let mut read = |offset: u64, buffer: &mut [u8]| {
             handle.read_at(buffer, offset).map_err(|error| {
@@ -105,11 +134,11 @@ impl Index {
             scanned.push_damage(stamp.size, 0, what);
         }
         let index = Index::new(stamp, packing, scanned);
-        if let Some(place) = kept.first() {
-            // A folder that cannot be written to costs the next run a look through the shard, no more.
-            let _ = file::replace(place, &index.to_bytes(container));
-        }
-        Ok(index)
+        let unkept = kept.first().and_then(|place| {
+            let error = file::replace(place, &index.to_bytes(container)).err()?;
+            Some(Error::io(Kind::BadSource, "writing the index", error).at(at(place)))
+        });
+        Ok(Made { index, is_new: true, unkept })
     }
 
     /// What is to be said where a shard has the first records of what it had before, and ends there.
@@ -343,6 +372,36 @@ mod tests {
         let what = cut.damage(2).unwrap();
         assert_eq!(what, "the shard ends after 2 records, and had 3 when it was indexed");
         assert_eq!(index(&path, &Keep::Beside), cut, "it is remembered");
+    }
+
+    #[test]
+    fn an_index_that_is_made_anew_forgets_what_was_known_of_the_shard() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tfrecord");
+        let container = Container::Tfrecord { check: true };
+        file::write(&path, &shard(&[b"one", b"two", b"three"])).unwrap();
+        let make = |reuse| Index::make(&path, &container, &Keep::Beside, reuse).unwrap();
+        assert!(make(Reuse::Fitting).is_new);
+        assert!(!make(Reuse::Fitting).is_new);
+        file::write(&path, &shard(&[b"one", b"two"])).unwrap();
+        assert_eq!(make(Reuse::Fitting).index.damages().len(), 1);
+        let anew = make(Reuse::Nothing);
+        assert!(anew.is_new && anew.unkept.is_none());
+        assert_eq!((anew.index.len(), anew.index.damages().len()), (2, 0));
+        assert_eq!(make(Reuse::Fitting).index, anew.index, "it is what is kept now");
+    }
+
+    #[test]
+    fn an_index_that_cannot_be_kept_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tfrecord");
+        file::write(&path, &shard(&[b"one"])).unwrap();
+        let keep = Keep::Folder(path.join("below a file"));
+        let container = Container::Tfrecord { check: true };
+        let made = Index::make(&path, &container, &keep, Reuse::Fitting).unwrap();
+        assert_eq!(made.index.len(), 1);
+        let message = made.unkept.unwrap().to_string();
+        assert!(message.contains("writing the index: "), "{message}");
     }
 
     #[test]

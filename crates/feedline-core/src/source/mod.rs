@@ -19,8 +19,7 @@ use crate::sample::{Extent, Loaned, Location};
 
 /// The image files that are found by name. Those that cannot be decoded are faults of their sample:
 /// leaving them out would lose them in silence, and shift every index against torchvision's.
-pub(crate) const EXTENSIONS: &[&str] =
-    &["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"];
+pub const EXTENSIONS: &[&str] = &["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"];
 
 /// What the records of a source are.
 #[derive(Clone, Debug, PartialEq)]

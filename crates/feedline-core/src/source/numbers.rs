@@ -172,7 +172,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = written(folder.path(), "a", 5);
         let refused = |file: &Numbered, dtype, length| {
-            Numbers::new(&[file.clone()], dtype, length, 1).unwrap_err().message().to_owned()
+            Numbers::new(std::slice::from_ref(file), dtype, length, 1)
+                .unwrap_err()
+                .message()
+                .to_owned()
         };
         assert_eq!(refused(&file, Dtype::Uint32, 1), "10 bytes are no whole number of uint32");
         assert_eq!(refused(&file, Dtype::Uint16, 6), "no file has 6 numbers; the longest has 5");

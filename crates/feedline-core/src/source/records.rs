@@ -12,14 +12,16 @@ use super::walk::walk_by;
 use super::{Contents, Source};
 use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
-use crate::format::{Container, Packing, Span, Wanted, tar};
+use crate::format::{Container, Packing, Span, Unpacker, Wanted, tar, text};
 use crate::sample::{Extent, Location, shown};
-use crate::sys::file;
+use crate::sys::file::{self, Handle};
 use crate::sys::lock::Mutex;
 use crate::sys::thread::{Crew, processors};
 
 /// How often somebody who waits for indices is told how far they are.
 const TELLING: Duration = Duration::from_millis(100);
+/// Bytes in which the first row of a CSV file must end.
+const FIRST: usize = 1 << 20;
 /// Threads that look through shards: each has a descriptor.
 const SCANNERS: usize = 8;
 
@@ -73,6 +75,18 @@ impl Records {
         for path in &paths {
             while !path.starts_with(&root) && root.pop() {}
         }
+        let container = match container {
+            Container::Csv { delimiter, columns } if columns.is_empty() => {
+                let columns = columns_of(first, delimiter)
+                    .map_err(|error| error.at(Some(Location::file(first))))?;
+                Container::Csv { delimiter, columns: columns.into() }
+            }
+            Container::Csv { .. }
+            | Container::Tfrecord { .. }
+            | Container::Tar
+            | Container::JsonLines
+            | Container::Numbers { .. } => container,
+        };
         let mut indices = indices(&paths, &container, keep, tell)?;
         if let Some(manifest) = manifest {
             check(&paths, &mut indices, manifest)?;
@@ -83,12 +97,15 @@ impl Records {
             samples += index.len();
             ends.push(samples);
         }
-        let guessed = match container {
+        let guessed = match &container {
             Container::Tar => guess(&paths, &indices, &container, &mut tar::guess)?,
-            Container::Tfrecord { .. }
-            | Container::JsonLines
-            | Container::Csv { .. }
-            | Container::Numbers { .. } => Vec::new(),
+            Container::JsonLines => guess(&paths, &indices, &container, &mut text::guess_json)?,
+            Container::Csv { delimiter, columns } => {
+                guess(&paths, &indices, &container, &mut |record| {
+                    text::guess_csv(record, columns, *delimiter)
+                })?
+            }
+            Container::Tfrecord { .. } | Container::Numbers { .. } => Vec::new(),
         };
         let is_packed = indices.iter().any(|index| index.packing != Packing::Plain);
         let has_damage = indices.iter().any(|index| !index.damages().is_empty());
@@ -112,6 +129,26 @@ impl Records {
     pub fn each_shard(&self) -> impl Iterator<Item = (&Path, &Index)> {
         self.paths.iter().map(PathBuf::as_path).zip(&self.indices)
     }
+}
+
+/// The names of the columns of a CSV file, from its first bytes.
+pub fn columns_of(path: &Path, delimiter: u8) -> Result<Vec<String>> {
+    let failed = |error| Error::io(Kind::BadSource, "opening the shard", error);
+    let handle = Handle::open(path).map_err(failed)?;
+    let mut packed = vec![0; FIRST];
+    let count = handle.read_at(&mut packed, 0).map_err(failed)?;
+    packed.truncate(count);
+    let container = Container::Csv { delimiter, columns: [].into() };
+    let mut unpacker = Unpacker::new(Packing::of(&packed, &container))?;
+    let (mut bytes, mut used) = (Vec::new(), 0);
+    while bytes.len() < FIRST {
+        let before = bytes.len();
+        match unpacker.unpack(&packed[used..], &mut bytes)? {
+            0 if bytes.len() == before => break,
+            more => used += more,
+        }
+    }
+    text::columns(&bytes, delimiter, count < FIRST)
 }
 
 /// The fields that the first good record suggests.
@@ -209,7 +246,7 @@ fn indices(
 }
 
 /// Compares with what a manifest says: `{"name": {"records": 10, "bytes": 1000}, …}`.
-fn check(paths: &[PathBuf], indices: &mut [Index], manifest: &Path) -> Result<()> {
+pub fn check(paths: &[PathBuf], indices: &mut [Index], manifest: &Path) -> Result<()> {
     let bad = |message: String| {
         Error::new(Kind::BadSource, message).at(Some(Location::file(manifest))).with_hint(
             "a manifest is JSON: {\"a.tfrecord\": {\"records\": 10, \"bytes\": 1000}}; \

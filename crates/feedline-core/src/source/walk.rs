@@ -1,12 +1,13 @@
 //! All records of a shard, one after another, each checked: for whoever looks at a data set rather than
 //! loads it.
 
+use std::ops::Range;
 use std::path::Path;
 
 use super::index::{Index, Keep};
 use crate::error::{Error, Kind, Result};
 use crate::format::stream::{Next, Stream};
-use crate::format::{Container, Packing, Span};
+use crate::format::{Container, Packing, ReadAt, Span};
 use crate::sample::Location;
 use crate::sys::file::Handle;
 
@@ -43,35 +44,70 @@ pub fn walk_by(
     container: &Container,
     each: &mut dyn FnMut(Seen<'_>) -> bool,
 ) -> Result<()> {
+    walk_part(index, path, container, 0..index.len(), each)
+}
+
+/// The same, but only the records of these numbers. A compressed shard is unpacked from its beginning,
+/// whichever they are.
+pub fn walk_part(
+    index: &Index,
+    path: &Path,
+    container: &Container,
+    numbers: Range<u64>,
+    each: &mut dyn FnMut(Seen<'_>) -> bool,
+) -> Result<()> {
     let failed = |error| {
         Error::io(Kind::ReadFailed, "reading the shard", error).at(Some(Location::file(path)))
     };
     let handle = Handle::open(path).map_err(failed)?;
     let mut read = |offset: u64, buffer: &mut [u8]| handle.read_at(buffer, offset).map_err(failed);
     match index.packing {
-        Packing::Plain => plain(index, container, &mut read, each)?,
+        Packing::Plain => plain(index, container, numbers, &mut read, each),
         Packing::Gzip | Packing::Zlib | Packing::Zstd => {
-            let mut stream = Stream::new(container, index.packing)?;
-            let mut number = 0;
-            loop {
-                let seen = match stream.next(&mut read)? {
-                    Next::Record(start, bytes) => {
-                        let span = Span { start, length: bytes.len() as u64 };
-                        let payload =
-                            container.payload(bytes).map_err(|error| named(number, &error));
-                        Seen { number, span, bytes, payload }
-                    }
-                    Next::Damaged(start, length, what) => {
-                        let payload = Err(damaged(number, &what));
-                        Seen { number, span: Span { start, length }, bytes: &[], payload }
-                    }
-                    Next::End => break,
-                };
-                if !each(seen) {
-                    break;
-                }
+            packed(index, container, numbers, &mut read, each)
+        }
+    }
+}
+
+fn packed(
+    index: &Index,
+    container: &Container,
+    numbers: Range<u64>,
+    read: &mut ReadAt<'_>,
+    each: &mut dyn FnMut(Seen<'_>) -> bool,
+) -> Result<()> {
+    let mut stream = Stream::new(container, index.packing)?;
+    let mut number = 0;
+    while number < numbers.end {
+        let next = stream.next(read)?;
+        let is_wanted = numbers.contains(&number);
+        let seen = match next {
+            Next::Record(_, _) | Next::Damaged(_, _, _) if !is_wanted => {
                 number += 1;
+                continue;
             }
+            Next::Record(start, bytes) => {
+                let span = Span { start, length: bytes.len() as u64 };
+                let payload = container.payload(bytes).map_err(|error| named(number, &error));
+                Seen { number, span, bytes, payload }
+            }
+            Next::Damaged(start, length, what) => {
+                let payload = Err(damaged(number, &what));
+                Seen { number, span: Span { start, length }, bytes: &[], payload }
+            }
+            Next::End => break,
+        };
+        if !each(seen) {
+            return Ok(());
+        }
+        number += 1;
+    }
+    // What no stream can say: that it holds nothing, or ends earlier than it did.
+    for number in number.max(numbers.start)..numbers.end {
+        let what = index.damage(number).unwrap_or("the shard has lost it since it was indexed");
+        let (span, payload) = (index.span(number), Err(damaged(number, what)));
+        if !each(Seen { number, span, bytes: &[], payload }) {
+            return Ok(());
         }
     }
     Ok(())
@@ -80,11 +116,12 @@ pub fn walk_by(
 fn plain(
     index: &Index,
     container: &Container,
-    read: &mut dyn FnMut(u64, &mut [u8]) -> Result<usize>,
+    numbers: Range<u64>,
+    read: &mut ReadAt<'_>,
     each: &mut dyn FnMut(Seen<'_>) -> bool,
 ) -> Result<()> {
     let (mut window, mut start) = (Vec::new(), 0_u64);
-    for number in 0..index.len() {
+    for number in numbers {
         let span = index.span(number);
         if let Some(what) = index.damage(number) {
             let payload = Err(damaged(number, what));
@@ -155,5 +192,36 @@ mod tests {
         assert_eq!(seen[0], (0, 0, Ok("one".to_owned())));
         assert_eq!(seen[1], (1, 19, Err(Kind::DamagedRecord)));
         assert_eq!(seen[2..], [(2, 38, three)]);
+    }
+
+    #[test]
+    fn a_part_of_a_shard_is_the_same_packed_or_not_and_ends_with_what_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let container = Container::Tfrecord { check: true };
+        let mut bytes = Vec::new();
+        for record in ["one", "two", "three", "four"] {
+            tfrecord::write(record.as_bytes(), &mut bytes);
+        }
+        let seen = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            file::write(&path, bytes).unwrap();
+            let mut index = Index::of(&path, &container, &Keep::Nowhere).unwrap();
+            index.expect(Some(7), None);
+            let mut seen = Vec::new();
+            walk_part(&index, &path, &container, 2..index.len(), &mut |record| {
+                let what = record.payload.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+                seen.push((record.number, what.map_err(|error| error.message().to_owned())));
+                true
+            })
+            .unwrap();
+            seen
+        };
+        let expected = [
+            (2, Ok("three".to_owned())),
+            (3, Ok("four".to_owned())),
+            (4, Err("record 4 is damaged: the manifest says 7 records, the shard has 4".into())),
+        ];
+        assert_eq!(seen("plain", &bytes), expected);
+        assert_eq!(seen("packed", &zstd::encode_all(&*bytes, 1).unwrap()), expected);
     }
 }

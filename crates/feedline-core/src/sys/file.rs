@@ -113,6 +113,11 @@ pub fn list(folder: &Path) -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
+/// How large a file is.
+pub fn size(path: &Path) -> io::Result<u64> {
+    fs::metadata(path).map(|meta| meta.len())
+}
+
 /// What identifies a folder, so that a cycle of links is noticed.
 pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::metadata(path).map(|meta| (meta.dev(), meta.ino()))

@@ -33,8 +33,17 @@ impl Shared {
 
     /// Maps what another process has made.
     pub fn open(file: impl AsFd, bytes: usize) -> io::Result<Shared> {
+        Shared::map(file, bytes, MapFlags::SHARED | MapFlags::NORESERVE)
+    }
+
+    /// Maps it for one who may write to it without anybody seeing that: a page is copied when it is written
+    /// to for the first time, until it is forgotten.
+    pub fn open_apart(file: impl AsFd, bytes: usize) -> io::Result<Shared> {
+        Shared::map(file, bytes, MapFlags::PRIVATE | MapFlags::NORESERVE)
+    }
+
+    fn map(file: impl AsFd, bytes: usize, flags: MapFlags) -> io::Result<Shared> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at no particular place; the file is never made shorter.
         let start = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, file, 0) }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -114,10 +123,42 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Of memory that is mapped apart: what was written to a part is forgotten, and it is what the others
+    /// see again. Whole pages, those around its ends among them.
+    pub fn forget(&self, offset: u64, length: u64) {
+        if let Some(address) = self.address(offset, length) {
+            // SAFETY: inside our own mapping, from the start of a page on; whoever calls this owns the part.
+            let _ = unsafe { madvise(address.cast(), length as usize, Advice::LinuxDontNeed) };
+        }
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         // SAFETY: mapped by us with this length; whoever hands out addresses keeps the mapping alive.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_apart_is_seen_by_nobody_and_forgotten_on_request() {
+        let (file, shared) = Shared::create("feedline-test", 8192).unwrap();
+        let apart = Shared::open_apart(&file, 8192).unwrap();
+        shared.write(0, b"first");
+        let mut seen = [0; 5];
+        assert!(apart.read(0, &mut seen) && seen == *b"first");
+        apart.write(0, b"mine!");
+        shared.write(4096, b"other");
+        assert!(shared.read(0, &mut seen) && seen == *b"first");
+        assert!(apart.read(4096, &mut seen) && seen == *b"other");
+        shared.write(0, b"again");
+        apart.forget(0, 5);
+        assert!(apart.read(0, &mut seen) && seen == *b"again");
     }
 }

@@ -5,10 +5,13 @@ use crate::config::{Given, Settings, picture_of};
 use crate::decode::{Mode, Options};
 use crate::error::Kind;
 use crate::format::{Shape, Split, Type, Wanted, example, tfrecord as framing};
-use crate::sample::{Dtype, Field, Ticket, Value};
-use crate::sys::slab::{Block, Row, carve};
+use crate::sample::{Dtype, Field, Ticket};
+use crate::sys::slab::Row;
 use crate::worker::{Decoding, Native, Picture, Prepared, Recipe, Size, Step};
 use crate::{decode::resize::Filter, worker::Output};
+
+use super::fuzz_files::{bytes_of, row};
+pub use super::fuzz_files::{csv, jsonl, npy, tar};
 
 /// Larger pictures are refused, so that a run stays fast.
 const MAX_PIXELS: usize = 1 << 20;
@@ -171,18 +174,4 @@ pub fn example(input: &[u8]) {
         }
     }
     assert!(example::schema(std::iter::once(record)).python().starts_with(".parse({"));
-}
-
-fn row(bytes: usize) -> Vec<Row> {
-    Block::new(bytes).map_or(Vec::new(), |block| carve(block, bytes, 1, Box::new(drop)))
-}
-
-fn bytes_of(value: &Value) -> usize {
-    match value {
-        Value::Row(_) => 0,
-        Value::Array(array) => array.bytes.len(),
-        Value::Bytes(bytes) => bytes.len(),
-        Value::Text(text) => text.len(),
-        Value::List(list) => list.iter().map(|value| value.len() + size_of::<Vec<u8>>()).sum(),
-    }
 }

@@ -3,6 +3,7 @@
 
 pub mod contracts;
 pub mod fuzz;
+mod fuzz_files;
 pub mod photos;
 mod promises;
 pub mod simulator;

@@ -82,6 +82,11 @@ impl Piece {
     pub fn offset(&self) -> u64 {
         self.offset
     }
+
+    /// Copies bytes into it; false if they do not fit.
+    pub fn fill(&self, bytes: &[u8]) -> bool {
+        bytes.len() as u64 <= self.bytes && self.shared.write(self.offset, bytes)
+    }
 }
 
 impl Arena {
@@ -90,7 +95,7 @@ impl Arena {
         Ok(Arena::over(Arc::new(Shared::open(file, bytes)?)))
     }
 
-    fn over(shared: Arc<Shared>) -> Arena {
+    pub(super) fn over(shared: Arc<Shared>) -> Arena {
         let room = shared.bytes() as u64 - FLAGS;
         Arena { shared, slots: Vec::new(), cold: vec![(FLAGS, room)], used: 0 }
     }
@@ -98,6 +103,11 @@ impl Arena {
     /// Bytes of all slots.
     pub fn used(&self) -> u64 {
         self.used
+    }
+
+    /// How many slots somebody has, on either side.
+    pub fn taken(&self) -> usize {
+        (0..self.slots.len()).filter(|slot| !self.is_free(*slot)).count()
     }
 
     /// Memory of that size: a warm slot, else a new one while all slots together stay within `limit`.
@@ -146,19 +156,27 @@ impl Arena {
         slot.is_some_and(|slot| Arc::strong_count(&slot.held) > 1)
     }
 
-    /// True when the trainer has it.
+    /// True when the other side has it.
     pub fn is_lent(&self, slot: u32) -> bool {
-        self.shared.flag(slot as usize * 4).load(Ordering::Acquire) == LENT
+        self.shared.flag(slot as usize * 4).load(Ordering::Acquire) != FREE
     }
 
-    /// From now on the trainer has it.
+    /// From now on the other side has it.
     pub fn lend(&self, slot: u32) {
-        self.shared.flag(slot as usize * 4).store(LENT, Ordering::Release);
+        self.lend_to(slot, LENT);
     }
 
-    /// Copies bytes into a piece; false if they do not fit.
-    pub fn fill(&self, piece: &Piece, bytes: &[u8]) -> bool {
-        bytes.len() as u64 <= piece.bytes && self.shared.write(piece.offset, bytes)
+    /// As `lend`, where there are several on the other side: each has a number above zero.
+    pub fn lend_to(&self, slot: u32, holder: u32) {
+        self.shared.flag(slot as usize * 4).store(holder, Ordering::Release);
+    }
+
+    /// Takes back all that was lent to somebody, who is gone.
+    pub fn reclaim(&self, holder: u32) {
+        for slot in 0..self.slots.len() {
+            let flag = self.shared.flag(slot * 4);
+            let _ = flag.compare_exchange(holder, FREE, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     /// Copies bytes out of the arena; false if they are not inside.
@@ -221,6 +239,17 @@ impl Arena {
     }
 }
 
+/// Whether a slot can be where the other side says.
+pub(super) fn is_place(shared: &Shared, slot: u32, offset: u64, bytes: u64) -> bool {
+    (slot as usize) < SLOTS && offset >= FLAGS && shared.address(offset, bytes).is_some()
+}
+
+/// Gives a slot back that was lent to a holder.
+pub(super) fn give_back(shared: &Shared, slot: u32, holder: u32) {
+    let flag = shared.flag(slot as usize * 4);
+    let _ = flag.compare_exchange(holder, FREE, Ordering::AcqRel, Ordering::Relaxed);
+}
+
 /// How much of an arena the consumer has in its hands.
 #[derive(Debug, Default)]
 pub struct Account(AtomicU64);
@@ -244,7 +273,7 @@ pub struct Lent {
 impl Lent {
     /// A slot of which a worker said that it is the trainer's now; None if there is no such memory.
     pub fn new(shared: &Arc<Shared>, slot: u32, offset: u64, bytes: u64) -> Option<Lent> {
-        if slot as usize >= SLOTS || offset < FLAGS || shared.address(offset, bytes).is_none() {
+        if !is_place(shared, slot, offset, bytes) {
             return None;
         }
         Some(Lent { shared: Arc::clone(shared), slot, offset, bytes, counted: None })
@@ -352,6 +381,20 @@ mod tests {
         assert!(Lent::new(&shared, 0, 0, 10).is_none());
         assert!(Lent::new(&shared, SLOTS as u32, FLAGS, 10).is_none());
         assert!(Lent::new(&shared, 0, u64::MAX, 10).is_none());
+    }
+
+    #[test]
+    fn what_was_lent_to_one_who_is_gone_comes_back_and_nothing_else_does() {
+        let (_, mut arena) = arena(8 * MEBIBYTE);
+        let slots: Vec<_> = [7, 8, 7]
+            .map(|holder| {
+                let piece = arena.take(100_000, MEBIBYTE).unwrap();
+                arena.lend_to(piece.slot(), holder);
+                piece.slot()
+            })
+            .into();
+        arena.reclaim(7);
+        assert_eq!(slots.iter().map(|slot| arena.is_lent(*slot)).collect::<Vec<_>>(), [false, true, false]);
     }
 
     proptest! {

@@ -4,13 +4,15 @@
 //! writes the numbers into the sample's row of the batch.
 //!
 //! Processes: `supervisor` decides and `processes` does; `wire` is what trainer and worker say to each
-//! other, `arena` the memory in which batches travel, `blackbox` what remains of a dead worker.
+//! other, `arena` the memory in which batches travel, `inbox` that in which tasks do, `blackbox` what
+//! remains of a dead worker.
 
 pub mod answer;
 pub mod arena;
 pub mod blackbox;
 pub mod certificate;
 mod geometry;
+pub mod inbox;
 pub mod lastwords;
 pub mod leaks;
 mod native;

@@ -2,10 +2,12 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::arena::{Arena, Piece};
 use super::blackbox::{ALL, Boxes, Doing, Owner, Word};
+use super::inbox::{self, Letter, Post};
 use super::wire::{self, Assembler, Frame, Head, Place, Said, Tally};
 use crate::sys::clock;
 use crate::sys::limits;
@@ -24,11 +26,25 @@ const CHUNK: usize = 64 << 10;
 /// What came of waiting for a task.
 pub enum Received {
     /// This.
-    Frame(Frame),
+    Order(Order),
     /// Nothing yet: a signal came.
     Interrupted,
     /// The trainer is gone.
     Ended,
+}
+
+/// What the trainer has said.
+pub struct Order {
+    /// What it is.
+    pub said: Said,
+    /// Which task it is about.
+    pub task: u64,
+    /// Of which sample alone, in a trial.
+    pub position: Option<u64>,
+    /// The task in words of the front.
+    pub body: Vec<u8>,
+    /// The buffers that go with it.
+    pub letters: Vec<Letter>,
 }
 
 /// What became of an answer.
@@ -47,6 +63,7 @@ pub struct Station {
     owner: Owner,
     socket: Socket,
     arena: Arena,
+    inbox: Option<Arc<Post>>,
     boxes: Boxes,
     incoming: Assembler,
     waiting: std::collections::VecDeque<Frame>,
@@ -77,12 +94,18 @@ impl Station {
         socket: Socket,
         arena: OwnedFd,
         boxes: OwnedFd,
+        inbox: Option<OwnedFd>,
     ) -> io::Result<Station> {
-        let bytes = usize::try_from(rustix::fs::fstat(&arena)?.st_size).unwrap_or_default();
+        let size = |file: &OwnedFd| -> io::Result<usize> {
+            Ok(usize::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or_default())
+        };
+        let holder = inbox::holder(post, generation);
+        let open_post = |file: OwnedFd| Post::open(&file, size(&file)?, holder).map(Arc::new);
         let station = Station {
             owner: Owner { post, generation },
             socket,
-            arena: Arena::open(&arena, bytes)?,
+            arena: Arena::open(&arena, size(&arena)?)?,
+            inbox: inbox.map(open_post).transpose()?,
             boxes: Boxes::open(&boxes, posts)?,
             incoming: Assembler::default(),
             waiting: std::collections::VecDeque::new(),
@@ -195,7 +218,7 @@ impl Station {
         let mut chunk = [0; CHUNK];
         loop {
             if let Some(frame) = self.waiting.pop_front() {
-                return Received::Frame(frame);
+                return self.order(frame).map_or(Received::Ended, Received::Order);
             }
             match self.socket.receive(&mut chunk) {
                 Moved::Bytes(bytes) => {
@@ -209,6 +232,32 @@ impl Station {
                 Moved::Ended => return Received::Ended,
             }
         }
+    }
+
+    /// None if the frame is none of the trainer's.
+    fn order(&self, frame: Frame) -> Option<Order> {
+        let Frame { said, task, body, .. } = frame;
+        let (position, body) = match said {
+            Said::Stop => {
+                let (body, letters) = (Vec::new(), Vec::new());
+                return Some(Order { said, task, position: None, body, letters });
+            }
+            Said::Trial => {
+                let (position, rest) = body.split_first_chunk::<8>()?;
+                (Some(u64::from_le_bytes(*position)), rest)
+            }
+            Said::Task | Said::Resume => (None, body.as_slice()),
+            Said::Ready
+            | Said::StartFailed
+            | Said::Result
+            | Said::Faulty
+            | Said::Raised
+            | Said::Exhausted
+            | Said::Survived
+            | Said::Note => return None,
+        };
+        let (body, letters) = inbox::open(body, self.inbox.as_ref())?;
+        Some(Order { said, task, position, body, letters })
     }
 
     /// Memory of the arena for a part of a task's batch. Waits while the arena is at its limit, but
@@ -264,7 +313,7 @@ impl Station {
                 return (Place::Slot { slot, offset, length }, true);
             }
             if let Some(piece) = self.take(bytes.len())
-                && self.arena.fill(&piece, bytes)
+                && piece.fill(bytes)
             {
                 let place = Place::Slot { slot: piece.slot(), offset: piece.offset(), length };
                 packed.filled.push(piece);
@@ -315,7 +364,7 @@ impl Station {
         let mut copy = vec![0; length as usize];
         self.arena.read(offset, &mut copy);
         if let Some(piece) = self.take(copy.len())
-            && self.arena.fill(&piece, &copy)
+            && piece.fill(&copy)
         {
             let place = Place::Slot { slot: piece.slot(), offset: piece.offset(), length };
             packed.filled.push(piece);

@@ -71,10 +71,21 @@ fn mutated_pictures_by_the_thousand_are_pictures_or_faults() {
     assert!(grown < 200 << 20, "memory grew by {grown} bytes");
 }
 
+/// A target of the fuzzers, and what it calls.
+type Target = (&'static str, fn(&[u8]));
+
 #[test]
 fn mutated_records_by_the_thousand_are_records_or_faults() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
-    for (target, entry) in [("tfrecord", fuzz::tfrecord as fn(&[u8])), ("example", fuzz::example)] {
+    let targets: [Target; 6] = [
+        ("tfrecord", fuzz::tfrecord),
+        ("example", fuzz::example),
+        ("tar", fuzz::tar),
+        ("npy", fuzz::npy),
+        ("jsonl", fuzz::jsonl),
+        ("csv", fuzz::csv),
+    ];
+    for (target, entry) in targets {
         let seeds: Vec<Vec<u8>> = fs::read_dir(corpus.join(target))
             .unwrap()
             .map(|file| fs::read(file.unwrap().path()).unwrap())
@@ -91,11 +102,15 @@ fn mutated_records_by_the_thousand_are_records_or_faults() {
 #[test]
 fn the_corpus_of_the_fuzzers_holds() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
-    let targets: [(&str, fn(&[u8])); 4] = [
+    let targets: [Target; 8] = [
         ("decode", fuzz::decode),
         ("settings", fuzz::settings),
         ("tfrecord", fuzz::tfrecord),
         ("example", fuzz::example),
+        ("tar", fuzz::tar),
+        ("npy", fuzz::npy),
+        ("jsonl", fuzz::jsonl),
+        ("csv", fuzz::csv),
     ];
     for (target, entry) in targets {
         let mut count = 0;

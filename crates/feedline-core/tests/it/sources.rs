@@ -1,16 +1,21 @@
 //! Sources keep the contract, and say clearly what is wrong with a data set.
 
 use feedline_core::error::{Error, Kind};
+use feedline_core::format::{Container, tfrecord};
 use feedline_core::sample::{Dtype, Extent, Field, Loaned};
 use feedline_core::source::Source;
 use feedline_core::source::files::Files;
 use feedline_core::source::folder::Folder;
+use feedline_core::source::index::Keep;
 use feedline_core::source::memory::Arrays;
+use feedline_core::source::numbers::{Numbered, Numbers};
+use feedline_core::source::records::Records;
+use feedline_core::source::zip::Zip;
 use feedline_core::sys::slab::Borrowed;
 use feedline_core::testing::contracts::check_source;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::data::photographs;
@@ -25,7 +30,33 @@ fn every_source_keeps_the_contract() {
     check_source(&Files::list(&paths, Some(vec![4, -2])).unwrap());
     let field = Field::fixed("x", Dtype::Float32, &[3]);
     let memory = Arc::new(Borrowed::of(vec![0; 12 * 7]));
-    check_source(&Arrays::new(vec![Loaned { field, memory, stride: 12, first: 0 }], 7).unwrap());
+    let arrays = Arrays::new(vec![Loaned { field, memory, stride: 12, first: 0 }], 7).unwrap();
+    check_source(&arrays);
+    let shards = shards(folder.path());
+    let records = Records::new(
+        shards.clone(),
+        Container::Tfrecord { check: true },
+        &Keep::Nowhere,
+        None,
+        &mut |_| true,
+    );
+    let records = Arc::new(records.unwrap());
+    check_source(&*records);
+    check_source(&Zip::new(records, &arrays).unwrap());
+    let numbered = Numbered { path: shards[0].clone(), start: 4, count: Some(9) };
+    check_source(&Numbers::new(&[numbered], Dtype::Uint16, 4, 2).unwrap());
+}
+
+/// Two shards with three and four records.
+fn shards(folder: &Path) -> Vec<PathBuf> {
+    let shard = |records: &[&str]| {
+        let mut bytes = Vec::new();
+        records.iter().for_each(|record| tfrecord::write(record.as_bytes(), &mut bytes));
+        let path = folder.join(format!("{}.tfrecord", records.len()));
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    vec![shard(&["one", "two", "three"]), shard(&["a", "", "b", "c"])]
 }
 
 #[test]

@@ -2,11 +2,13 @@
 //!
 //! What nobody asked for is passed over and not looked into: its bytes have a checksum of their own.
 
+mod features;
 mod read;
 mod schema;
 #[cfg(test)]
 mod tests;
 mod walk;
 
+pub use features::{Feature, List, features, write};
 pub use read::Parser;
 pub use schema::{Schema, Seen, schema};

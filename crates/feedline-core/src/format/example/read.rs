@@ -506,7 +506,7 @@ fn refused(field: &Wanted, why: &str) -> Error {
 }
 
 #[cold]
-fn no_example(record: &[u8], error: Malformed) -> Error {
+pub(super) fn no_example(record: &[u8], error: Malformed) -> Error {
     let offset = error.offset(record);
     let what = format!("the record is no tf.train.Example: {} at byte {offset}", error.what);
     Error::new(Kind::DamagedRecord, what)

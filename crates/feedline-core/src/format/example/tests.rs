@@ -598,3 +598,48 @@ proptest! {
         agrees(&record[..end.index(record.len() + 1)]);
     }
 }
+
+#[test]
+fn all_features_are_seen_in_order_with_their_values() {
+    let record = sequence_example(
+        &[("label", ints(&[7, -1])), ("image", bytes(&[b"png"])), ("none", Feature { kind: None })],
+        &[("words", vec![floats(&[0.5]), floats(&[])])],
+    );
+    let found = features(&record).unwrap();
+    let seen: Vec<_> = found
+        .iter()
+        .map(|feature| (feature.key, feature.is_sequence, &feature.steps[..]))
+        .collect();
+    let expected: [(&[u8], bool, &[List<'_>]); 4] = [
+        (b"image", false, &[List::Bytes(vec![b"png"])]),
+        (b"label", false, &[List::Ints(vec![7, -1])]),
+        (b"none", false, &[List::Nothing]),
+        (b"words", true, &[List::Floats(vec![0.5]), List::Floats(vec![])]),
+    ];
+    assert_eq!(seen, expected);
+    let error = features(b"no protobuf").unwrap_err();
+    assert!(error.message().starts_with("the record is no tf.train.Example: "), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_what_protobuf_reads(
+        ints_ in proptest::collection::vec(any::<i64>(), 0..9),
+        floats_ in proptest::collection::vec(-1e30_f32..1e30, 0..9),
+        texts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 0..4),
+    ) {
+        let lent: Vec<&[u8]> = texts.iter().map(Vec::as_slice).collect();
+        let written = write(&[
+            ("i", List::Ints(ints_.clone())),
+            ("f", List::Floats(floats_.clone())),
+            ("b", List::Bytes(lent.clone())),
+            ("n", List::Nothing),
+        ]);
+        let read = SequenceExample::decode(&*written).unwrap().context.unwrap().feature;
+        prop_assert_eq!(&read["i"], &ints(&ints_));
+        prop_assert_eq!(&read["f"], &floats(&floats_));
+        prop_assert_eq!(&read["b"], &bytes(&lent));
+        prop_assert_eq!(&read["n"], &Feature { kind: None });
+        prop_assert_eq!(read.len(), 4);
+    }
+}

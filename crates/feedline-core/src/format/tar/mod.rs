@@ -11,6 +11,7 @@ mod parser;
 mod sample;
 mod scan;
 mod split;
+mod write;
 
 #[cfg(test)]
 mod parser_tests;
@@ -21,3 +22,4 @@ pub use members::{Member, Members, members};
 pub use parser::{Parser, guess};
 pub use scan::scan;
 pub use split::Splitter;
+pub use write::{write, write_end};

@@ -1,5 +1,6 @@
 //! Rows of CSV: where they begin and end, as quotes may hide newlines, and what is in their columns.
 
+use std::fmt;
 use std::sync::Arc;
 
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
@@ -9,12 +10,46 @@ use crate::error::{Error, Kind, Result};
 use crate::format::convert::{Fields, guessed, put_default, put_text, refuse_npy, wrong};
 use crate::format::{ReadAt, Scanned, Shape, Split, Type, Wanted};
 use crate::sample::{FieldKind, Value};
+use crate::sys::lock::Mutex;
 use crate::sys::slab::Row;
 
 /// After so many quotes that are never closed, the rest of a file is given up.
 const MOST_OPEN_QUOTES: usize = 100;
 /// The first row is not looked for beyond this.
 const MOST_HEADER: usize = 1 << 20;
+
+fn reader(delimiter: u8) -> Reader {
+    ReaderBuilder::new().delimiter(delimiter).build()
+}
+
+/// Readers that are used again: to build one takes longer than to read a row, and a copy of one does not
+/// work.
+struct Readers {
+    delimiter: u8,
+    idle: Mutex<Vec<Reader>>,
+}
+
+impl Readers {
+    fn new(delimiter: u8) -> Readers {
+        Readers { delimiter, idle: Mutex::new(Vec::new()) }
+    }
+
+    /// The values of a row of at most so many columns.
+    fn cells(&self, row: &[u8], most: usize) -> Option<Cells> {
+        let idle = self.idle.lock().pop();
+        let mut reader = idle.unwrap_or_else(|| reader(self.delimiter));
+        reader.reset();
+        let cells = Cells::of(row, &mut reader, most);
+        self.idle.lock().push(reader);
+        cells
+    }
+}
+
+impl fmt::Debug for Readers {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Readers({:?})", char::from(self.delimiter))
+    }
+}
 
 /// Goes through bytes and finds where a row ends.
 struct Walker {
@@ -25,8 +60,12 @@ struct Walker {
 
 impl Walker {
     fn new(delimiter: u8) -> Walker {
-        let reader = ReaderBuilder::new().delimiter(delimiter).build();
-        Walker { reader, values: vec![0; 4096], ends: vec![0; 256] }
+        Walker { reader: reader(delimiter), values: vec![0; 4096], ends: vec![0; 256] }
+    }
+
+    /// Goes on at the beginning of a row.
+    fn restart(&mut self) {
+        self.reader.reset();
     }
 
     /// How many bytes there are to the end of the row, its newline included, if it ends in them.
@@ -126,7 +165,8 @@ impl Scan<'_, '_> {
             self.open_quotes += 1;
             let what = format!("a quote in the row at byte {begin} is never closed");
             self.scanned.push_damage(begin, line - begin, what);
-            (at, start, walker) = (line, None, Walker::new(self.delimiter));
+            walker.restart();
+            (at, start) = (line, None);
         }
         if at < self.size {
             let what = format!("the file ends at byte {at}, but it had {} bytes before", self.size);
@@ -153,6 +193,7 @@ impl Scan<'_, '_> {
 /// Finds the rows of a stream.
 pub struct CsvSplitter {
     delimiter: u8,
+    walker: Walker,
     columns: Vec<String>,
     is_past_header: bool,
     is_given_up: bool,
@@ -161,8 +202,8 @@ pub struct CsvSplitter {
 impl CsvSplitter {
     /// At the beginning of a stream whose first row must be these columns, if there are any.
     pub fn new(delimiter: u8, columns: &[String]) -> CsvSplitter {
-        let columns = columns.to_vec();
-        CsvSplitter { delimiter, columns, is_past_header: false, is_given_up: false }
+        let (walker, columns) = (Walker::new(delimiter), columns.to_vec());
+        CsvSplitter { delimiter, walker, columns, is_past_header: false, is_given_up: false }
     }
 
     /// Where the rows begin behind the first one; None before that is known.
@@ -207,7 +248,8 @@ impl CsvSplitter {
         if blank > 0 {
             return Split::Passed(blank);
         }
-        let mut walker = Walker::new(self.delimiter);
+        let walker = &mut self.walker;
+        walker.restart();
         match walker.end(bytes) {
             Some(length) => Split::Record(length),
             None if !is_end => more(),
@@ -232,7 +274,7 @@ fn first_row(bytes: &[u8], delimiter: u8, is_end: bool) -> Option<(Vec<String>, 
         None if is_end && !rest.is_empty() && !walker.is_quoted() => rest.len(),
         None => return None,
     };
-    let cells = Cells::of(&rest[..length], delimiter, usize::MAX)?;
+    let cells = Cells::of(&rest[..length], &mut reader(delimiter), usize::MAX)?;
     let names = cells.iter().map(|cell| String::from_utf8_lossy(cell).trim().to_owned());
     Some((names.collect(), mark + blank + length))
 }
@@ -260,8 +302,7 @@ struct Cells {
 
 impl Cells {
     /// None if there are more than `most`, or more than one row.
-    fn of(row: &[u8], delimiter: u8, most: usize) -> Option<Cells> {
-        let mut reader = ReaderBuilder::new().delimiter(delimiter).build();
+    fn of(row: &[u8], reader: &mut Reader, most: usize) -> Option<Cells> {
         let most = most.min(row.len() + 1).saturating_add(1);
         let mut cells = Cells { values: vec![0; row.len() + 1], ends: vec![0; most] };
         let (mut at, mut written, mut count) = (0, 0, 0);
@@ -307,7 +348,7 @@ impl Cells {
 pub struct CsvParser {
     fields: Fields,
     columns: Arc<[String]>,
-    delimiter: u8,
+    readers: Readers,
     /// For each field: its column.
     places: Vec<Option<usize>>,
     growth: (usize, usize),
@@ -343,7 +384,13 @@ impl CsvParser {
             added += constant;
         }
         let columns = Arc::clone(columns);
-        Ok(CsvParser { fields, columns, delimiter, places, growth: (factors, added) })
+        Ok(CsvParser {
+            fields,
+            columns,
+            readers: Readers::new(delimiter),
+            places,
+            growth: (factors, added),
+        })
     }
 
     /// The most bytes that the values without a row of the batch can hold, of a record that has so many.
@@ -355,7 +402,7 @@ impl CsvParser {
     /// Writes what has a row of the batch into it, and gives the other values, each in the order of the
     /// fields. An empty value is no number, but it is text.
     pub fn read(&self, record: &[u8], rows: &mut [Row], others: &mut Vec<Value>) -> Result<()> {
-        let cells = cells(record, &self.columns, self.delimiter)?;
+        let cells = cells(record, &self.columns, &self.readers)?;
         self.fields.each(rows, others, |number, one, place| {
             let cell = self.places[number].and_then(|column| cells.get(column));
             let is_text = matches!(one.of, Type::Text | Type::Bytes);
@@ -369,10 +416,10 @@ impl CsvParser {
     }
 }
 
-fn cells(record: &[u8], columns: &[String], delimiter: u8) -> Result<Cells> {
-    let cells = Cells::of(record, delimiter, columns.len());
+fn cells(record: &[u8], columns: &[String], readers: &Readers) -> Result<Cells> {
+    let cells = readers.cells(record, columns.len());
     cells.filter(|cells| cells.len() == columns.len()).ok_or_else(|| {
-        let found = Cells::of(record, delimiter, usize::MAX).map_or(0, |cells| cells.len());
+        let found = readers.cells(record, usize::MAX).map_or(0, |cells| cells.len());
         let lines = record.trim_ascii_end().split(|byte| *byte == b'\n').count();
         let over = if lines > 1 { format!(" over {lines} lines") } else { String::new() };
         let what = format!("the row has {found} values{over}, there are {} columns", columns.len());
@@ -382,7 +429,7 @@ fn cells(record: &[u8], columns: &[String], delimiter: u8) -> Result<Cells> {
 
 /// The fields that a row suggests where none were asked for: its columns, as numbers where they are.
 pub fn guess_csv(record: &[u8], columns: &[String], delimiter: u8) -> Result<Vec<Wanted>> {
-    let cells = cells(record, columns, delimiter)?;
+    let cells = cells(record, columns, &Readers::new(delimiter))?;
     let of = |cell: &[u8]| match std::str::from_utf8(cell).map(str::trim_ascii) {
         Ok(text) if text.parse::<i64>().is_ok() => Type::Int64,
         Ok(text) if text.parse::<f32>().is_ok() => Type::Float32,

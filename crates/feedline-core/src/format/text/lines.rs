@@ -46,12 +46,13 @@ pub fn scan_lines(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
     Ok(scanned)
 }
 
-/// What stands at the beginning of some bytes of a stream of lines.
-pub fn split_lines(bytes: &[u8], is_end: bool) -> Split {
+/// What stands at the beginning of some bytes of a stream of lines; `is_first` where nothing came before
+/// them.
+pub fn split_lines(bytes: &[u8], is_first: bool, is_end: bool) -> Split {
     if bytes.is_empty() {
         return if is_end { Split::End } else { Split::More(1) };
     }
-    if bytes.starts_with(BYTE_ORDER_MARK) {
+    if is_first && bytes.starts_with(BYTE_ORDER_MARK) {
         return Split::Passed(BYTE_ORDER_MARK.len());
     }
     let length = match memchr(b'\n', bytes) {

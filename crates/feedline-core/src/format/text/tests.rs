@@ -8,7 +8,7 @@ use serde_json::json;
 use super::value::{Kind as Of, parts, under, unquoted};
 use super::*;
 use crate::error::{Kind, Result};
-use crate::format::{ReadAt, Scanned, Shape, Split, Type, Wanted};
+use crate::format::{Container, ReadAt, Scanned, Shape, Split, Type, Wanted};
 use crate::sample::Value;
 use crate::sys::slab::{Block, Row, carve};
 
@@ -146,7 +146,9 @@ fn blank_lines_are_no_records_and_the_last_line_needs_no_newline() {
     let bytes = b"\xef\xbb\xbf{\"a\":1}\r\n\n  \r\n[2]\n3";
     let expected: Vec<Vec<u8>> = vec![b"{\"a\":1}\r\n".to_vec(), b"[2]\n".to_vec(), b"3".to_vec()];
     assert_eq!(scanned(bytes, scan_lines), (expected.clone(), vec![]));
-    assert_eq!(streamed(bytes, 1, split_lines), (expected, vec![]));
+    let mut splitter = Container::JsonLines.splitter();
+    let found = streamed(bytes, 1, |bytes, is_end| splitter.split(bytes, is_end));
+    assert_eq!(found, (expected, vec![]));
     assert_eq!(scanned(b"", scan_lines).1, ["the file is empty"]);
 }
 
@@ -356,12 +358,12 @@ fn csv_is_read_by_the_names_of_its_columns() {
 #[test]
 fn the_first_row_names_the_columns_and_must_be_the_same_in_every_file() {
     assert_eq!(
-        super::columns(b"\xef\xbb\xbfa, b ,\"c\n\"\r\n1,2,3", b',', false).unwrap(),
+        columns(b"\xef\xbb\xbfa, b ,\"c\n\"\r\n1,2,3", b',', false).unwrap(),
         ["a", "b", "c"]
     );
-    assert_eq!(super::columns(b"a;b", b';', true).unwrap(), ["a", "b"]);
+    assert_eq!(columns(b"a;b", b';', true).unwrap(), ["a", "b"]);
     for bytes in [&b"a,b"[..], b"", b"\"a\n", b"a,a\n"] {
-        assert_eq!(super::columns(bytes, b',', false).unwrap_err().kind(), Kind::BadSource);
+        assert_eq!(columns(bytes, b',', false).unwrap_err().kind(), Kind::BadSource);
     }
     let columns = ["a".to_owned(), "b".to_owned()];
     let bytes = b"b,a\n1,2\n3,4\n";
@@ -474,7 +476,9 @@ proptest! {
         let bytes = bytes.as_bytes();
         let columns = ["a".to_owned()];
         let (lines, _) = scanned(bytes, scan_lines);
-        prop_assert_eq!(&streamed(bytes, part, split_lines).0, &lines);
+        let mut splitter = Container::JsonLines.splitter();
+        let found = streamed(bytes, part, |bytes, is_end| splitter.split(bytes, is_end)).0;
+        prop_assert_eq!(&found, &lines);
         for line in &lines {
             if let Ok(wanted) = guess_json(line) {
                 let line = std::str::from_utf8(line).unwrap();

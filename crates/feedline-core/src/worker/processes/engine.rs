@@ -15,6 +15,7 @@ use crate::worker::answer::Answer;
 use crate::worker::arena::{self, Account};
 use crate::worker::blackbox::{Boxes, Doing, Owner, Snapshot, Word};
 use crate::worker::certificate::{self, Posture};
+use crate::worker::inbox::{self, Freight, Inbox};
 use crate::worker::lastwords::LastWords;
 use crate::worker::leaks::{self, Leak, Use};
 use crate::worker::supervisor::{Action, Death, Ending, Happening, Life, Supervisor};
@@ -36,6 +37,7 @@ pub(super) struct Engine {
     options: Options,
     boxes: Boxes,
     boxes_file: OwnedFd,
+    inbox: Option<Arc<Inbox>>,
     pub(super) zygote: Option<Socket>,
     pub(super) running: HashMap<Life, Running>,
     /// Bodies of tasks that have no result yet: a task may have to be sent again.
@@ -55,6 +57,7 @@ pub(super) struct Engine {
 pub(super) struct Parcel {
     pub(super) said: Said,
     pub(super) body: Vec<u8>,
+    pub(super) freight: Option<Arc<Freight>>,
     /// Who had it last.
     pub(super) post: u32,
 }
@@ -95,7 +98,7 @@ fn owner(life: Life) -> Owner {
 }
 
 impl Engine {
-    pub(super) fn new(options: Options) -> io::Result<Engine> {
+    pub(super) fn new(options: Options, inbox: Option<Arc<Inbox>>) -> io::Result<Engine> {
         let (boxes_file, boxes) = Boxes::create(options.settings.posts)?;
         for post in 0..options.settings.posts {
             boxes.set_for_post(post, Word::ArenaLimit, options.arena_bytes);
@@ -105,6 +108,7 @@ impl Engine {
             options,
             boxes,
             boxes_file,
+            inbox,
             zygote: None,
             running: HashMap::new(),
             parcels: HashMap::new(),
@@ -263,6 +267,9 @@ impl Engine {
         if let Some(running) = self.running.remove(&life) {
             inner.poll.forget(&running.socket);
             inner.watch.forget(&running.socket);
+            if let Some(inbox) = &self.inbox {
+                inbox.reclaim(inbox::holder(life.post, life.generation));
+            }
         }
     }
 
@@ -483,8 +490,9 @@ impl Engine {
         inner.watch.watch(&ours, name(life))?;
         let Life { post, generation } = life;
         let request = Request::Fork { post, generation }.to_bytes();
-        let descriptors =
-            [theirs.as_fd(), arena_file.as_fd(), self.boxes_file.as_fd(), words_file.as_fd()];
+        let mut descriptors =
+            vec![theirs.as_fd(), arena_file.as_fd(), self.boxes_file.as_fd(), words_file.as_fd()];
+        descriptors.extend(self.inbox.as_ref().map(|inbox| inbox.file()));
         zygote.try_send_with(&request, &descriptors)?;
         let running = Running {
             pid: None,
@@ -518,11 +526,16 @@ impl Engine {
     fn send(&mut self, inner: &Inner, life: Life, task: u64, trial: Option<u64>) {
         let Some(parcel) = self.parcels.get_mut(&task) else { return };
         parcel.post = life.post;
-        let (said, body) = match trial {
-            Some(position) => {
-                (Said::Trial, [position.to_le_bytes().as_slice(), &parcel.body].concat())
+        let freight = parcel.freight.as_deref();
+        let body = match &self.inbox {
+            Some(inbox) => {
+                inbox.consign(&parcel.body, freight, inbox::holder(life.post, life.generation))
             }
-            None => (parcel.said, parcel.body.clone()),
+            None => inbox::body(&parcel.body, freight),
+        };
+        let (said, body) = match trial {
+            Some(position) => (Said::Trial, [position.to_le_bytes().as_slice(), &body].concat()),
+            None => (parcel.said, body),
         };
         let head = Head::new(said, task, body.len() as u64).to_bytes();
         self.dispatch(inner, life, &head, &body);

@@ -9,14 +9,15 @@ mod engine;
 mod evidence;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use self::engine::{BELL, Engine, Parcel, ZYGOTE};
 use super::answer::Answer;
 use super::blackbox::Snapshot;
 use super::certificate::{Certificate, Posture};
+use super::inbox::{Freight, Inbox};
 use super::leaks::{Bounds, Leak};
 use super::supervisor::{Death, Failure, Happening, Life, Reason, Settings};
 use super::wire::Said;
@@ -33,6 +34,8 @@ pub struct Options {
     pub settings: Settings,
     /// Bytes that the arena of one worker may use before it waits.
     pub arena_bytes: u64,
+    /// Bytes that buffers of tasks may use on their way; at zero they travel in frames.
+    pub inbox_bytes: u64,
     /// What a worker may use before it is renewed.
     pub bounds: Bounds,
     /// What users call the number of workers.
@@ -67,6 +70,8 @@ pub enum Outcome {
     },
     /// The run is over.
     Failed(Broken),
+    /// Something else has happened that the one who waits wanted to know.
+    Woken,
     /// Nothing, in the time given.
     Nothing,
 }
@@ -161,14 +166,29 @@ pub struct Processes {
     home: Home,
 }
 
+/// Ends a wait for workers, from any thread.
+pub struct Waker(Weak<Inner>);
+
+impl Waker {
+    /// The wait that is, or the next one, ends with `Outcome::Woken`.
+    pub fn wake(&self) {
+        let Some(inner) = self.0.upgrade() else { return };
+        if !inner.is_woken.swap(true, Ordering::AcqRel) {
+            inner.bell.ring();
+        }
+    }
+}
+
 struct Inner {
     engine: Mutex<Engine>,
+    inbox: Option<Arc<Inbox>>,
     poll: Poll,
     bell: Bell,
     /// What the watching thread waits for: the zygote, and workers that are not ready yet.
     watch: Poll,
     watch_bell: Bell,
     is_over: AtomicBool,
+    is_woken: AtomicBool,
     started: Instant,
     started_nanoseconds: u64,
 }
@@ -176,13 +196,19 @@ struct Inner {
 impl Processes {
     /// Nobody yet: the first outcome asks for a zygote.
     pub fn new(options: Options) -> io::Result<Processes> {
+        let inbox = match options.inbox_bytes {
+            0 => None,
+            bytes => Some(Arc::new(Inbox::create(bytes)?)),
+        };
         let inner = Arc::new(Inner {
-            engine: Mutex::new(Engine::new(options)?),
+            engine: Mutex::new(Engine::new(options, inbox.clone())?),
+            inbox,
             poll: Poll::new()?,
             bell: Bell::new()?,
             watch: Poll::new()?,
             watch_bell: Bell::new()?,
             is_over: AtomicBool::new(false),
+            is_woken: AtomicBool::new(false),
             started: clock::now(),
             started_nanoseconds: clock::nanoseconds(),
         });
@@ -227,14 +253,38 @@ impl Processes {
         engine.happen(&self.inner, Happening::ZygoteEnded);
     }
 
+    /// Puts buffers where workers find them; they can go with several tasks, one after another. None
+    /// where there is no inbox.
+    pub fn load(&self, buffers: &[&[u8]]) -> Option<Arc<Freight>> {
+        self.inner.inbox.as_ref().map(|inbox| Arc::new(inbox.load(buffers)))
+    }
+
+    /// Bytes of the inbox that are in use or warm, and the slots that somebody has.
+    pub fn inbox_used(&self) -> (u64, usize) {
+        self.inner.inbox.as_ref().map_or((0, 0), |inbox| inbox.used())
+    }
+
     /// Hands a task in; pinned to a post, or to whoever is free.
-    pub fn submit(&self, task: u64, said: Said, post: Option<u32>, body: Vec<u8>) {
+    pub fn submit(
+        &self,
+        task: u64,
+        said: Said,
+        post: Option<u32>,
+        body: Vec<u8>,
+        freight: Option<Arc<Freight>>,
+    ) {
         let mut engine = self.inner.engine.lock();
-        engine.parcels.insert(task, Parcel { said, body, post: post.unwrap_or_default() });
+        let parcel = Parcel { said, body, freight, post: post.unwrap_or_default() };
+        engine.parcels.insert(task, parcel);
         engine.happen(&self.inner, Happening::Submitted { task, post });
         if !engine.out.is_empty() {
             self.inner.bell.ring();
         }
+    }
+
+    /// What ends a wait in `next` from outside.
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::downgrade(&self.inner))
     }
 
     /// A post is not needed any more.
@@ -254,6 +304,9 @@ impl Processes {
                 engine.pump(&self.inner, &names);
                 if let Some(outcome) = engine.out.pop_front() {
                     return outcome;
+                }
+                if self.inner.is_woken.swap(false, Ordering::AcqRel) {
+                    return Outcome::Woken;
                 }
                 let now = clock::now();
                 if now >= until {

@@ -5,6 +5,11 @@
     reason = "the test starts the program, and a panic is its answer"
 )]
 
+mod data;
+mod index;
+mod show;
+
+use data::text;
 use std::process::{Command, Output};
 
 fn feedline(arguments: &[&str]) -> Output {
@@ -13,10 +18,6 @@ fn feedline(arguments: &[&str]) -> Output {
         .env_remove("COLUMNS")
         .output()
         .unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 #[test]
@@ -97,7 +98,7 @@ fn an_error_is_explained_by_its_code_and_by_its_name() {
     let by_code = feedline(&["explain", "FL204"]);
     assert_eq!(by_code.status.code(), Some(0));
     assert!(by_code.stderr.is_empty(), "{}", text(&by_code.stderr));
-    assert_eq!(text(&by_code.stdout), include_str!("../../../docs/errors/FL204.md"));
+    assert_eq!(text(&by_code.stdout), include_str!("../../../../docs/errors/FL204.md"));
     for typed in ["fl204", "TooLarge", "toolarge", "feedline.errors.TooLarge"] {
         assert_eq!(feedline(&["explain", typed]).stdout, by_code.stdout, "{typed}");
     }

@@ -1,0 +1,158 @@
+//! Bytes that are compressed one after another, as they were or will be unpacked.
+
+use flate2::{Compress, Compression, FlushCompress, Status};
+use zstd::stream::raw::{Encoder, InBuffer, Operation, OutBuffer};
+
+use super::Packing;
+use crate::error::{Error, Kind, Result};
+
+/// Compressed bytes that are made at once, at the most.
+const STEP: usize = 64 << 10;
+/// How hard zstd tries: its own default.
+const LEVEL: i32 = 3;
+
+/// Packs a stream.
+pub struct Packer {
+    by: By,
+}
+
+enum By {
+    Plain,
+    Deflate(Box<Compress>),
+    Zstd(Box<Encoder<'static>>),
+}
+
+impl Packer {
+    /// From its beginning.
+    pub fn new(packing: Packing) -> Result<Packer> {
+        let level = Compression::default();
+        let by = match packing {
+            Packing::Plain => By::Plain,
+            Packing::Gzip => By::Deflate(Box::new(Compress::new_gzip(level, 15))),
+            Packing::Zlib => By::Deflate(Box::new(Compress::new(level, true))),
+            Packing::Zstd => By::Zstd(Box::new(zstd_encoder()?)),
+        };
+        Ok(Packer { by })
+    }
+
+    /// Packs bytes, and adds to `to` what is ready.
+    pub fn pack(&mut self, bytes: &[u8], to: &mut Vec<u8>) -> Result<()> {
+        match &mut self.by {
+            By::Plain => to.extend_from_slice(bytes),
+            By::Deflate(deflate) => {
+                let mut rest = bytes;
+                while !rest.is_empty() {
+                    to.reserve(STEP);
+                    let before = deflate.total_in();
+                    deflate.compress_vec(rest, to, FlushCompress::None).map_err(broken)?;
+                    rest = &rest[(deflate.total_in() - before) as usize..];
+                }
+            }
+            By::Zstd(encoder) => {
+                let mut input = InBuffer::around(bytes);
+                while input.pos() < bytes.len() {
+                    let before = to.len();
+                    to.resize(before + STEP, 0);
+                    let mut output = OutBuffer::around(&mut to[before..]);
+                    let ran = encoder.run(&mut input, &mut output);
+                    let made = output.pos();
+                    to.truncate(before + made);
+                    ran.map_err(broken)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the stream.
+    pub fn finish(mut self, to: &mut Vec<u8>) -> Result<()> {
+        match &mut self.by {
+            By::Plain => Ok(()),
+            By::Deflate(deflate) => loop {
+                to.reserve(STEP);
+                match deflate.compress_vec(&[], to, FlushCompress::Finish).map_err(broken)? {
+                    Status::StreamEnd => return Ok(()),
+                    Status::Ok | Status::BufError => {}
+                }
+            },
+            By::Zstd(encoder) => loop {
+                let before = to.len();
+                to.resize(before + STEP, 0);
+                let mut output = OutBuffer::around(&mut to[before..]);
+                let left = encoder.finish(&mut output, true);
+                let made = output.pos();
+                to.truncate(before + made);
+                if left.map_err(broken)? == 0 {
+                    return Ok(());
+                }
+            },
+        }
+    }
+}
+
+/// With a checksum at the end of each frame, which zstd leaves out where nobody asks for it.
+fn zstd_encoder() -> Result<Encoder<'static>> {
+    let made = Encoder::new(LEVEL).and_then(|mut encoder| {
+        encoder.set_parameter(zstd::stream::raw::CParameter::ChecksumFlag(true))?;
+        Ok(encoder)
+    });
+    made.map_err(|error| Error::io(Kind::OutOfMemory, "preparing to pack zstd", error))
+}
+
+fn broken(error: impl std::fmt::Display) -> Error {
+    Error::new(Kind::Internal, format!("the compressor refused: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::unpack::Unpacker;
+    use super::*;
+    use std::io::Read as _;
+
+    fn unpacked(packing: Packing, packed: &[u8]) -> Vec<u8> {
+        let mut unpacker = Unpacker::new(packing).unwrap();
+        let (mut bytes, mut used) = (Vec::new(), 0);
+        while used < packed.len() {
+            used += unpacker.unpack(&packed[used..], &mut bytes).unwrap();
+        }
+        unpacker.end().unwrap();
+        bytes
+    }
+
+    #[test]
+    fn what_is_packed_in_any_parts_is_unpacked_here_and_by_others() {
+        let bytes: Vec<u8> =
+            (0..300_000_u64).map(|place| (crate::random::mix(place / 3) >> 60) as u8).collect();
+        for packing in [Packing::Plain, Packing::Gzip, Packing::Zlib, Packing::Zstd] {
+            for part in [1000, 70_000, bytes.len()] {
+                let (mut packer, mut packed) = (Packer::new(packing).unwrap(), Vec::new());
+                for some in bytes.chunks(part) {
+                    packer.pack(some, &mut packed).unwrap();
+                }
+                packer.finish(&mut packed).unwrap();
+                assert_eq!(packed.len() < bytes.len(), packing != Packing::Plain, "{packing:?}");
+                assert!(unpacked(packing, &packed) == bytes, "{packing:?} by {part}");
+                let mut read = Vec::new();
+                let _ = match packing {
+                    Packing::Plain => (&*packed).read_to_end(&mut read),
+                    Packing::Gzip => flate2::read::GzDecoder::new(&*packed).read_to_end(&mut read),
+                    Packing::Zlib => {
+                        flate2::read::ZlibDecoder::new(&*packed).read_to_end(&mut read)
+                    }
+                    Packing::Zstd => zstd::Decoder::new(&*packed).unwrap().read_to_end(&mut read),
+                }
+                .unwrap();
+                assert!(read == bytes, "{packing:?} by {part}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_of_nothing_is_a_stream() {
+        for packing in [Packing::Gzip, Packing::Zlib, Packing::Zstd] {
+            let mut packed = Vec::new();
+            Packer::new(packing).unwrap().finish(&mut packed).unwrap();
+            assert_eq!(unpacked(packing, &packed), b"");
+        }
+    }
+}

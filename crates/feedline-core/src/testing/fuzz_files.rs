@@ -1,0 +1,213 @@
+//! The entries of the fuzzers for archives, arrays and text.
+
+use std::sync::Arc;
+
+use crate::error::{Kind, Result};
+use crate::format::{
+    Container, Parser, ReadAt, Scanned, Shape, Split, Type, Wanted, npy, tar, text,
+};
+use crate::sample::{Dtype, Value};
+use crate::sys::slab::{Block, Row, carve};
+
+/// Takes bytes for a tar; the first byte says whether the checksums of headers are mended before. Spans
+/// lie in order, and a sample becomes values or a fault.
+///
+/// # Panics
+/// If that is not so.
+pub fn tar(input: &[u8]) {
+    let Some((how, file)) = input.split_first() else { return };
+    let mut file = file.to_vec();
+    if how & 1 == 0 {
+        file.chunks_exact_mut(512).filter(|block| &block[257..262] == b"ustar").for_each(mend);
+    }
+    let spans = spans(&Container::Tar, &file);
+    for span in &spans {
+        let fields = [
+            field("__key__", Type::Text, Shape::Fixed(vec![])),
+            field("txt;cls;json", Type::Json, Shape::Fixed(vec![])),
+            field("npy", Type::Npy(Dtype::Float32), Shape::Fixed(vec![2])),
+            field("cls", Type::Int64, Shape::Variable(vec![])),
+        ];
+        for field in fields {
+            read(&Container::Tar, span, vec![field]);
+        }
+        if let Some(fields) = guessed(tar::guess(span)) {
+            read(&Container::Tar, span, fields);
+        }
+    }
+    stream(&Container::Tar, &file, &spans);
+}
+
+/// Puts the sum into a header that it should have.
+fn mend(header: &mut [u8]) {
+    header[148..156].fill(b' ');
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+}
+
+/// Takes bytes for an array of NumPy: it has as many numbers as its header says, or it is a fault.
+///
+/// # Panics
+/// If it is neither.
+pub fn npy(input: &[u8]) {
+    match npy::array(input) {
+        Ok((header, numbers)) => {
+            assert_eq!(header.bytes(), Some(numbers.len()));
+            assert_eq!(header.data + numbers.len(), input.len());
+            assert_eq!(npy::header(&input[..header.data]).ok(), Some(header));
+        }
+        Err(error) => {
+            assert!([Kind::WrongField, Kind::Refused].contains(&error.kind()), "{error}");
+        }
+    }
+}
+
+/// Takes bytes for lines of JSON, each of which becomes values or a fault.
+///
+/// # Panics
+/// If it becomes neither.
+pub fn jsonl(file: &[u8]) {
+    let spans = spans(&Container::JsonLines, file);
+    for span in &spans {
+        for of in [Type::Int64, Type::Float32, Type::Text, Type::Bytes, Type::Json] {
+            let shapes = [Shape::Fixed(vec![]), Shape::Fixed(vec![2, 2]), Shape::Variable(vec![2])];
+            for shape in shapes.into_iter().take(if of == Type::Json { 1 } else { 3 }) {
+                read(&Container::JsonLines, span, vec![field("a", of, shape.clone())]);
+                read(&Container::JsonLines, span, vec![field("a.b", of, shape)]);
+            }
+        }
+        if let Some(fields) = guessed(text::guess_json(span)) {
+            read(&Container::JsonLines, span, fields);
+        }
+    }
+    stream(&Container::JsonLines, file, &spans);
+}
+
+/// Takes bytes for CSV, whose rows become values or faults.
+///
+/// # Panics
+/// If they become neither.
+pub fn csv(file: &[u8]) {
+    let Ok(columns) = text::columns(file, b',', true) else { return };
+    let columns: Arc<[String]> = columns.into();
+    let container = Container::Csv { delimiter: b',', columns: Arc::clone(&columns) };
+    let spans = spans(&container, file);
+    for span in &spans {
+        let of = [Type::Int64, Type::Float32, Type::Text, Type::Bytes, Type::Json];
+        for (name, of) in columns.iter().zip(of) {
+            read(&container, span, vec![field(name, of, Shape::Fixed(vec![]))]);
+        }
+        if let Some(fields) = guessed(text::guess_csv(span, &columns, b',')) {
+            read(&container, span, fields);
+        }
+    }
+    stream(&container, file, &spans);
+}
+
+fn field(key: &str, of: Type, shape: Shape) -> Wanted {
+    Wanted { name: key.into(), key: key.into(), of, shape, is_sequence: false, default: None }
+}
+
+/// The spans of what is not damaged.
+fn spans<'a>(container: &Container, file: &'a [u8]) -> Vec<&'a [u8]> {
+    let read: &mut ReadAt<'_> = &mut |offset: u64, buffer: &mut [u8]| {
+        let rest = &file[(offset as usize).min(file.len())..];
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    };
+    let Scanned { spans, damages } =
+        container.scan(file.len() as u64, read).expect("memory can be read");
+    let mut end = 0;
+    for span in &spans {
+        assert!(span.start >= end, "{spans:?}");
+        end = span.start + span.length;
+    }
+    assert!(end <= file.len() as u64, "{spans:?}");
+    let is_good = |number: &usize| damages.iter().all(|damage| damage.span != *number as u64);
+    let bytes = |number: usize| {
+        let start = spans[number].start as usize;
+        &file[start..start + spans[number].length as usize]
+    };
+    (0..spans.len()).filter(is_good).map(bytes).collect()
+}
+
+/// The same by a stream, in two parts: whatever it finds, it comes to its end.
+fn stream(container: &Container, file: &[u8], spans: &[&[u8]]) {
+    let mut splitter = container.splitter();
+    let (mut start, mut end) = (0, file.len() / 2);
+    let (mut records, mut is_damaged) = (Vec::new(), false);
+    for _ in 0..2 * file.len() + 10 {
+        match splitter.split(&file[start..end], end == file.len()) {
+            Split::Record(length) => {
+                records.push(&file[start..start + length]);
+                start += length;
+            }
+            Split::Passed(length) => start += length,
+            Split::Damaged(length, _) => {
+                is_damaged = true;
+                start += length;
+            }
+            Split::More(length) => {
+                assert!(length > end - start && end < file.len());
+                end = file.len();
+            }
+            Split::End => {
+                assert_eq!(start, file.len());
+                assert!(is_damaged || records.len() == spans.len() || spans.is_empty());
+                return;
+            }
+        }
+    }
+    panic!("the stream does not end");
+}
+
+fn guessed(fields: Result<Vec<Wanted>>) -> Option<Vec<Wanted>> {
+    match fields {
+        Ok(fields) => Some(fields).filter(|fields| !fields.is_empty()),
+        Err(error) => {
+            let expected = [Kind::DamagedRecord, Kind::WrongField, Kind::Refused];
+            assert!(expected.contains(&error.kind()), "{error}");
+            None
+        }
+    }
+}
+
+fn read(container: &Container, span: &[u8], fields: Vec<Wanted>) {
+    // A file may claim an array of any shape, but then its bytes are there.
+    let rows = fields.iter().filter_map(|field| field.field().row_bytes());
+    let mut rows: Vec<Row> = rows.flat_map(row).collect();
+    let parser = match Parser::new(container, &fields.into(), None) {
+        Ok(parser) => parser,
+        Err(error) => {
+            assert_eq!(error.kind(), Kind::BadSetting, "{error}");
+            return;
+        }
+    };
+    let payload = container.payload(span).expect("text and tar have no framing that can be wrong");
+    let mut others = Vec::new();
+    match parser.read(payload, &mut rows, &mut others) {
+        Ok(()) => {
+            let bytes: usize = others.iter().map(bytes_of).sum();
+            assert!(bytes <= parser.most_bytes(span.len()), "{bytes} bytes of {}", span.len());
+        }
+        Err(error) => {
+            let expected = [Kind::DamagedRecord, Kind::WrongField, Kind::Refused];
+            assert!(expected.contains(&error.kind()), "{error}");
+        }
+    }
+}
+
+pub(super) fn row(bytes: usize) -> Vec<Row> {
+    Block::new(bytes).map_or(Vec::new(), |block| carve(block, bytes, 1, Box::new(drop)))
+}
+
+pub(super) fn bytes_of(value: &Value) -> usize {
+    match value {
+        Value::Row(_) => 0,
+        Value::Array(array) => array.bytes.len(),
+        Value::Bytes(bytes) => bytes.len(),
+        Value::Text(text) => text.len(),
+        Value::List(list) => list.iter().map(|value| value.len() + size_of::<Vec<u8>>()).sum(),
+    }
+}

@@ -1,0 +1,355 @@
+//! The inbox: shared memory in which the trainer writes what goes with tasks, one for all of its workers.
+//!
+//! The trainer owns it and hands out its slots, as a worker does with its arena. A slot is used again when
+//! the task has its result *and* the worker that had it has let go of it: a flag for each slot, in the inbox
+//! itself, says who has it. What a dead worker had comes back when its end is known. A worker may write to
+//! what it gets: pages that it writes to are its own copies, so that the task is the same for the next one.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::arena::{self, Arena, Piece};
+use super::wire::{self, Place};
+use crate::sys::lock::Mutex;
+use crate::sys::memory::Shared;
+use crate::sys::slab::Block;
+
+/// Up to this size a buffer travels in the frame: a copy of it costs less than a slot.
+const SMALL: usize = 4096;
+
+/// The number under which a life has slots: unlike that of any other that lives at the same time.
+pub fn holder(post: u32, generation: u32) -> u32 {
+    (post << 1 | (generation & 1)) + 1
+}
+
+/// The trainer's side.
+pub struct Inbox {
+    arena: Mutex<Arena>,
+    file: OwnedFd,
+    limit: u64,
+}
+
+/// Buffers that go with a task, as often as it is sent. They stay where they are while anybody has this.
+pub struct Freight(Vec<Load>);
+
+enum Load {
+    InSlot(Piece),
+    Inline(Vec<u8>),
+}
+
+impl Inbox {
+    /// An inbox in which up to so many bytes are used at once.
+    pub fn create(limit: u64) -> io::Result<Inbox> {
+        let (file, shared) = arena::create(limit)?;
+        Ok(Inbox { arena: Mutex::new(Arena::over(shared)), file, limit })
+    }
+
+    /// By which a worker maps it.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Takes in buffers. Those for which there is no room travel in the frame.
+    pub fn load(&self, buffers: &[&[u8]]) -> Freight {
+        Freight(buffers.iter().map(|bytes| self.place(bytes)).collect())
+    }
+
+    fn place(&self, bytes: &[u8]) -> Load {
+        if bytes.len() > SMALL {
+            let piece = self.arena.lock().take(bytes.len() as u64, self.limit);
+            // Without the lock: nobody else has the piece, and this may be much.
+            if let Some(piece) = piece
+                && piece.fill(bytes)
+            {
+                return Load::InSlot(piece);
+            }
+        }
+        Load::Inline(bytes.to_vec())
+    }
+
+    /// The body of a frame: what is said, and where its buffers are, which a worker has from now on.
+    pub fn consign(&self, said: &[u8], freight: Option<&Freight>, holder: u32) -> Vec<u8> {
+        for load in freight.iter().flat_map(|freight| &freight.0) {
+            if let Load::InSlot(piece) = load {
+                self.arena.lock().lend_to(piece.slot(), holder);
+            }
+        }
+        body(said, freight)
+    }
+
+    /// A worker is gone: what it had comes back.
+    pub fn reclaim(&self, holder: u32) {
+        self.arena.lock().reclaim(holder);
+    }
+
+    /// Bytes of all slots, and how many of them somebody has.
+    pub fn used(&self) -> (u64, usize) {
+        let arena = self.arena.lock();
+        (arena.used(), arena.taken())
+    }
+}
+
+/// The body of a frame that goes to a worker: a table of buffers, of which the first is what is said.
+pub fn body(said: &[u8], freight: Option<&Freight>) -> Vec<u8> {
+    let loads: Vec<_> = freight.iter().flat_map(|freight| &freight.0).collect();
+    let mut inline = Vec::new();
+    let table = wire::table_bytes(loads.len() + 1) as u64;
+    let mut append = |bytes: &[u8]| {
+        // Numbers must lie aligned in the frame.
+        inline.resize(inline.len().next_multiple_of(8), 0);
+        let offset = table + inline.len() as u64;
+        inline.extend_from_slice(bytes);
+        Place::Inline { offset, length: bytes.len() as u64 }
+    };
+    let mut places = vec![append(said)];
+    places.extend(loads.into_iter().map(|load| match load {
+        Load::InSlot(piece) => {
+            Place::Slot { slot: piece.slot(), offset: piece.offset(), length: piece.bytes() }
+        }
+        Load::Inline(bytes) => append(bytes),
+    }));
+    [wire::write_table(&places), inline].concat()
+}
+
+/// The side of one worker.
+pub struct Post {
+    shared: Shared,
+    /// The same memory, in which only this worker sees what it writes. None where the system does not
+    /// allow that.
+    apart: Option<Shared>,
+    holder: u32,
+}
+
+impl Post {
+    /// Maps what the trainer has made.
+    pub fn open(file: impl AsFd, bytes: usize, holder: u32) -> io::Result<Post> {
+        let shared = Shared::open(&file, bytes)?;
+        Ok(Post { shared, apart: Shared::open_apart(&file, bytes).ok(), holder })
+    }
+}
+
+/// A buffer that came with a task. Its drop gives the slot back to the trainer.
+pub struct Letter {
+    content: Content,
+}
+
+enum Content {
+    InSlot { post: Arc<Post>, slot: u32, offset: u64, bytes: u64, copy: Option<Block> },
+    Own { pristine: Vec<u8>, copy: Block },
+}
+
+impl Letter {
+    /// Where it lies; it may be written to.
+    pub fn address(&self) -> *mut u8 {
+        match &self.content {
+            Content::InSlot { copy: Some(copy), .. } | Content::Own { copy, .. } => copy.address(),
+            Content::InSlot { post, offset, bytes, copy: None, .. } => post
+                .apart
+                .as_ref()
+                .and_then(|apart| apart.address(*offset, *bytes))
+                .unwrap_or(std::ptr::null_mut()),
+        }
+    }
+
+    /// Where it lies as it came, whatever was written to it. This must not be written to.
+    pub fn pristine(&self) -> *const u8 {
+        match &self.content {
+            Content::InSlot { post, offset, bytes, .. } => {
+                post.shared.address(*offset, *bytes).unwrap_or(std::ptr::null_mut())
+            }
+            Content::Own { pristine, .. } => pristine.as_ptr(),
+        }
+    }
+
+    /// How many bytes it has.
+    pub fn bytes(&self) -> usize {
+        match &self.content {
+            Content::InSlot { bytes, .. } => *bytes as usize,
+            Content::Own { pristine, .. } => pristine.len(),
+        }
+    }
+
+    fn in_slot(post: &Arc<Post>, slot: u32, offset: u64, bytes: u64) -> Option<Letter> {
+        if !arena::is_place(&post.shared, slot, offset, bytes) {
+            return None;
+        }
+        let mut copy = None;
+        if post.apart.is_none() {
+            let mut block = Block::new(bytes as usize)?;
+            post.shared.read(offset, block.as_mut());
+            copy = Some(block);
+        }
+        let post = Arc::clone(post);
+        Some(Letter { content: Content::InSlot { post, slot, offset, bytes, copy } })
+    }
+
+    fn own(bytes: &[u8]) -> Option<Letter> {
+        let mut copy = Block::new(bytes.len())?;
+        copy.as_mut().copy_from_slice(bytes);
+        Some(Letter { content: Content::Own { pristine: bytes.to_vec(), copy } })
+    }
+}
+
+impl Drop for Letter {
+    fn drop(&mut self) {
+        if let Content::InSlot { post, slot, offset, bytes, .. } = &self.content {
+            // In a child that a function has forked the slot is still the worker's.
+            if post.shared.home().is_left() {
+                return;
+            }
+            if let Some(apart) = &post.apart {
+                apart.forget(*offset, *bytes);
+            }
+            arena::give_back(&post.shared, *slot, post.holder);
+        }
+    }
+}
+
+/// What came with a frame: what is said, and the buffers beside it. None if the frame names memory that
+/// does not exist.
+pub fn open(body: &[u8], post: Option<&Arc<Post>>) -> Option<(Vec<u8>, Vec<Letter>)> {
+    let mut places = wire::read_table(body)?.into_iter();
+    let inline = |offset: u64, length: u64| {
+        body.get(usize::try_from(offset).ok()?..usize::try_from(offset + length).ok()?)
+    };
+    let said = match places.next()? {
+        Place::Inline { offset, length } => inline(offset, length)?.to_vec(),
+        Place::Slot { .. } => return None,
+    };
+    let letters = places.map(|place| match place {
+        Place::Inline { offset, length } => Letter::own(inline(offset, length)?),
+        Place::Slot { slot, offset, length } => Letter::in_slot(post?, slot, offset, length),
+    });
+    Some((said, letters.collect::<Option<_>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 1 << 20;
+
+    fn both() -> (Inbox, Arc<Post>) {
+        let inbox = Inbox::create(LIMIT).unwrap();
+        let bytes = rustix::fs::fstat(inbox.file()).unwrap().st_size as usize;
+        let post = Post::open(inbox.file(), bytes, holder(3, 1)).unwrap();
+        (inbox, Arc::new(post))
+    }
+
+    fn content(letter: &mut Letter) -> Vec<u8> {
+        let mut target = vec![0; letter.bytes()];
+        match &mut letter.content {
+            Content::InSlot { post, offset, .. } => {
+                assert!(post.apart.as_ref().unwrap().read(*offset, &mut target));
+            }
+            Content::Own { copy, .. } => target.copy_from_slice(copy.as_mut()),
+        }
+        target
+    }
+
+    fn pristine(letter: &Letter) -> Vec<u8> {
+        let mut target = vec![0; letter.bytes()];
+        match &letter.content {
+            Content::InSlot { post, offset, .. } => {
+                assert!(post.shared.read(*offset, &mut target));
+            }
+            Content::Own { pristine, .. } => target.clone_from(pristine),
+        }
+        target
+    }
+
+    fn change(letter: &mut Letter) {
+        match &mut letter.content {
+            Content::InSlot { post, offset, .. } => {
+                assert!(post.apart.as_ref().unwrap().write(*offset, &[99]));
+            }
+            Content::Own { copy, .. } => copy.as_mut()[0] = 99,
+        }
+    }
+
+    #[test]
+    fn what_is_loaded_arrives_small_and_large() {
+        let (inbox, post) = both();
+        let large: Vec<u8> = (0..100_000_u32).map(|number| number as u8).collect();
+        let freight = inbox.load(&[b"small", &large, b""]);
+        let body = inbox.consign(b"do this", Some(&freight), holder(3, 1));
+        assert!(body.len() < 1000, "the large one is not in the frame");
+        let (said, mut letters) = open(&body, Some(&post)).unwrap();
+        assert_eq!(said, b"do this");
+        let arrived: Vec<_> = letters.iter_mut().map(content).collect();
+        assert_eq!(arrived, [b"small".to_vec(), large, Vec::new()]);
+    }
+
+    #[test]
+    fn a_worker_may_write_to_what_it_got_and_the_next_one_gets_it_as_it_was() {
+        let (inbox, post) = both();
+        let large = vec![5; 10_000];
+        let freight = inbox.load(&[&large, b"abc"]);
+        for _ in 0..2 {
+            let body = inbox.consign(b"", Some(&freight), holder(3, 1));
+            let (_, letters) = open(&body, Some(&post)).unwrap();
+            for (mut letter, wanted) in letters.into_iter().zip([large.as_slice(), b"abc"]) {
+                assert_eq!(content(&mut letter), wanted);
+                change(&mut letter);
+                assert_eq!(content(&mut letter)[0], 99);
+                assert_eq!(pristine(&letter), wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn a_slot_is_used_again_when_task_and_worker_have_let_go_of_it() {
+        let (inbox, post) = both();
+        let load = || inbox.load(&[&[1; 600_000]]);
+        let freight = load();
+        let body = inbox.consign(b"", Some(&freight), holder(3, 1));
+        let (_, letters) = open(&body, Some(&post)).unwrap();
+        drop(freight);
+        assert!(matches!(load().0[..], [Load::Inline(_)]), "the worker still has it");
+        drop(letters);
+        assert!(matches!(load().0[..], [Load::InSlot(_)]));
+        let kept = load();
+        assert!(matches!(load().0[..], [Load::Inline(_)]), "the task may be sent again");
+        drop(kept);
+        assert_eq!(inbox.used().1, 0);
+    }
+
+    #[test]
+    fn what_a_dead_worker_had_comes_back_when_its_end_is_known() {
+        let (inbox, _) = both();
+        let freight = inbox.load(&[&[1; 600_000]]);
+        // It was sent, and never opened.
+        inbox.consign(b"", Some(&freight), holder(3, 1));
+        drop(freight);
+        assert_eq!(inbox.used().1, 1);
+        inbox.reclaim(holder(3, 0));
+        assert_eq!(inbox.used().1, 1, "that was another one");
+        inbox.reclaim(holder(3, 1));
+        assert_eq!(inbox.used().1, 0);
+    }
+
+    #[test]
+    fn a_task_that_was_sent_again_is_the_next_ones() {
+        let (inbox, post) = both();
+        let freight = inbox.load(&[&[1; 600_000]]);
+        let body = inbox.consign(b"", Some(&freight), holder(3, 1));
+        let (_, letters) = open(&body, Some(&post)).unwrap();
+        inbox.consign(b"", Some(&freight), holder(4, 0));
+        drop((freight, letters));
+        assert_eq!(inbox.used().1, 1, "letting go late takes nothing from another");
+    }
+
+    #[test]
+    fn a_frame_that_names_memory_outside_of_the_inbox_is_none() {
+        let (_, post) = both();
+        let wild = |place| {
+            let said = Place::Inline { offset: 56, length: 0 };
+            open(&wire::write_table(&[said, place]), Some(&post)).is_none()
+        };
+        assert!(wild(Place::Slot { slot: 0, offset: 1 << 40, length: 5 }));
+        assert!(wild(Place::Slot { slot: 1 << 20, offset: 8192, length: 5 }));
+        assert!(wild(Place::Slot { slot: 0, offset: 0, length: 5 }));
+        assert!(open(&wire::write_table(&[]), Some(&post)).is_none());
+    }
+}

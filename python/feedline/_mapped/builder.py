@@ -1,0 +1,84 @@
+"""What a pipeline offers for functions of Python."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from feedline._mapped.functions import Named, named
+from feedline.errors import BadSetting
+
+if TYPE_CHECKING:
+    from feedline.pipeline import Pipeline
+
+__all__ = ["Functions", "has_functions", "start_method"]
+
+Sample = Mapping[str, Any]
+
+
+class Functions:
+    """The methods of a pipeline that take functions.
+
+    A function may have an argument named `random`, a `numpy.random.Generator` that gives the same numbers for
+    the same sample of the same epoch in whichever worker, and one named `context`, with `epoch`, `index` and
+    `position`.
+    """
+
+    __slots__ = ()
+
+    def map(self, function: Callable[..., Any], *, threads: bool = False) -> Pipeline:
+        """Has a function of Python make each sample: it gets a dict of arrays, and returns one.
+
+        It runs in worker processes, after all native steps and before `batch`, which stacks what it returns.
+        Anything that can be pickled may be returned: arrays, numbers and tensors are stacked, also in dicts
+        and tuples, everything else comes as a list. The arrays that it gets may be changed in place.
+
+        Args:
+            function: of one sample; see `Functions` for what else it may ask for.
+            threads: run it in threads of this process instead: for functions that release the GIL.
+        """
+        return self._with_function("map", function, threads)
+
+    def filter(self, function: Callable[..., Any], *, threads: bool = False) -> Pipeline:
+        """Leaves out the samples for which a function of Python says so: those for which it returns what is
+        not true. The others move up, so that batches stay full.
+
+        Args:
+            function: of one sample, as for `map`.
+            threads: as for `map`.
+        """
+        return self._with_function("filter", function, threads)
+
+    def map_batch(self, function: Callable[..., Any], *, threads: bool = False) -> Pipeline:
+        """Has a function of Python make each batch: it gets a dict of arrays whose first axis counts the
+        samples, and returns whatever is to be delivered.
+
+        Args:
+            function: of one batch; of its `context`, `index` has the indices of all samples.
+            threads: as for `map`.
+        """
+        return self._with_function("map_batch", function, threads)
+
+    def _with_function(self, call: str, function: Any, threads: Any) -> Pipeline:
+        if not isinstance(threads, bool):
+            raise BadSetting.explained(f"{call}: threads must be True or False, got {threads!r}")
+        made: Pipeline = self._with(call, function=named(call, function), threads=threads or None)  # type: ignore[attr-defined]
+        return made
+
+
+def has_functions(calls: tuple[dict[str, Any], ...]) -> bool:
+    """Whether anything is to be done by functions."""
+    return any(isinstance(call.get("function"), Named) for call in calls)
+
+
+def start_method(mp_context: Any) -> str:
+    """How worker processes come to be, by name."""
+    try:
+        if mp_context is None or isinstance(mp_context, str):
+            mp_context = multiprocessing.get_context(mp_context)
+        method: str = mp_context.get_start_method()
+    except (AttributeError, ValueError):
+        message = f"loader: mp_context must be a multiprocessing context or its name, got {mp_context!r}"
+        raise BadSetting.explained(message, 'use "fork", "spawn" or "forkserver"') from None
+    return method

@@ -1,0 +1,191 @@
+"""Calls the functions of a pipeline for the samples of a part or for a batch; in a worker or in a thread."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from feedline._mapped.functions import Context, Draws, Step
+from feedline._mapped.samples import Samples
+from feedline._mapped.trees import Layout, Room, Run, joined, laid, runs_of
+from feedline._workers.tries import BAD, Bad, Tries
+from feedline.faults import FaultPolicy
+
+__all__ = ["Doer", "Job", "Made", "Plan", "Watcher"]
+
+# In the place of a sample that a filter has left out.
+_LEFT_OUT: Any = object()
+
+
+@dataclass
+class Plan:
+    """All that is fixed for a loader."""
+
+    steps: list[Step]
+    layout: Layout
+    kinds: dict[str, str]
+    seed: int
+    faults: FaultPolicy | None
+
+    def __post_init__(self) -> None:
+        self.of_samples = [step for step in self.steps if step.kind != "map_batch"]
+        self.of_batches = [step for step in self.steps if step.kind == "map_batch"]
+        self.filters = any(step.kind == "filter" for step in self.steps)
+        policy = self.faults or FaultPolicy()
+        self.may_retry = policy.retry > 0 or policy.by_type is not None
+
+
+@dataclass
+class Job:
+    """Samples for which functions are to be called, or a batch."""
+
+    epoch: int
+    # Of the source, and of the run.
+    indices: list[int]
+    positions: list[int]
+    # Whether it is of samples, side by side in columns; or else a batch.
+    is_of_samples: bool
+    content: Any
+    # Whether the samples are known to be a batch as they are, so that its functions can follow at once.
+    is_whole: bool = False
+    # Samples that are not tried again.
+    dead: frozenset[int] = frozenset()
+
+
+@dataclass
+class Made:
+    """What came of a job."""
+
+    # Good samples in order, in runs of one shape; or else the batch itself.
+    runs: list[Run] = field(default_factory=list)
+    batch: Any = None
+    is_batch: bool = False
+    # The positions of good samples, if not all are.
+    good: list[int] | None = None
+    left_out: list[int] = field(default_factory=list)
+    bad: list[Bad] = field(default_factory=list)
+
+
+class Watcher:
+    """Who hears how far a doer is; here nobody."""
+
+    def reach(self, position: int) -> None:
+        """A sample begins."""
+
+    def reach_batch(self, position: int) -> None:
+        """The batch begins; its position is behind the last sample."""
+
+    def made(self, samples: int) -> None:
+        """The samples are made."""
+
+    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Memory for a column."""
+        return np.empty(shape, dtype)
+
+
+class Doer:
+    """Does jobs, one at a time."""
+
+    def __init__(self, plan: Plan, tries: Tries, watcher: Watcher, *, seeds_all: bool) -> None:
+        self._plan = plan
+        self._tries = tries
+        self._watcher = watcher
+        wants_global = any("random" not in step.wants for step in plan.steps)
+        self._draws = Draws(plan.seed, seeds_all=seeds_all and wants_global)
+        self._room: Room = watcher.room
+
+    def do(self, job: Job, again: Callable[[], Any]) -> Made:
+        """`again` gives the content of the job as it was, whatever functions have done to its arrays."""
+        try:
+            if job.is_of_samples:
+                return self._samples(job, again)
+            return self._batch(job, job.content, lambda: copy.deepcopy(again()))
+        finally:
+            self._tries.take()
+
+    def alone(self, job: Job, position: int) -> None:
+        """Calls the functions for one sample."""
+        self._sample(job, self._taken_apart(job, job.content)[position], position)
+
+    def _taken_apart(self, job: Job, columns: dict[str, Any]) -> Samples:
+        return Samples(columns, self._plan.kinds, len(job.indices))
+
+    def _samples(self, job: Job, again: Callable[[], Any]) -> Made:
+        samples = self._taken_apart(job, job.content)
+        made: list[Any] = []
+        good: list[int] = []
+        left_out: list[int] = []
+        pristine: list[Samples] = []
+
+        def once_more(position: int) -> Any:
+            if not pristine:
+                pristine.append(self._taken_apart(job, again()))
+            return self._sample(job, copy.deepcopy(pristine[0][position]), position)
+
+        for position in range(samples.count):
+            if position in job.dead:
+                continue
+            self._watcher.reach(position)
+            try:
+                sample = self._sample(job, samples[position], position)
+            except (Exception, SystemExit) as raised:
+                make = functools.partial(once_more, position)
+                sample = self._tries.again(raised, make, position, job.positions[position])
+            if sample is BAD:
+                if self._tries.bad[-1].then == "raise":
+                    break
+            elif sample is _LEFT_OUT:
+                left_out.append(position)
+            else:
+                made.append(sample)
+                good.append(position)
+        self._watcher.made(len(good))
+        runs = runs_of(made, self._plan.layout, self._room)
+        is_all = len(good) == samples.count
+        bad = self._tries.take()
+        if job.is_whole and is_all and len(runs) == 1 and self._plan.of_batches:
+            batch = joined(runs, self._plan.layout)
+            kept = copy.deepcopy(batch) if self._plan.may_retry else batch
+            whole = self._batch(job, batch, lambda: copy.deepcopy(kept))
+            whole.bad = bad + whole.bad
+            return whole
+        return Made(runs, good=None if is_all else good, left_out=left_out, bad=bad)
+
+    def _sample(self, job: Job, sample: Any, position: int) -> Any:
+        context = Context(job.epoch, job.indices[position], job.positions[position])
+        self._draws.begin(context.position)
+        for step in self._plan.of_samples:
+            came = step.call(sample, context, self._draws)
+            if step.kind == "filter":
+                if not came:
+                    return _LEFT_OUT
+            elif came is None:
+                raise TypeError(f"{step.name} returned None for a sample: it must return the sample")
+            else:
+                sample = came
+        return laid(sample)
+
+    def _batch(self, job: Job, batch: Any, again: Callable[[], Any]) -> Made:
+        position = len(job.indices)
+        self._watcher.reach_batch(position)
+        try:
+            made = self._call_for(job, batch)
+        except (Exception, SystemExit) as raised:
+            made = self._tries.again(raised, lambda: self._call_for(job, again()), position, job.positions[0])
+        self._watcher.made(position)
+        return Made(batch=None if made is BAD else made, is_batch=True, bad=self._tries.take())
+
+    def _call_for(self, job: Job, batch: Any) -> Any:
+        indices = np.array(job.indices, dtype=np.int64)
+        context = Context(job.epoch, indices, job.positions[0])
+        self._draws.begin(context.position, of_batch=True)
+        for step in self._plan.of_batches:
+            batch = step.call(batch, context, self._draws)
+            if batch is None:
+                raise TypeError(f"{step.name} returned None for a batch: it must return the batch")
+        return batch

@@ -1,0 +1,144 @@
+"""A loader of a pipeline with functions of Python."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from feedline import _native
+from feedline._account import OVERDUE
+from feedline._mapped.doing import Plan
+from feedline._mapped.epoch import MappedEpoch
+from feedline._mapped.functions import steps_of
+from feedline._mapped.processes import Workers
+from feedline._mapped.threads import Threads
+from feedline._mapped.trees import Layout
+from feedline._words import call_in_words
+from feedline._workers.crew import Handle
+from feedline._workers.death import Death
+from feedline.events import Event
+from feedline.faults import FaultPolicy
+from feedline.loader import Loader, numpy_columns
+
+__all__ = ["MappedLoader"]
+
+
+class MappedLoader(Loader):
+    """A loader whose samples and batches go through functions of Python, in worker processes or threads.
+
+    Workers start with the first epoch and stay until the loader is closed.
+    """
+
+    def __init__(
+        self,
+        native: _native.Loader,
+        words: str,
+        classes: list[str],
+        on_event: Callable[[Event], object] | None,
+        calls: tuple[dict[str, Any], ...],
+        faults: FaultPolicy | None,
+        mp_context: str,
+    ) -> None:
+        super().__init__(native, words, classes, on_event)
+        batch = next(call for call in calls if call["call"] == "batch")
+        made = next(call for call in calls if call["call"] == "loader")
+        steps = steps_of(calls)
+        kinds = dict(native.fields)
+        layout = Layout(bool(batch.get("pad")), kinds)
+        self._plan = Plan(steps, layout, kinds, native.seed_and_rank[0], faults)
+        self._size = int(batch["size"])
+        self._drop_last = bool(batch.get("drop_last"))
+        self._stays = faults is not None and faults.fill is False
+        count = made.get("workers", "auto")
+        count = len(os.sched_getaffinity(0)) if count == "auto" else int(count)
+        self._ahead = 2 * count + 1
+        self._numbers = itertools.count()
+        self._current: weakref.ref[MappedEpoch[Any]] | None = None
+        self._place: Workers | Threads
+        if any(call.get("threads") is True for call in calls):
+            self._place = Threads(self._plan, count)
+            return
+        rules = _native.Policy((faults or FaultPolicy()).words())
+        retries = rules.rule(OVERDUE, None)[1] if rules.retry_after(OVERDUE, None, 1, [0]) is not None else 0
+        words_of_workers = {
+            "call": "loader",
+            "workers": count,
+            "depth": 2,
+            "max_deaths": made.get("max_deaths", "auto"),
+            "suspect_after": 2,
+            "deadline": made.get("deadline"),
+            "hangs": 1 + retries,
+            "stall": made.get("stall") or None,
+            "max_worker_memory": made.get("max_worker_memory"),
+            "memory": made.get("memory", "auto"),
+            "has_inbox": True,
+        }
+        _native.check_workers(call_in_words(words_of_workers))
+        self._place = Workers(
+            self._plan, words_of_workers, _Teller(native.ledger), fresh=mp_context != "fork"
+        )
+
+    @property
+    def deaths(self) -> list[Death]:
+        return self._place.deaths
+
+    @property
+    def workers(self) -> list[Handle]:
+        return self._place.workers
+
+    def _epoch(self, make: Callable[[Any], Any]) -> Any:
+        current = None if self._current is None else self._current()
+        if current is not None:
+            current.close()
+        # Before the native threads: a fork copies locks as they are.
+        self._native.check_open()
+        self._place.start()
+        self._place.forget()
+        native = self._native.epoch()
+        self._place.wake_by(native)
+        self._tell()
+        epoch: MappedEpoch[Any] = MappedEpoch(self, native, _same if make is numpy_columns else _tensors)
+        self._current = weakref.ref(epoch)
+        return epoch
+
+    def close(self) -> None:
+        """Ends the running epoch, all threads and all workers. The loader cannot be used again."""
+        current = None if self._current is None else self._current()
+        if current is not None:
+            current.close()
+        self._place.close()
+        super().close()
+
+
+class _Teller:
+    """Writes down what is told of workers. Does not know the loader, which would keep itself alive by it."""
+
+    def __init__(self, ledger: _native.Ledger) -> None:
+        self._ledger = ledger
+
+    def __call__(self, name: str, details: dict[str, Any]) -> None:
+        self._ledger.event(name, json.dumps(details, default=repr))
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+def _tensors(batch: Any) -> Any:
+    """The same with torch tensors, on the same memory, for arrays of numbers."""
+    import torch
+
+    if isinstance(batch, dict):
+        return {name: _tensors(part) for name, part in batch.items()}
+    if isinstance(batch, tuple):
+        parts = [_tensors(part) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
+    if isinstance(batch, np.ndarray) and batch.dtype.kind in "biufc":
+        return torch.from_numpy(batch)
+    return batch

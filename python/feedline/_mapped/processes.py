@@ -1,0 +1,157 @@
+"""Functions in supervised worker processes, from the trainer's side."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from feedline import _native
+from feedline._mapped.doing import Job, Made, Plan
+from feedline._mapped.worker import MapWork, closed, reducers
+from feedline._workers.crew import Crew, GaveUp, Handle, load
+from feedline._workers.death import Death, Standstill
+from feedline._workers.pickling import ERRORS, Packer, not_picklable
+from feedline._workers.trouble import Trouble, place
+from feedline.errors import WorkerDiedWarning, WorkerStalledWarning
+
+__all__ = ["Workers"]
+
+
+@dataclass
+class _Sent:
+    """The content of a job, outside of this process's own memory."""
+
+    pickled: bytes
+    freight: _native.Freight | None
+
+
+class Workers:
+    """Worker processes that do jobs, epoch after epoch; they start with the first."""
+
+    where = "in a worker of feedline.Loader"
+    # Functions of samples and of batches in one go.
+    may_be_whole = True
+
+    def __init__(
+        self, plan: Plan, words: dict[str, Any], event: Callable[[str, dict[str, Any]], None], *, fresh: bool
+    ) -> None:
+        """`event` hears what is told of workers."""
+        self.count: int = words["workers"]
+        self._plan = plan
+        self._words = words
+        self._event = event
+        self._fresh = fresh
+        self._crew: Crew | None = None
+        self._jobs: dict[int, Job] = {}
+        self.deaths: list[Death] = []
+
+    @property
+    def workers(self) -> list[Handle]:
+        return [] if self._crew is None else self._crew.workers
+
+    def start(self) -> None:
+        if self._crew is None:
+            work = MapWork(self._plan, self.count, values=self._fresh)
+            self._crew = Crew(work, self._words, fresh=self._fresh, name="Loader", front=self)
+            self._crew.start()
+
+    def wake_by(self, epoch: _native.Epoch) -> None:
+        assert self._crew is not None
+        self._crew.wake_by(epoch)
+
+    def forget(self) -> None:
+        """What was handed in so far is of an epoch that is over."""
+        self._jobs.clear()
+
+    def submit(self, task: int, job: Job) -> None:
+        assert self._crew is not None
+        if not isinstance(job.content, _Sent):
+            # From here on it lies where workers find it, as often as it is handed in.
+            job.content = self._sent(job.content)
+        self._jobs[task] = job
+        self._crew.submit(task, closed(job, job.content.pickled), freight=job.content.freight)
+
+    def _sent(self, content: Any) -> _Sent:
+        assert self._crew is not None
+        try:
+            pickled, *buffers = Packer(reducers(), values=self._fresh).pack(content)
+        except ERRORS as raised:
+            raise not_picklable(content, "batch", raised, pickle.dumps) from raised
+        return _Sent(bytes(pickled), self._crew.load(buffers))
+
+    def next(
+        self, oldest: int, *, looks: bool
+    ) -> tuple[int, Made | Trouble | GaveUp, _native.Answer | None] | None:
+        """What came of a job; None if something else has happened."""
+        assert self._crew is not None
+        try:
+            answer = self._crew.next(oldest)
+        except (WorkerDiedWarning, WorkerStalledWarning):
+            raise
+        except Exception:
+            # The next epoch starts others.
+            self.close()
+            raise
+        if answer is None or self._jobs.pop(answer.task, None) is None:
+            return None
+        if isinstance(answer, GaveUp):
+            return answer.task, answer, None
+        return answer.task, load(answer), answer
+
+    def close(self) -> None:
+        crew, self._crew = self._crew, None
+        self._jobs.clear()
+        if crew is not None:
+            crew.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_crew", None) is not None:
+            self.close()
+
+    # ---- what is known of the workers ----
+
+    def _place(self, task: int | None, position: int | None) -> tuple[Any, int | None]:
+        job = None if task is None else self._jobs.get(task)
+        if job is None:
+            return None, None
+        if job.is_of_samples and position is not None and position < len(job.indices):
+            return job.indices[position], position
+        return job.indices, None
+
+    def explain(self, death: Death) -> Death:
+        index, position = self._place(next(iter(death.tasks), None), death.position)
+        return death.explained(index=index, position=position)
+
+    def died(self, death: Death) -> None:
+        self.deaths.append(death)
+        self._event("worker_died", death.to_dict())
+        text = death.announced("it is replaced, and its samples are made again")
+        warnings.warn(text, WorkerDiedWarning, stacklevel=_depth_of_user())
+
+    def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
+        index, position = self._place(still.task, still.position)
+        text = still.words(place(index, position, None, None, still.stage))
+        name = "zygote_reborn" if is_reborn else "worker_stalled"
+        self._event(name, {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)})
+        warnings.warn(text, WorkerStalledWarning, stacklevel=_depth_of_user())
+
+    def retired(self, told: dict[str, Any]) -> None:
+        self._event("worker_retired", told)
+
+    def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
+        self._event(name, details)
+
+
+def _depth_of_user() -> int:
+    """How many frames lie between `warn` and the code that iterates, which the warning is for."""
+    ours = __file__.rsplit("/_mapped/", 1)[0]
+    frame = sys._getframe(1)
+    depth = 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
+        frame = frame.f_back
+        depth += 1
+    return depth

@@ -1,0 +1,116 @@
+"""Functions in threads of the trainer: for those that release the GIL, or where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import queue
+import threading
+
+from feedline import _native
+from feedline._mapped.doing import Doer, Job, Made, Plan, Watcher
+from feedline._workers.crew import Handle
+from feedline._workers.death import Death
+from feedline._workers.tries import Tries
+from feedline._workers.trouble import Trouble
+from feedline.faults import FaultPolicy
+
+__all__ = ["Threads"]
+
+# How long a wait goes on before it is looked whether there is something else to do, in seconds.
+_LOOK = 0.002
+# How long closing waits for a thread that is at a function, in seconds.
+_GRACE = 0.3
+
+
+class Threads:
+    """A few threads that do jobs."""
+
+    where = "in a thread of feedline.Loader"
+    # A job may have to be done a second time otherwise, and functions may have changed what it has.
+    may_be_whole = False
+
+    def __init__(self, plan: Plan, count: int) -> None:
+        self.count = count
+        self._plan = plan
+        self.deaths: list[Death] = []
+        self.workers: list[Handle] = []
+        self._jobs: queue.SimpleQueue[tuple[int, Job] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, Made | Trouble]] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._is_closed = threading.Event()
+
+    def start(self) -> None:
+        """They start with the first job."""
+
+    def wake_by(self, epoch: _native.Epoch) -> None:
+        """Who waits looks around now and then."""
+
+    def forget(self) -> None:
+        """What was handed in so far is of an epoch that is over."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._jobs.get_nowait()
+
+    def submit(self, task: int, job: Job) -> None:
+        if not self._threads:
+            for number in range(self.count):
+                thread = threading.Thread(
+                    target=_live,
+                    args=(self._plan, self._jobs, self._done, self._is_closed),
+                    name=f"feedline-map-{number}",
+                    daemon=True,
+                )
+                self._threads.append(thread)
+                thread.start()
+        self._jobs.put((task, job))
+
+    def next(self, oldest: int, *, looks: bool) -> tuple[int, Made | Trouble, None] | None:
+        """What came of a job; None if nothing did, and it is to be looked for other things."""
+        with contextlib.suppress(queue.Empty):
+            return (*self._done.get(timeout=_LOOK if looks else None), None)
+        return None
+
+    def close(self) -> None:
+        """Ends the threads; one that is at a function ends after it."""
+        self._is_closed.set()
+        self.forget()
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join(_GRACE)
+        self._threads.clear()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _live(
+    plan: Plan,
+    jobs: queue.SimpleQueue[tuple[int, Job] | None],
+    done: queue.SimpleQueue[tuple[int, Made | Trouble]],
+    is_closed: threading.Event,
+) -> None:
+    def pause(seconds: float) -> None:
+        is_closed.wait(seconds)
+
+    tries = Tries(
+        plan.faults or FaultPolicy(),
+        stage="worker",
+        pause=pause,
+        raises=False,
+    )
+    doer = Doer(plan, tries, Watcher(), seeds_all=False)
+    while (given := jobs.get()) is not None and not is_closed.is_set():
+        task, job = given
+        done.put((task, _done(doer, job, keeps=plan.may_retry)))
+        del given, job
+
+
+def _done(doer: Doer, job: Job, *, keeps: bool) -> Made | Trouble:
+    # What functions change in place must be as it was when they are called again.
+    kept = copy.deepcopy(job.content) if keeps else None
+    try:
+        return doer.do(job, lambda: kept)
+    except BaseException as raised:
+        return Trouble.of(raised, stage="worker")

@@ -1,0 +1,271 @@
+"""Samples side by side: what functions return, stacked into runs of one shape, and runs joined to batches.
+
+A *tree* is a dict or tuple of trees, or a leaf. In a *run* of samples a leaf is an array whose first axis
+counts the samples, a list, or `Ragged` for arrays that may have any shape.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import BadSetting
+
+__all__ = ["Layout", "Ragged", "Run", "joined", "laid", "runs_of", "spec_of"]
+
+# An array in memory of that shape and type, which may be shared.
+Room = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+_NUMBERS = (bool, int, float, complex, np.generic)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How fields become columns: as the native pipeline says for those that it makes itself."""
+
+    pad: bool = False
+    kinds: dict[str, str] = field(default_factory=dict)
+
+    def of(self, name: str, value: Any) -> str:
+        """ "stacked", "ragged" or "lists"."""
+        kind = self.kinds.get(name)
+        if kind == "lists" and isinstance(value, list):
+            return "lists"
+        if not isinstance(value, np.ndarray) or value.ndim == 0 or kind == "fixed":
+            return "stacked"
+        if kind == "variable" or self.pad:
+            return "ragged"
+        return "stacked"
+
+    def finish(self, name: str, ragged: Ragged) -> list[tuple[str, Any]]:
+        """The columns of a field whose arrays have different shapes."""
+        is_variable = self.kinds.get(name) == "variable"
+        column = ragged.padded() if self.pad else ragged.joined()
+        if is_variable:
+            return [(name, column), (f"{name}_lengths", ragged.shapes[:, 0].copy())]
+        return [(name, column), (f"{name}_shape", ragged.shapes)]
+
+
+@dataclass
+class Ragged:
+    """Arrays one behind another, and the shape of each."""
+
+    flat: NDArray[Any]
+    shapes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def ends(self) -> NDArray[np.int64]:
+        """The place behind the last number of each array."""
+        ends: NDArray[np.int64] = np.cumsum(np.prod(self.shapes, axis=1))
+        return ends
+
+    def rows(self, start: int, stop: int) -> Ragged:
+        ends = self.ends()
+        first = 0 if start == 0 else int(ends[start - 1])
+        return Ragged(self.flat[first : int(ends[stop - 1])], self.shapes[start:stop])
+
+    def padded(self) -> NDArray[Any]:
+        largest = tuple(int(length) for length in self.shapes.max(axis=0))
+        padded = np.zeros((len(self), *largest), self.flat.dtype)
+        start = 0
+        for row, shape in zip(padded, self.shapes.tolist(), strict=True):
+            count = int(np.prod(shape))
+            row[tuple(slice(length) for length in shape)] = self.flat[start : start + count].reshape(shape)
+            start += count
+        return padded
+
+    def joined(self) -> NDArray[Any]:
+        return self.flat.reshape((-1, *self.shapes[0, 1:].tolist()))
+
+
+@dataclass
+class Run:
+    """Samples of one spec, side by side."""
+
+    tree: Any
+    count: int
+
+    def rows(self, start: int, stop: int) -> Run:
+        if (start, stop) == (0, self.count):
+            return self
+        return Run(_each(self.tree, lambda leaf: _rows(leaf, start, stop)), stop - start)
+
+
+def _rows(leaf: Any, start: int, stop: int) -> Any:
+    return leaf.rows(start, stop) if isinstance(leaf, Ragged) else leaf[start:stop]
+
+
+def _each(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """The same tree with other leaves."""
+    if isinstance(tree, dict):
+        return {name: _each(part, change) for name, part in tree.items()}
+    if isinstance(tree, tuple):
+        return _tuple(tree, [_each(part, change) for part in tree])
+    return change(tree)
+
+
+def _tuple(like: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+
+
+# ---- what a sample is made of ----
+
+
+def laid(sample: Any) -> Any:
+    """What a function has returned, with everything that is numbers as arrays."""
+    if isinstance(sample, np.ndarray):
+        return sample
+    if isinstance(sample, dict):
+        return {name: laid(part) for name, part in sample.items()}
+    if isinstance(sample, tuple):
+        return _tuple(sample, [laid(part) for part in sample])
+    if isinstance(sample, _NUMBERS):
+        array = np.asarray(sample)
+        return sample if array.dtype.hasobject else array
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(sample, torch.Tensor):
+        return sample.detach().cpu().numpy()
+    return sample
+
+
+def _spec(sample: Any, layout: Layout) -> Any:
+    """What two samples must have in common to stand in one batch."""
+    if isinstance(sample, dict):
+        return {
+            name: ("lists",) if layout.of(name, part) == "lists" else _spec_of_field(name, part, layout)
+            for name, part in sample.items()
+        }
+    if isinstance(sample, tuple):
+        return tuple(_spec(part, _PLAIN) for part in sample)
+    if isinstance(sample, np.ndarray):
+        return ("array", sample.dtype.str, sample.shape)
+    return ("thing",)
+
+
+def _spec_of_field(name: str, part: Any, layout: Layout) -> Any:
+    if layout.of(name, part) != "ragged":
+        return _spec(part, _PLAIN)
+    return ("ragged", part.dtype.str, part.ndim, _inner(part.shape, layout))
+
+
+def _inner(shape: Sequence[int], layout: Layout) -> tuple[int, ...] | None:
+    """Where arrays are not padded, they may differ in their first axis alone."""
+    return None if layout.pad else tuple(shape[1:])
+
+
+_PLAIN = Layout()
+
+
+def spec_of(run: Run, layout: Layout) -> Any:
+    """What a sample of a run is made of."""
+    if isinstance(run.tree, dict):
+        return {name: _spec_of_leaf(part, layout) for name, part in run.tree.items()}
+    return _spec_of_leaf(run.tree, layout)
+
+
+def _spec_of_leaf(tree: Any, layout: Layout) -> Any:
+    if isinstance(tree, dict):
+        return {name: _spec_of_leaf(part, _PLAIN) for name, part in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_spec_of_leaf(part, _PLAIN) for part in tree)
+    if isinstance(tree, np.ndarray):
+        return ("array", tree.dtype.str, tree.shape[1:])
+    if isinstance(tree, Ragged):
+        shape = [int(length) for length in tree.shapes[0]]
+        return ("ragged", tree.flat.dtype.str, len(shape), _inner(shape, layout))
+    return ("lists",) if isinstance(tree, Lists) else ("thing",)
+
+
+class Lists(list[Any]):
+    """A list for each sample, which become one list for the batch."""
+
+
+# ---- side by side ----
+
+
+def runs_of(samples: Sequence[Any], layout: Layout, room: Room = np.empty) -> list[Run]:
+    """Samples in as few runs as their specs allow, in order."""
+    runs: list[Run] = []
+    start = 0
+    specs = [_spec(sample, layout) for sample in samples]
+    for stop in range(1, len(samples) + 1):
+        if stop == len(samples) or specs[stop] != specs[start]:
+            runs.append(Run(_stacked(samples[start:stop], layout, room), stop - start))
+            start = stop
+    return runs
+
+
+def _stacked(samples: Sequence[Any], layout: Layout, room: Room) -> Any:
+    first = samples[0]
+    if isinstance(first, dict):
+        return {
+            name: _column(layout.of(name, first[name]), [sample[name] for sample in samples], room)
+            for name in first
+        }
+    return _column("stacked", samples, room)
+
+
+def _column(how: str, values: Sequence[Any], room: Room) -> Any:
+    first = values[0]
+    if how == "lists":
+        return Lists(values)
+    if how == "ragged":
+        shapes = np.array([value.shape for value in values], dtype=np.int64)
+        flat = room((int(np.prod(shapes, axis=1).sum()),), first.dtype)
+        np.concatenate([value.ravel() for value in values], out=flat)
+        return Ragged(flat, shapes)
+    if isinstance(first, dict):
+        return {name: _column("stacked", [value[name] for value in values], room) for name in first}
+    if isinstance(first, tuple):
+        return _tuple(first, [_column("stacked", part, room) for part in zip(*values, strict=True)])
+    if not isinstance(first, np.ndarray):
+        return list(values)
+    if first.dtype.hasobject:
+        return np.stack(values)
+    return np.stack(values, out=room((len(values), *first.shape), first.dtype))
+
+
+def joined(runs: Sequence[Run], layout: Layout) -> Any:
+    """A batch of runs that have the same spec. One run alone is not copied."""
+    tree = runs[0].tree if len(runs) == 1 else _join([run.tree for run in runs])
+    if isinstance(tree, dict):
+        return _finished(tree, layout)
+    return tree
+
+
+def _join(trees: Sequence[Any]) -> Any:
+    first = trees[0]
+    if isinstance(first, dict):
+        return {name: _join([tree[name] for tree in trees]) for name in first}
+    if isinstance(first, tuple):
+        return _tuple(first, [_join(part) for part in zip(*trees, strict=True)])
+    if isinstance(first, np.ndarray):
+        return np.concatenate(trees)
+    if isinstance(first, Ragged):
+        flat = np.concatenate([tree.flat for tree in trees])
+        return Ragged(flat, np.concatenate([tree.shapes for tree in trees]))
+    return type(first)(part for tree in trees for part in tree)
+
+
+def _finished(tree: dict[Any, Any], layout: Layout) -> dict[Any, Any]:
+    columns: dict[Any, Any] = {}
+    for name, leaf in tree.items():
+        made = [(name, leaf)]
+        if isinstance(leaf, Ragged):
+            made = layout.finish(name, leaf)
+        elif isinstance(leaf, Lists):
+            lengths = np.array([len(part) for part in leaf], dtype=np.int64)
+            made = [(name, [one for part in leaf for one in part]), (f"{name}_lengths", lengths)]
+        for key, column in made:
+            if key in columns or (key != name and key in tree):
+                raise BadSetting.explained(
+                    f"a batch would have two fields named {key!r}", "return that field under another name"
+                )
+            columns[key] = column
+    return columns

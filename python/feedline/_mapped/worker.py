@@ -1,0 +1,146 @@
+"""What runs in a worker process of a pipeline with functions: does jobs, and sends back what came of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from feedline import _native
+from feedline._mapped.doing import Doer, Job, Plan, Watcher
+from feedline._workers.tries import Tries
+from feedline._workers.worker import COLLATING, FETCHING, PAUSING, Letters
+from feedline.faults import FaultPolicy
+
+__all__ = ["MapWork", "closed", "reducers"]
+
+# Below this a column travels in the frame, and its memory may be any.
+_SMALL = 4096
+
+
+def reducers() -> dict[type, Callable[[Any], Any]]:
+    """How pickle takes some types apart: tensors go without a copy, where there is torch."""
+    if "torch" not in sys.modules:
+        return {}
+    import torch
+
+    from feedline._torch.tensors import reduce_tensor
+
+    return {torch.Tensor: reduce_tensor}
+
+
+def closed(job: Job, content: bytes) -> bytes:
+    """A job on its way, whose content was pickled before."""
+    head = pickle.dumps(dataclasses.replace(job, content=None), protocol=5)
+    return len(head).to_bytes(8, "little") + head + content
+
+
+def opened(body: bytes, letters: Sequence[Any]) -> Job:
+    """The job in a worker, on the memory of the buffers that came with it."""
+    length = int.from_bytes(body[:8], "little")
+    job: Job = pickle.loads(memoryview(body)[8 : 8 + length])
+    job.content = pickle.loads(memoryview(body)[8 + length :], buffers=letters)
+    return job
+
+
+class MapWork:
+    """What the zygote holds: the functions."""
+
+    def __init__(self, plan: Plan, posts: int, *, values: bool) -> None:
+        self.plan = plan
+        self.posts = posts
+        self.values = values
+
+    def start(self, post: int, station: _native.Station) -> MapWorker:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(1)
+        return MapWorker(self.plan, station)
+
+
+class _Station(Watcher):
+    """Writes down in the box how far the worker is, and has columns made in the arena."""
+
+    def __init__(self, station: _native.Station) -> None:
+        self._station = station
+        self.reach = station.reach  # type: ignore[method-assign]
+
+    def reach_batch(self, position: int) -> None:
+        self._station.enter(FETCHING)
+        self._station.reach(position)
+
+    def made(self, samples: int) -> None:
+        self._station.made(samples)
+        self._station.enter(COLLATING)
+
+    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        count = int(np.prod(shape))
+        if count * dtype.itemsize > _SMALL:
+            slot = self._station.take(count * dtype.itemsize)
+            if slot is not None:
+                memory: Any = slot
+                return np.frombuffer(memory, dtype, count).reshape(shape)
+        return np.empty(shape, dtype)
+
+
+class MapWorker:
+    """Does jobs in a worker process."""
+
+    def __init__(self, plan: Plan, station: _native.Station) -> None:
+        self._station = station
+        tries = Tries(
+            plan.faults or FaultPolicy(), stage="worker", pause=self._pause, tell=self._tell, raises=False
+        )
+        self._doer = Doer(plan, tries, _Station(station), seeds_all=True)
+
+    def _pause(self, seconds: float) -> None:
+        self._station.enter(PAUSING)
+        time.sleep(seconds)
+        self._station.enter(FETCHING)
+
+    def _tell(self, name: str, details: dict[str, Any]) -> None:
+        self._station.tell(json.dumps([name, details]).encode())
+
+    @property
+    def reducers(self) -> dict[type, Callable[[Any], Any]]:
+        return reducers()
+
+    def do(self, task: int, body: bytes, letters: Letters) -> object:
+        job = opened(body, letters)
+
+        def again() -> Any:
+            return opened(body, [letter.pristine() for letter in letters]).content
+
+        return self._doer.do(job, again)
+
+    def alone(self, body: bytes, letters: Letters, position: int) -> bool:
+        """Of a batch no sample can be made alone."""
+        job = opened(body, letters)
+        if not job.is_of_samples or position >= len(job.indices):
+            return False
+        self._doer.alone(job, position)
+        return True
+
+    def resume(self, body: bytes) -> None:
+        """Epochs mean nothing to a function."""
+
+    def where(self) -> tuple[int | None, str]:
+        return None, "worker"
+
+    def journal(self) -> bytes | None:
+        """Random numbers are a function of seed and position."""
+        return None
+
+    def recall(self, journal: bytes | None) -> None:
+        """As above."""
+
+    def blamed(self, result: Any) -> tuple[str, object]:
+        if not result.is_batch:
+            return "sample", [run.tree for run in result.runs]
+        return "batch", result.batch
