@@ -168,6 +168,62 @@ def test_mistakes_are_refused_with_the_values_that_clash(find: Find) -> None:
         assert part in message
 
 
+# ---- functions of Python ----
+
+
+def test_functions_make_tensors_of_what_they_return(find: Find) -> None:
+    spec, expected, epochs, are_equal, length, names = find("functions_make_tensors_of_what_they_return")
+    assert spec == {
+        "id": ["int64", [None]],
+        "half": ["float32", [None, 3]],
+        "name": ["string", [None]],
+        "raw": ["string", [None]],
+    }
+    # To look at a batch does not take it away.
+    assert epochs == expected
+    assert expected[0] != expected[1]
+    assert (are_equal, length) == (True, 3)
+    assert names == [f"n{number}" for number in range(7)]
+
+
+def test_functions_of_batches_may_return_anything_that_tensors_hold(find: Find) -> None:
+    shape, dtype, told, first, numbers = find("functions_of_batches_may_return_anything_that_tensors_hold")
+    assert (shape, dtype, told) == ([None, 3], "int64", [None, None])
+    assert first == [[0.0, 0.0, 0.0], [2.0, 1.0, 0.5], [4.0, 2.0, 1.0]]
+    assert numbers == [[0, 1, 2], [3, 4]]
+
+
+def test_variable_lengths_stay_ragged_behind_functions(find: Find) -> None:
+    assert find("variable_lengths_stay_ragged_behind_functions") == [
+        [[0, 1], [[], [[1.0] * 4]], [0, 1]],
+        [[2, 3], [[[2.0] * 4] * 2, []], [2, 3]],
+    ]
+
+
+def test_filters_leave_the_length_open(find: Find) -> None:
+    assert find("filters_leave_the_length_open") == [[[0, 2, 4], [6]], True]
+
+
+def test_what_no_tensor_holds_is_refused(find: Find) -> None:
+    (objects, shapes, known), chosen = find("what_no_tensor_holds_is_refused")
+    assert "'meta' is a list of set, which no tensor holds" in objects
+    assert "a batch has float64 of (1, 2) as 'x', not float64 of (None, 1)" in shapes
+    assert "element_spec is known already" in known
+    assert chosen == [[0, 1], [2, 3]]
+
+
+def test_an_exception_of_a_function_can_be_had(find: Find) -> None:
+    text, has_cause = find("an_exception_of_a_function_can_be_had")
+    assert "six is not there" in text
+    assert has_cause
+
+
+def test_replicas_share_functions_and_workers(find: Find) -> None:
+    (first, second), workers = find("replicas_share_functions")
+    assert sorted(flat(first) + flat(second)) == list(range(9))
+    assert workers == [2, 2]
+
+
 # ---- replicas ----
 
 
