@@ -22,12 +22,12 @@ help: ## explain the targets (the default)
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "The first build takes a few minutes; make test also installs torch to compare with."
+	@echo "The first build takes a few minutes; make test also installs torch and TensorFlow to compare with."
 
 demo: $(SETUP)/native ## load a small data set with bad files in it, and kill workers in an epoch of Python code
 	@feedline demo
 
-test: $(SETUP)/native $(SETUP)/test ## run all tests: Rust, Python against torch and Pillow, the fuzz corpus
+test: $(SETUP)/native $(SETUP)/test ## run all tests: Rust, Python against torch, TensorFlow and Pillow, the fuzz corpus
 	$(RUST_TEST) -p feedline-core -p feedline-cli $(FEATURES)
 	cargo test -q -p feedline-core $(FEATURES) --doc
 	$(PYTHON) -m pytest -q
@@ -45,9 +45,10 @@ fix: $(SETUP)/test ## format, and mend what the linters can mend
 	ruff check --fix
 	ruff format
 
-bench: $(SETUP)/native $(SETUP)/bench ## measure against torch, tf.data and DALI, side by side (about two hours)
+bench: $(SETUP)/native $(SETUP)/bench ## measure against torch, tf.data, DALI, webdataset and grain, side by side (about three hours)
 	cargo build -q --release -p feedline-core --features testing,$(JPEG) --no-default-features --example bare
 	$(PYTHON) benchmarks/images.py
+	$(PYTHON) benchmarks/records.py
 	$(PYTHON) benchmarks/workers.py
 	$(PYTHON) benchmarks/policy.py
 
@@ -70,12 +71,12 @@ $(SETUP)/demo: requirements/demo.txt | $(SETUP)/venv
 	@touch $@
 
 $(SETUP)/test: requirements/test.txt | $(SETUP)/venv
-	@echo "installing torch and the test tools (some minutes the first time)"
+	@echo "installing torch, TensorFlow and the test tools (some minutes the first time)"
 	$(PYTHON) -m pip install -q -r $<
 	@touch $@
 
 $(SETUP)/bench: requirements/bench.txt $(SETUP)/test
-	@echo "installing tensorflow and DALI"
+	@echo "installing DALI and grain"
 	$(PYTHON) -m pip install -q -r $<
 	@touch $@
 

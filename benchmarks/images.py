@@ -28,8 +28,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -40,13 +38,13 @@ import report
 from clocks import cpu_seconds, machine_seconds
 from peers import BATCH, CONTESTANTS, SIDE, Contestant, Workload, is_float, run_bare
 from report import Measured, Table
+from turns import apart, fill, say
 
 ROOT = Path(__file__).parent.parent
 WORKLOADS: tuple[Workload, ...] = get_args(Workload)
 # Width, height, images, images with --quick, epochs of a measurement.
 SIZES = {"small": (500, 375, 3000, 320, 2), "large": (2000, 1500, 240, 128, 2)}
 WARM_UP_BATCHES = 4
-LONGEST_SECONDS = 1800
 
 
 # ---- one measurement, in a process of its own ----
@@ -85,41 +83,15 @@ def check(batch: Any, workload: Workload) -> None:
 # ---- all measurements, in turns ----
 
 
-def measure_apart(name: str, workload: Workload, folder: Path, epochs: int, threads: int) -> Measured:
-    """Runs this file again for one measurement."""
-    command = [sys.executable, __file__, "--one", name, "--workload", workload, "--folder", str(folder)]
-    command += ["--epochs", str(epochs), "--threads", str(threads)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_SECONDS)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode != 0 or not lines:
-        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        raise RuntimeError(f"exit code {done.returncode}: {last}")
-    return Measured(**json.loads(lines[-1]))
-
-
 def measure_all(
     names: list[str], size: str, workload: Workload, folder: Path, arguments: argparse.Namespace
 ) -> Table:
     width, height, *_, epochs = SIZES[size]
     epochs = arguments.epochs or (1 if arguments.quick else epochs)
-    table = Table(size, workload, f"{width}x{height}", epochs, {name: [] for name in names})
-    for repetition in range(arguments.repeat):
-        turn = repetition % len(names)
-        for name in names[turn:] + names[:turn]:
-            if name not in table.measured:
-                continue
-            where = f"{size} {workload} {repetition + 1}/{arguments.repeat} {name}"
-            try:
-                measured = measure_apart(name, workload, folder, epochs, arguments.threads)
-            except (RuntimeError, subprocess.TimeoutExpired) as error:
-                del table.measured[name]
-                say(f"{where}: left out, {error}")
-                continue
-            table.measured[name].append(measured)
-            say(
-                f"{where}: {measured.rate:.0f} images/s, CPU {measured.cpu_micros:.0f} µs/image,"
-                f" others {measured.others_share:.0%} of a core"
-            )
+    table = Table(size, workload, f"{width}x{height}", epochs, {})
+    given = ["--workload", workload, "--folder", str(folder), "--epochs", str(epochs)]
+    given += ["--threads", str(arguments.threads)]
+    fill(table, names, arguments.repeat, lambda name: apart(__file__, "--one", name, *given))
     return table
 
 
@@ -129,10 +101,6 @@ def prepare(size: str, quick: bool) -> Path:
     say(f"photos of {width}x{height} in {folder}")
     photos.make(folder, quick_count if quick else count, width, height)
     return folder
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 # ---- command line ----

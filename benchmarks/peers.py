@@ -36,7 +36,8 @@ class Contestant:
     name: str
     about: str
     needs: tuple[str, ...]
-    open: Callable[[str, Workload, int], Epoch] | None
+    # Of a folder, a workload and a number of threads.
+    open: Callable[[str, Any, int], Epoch] | None
 
     def missing(self) -> str | None:
         """Why this contestant cannot run here."""
@@ -80,9 +81,9 @@ def torch_pil(folder: str, workload: Workload, threads: int) -> Epoch:
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
 
-    steps = _torchvision_steps(workload)
-    transform = v2.Compose([*steps, v2.PILToTensor(), *_torchvision_floats(workload)])
-    return _torch_epochs(ImageFolder(folder, transform), workload, threads)
+    steps = torchvision_steps(workload)
+    transform = v2.Compose([*steps, v2.PILToTensor(), *torchvision_floats(workload)])
+    return torch_epochs(ImageFolder(folder, transform), is_random(workload), threads, lambda batch: batch[0])
 
 
 def torch_io(folder: str, workload: Workload, threads: int) -> Epoch:
@@ -93,11 +94,12 @@ def torch_io(folder: str, workload: Workload, threads: int) -> Epoch:
     def load(path: str) -> Any:
         return decode_jpeg(read_file(path), mode=ImageReadMode.RGB)
 
-    transform = v2.Compose([*_torchvision_steps(workload), *_torchvision_floats(workload)])
-    return _torch_epochs(ImageFolder(folder, transform, loader=load), workload, threads)
+    transform = v2.Compose([*torchvision_steps(workload), *torchvision_floats(workload)])
+    dataset = ImageFolder(folder, transform, loader=load)
+    return torch_epochs(dataset, is_random(workload), threads, lambda batch: batch[0])
 
 
-def _torchvision_steps(workload: Workload) -> list[Any]:
+def torchvision_steps(workload: Workload) -> list[Any]:
     from torchvision.transforms import v2
 
     if is_random(workload):
@@ -105,14 +107,15 @@ def _torchvision_steps(workload: Workload) -> list[Any]:
     return [v2.Resize(SHORTER, antialias=True), v2.CenterCrop(SIDE)]
 
 
-def _torchvision_floats(workload: Workload) -> list[Any]:
+def torchvision_floats(workload: Workload) -> list[Any]:
     import torch
     from torchvision.transforms import v2
 
     return [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)] if is_float(workload) else []
 
 
-def _torch_epochs(dataset: Any, workload: Workload, threads: int) -> Epoch:
+def torch_epochs(dataset: Any, shuffled: bool, threads: int, picked: Callable[[Any], Any]) -> Epoch:
+    """The epochs of torch's loader over a map-style data set; `picked` takes what is counted of a batch."""
     import torch
     from torch.utils.data import DataLoader, Sampler
 
@@ -123,7 +126,7 @@ def _torch_epochs(dataset: Any, workload: Workload, threads: int) -> Epoch:
 
         def __iter__(self) -> Iterator[int]:
             count = len(dataset)
-            order = torch.randperm(count).tolist() if is_random(workload) else list(range(count))
+            order = torch.randperm(count).tolist() if shuffled else list(range(count))
             return iter(order[: self.limit])
 
         def __len__(self) -> int:
@@ -132,13 +135,13 @@ def _torch_epochs(dataset: Any, workload: Workload, threads: int) -> Epoch:
     order = Order()
     # Workers that stay: their start is over after the warm-up, and their CPU time can be read at any moment.
     loader = DataLoader(
-        dataset, batch_size=BATCH, sampler=order, num_workers=threads, persistent_workers=True
+        dataset, batch_size=BATCH, sampler=order, num_workers=threads, persistent_workers=threads > 0
     )
 
     def epoch(batches: int | None) -> Iterator[Any]:
         order.limit = None if batches is None else batches * BATCH
-        for images, _labels in loader:
-            yield images
+        for batch in loader:
+            yield picked(batch)
 
     return epoch
 
@@ -198,15 +201,23 @@ def tf_data(folder: str, workload: Workload, threads: int) -> Epoch:
 
 
 def dali(folder: str, workload: Workload, threads: int) -> Epoch:
+    from nvidia.dali import fn
+
+    def read() -> Any:
+        return fn.readers.file(file_root=folder, name="files", shuffle_after_epoch=is_random(workload))
+
+    return dali_epochs(read, workload, threads)
+
+
+def dali_epochs(read: Callable[[], Any], workload: Workload, threads: int) -> Epoch:
+    """The epochs of DALI over a reader named "files", which gives JPEGs and labels."""
     import numpy as np
     from nvidia.dali import fn, types
     from nvidia.dali.pipeline import Pipeline
 
     pipeline = Pipeline(batch_size=BATCH, num_threads=threads, device_id=None, seed=1)
     with pipeline:
-        content, labels = fn.readers.file(
-            file_root=folder, name="files", shuffle_after_epoch=is_random(workload)
-        )
+        content, labels = read()
         if is_random(workload):
             images = fn.decoders.image_random_crop(
                 content, device="cpu", output_type=types.RGB, random_area=AREA, random_aspect_ratio=RATIO

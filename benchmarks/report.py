@@ -17,33 +17,36 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 OURS, BARE = "feedline", "bare"
-CPU_GOAL, RATE_GOAL, BARE_GOAL = 0.42, 2.2, 1.05
 QUIET_CORES = 0.1
 OUR_COLOUR = "#c2410c"
 PACKAGES = re.compile(
-    r"feedline|torch|torchvision|pillow|tensorflow([-_]cpu)?|nvidia-dali.*|numpy", re.IGNORECASE
+    r"feedline|torch|torchvision|pillow|tensorflow([-_]cpu)?|nvidia-dali.*|numpy|webdataset|grain",
+    re.IGNORECASE,
 )
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One measurement of one contestant; `others` is CPU time that the rest of the machine took meanwhile."""
+    """One measurement of one contestant: how much was delivered, in the unit of its table, and what it took.
 
-    images: int
+    `others` is CPU time that the rest of the machine took meanwhile.
+    """
+
+    count: float
     seconds: float
     cpu_seconds: float
     others: float
 
     @property
     def rate(self) -> float:
-        return self.images / self.seconds
+        return self.count / self.seconds
 
     @property
     def cpu_micros(self) -> float:
-        return 1e6 * self.cpu_seconds / self.images
+        return 1e6 * self.cpu_seconds / self.count
 
     @property
     def others_share(self) -> float:
@@ -51,14 +54,36 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Goal:
+    """How far feedline shall be from a contestant, or from the best of several."""
+
+    of: Literal["CPU", "rate"]
+    limit: float
+    # The best of these; of all peers where nothing is said.
+    against: tuple[str, ...] = ()
+
+
+IMAGE_GOALS = (Goal("CPU", 0.42), Goal("rate", 2.2), Goal("CPU", 1.05, (BARE,)))
+
+
+@dataclass(frozen=True)
 class Table:
-    """All measurements of one workload with one size of images."""
+    """All measurements of one workload over data of one size."""
 
     size: str
     workload: str
     pixels: str
     epochs: int
     measured: dict[str, list[Measured]]
+    unit: str = "image"
+    goals: tuple[Goal, ...] = IMAGE_GOALS
+    # Contestants that are no peers: they do less, or are feedline too.
+    aside: tuple[str, ...] = (BARE,)
+
+    @property
+    def units(self) -> str:
+        """More than one of them."""
+        return self.unit if self.unit.isupper() else f"{self.unit}s"
 
     def medians(self, of: Callable[[Measured], float]) -> dict[str, float]:
         return {name: median(map(of, runs)) for name, runs in self.measured.items() if runs}
@@ -76,16 +101,16 @@ def lines(table: Table) -> list[str]:
     """A heading, the table, which is Markdown too, and how far the goals are."""
     rates, cpus = table.medians(rate), table.medians(cpu)
     others = table.medians(lambda measured: measured.others_share)
-    head = ["contestant", "images/s", "min..max", "CPU µs/image", "min..max"]
+    head = ["contestant", f"{table.units}/s", "min..max", f"CPU µs/{table.unit}", "min..max"]
     rows = [[*head, "rate / feedline", "CPU / feedline", "others, cores"]]
     for name in rates:
         runs = table.measured[name]
         rows.append(
             [
                 name,
-                f"{rates[name]:.0f}",
+                _short(rates[name]),
                 _range(rate, runs),
-                f"{cpus[name]:.0f}",
+                _short(cpus[name]),
                 _range(cpu, runs),
                 _ratio(rates[name], rates.get(OURS)),
                 _ratio(cpus[name], cpus.get(OURS)),
@@ -93,27 +118,26 @@ def lines(table: Table) -> list[str]:
             ]
         )
     heading = f"### {table.size} ({table.pixels}), {table.workload}"
-    found = goals(rates, cpus)
+    found = goals(table)
     if max(others.values(), default=0.0) > QUIET_CORES:
         found.append("- not a quiet machine: see the last column, and measure again when nothing else runs")
     return [heading, "", *aligned(rows), "", *found]
 
 
-def goals(rates: dict[str, float], cpus: dict[str, float]) -> list[str]:
-    """How feedline compares with the best peer, and with its own work done in a bare loop."""
-    peers = [name for name in rates if name not in (OURS, BARE)]
+def goals(table: Table) -> list[str]:
+    """How feedline compares with the best peers, and with those that it is measured by."""
     found = []
-    if OURS in rates and peers:
-        lowest, fastest = min(peers, key=cpus.__getitem__), max(peers, key=rates.__getitem__)
-        ratio = _ratio(cpus[OURS], cpus[lowest])
-        found.append(f"- feedline CPU / best peer CPU = {ratio} (goal <= {CPU_GOAL}), the peer is {lowest}")
-        ratio = _ratio(rates[OURS], rates[fastest])
-        found.append(
-            f"- feedline rate / best peer rate = {ratio} (goal >= {RATE_GOAL}), the peer is {fastest}"
-        )
-    if OURS in rates and BARE in rates:
-        ratio = _ratio(cpus[OURS], cpus[BARE])
-        found.append(f"- feedline CPU / bare CPU = {ratio} (goal <= {BARE_GOAL})")
+    for goal in table.goals:
+        values = table.medians(cpu if goal.of == "CPU" else rate)
+        peers = goal.against or [name for name in values if name != OURS and name not in table.aside]
+        present = [name for name in peers if name in values]
+        if OURS not in values or not present:
+            continue
+        choose, sign = (min, "<=") if goal.of == "CPU" else (max, ">=")
+        best = choose(present, key=values.__getitem__)
+        other, note = (best, "") if len(goal.against) == 1 else ("best peer", f", the peer is {best}")
+        ratio = _ratio(values[OURS], values[best])
+        found.append(f"- feedline {goal.of} / {other} {goal.of} = {ratio} (goal {sign} {goal.limit:g}){note}")
     return found
 
 
@@ -148,27 +172,33 @@ def opening(title: str, machine: dict[str, Any]) -> list[str]:
     ]
 
 
-def write(folder: Path, tables: list[Table], machine: dict[str, Any]) -> list[Path]:
-    """Writes images.json, images.md and, where matplotlib is installed, images.png."""
+def write(
+    folder: Path,
+    tables: list[Table],
+    machine: dict[str, Any],
+    name: str = "images",
+    title: str = "Images: folders of JPEGs to batches of 64",
+) -> list[Path]:
+    """Writes the tables as JSON, as Markdown and, where matplotlib is installed, as bars."""
     folder.mkdir(parents=True, exist_ok=True)
     whole = {**machine, "tables": [_plain(table) for table in tables]}
-    written = [folder / "images.json", folder / "images.md"]
+    written = [folder / f"{name}.json", folder / f"{name}.md"]
     written[0].write_text(json.dumps(whole, indent=1) + "\n")
 
-    text = opening("Images: folders of JPEGs to batches of 64", machine)
+    text = opening(title, machine)
     for table in tables:
         text += ["", *lines(table)]
     written[1].write_text("\n".join(text) + "\n")
 
     try:
-        written.append(draw(folder / "images.png", tables))
+        written.append(draw(folder / f"{name}.png", tables))
     except ModuleNotFoundError as error:
         print(f"no plot, {error}", file=sys.stderr)
     return written
 
 
 def draw(path: Path, tables: list[Table]) -> Path:
-    """A row of bars for each table: images per second, and CPU time of an image."""
+    """A row of bars for each table: how much in a second, and CPU time of one."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -177,12 +207,15 @@ def draw(path: Path, tables: list[Table]) -> Path:
     figure, rows = pyplot.subplots(len(tables), 2, figsize=(11, 0.8 + 2.4 * len(tables)), squeeze=False)
     for table, row in zip(tables, rows, strict=True):
         for axes, (of, title) in zip(
-            row, [(rate, "images/s, more is better"), (cpu, "CPU µs per image, less is better")], strict=True
+            row,
+            [(rate, f"{table.units}/s, more is better"), (cpu, f"CPU µs per {table.unit}, less is better")],
+            strict=True,
         ):
             middle = table.medians(of)
             spans = [[of(run) for run in table.measured[name]] for name in middle]
-            colours = [{OURS: OUR_COLOUR, BARE: "#d6d3d1"}.get(name, "#64748b") for name in middle]
-            draw_bars(axes, middle, spans, colours, "%.0f")
+            pale = dict.fromkeys(table.aside, "#d6d3d1")
+            colours = [{**pale, OURS: OUR_COLOUR}.get(name, "#64748b") for name in middle]
+            draw_bars(axes, middle, spans, colours, "%.3g" if max(middle.values()) < 100 else "%.0f")
             axes.set_title(f"{table.size} ({table.pixels}), {table.workload}: {title}", fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
@@ -219,12 +252,19 @@ def aligned(rows: list[list[str]]) -> list[str]:
 
 
 def _plain(table: Table) -> dict[str, Any]:
-    medians = {"images_per_second": table.medians(rate), "cpu_micros_per_image": table.medians(cpu)}
+    medians = {
+        f"{table.units}_per_second": table.medians(rate),
+        f"cpu_micros_per_{table.unit}": table.medians(cpu),
+    }
     return {**asdict(table), "medians": medians}
 
 
 def _range(of: Callable[[Measured], float], runs: list[Measured]) -> str:
-    return f"{min(map(of, runs)):.0f}..{max(map(of, runs)):.0f}"
+    return f"{_short(min(map(of, runs)))}..{_short(max(map(of, runs)))}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _ratio(value: float, to: float | None) -> str:

@@ -27,6 +27,7 @@ import feedline as fl
 import feedline.tensorflow
 import numpy as np
 import tensorflow as tf
+from feedline._tensorflow import table
 from feedline.tensorflow import dataset, distributed, unwrapped
 
 CHECKS: dict[str, Callable[[Path], Any]] = {}
@@ -126,18 +127,18 @@ def every_column_is_that_of_the_loader(photos: Path) -> Any:
 
 @check
 def an_array_is_the_memory_of_the_batch(photos: Path) -> Any:
-    made, original = [], feedline.tensorflow._array
+    made, original = [], table.array_of
 
     def noted(value: Any, kind: str) -> Any:
         array = original(value, kind)
         made.append(array.ctypes.data)
         return array
 
-    feedline.tensorflow._array = noted
+    table.array_of = noted
     try:
         batches = list(dataset(fl.arrays({"x": np.ones((12, 1000), np.float32)}).batch(4)))
     finally:
-        feedline.tensorflow._array = original
+        table.array_of = original
     return [np.from_dlpack(batch["x"]).ctypes.data for batch in batches] == made
 
 
@@ -159,6 +160,59 @@ def chosen_columns_come_as_tuples_and_one_alone(photos: Path) -> Any:
     loader = fl.arrays(rows(4)).batch(4).loader()
     (vector, number), alone = next(iter(dataset(loader, ["vector", "id"]))), next(iter(dataset(loader, "id")))
     return [list(vector.shape), number.numpy().tolist(), alone.numpy().tolist()]
+
+
+def shards(folder: Path, count: int, records: int) -> str:
+    """TFRecord files by TensorFlow's own writer; each record tells its file and its number."""
+    folder.mkdir()
+    for shard in range(count):
+        with tf.io.TFRecordWriter(str(folder / f"{shard:02}.tfrecord")) as writer:
+            for number in range(records + shard):
+                feature = {
+                    "id": tf.train.Feature(int64_list=tf.train.Int64List(value=[100 * shard + number])),
+                    "box": tf.train.Feature(
+                        float_list=tf.train.FloatList(value=[float(number)] * 4 * (number % 3))
+                    ),
+                    "words": tf.train.Feature(
+                        bytes_list=tf.train.BytesList(value=[b"w%d" % word for word in range(number % 4)])
+                    ),
+                    "name": tf.train.Feature(bytes_list=tf.train.BytesList(value=["übung".encode()])),
+                }
+                example = tf.train.Example(features=tf.train.Features(feature=feature))
+                writer.write(example.SerializeToString())
+    return f"{folder}/*.tfrecord"
+
+
+FIELDS = {
+    "id": fl.int64(),
+    "box": fl.float32(shape=[None, 4]),
+    "words": fl.bytes_(shape=[None]),
+    "name": fl.text(),
+}
+
+
+@check
+def what_differs_in_length_is_ragged(photos: Path) -> Any:
+    source = fl.tfrecord(shards(photos.parent / "ragged", 1, 5)).parse(FIELDS)
+    spec = dataset(source.batch(3)).element_spec
+    full = dataset(source.batch(3, drop_last=True)).element_spec
+    padded = dataset(source.batch(3, pad=True).loader(), ("box", "box_lengths"))
+    return {
+        "spec": [
+            spec["box"] == tf.RaggedTensorSpec([None, None, 4], tf.float32, 1),
+            spec["words"] == tf.RaggedTensorSpec([None, None], tf.string, 1),
+            full["box"].shape.as_list(),
+            list(spec),
+        ],
+        "box": [batch["box"].to_list() for batch in dataset(source.batch(3))],
+        "words": [
+            [[word.decode() for word in sample] for sample in batch["words"].to_list()]
+            for batch in dataset(source.batch(3))
+        ],
+        "name": [name.decode() for batch in dataset(source.batch(3)) for name in batch["name"].numpy()],
+        "one": [one.to_list() for one in dataset(source.batch(5), "box")],
+        "padded": [[box.numpy().tolist(), counts.numpy().tolist()] for box, counts in padded],
+    }
 
 
 # ---- epochs ----
@@ -304,6 +358,132 @@ def mistakes_are_refused(photos: Path) -> Any:
     return told
 
 
+# ---- functions of Python ----
+
+
+def described(sample: dict[str, Any]) -> dict[str, Any]:
+    number = int(sample["id"])
+    return {"id": number, "half": np.full(3, number / 2, np.float32), "name": f"n{number}", "raw": b"x\0"}
+
+
+def paired(batch: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    return batch["vector"] * 2, {"id": batch["id"]}
+
+
+def refused_at_six(sample: dict[str, Any]) -> dict[str, Any]:
+    if sample["id"] == 6:
+        raise LookupError("six is not there")
+    return sample
+
+
+@check
+def functions_make_tensors_of_what_they_return(photos: Path) -> Any:
+    pipeline = fl.arrays(rows(7)).shuffle(2).map(described).batch(3)
+    expected = [
+        [batch["id"].tolist() for batch in epoch]
+        for epoch in [list(loader) for loader in [pipeline.loader()] * 2]
+    ]
+    tensors = dataset(pipeline, workers=1)
+    spec = {name: [one.dtype.name, one.shape.as_list()] for name, one in tensors.element_spec.items()}
+    found, epochs = [], []
+    for _ in range(2):
+        batches = list(tensors)
+        epochs.append(ids(batches))
+        found += [
+            [batch["half"].numpy()[0, 0] * 2 == batch["id"].numpy()[0], batch["raw"].numpy()[0] == b"x\0"]
+            for batch in batches
+        ]
+    names = [name.decode() for batch in tensors for name in batch["name"].numpy()]
+    return spec, expected, epochs, bool(np.all(found)), len(tensors), sorted(names)
+
+
+@check
+def functions_of_batches_may_return_anything_that_tensors_hold(photos: Path) -> Any:
+    pipeline = fl.arrays(rows(5)).batch(3).map_batch(paired, threads=True)
+    tensors = dataset(pipeline)
+    told = dataset(
+        pipeline,
+        element_spec=(tf.TensorSpec([None, None], tf.float32), {"id": tf.TensorSpec(None, tf.int64)}),
+    )
+    first = next(iter(tensors))
+    spec = tensors.element_spec
+    return [
+        spec[0].shape.as_list(),
+        spec[1]["id"].dtype.name,
+        told.element_spec[0].shape.as_list(),
+        first[0].numpy().tolist(),
+        [batch[1]["id"].numpy().tolist() for batch in told],
+    ]
+
+
+@check
+def variable_lengths_stay_ragged_behind_functions(photos: Path) -> Any:
+    fields = {"id": fl.int64(), "box": fl.float32(shape=[None, 4]), "words": fl.bytes_(shape=[None])}
+    source = fl.tfrecord(shards(photos.parent / "mapped", 1, 4)).parse(fields).map(dict, threads=True)
+    return [
+        [
+            batch["id"].numpy().tolist(),
+            batch["box"].to_list(),
+            [len(words) for words in batch["words"].to_list()],
+        ]
+        for batch in dataset(source.batch(2))
+    ]
+
+
+@check
+def filters_leave_the_length_open(photos: Path) -> Any:
+    pipeline = fl.arrays(rows(7)).filter(lambda sample: sample["id"] % 2 == 0, threads=True).batch(3)
+    tensors = dataset(pipeline, "id")
+    unknown = bool(tensors.cardinality() == tf.data.UNKNOWN_CARDINALITY)
+    return [batch.numpy().tolist() for batch in tensors], unknown
+
+
+@check
+def what_no_tensor_holds_is_refused(photos: Path) -> Any:
+    def of_different_shapes(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"x": np.zeros(1 + int(batch["id"][0]) // 2)[None]}
+
+    def objects(sample: dict[str, Any]) -> dict[str, Any]:
+        return {"id": sample["id"], "meta": {"a"}}
+
+    source = fl.arrays(rows(4))
+    told = []
+    for attempt in (
+        lambda: dataset(source.map(objects, threads=True).batch(2)),
+        lambda: list(dataset(source.batch(2).map_batch(of_different_shapes, threads=True))),
+        lambda: dataset(source.batch(2), element_spec={"id": tf.TensorSpec([None], tf.int64)}),
+    ):
+        try:
+            with unwrapped():
+                attempt()
+            told.append("")
+        except fl.errors.FeedlineError as error:
+            told.append(str(error))
+    chosen = dataset(source.map(objects, threads=True).batch(2), ["id"])
+    return told, [batch[0].numpy().tolist() for batch in chosen]
+
+
+@check
+def an_exception_of_a_function_can_be_had(photos: Path) -> Any:
+    tensors = dataset(fl.arrays(rows(8)).map(refused_at_six, threads=True).batch(2))
+    try:
+        with unwrapped():
+            list(tensors)
+    except LookupError as error:
+        return str(error), isinstance(error.__cause__, tf.errors.OpError)
+    return None
+
+
+@check
+def replicas_share_functions(photos: Path) -> Any:
+    two = strategy()
+    pipeline = fl.arrays(rows(9)).map(described).batch(4)
+    context = tf.distribute.InputContext(num_input_pipelines=1, num_replicas_in_sync=2)
+    loaders = feedline.tensorflow._loaders(pipeline, context, "auto", {"workers": 4})
+    seen = on_replicas(two, distributed(two, pipeline, workers=2))
+    return seen, [loader.count for loader in loaders]  # type: ignore[attr-defined]
+
+
 # ---- replicas ----
 
 
@@ -352,6 +532,20 @@ def replicas_open_no_file_twice(photos: Path) -> Any:
 
 
 @check
+def replicas_have_shards_of_their_own(photos: Path) -> Any:
+    folder, two = photos.parent / "shards", strategy()
+    pipeline = fl.tfrecord(shards(folder, 5, 7)).shuffle(3).parse(FIELDS).batch(6)
+    opened = Opened(folder)
+    seen = on_replicas(two, distributed(two, pipeline))
+    counts = sorted(opened.counts().items())
+    by_record = distributed(two, pipeline, by="record")
+    counted = distributed(
+        two, fl.tfrecord(f"{folder}/*.tfrecord").take(20).parse({"id": fl.int64()}).batch(6)
+    )
+    return seen, counts, on_replicas(two, by_record), on_replicas(two, counted)
+
+
+@check
 def workers_with_an_input_context_each_have_their_replicas(photos: Path) -> Any:
     """Two machines with two replicas each, as they would be asked."""
     machines = []
@@ -370,7 +564,9 @@ def workers_with_an_input_context_each_have_their_replicas(photos: Path) -> Any:
 def replicas_share_what_one_may_use(photos: Path) -> Any:
     context = tf.distribute.InputContext(num_input_pipelines=1, num_replicas_in_sync=2)
     pipeline = fl.images(photos).decode().center_crop(8).batch(4)
-    loaders = feedline.tensorflow._loaders(pipeline, context, {"threads": 6, "files": 9, "memory": "64MiB"})
+    loaders = feedline.tensorflow._loaders(
+        pipeline, context, "auto", {"threads": 6, "files": 9, "memory": "64MiB"}
+    )
     return [[loader.decided[name] for name in ("threads", "files", "memory")] for loader in loaders]
 
 

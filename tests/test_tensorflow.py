@@ -78,6 +78,20 @@ def test_chosen_columns_come_as_tuples_and_one_alone(find: Find) -> None:
     assert find("chosen_columns_come_as_tuples_and_one_alone") == [[4, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
 
 
+def test_what_differs_in_length_is_ragged(find: Find) -> None:
+    found = find("what_differs_in_length_is_ragged")
+    assert found["spec"] == [True, True, [3, None, 4], ["id", "box", "words", "name"]]
+    boxes = [[[float(number)] * 4] * (number % 3) for number in range(5)]
+    words = [[f"w{word}" for word in range(number % 4)] for number in range(5)]
+    assert found["box"] == [boxes[:3], boxes[3:]]
+    assert found["words"] == [words[:3], words[3:]]
+    assert found["name"] == ["übung"] * 5
+    assert found["one"] == [boxes]
+    zeros = [[0.0] * 4]
+    first = [[box + zeros * (2 - len(box)) for box in boxes[:3]], [0, 1, 2]]
+    assert found["padded"] == [first, [[zeros, boxes[4]], [0, 1]]]
+
+
 # ---- epochs ----
 
 
@@ -154,6 +168,62 @@ def test_mistakes_are_refused_with_the_values_that_clash(find: Find) -> None:
         assert part in message
 
 
+# ---- functions of Python ----
+
+
+def test_functions_make_tensors_of_what_they_return(find: Find) -> None:
+    spec, expected, epochs, are_equal, length, names = find("functions_make_tensors_of_what_they_return")
+    assert spec == {
+        "id": ["int64", [None]],
+        "half": ["float32", [None, 3]],
+        "name": ["string", [None]],
+        "raw": ["string", [None]],
+    }
+    # To look at a batch does not take it away.
+    assert epochs == expected
+    assert expected[0] != expected[1]
+    assert (are_equal, length) == (True, 3)
+    assert names == [f"n{number}" for number in range(7)]
+
+
+def test_functions_of_batches_may_return_anything_that_tensors_hold(find: Find) -> None:
+    shape, dtype, told, first, numbers = find("functions_of_batches_may_return_anything_that_tensors_hold")
+    assert (shape, dtype, told) == ([None, 3], "int64", [None, None])
+    assert first == [[0.0, 0.0, 0.0], [2.0, 1.0, 0.5], [4.0, 2.0, 1.0]]
+    assert numbers == [[0, 1, 2], [3, 4]]
+
+
+def test_variable_lengths_stay_ragged_behind_functions(find: Find) -> None:
+    assert find("variable_lengths_stay_ragged_behind_functions") == [
+        [[0, 1], [[], [[1.0] * 4]], [0, 1]],
+        [[2, 3], [[[2.0] * 4] * 2, []], [2, 3]],
+    ]
+
+
+def test_filters_leave_the_length_open(find: Find) -> None:
+    assert find("filters_leave_the_length_open") == [[[0, 2, 4], [6]], True]
+
+
+def test_what_no_tensor_holds_is_refused(find: Find) -> None:
+    (objects, shapes, known), chosen = find("what_no_tensor_holds_is_refused")
+    assert "'meta' is a list of set, which no tensor holds" in objects
+    assert "a batch has float64 of (1, 2) as 'x', not float64 of (None, 1)" in shapes
+    assert "element_spec is known already" in known
+    assert chosen == [[0, 1], [2, 3]]
+
+
+def test_an_exception_of_a_function_can_be_had(find: Find) -> None:
+    text, has_cause = find("an_exception_of_a_function_can_be_had")
+    assert "six is not there" in text
+    assert has_cause
+
+
+def test_replicas_share_functions_and_workers(find: Find) -> None:
+    (first, second), workers = find("replicas_share_functions")
+    assert sorted(flat(first) + flat(second)) == list(range(9))
+    assert workers == [2, 2]
+
+
 # ---- replicas ----
 
 
@@ -185,6 +255,19 @@ def test_replicas_open_no_file_twice(find: Find) -> None:
     seen, opened = find("replicas_open_no_file_twice")
     assert seen == list(range(12))
     assert opened == [[f"{number:02}.jpg", 1] for number in range(12)]
+
+
+def test_replicas_have_shards_of_their_own_and_open_no_file_twice(find: Find) -> None:
+    (first, second), opened, by_record, counted = find("replicas_have_shards_of_their_own")
+    everything = sorted(100 * shard + number for shard in range(5) for number in range(7 + shard))
+    assert sorted(flat(first) + flat(second)) == everything
+    assert {number // 100 for number in flat(first)} == {0, 2, 4}
+    assert {number // 100 for number in flat(second)} == {1, 3}
+    assert opened == [[f"{shard:02}.tfrecord", 1] for shard in range(5)]
+    assert sorted(flat(by_record[0]) + flat(by_record[1])) == everything
+    assert abs(len(flat(by_record[0])) - len(flat(by_record[1]))) == 1
+    # The first 20 of all, not of each.
+    assert sorted(flat(counted[0]) + flat(counted[1])) == everything[:20]
 
 
 def test_machines_divide_the_samples_and_tensorflow_does_not_divide_again(find: Find) -> None:

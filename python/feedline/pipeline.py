@@ -28,6 +28,9 @@ Size = int | Sequence[int]
 Numbers = float | Sequence[float]
 Auto = Literal["auto"]
 
+# The calls that decide which sample comes when.
+_ORDER = frozenset(("shuffle", "shard", "interleave", "take", "skip", "repeat", "concat", "mix"))
+
 
 class Pipeline(Functions):
     """A source and what is to be done with its samples. Every method returns a new pipeline.
@@ -324,7 +327,7 @@ class Pipeline(Functions):
             return MappedLoader(native, repr(made), self.classes, on_event, made._calls, faults, method)
         return Loader(native, repr(made), self.classes, on_event)
 
-    def _part(self, rank: int, world: int) -> Pipeline:
+    def _replica(self, rank: int, world: int, by: str) -> Pipeline:
         """The part of one of several replicas, whose batches together are those that were asked for."""
         calls = list(self._calls)
         names = [call["call"] for call in calls]
@@ -345,9 +348,13 @@ class Pipeline(Functions):
                 f"the size is that of all replicas together: give a multiple of {world}",
             )
         calls[at] = {**calls[at], "size": size // world}
-        # Behind what decides the order of the samples, before what is done to each.
-        place = next(i for i, name in enumerate(names) if name != "shuffle")
-        calls.insert(place, {"call": "shard", "rank": rank, "world": world, "remainder": "uneven"})
+        order = next(place for place, name in enumerate(names) if name not in _ORDER)
+        if by == "auto":
+            # Whole files where each replica gets one, and nothing is said of samples counted over all files.
+            is_plain = set(names[:order]) <= {"shuffle", "interleave", "repeat"}
+            by = "shard" if is_plain and self._source.shards >= max(2, world) else "record"
+        shard = {"call": "shard", "rank": rank, "world": world, "remainder": "uneven", "by": by}
+        calls.insert(0 if by == "shard" else order, shard)
         _native.check(self._source, in_words(calls))
         return Pipeline(self._source, self._origin, tuple(calls))
 

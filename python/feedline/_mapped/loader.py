@@ -57,6 +57,7 @@ class MappedLoader(Loader):
         self._stays = faults is not None and faults.fill is False
         count = made.get("workers", "auto")
         count = len(os.sched_getaffinity(0)) if count == "auto" else int(count)
+        self.count = count
         self._ahead = 2 * count + 1
         self._numbers = itertools.count()
         self._current: weakref.ref[MappedEpoch[Any]] | None = None

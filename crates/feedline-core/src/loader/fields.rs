@@ -8,6 +8,9 @@ use crate::sample::{Dtype, Extent, Field, FieldKind};
 use crate::source::Source;
 use crate::worker::{Picture, Recipe};
 
+/// The name of what is decoded and transformed.
+pub(super) const PICTURE: &str = "image";
+
 /// What is written to a row besides pictures and parsed fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Write {
@@ -78,7 +81,7 @@ pub(super) fn fields(
             Some(shape) if !padded => FieldKind::Fixed { dtype, shape },
             Some(_) | None => FieldKind::Ragged { dtype },
         };
-        Field { name: "image".into(), kind }
+        Field { name: PICTURE.into(), kind }
     });
     let bytes = || Field { name: "bytes".into(), kind: FieldKind::Bytes };
     let mut fields = match (given, picture) {

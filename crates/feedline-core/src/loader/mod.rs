@@ -37,7 +37,7 @@ use crate::sys::thread::{Crew, processors};
 use crate::sys::{clock, limits};
 use crate::worker::Recipe;
 pub use fields::given;
-use fields::{Write, fields, recipe, wanted, writes};
+use fields::{PICTURE, Write, fields, recipe, wanted, writes};
 pub use handed::{Part, Remark, Stand};
 pub use ledger::Ledger;
 pub use quarantine::excluded;
@@ -52,8 +52,6 @@ const LOOK: Duration = Duration::from_secs(1);
 const PREFETCH: u64 = 128 << 20;
 /// Bytes of lists that are made ahead, at the least.
 const LISTS_AHEAD: u64 = 16 << 20;
-/// The field that is decoded and transformed.
-const PICTURE: &str = "image";
 /// Descriptors that are used at the most, where the user says nothing.
 const FILES: u64 = 256;
 

@@ -1,0 +1,1 @@
+"""What `feedline.tensorflow` is made of."""

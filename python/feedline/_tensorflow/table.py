@@ -1,0 +1,223 @@
+"""The columns of batches as TensorFlow must know them: before the first one is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from feedline._mapped.loader import MappedLoader
+from feedline.errors import BadSetting, ShapeMismatch
+from feedline.loader import Columns, Epoch, Loader, numpy_columns
+
+__all__ = ["Table", "array_of"]
+
+# What a batch that is no dict is called here.
+_ALL = ""
+_ASK = "say what there will be with element_spec=..., or which columns are wanted with columns=[...]"
+
+
+class Table:
+    """The columns that were asked for.
+
+    Where functions of Python make the batches, nobody knows what they return: then `element_spec` tells it,
+    or one batch is made and looked at.
+    """
+
+    def __init__(self, loader: Loader, chosen: str | Sequence[str] | None, element_spec: Any) -> None:
+        self._has_functions = isinstance(loader, MappedLoader)
+        if isinstance(loader, MappedLoader):
+            specs, ragged = _looked(loader, chosen, element_spec)
+            self._kinds = dict.fromkeys(specs, "tree")
+        elif element_spec is not None:
+            raise BadSetting.explained(
+                "dataset: element_spec is known already",
+                "leave it out: no function of Python makes the batches",
+            )
+        else:
+            described = {name: (kind, dtype, shape) for name, kind, dtype, shape in loader._native.columns}
+            ragged = {name for name, (kind, _, _) in described.items() if kind in ("groups", "lists")}
+            specs = {name: _spec(*one) for name, one in described.items()}
+            self._kinds = {name: kind for name, (kind, _, _) in described.items()}
+        counts = {_counts(name) for name in ragged}
+        there = [name for name in specs if name not in counts]
+        self._chosen = _ALL if there == [_ALL] and chosen is None else chosen
+        names = there if self._chosen is None else _listed(self._chosen)
+        for name in names:
+            if name not in there:
+                shown = ", ".join(map(repr, there)) if there != [_ALL] else "no named columns"
+                raise BadSetting.explained(f"dataset: there is no column {name!r}; a batch has {shown}")
+        self._names = names
+        self._ragged = ragged & set(names)
+        self.flat = {
+            part: specs[part]
+            for name in names
+            for part in [name, *([_counts(name)] if name in ragged else [])]
+        }
+
+    @property
+    def is_reshaped(self) -> bool:
+        """Whether elements are something else than the columns as they come."""
+        return self._chosen is not None or bool(self._ragged)
+
+    def epoch(self, loader: Loader) -> Epoch[dict[str, Any]]:
+        """The next epoch, as `from_generator` takes it."""
+        if not self._has_functions:
+            return loader._epoch(self._arrays)
+        epoch: Epoch[dict[str, Any]] = loader._epoch(numpy_columns)
+        return _Converted(epoch, self._trees)
+
+    def shaped(self, flat: dict[str, Any]) -> Any:
+        """The element, from what `from_generator` gave."""
+        tensors = {name: flat[name] for name in self._names}
+        for name in self._ragged:
+            counts = flat[_counts(name)]
+            tensors[name] = tf.RaggedTensor.from_row_lengths(flat[name], counts, validate=False)
+        if self._chosen is None:
+            return tensors
+        if isinstance(self._chosen, str):
+            return tensors[self._chosen]
+        return tuple(tensors[name] for name in self._chosen)
+
+    def _arrays(self, columns: Columns) -> dict[str, Any]:
+        found = dict(columns)
+        return {name: array_of(found[name], self._kinds[name]) for name in self.flat}
+
+    def _trees(self, batch: Any) -> dict[str, Any]:
+        found = batch if isinstance(batch, dict) else {_ALL: batch}
+        made = {}
+        for name, spec in self.flat.items():
+            if name not in found:
+                raise BadSetting.explained(f"a batch has no column {name!r}; it has {list(found)}", _ASK)
+            made[name] = _tree(found[name], name, spec)
+        return made
+
+
+class _Converted(Epoch[dict[str, Any]]):
+    """An epoch whose batches are made something else."""
+
+    def __init__(self, epoch: Epoch[Any], convert: Callable[[Any], dict[str, Any]]) -> None:
+        self._epoch = epoch
+        self._convert = convert
+
+    def __next__(self) -> dict[str, Any]:
+        return self._convert(next(self._epoch))
+
+    def close(self) -> None:
+        self._epoch.close()
+
+
+# ---- columns of the native side ----
+
+
+def array_of(value: Any, kind: str) -> Any:
+    """A column as an array; numbers stay where they are."""
+    if kind in ("array", "groups"):
+        return np.from_dlpack(value)
+    if kind == "json":
+        value = [json.dumps(one) for one in value]
+    return _strings(value)
+
+
+def _strings(value: Any) -> Any:
+    # Filled afterwards: NumPy would cut zeros off the ends of bytes that it takes for text.
+    listed = np.empty(len(value), object)
+    listed[:] = value
+    return listed
+
+
+def _spec(kind: str, dtype: str | None, shape: list[int | None] | None) -> Any:
+    return tf.TensorSpec(shape, tf.as_dtype(dtype) if kind in ("array", "groups") else tf.string)
+
+
+def _counts(name: str) -> str:
+    return f"{name}_lengths"
+
+
+def _listed(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+# ---- what functions return ----
+
+
+def _looked(
+    loader: MappedLoader, chosen: str | Sequence[str] | None, element_spec: Any
+) -> tuple[dict[str, Any], set[str]]:
+    """What was said of the batches, or what the first of them is; and which columns differ in length."""
+    plan = loader._plan
+    joined = {name for name, kind in plan.kinds.items() if kind in ("variable", "lists")}
+    if element_spec is not None:
+        return (element_spec if isinstance(element_spec, dict) else {_ALL: element_spec}), set()
+    standing = loader.checkpoint()
+    epoch = loader._epoch(numpy_columns)
+    try:
+        batch = next(epoch, None)
+    finally:
+        epoch.close()
+    # As if nobody had looked.
+    loader.resume(standing)
+    if batch is None:
+        raise BadSetting.explained("dataset: an epoch has no batch that could be looked at", _ASK)
+    found = batch if isinstance(batch, dict) else {_ALL: batch}
+    wanted = set(found) if chosen is None or not isinstance(batch, dict) else set(_listed(chosen))
+    ragged = set()
+    if not plan.layout.pad and not plan.of_batches:
+        ragged = {name for name in joined if name in found and _counts(name) in found}
+    wanted |= {_counts(name) for name in ragged & wanted}
+
+    def spec(name: str, leaf: Any) -> Any:
+        array = _leaf(leaf, name)
+        inner = list(array.shape[1:])
+        if plan.layout.pad and plan.kinds.get(name) != "fixed":
+            inner = [None] * len(inner)
+        shape = [None, *inner] if array.ndim else []
+        return tf.TensorSpec(shape, tf.string if array.dtype.hasobject else tf.as_dtype(array.dtype))
+
+    def each(name: str, tree: Any) -> Any:
+        if isinstance(tree, dict):
+            return {key: each(f"{name}.{key}", part) for key, part in tree.items()}
+        if isinstance(tree, tuple):
+            return tuple(each(f"{name}[{place}]", part) for place, part in enumerate(tree))
+        return spec(name, tree)
+
+    return {name: each(name, tree) for name, tree in found.items() if name in wanted}, ragged
+
+
+def _tree(tree: Any, name: str, spec: Any) -> Any:
+    """The arrays of a part of a batch, which must be as they were said to be."""
+    if isinstance(spec, dict) and isinstance(tree, dict):
+        return {key: _tree(tree.get(key), f"{name}.{key}", part) for key, part in spec.items()}
+    if isinstance(spec, tuple) and isinstance(tree, tuple) and len(tree) == len(spec):
+        pairs = enumerate(zip(tree, spec, strict=True))
+        return tuple(_tree(part, f"{name}[{place}]", one) for place, (part, one) in pairs)
+    if isinstance(spec, (dict, tuple)):
+        raise ShapeMismatch.explained(f"a batch has {type(tree).__name__} as {name!r}, not {spec}", _ASK)
+    array = _leaf(tree, name)
+    dtype = tf.string if array.dtype.hasobject else tf.as_dtype(array.dtype)
+    if dtype != spec.dtype or not spec.shape.is_compatible_with(array.shape):
+        raise ShapeMismatch.explained(
+            f"a batch has {dtype.name} of {array.shape} as {name!r}, not {spec.dtype.name} of {spec.shape}",
+            "say what may differ with element_spec=..., such as tf.TensorSpec([None, None], tf.float32)",
+        )
+    return array
+
+
+def _leaf(value: Any, name: str) -> Any:
+    """Numbers as an array, bytes and text as an array of objects."""
+    if isinstance(value, list):
+        if not all(isinstance(one, (bytes, str)) for one in value):
+            kinds = sorted({type(one).__name__ for one in value})
+            raise BadSetting.explained(
+                f"dataset: {name!r} is a list of {', '.join(kinds)}, which no tensor holds", _ASK
+            )
+        return _strings(value)
+    array = np.asarray(value)
+    if array.dtype.kind in "SUO":
+        return array.astype(object)
+    if array.dtype.kind not in "biufc":
+        raise BadSetting.explained(f"dataset: {name!r} holds {array.dtype}, which no tensor holds", _ASK)
+    return array
