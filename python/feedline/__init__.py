@@ -26,6 +26,7 @@ from feedline.faults import Backoff, FaultPolicy
 from feedline.fields import bytes_, float32, int64, json_, npy, sequence, text
 from feedline.loader import Epoch, Loader
 from feedline.pipeline import Pipeline, arrays, files, images, mix
+from feedline.predicates import col, length
 from feedline.records import csv, example_schema, jsonl, tar, tfrecord, tokens
 from feedline.report import Fault, Report, Slow
 
@@ -45,6 +46,7 @@ __all__ = [
     "__version__",
     "arrays",
     "bytes_",
+    "col",
     "csv",
     "errors",
     "example_schema",
@@ -54,6 +56,7 @@ __all__ = [
     "int64",
     "json_",
     "jsonl",
+    "length",
     "map",
     "mix",
     "npy",

@@ -21,6 +21,7 @@ from feedline.events import Event
 from feedline.faults import ANOTHER, FaultPolicy
 from feedline.fields import parse_words
 from feedline.loader import Loader
+from feedline.predicates import Predicate
 
 __all__ = ["Pipeline", "arrays", "files", "images", "mix"]
 
@@ -234,6 +235,22 @@ class Pipeline(Functions):
 
     # ---- collate, deliver ----
 
+    def bucket(self, by: str, boundaries: Sequence[float], batch: Sequence[int] | None = None) -> Pipeline:
+        """Puts samples of similar length into one batch.
+
+        Each bucket has an open batch, and samples go to that of their own in order; what is left at the end
+        of an epoch comes in short batches, bucket by bucket. `len(loader)` is then an upper bound, and ranks
+        may have different numbers of batches.
+
+        Args:
+            by: a field of a variable length, bytes or text, or one that is a number.
+            boundaries: where one bucket ends and the next begins, ascending: [32, 64] makes buckets below 32,
+                from 32 to below 64, and from 64 on.
+            batch: samples of the batches of each bucket, one number more than there are boundaries; as
+                `batch()` says where nothing is said.
+        """
+        return self._with("bucket", by=by, boundaries=boundaries, batch=batch)
+
     def batch(
         self, size: int, *, drop_last: bool = False, pad: bool = False, index: bool = False
     ) -> Pipeline:
@@ -378,6 +395,9 @@ class Pipeline(Functions):
         steps = [self._origin]
         for call in self._calls:
             if "parts" in call:  # The origin tells of them.
+                continue
+            if "predicate" in call:
+                steps.append(f"filter({Predicate(call['predicate'])!r})")
                 continue
             arguments = ", ".join(f"{name}={value!r}" for name, value in call.items() if name != "call")
             steps.append(f"{call['call']}({arguments})")

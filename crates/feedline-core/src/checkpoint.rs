@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Kind, Result};
 use crate::fault::Standing;
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Where a run stands after a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,10 @@ pub struct Checkpoint {
     /// How far the places of its skipped samples are filled.
     #[serde(default)]
     pub filling: Filling,
+    /// Samples before `position` that are in no batch yet: the first, and each as the distance to the one
+    /// before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    waiting: Vec<u64>,
 }
 
 /// How far samples came a second time in the places of those that were skipped, so that every rank has as
@@ -56,7 +60,26 @@ impl Checkpoint {
         standing: Standing,
         filling: Filling,
     ) -> Checkpoint {
-        Checkpoint { version: VERSION, samples, source, settings, position, standing, filling }
+        let waiting = Vec::new();
+        let version = VERSION;
+        Checkpoint { version, samples, source, settings, position, standing, filling, waiting }
+    }
+
+    /// With samples, ascending, that were made and are in no batch yet.
+    #[must_use]
+    pub fn with_waiting(self, numbers: &[u64]) -> Checkpoint {
+        let before = [0].iter().chain(numbers);
+        let waiting = numbers.iter().zip(before).map(|(number, before)| number - before).collect();
+        Checkpoint { waiting, ..self }
+    }
+
+    /// These samples.
+    pub fn waiting(&self) -> Vec<u64> {
+        let next = |number: &mut u64, distance: &u64| {
+            *number = number.saturating_add(*distance);
+            Some(*number)
+        };
+        self.waiting.iter().scan(0, next).collect()
     }
 
     /// As text.
@@ -142,6 +165,11 @@ mod tests {
         let checkpoint = made(10, b"a", b"b");
         assert_eq!(Checkpoint::from_text(&checkpoint.to_text()).unwrap(), checkpoint);
         assert!(checkpoint.to_text().len() < 300);
+        let numbers: Vec<u64> = (0..200).map(|at| 1_000_000 + at * 7).collect();
+        let bucketed = checkpoint.with_waiting(&numbers);
+        let read = Checkpoint::from_text(&bucketed.to_text()).unwrap();
+        assert_eq!((read.waiting(), &read), (numbers, &bucketed));
+        assert!(bucketed.to_text().len() < 800);
     }
 
     #[test]
@@ -152,7 +180,7 @@ mod tests {
             .map(|old| old.must_fit(&now).unwrap_err().to_string())
             .chain([
                 Checkpoint::from_text("hello").unwrap_err().to_string(),
-                Checkpoint::from_text(&now.to_text().replace("\"version\":2", "\"version\":9"))
+                Checkpoint::from_text(&now.to_text().replace("\"version\":3", "\"version\":9"))
                     .unwrap_err()
                     .to_string(),
             ])

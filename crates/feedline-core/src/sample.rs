@@ -188,6 +188,31 @@ pub enum FieldKind {
     List,
 }
 
+impl FieldKind {
+    /// Whether a value has a length that differs from sample to sample.
+    pub fn has_length(&self) -> bool {
+        match self {
+            FieldKind::Variable { .. } | FieldKind::Bytes | FieldKind::Text | FieldKind::List => {
+                true
+            }
+            FieldKind::Fixed { .. } | FieldKind::Ragged { .. } | FieldKind::Json => false,
+        }
+    }
+
+    /// For people to read.
+    pub fn words(&self) -> String {
+        match self {
+            FieldKind::Fixed { dtype, shape } => format!("{}{shape:?}", dtype.name()),
+            FieldKind::Ragged { dtype } => format!("{} of any shape", dtype.name()),
+            FieldKind::Variable { dtype, inner } => format!("a list of {}{inner:?}", dtype.name()),
+            FieldKind::Bytes => "bytes".to_owned(),
+            FieldKind::Text => "text".to_owned(),
+            FieldKind::Json => "JSON".to_owned(),
+            FieldKind::List => "a list of bytes".to_owned(),
+        }
+    }
+}
+
 impl Field {
     /// An array of one shape.
     pub fn fixed(name: &str, dtype: Dtype, shape: &[usize]) -> Field {

@@ -5,7 +5,6 @@ use feedline_core::collate::{self, Axes, Content};
 use feedline_core::config::Settings;
 use feedline_core::error::{Error, Kind};
 use feedline_core::loader::{self, Stand, Waited};
-use feedline_core::plan::Excluded;
 use feedline_core::sample::{Batch, Column, Dtype};
 use feedline_core::source;
 use feedline_core::source::files::Files;
@@ -38,7 +37,7 @@ impl Source {
     /// Refuses words that do not fit, also to the number of samples.
     pub(crate) fn check(&self, words: &str) -> PyResult<()> {
         let settings = self.settings(words)?;
-        loader::plan(&*self.0, &settings, Excluded::default()).map(drop).map_err(raise)
+        loader::check(&*self.0, &settings).map_err(raise)
     }
 }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedline._mapped.functions import Named, named
 from feedline.errors import BadSetting
+from feedline.predicates import Predicate
 
 if TYPE_CHECKING:
     from feedline.pipeline import Pipeline
@@ -40,15 +41,23 @@ class Functions:
         """
         return self._with_function("map", function, threads)
 
-    def filter(self, function: Callable[..., Any], *, threads: bool = False) -> Pipeline:
-        """Leaves out the samples for which a function of Python says so: those for which it returns what is
-        not true. The others move up, so that batches stay full.
+    def filter(self, keep: Predicate | Callable[..., Any], *, threads: bool = False) -> Pipeline:
+        """Keeps the samples that are so: `filter((fl.col("label") < 5) & (fl.length("tokens") >= 16))`.
+
+        The others move up, so that batches stay full. What is filtered out is no fault, and is counted as
+        `filtered` in the report. `len(loader)` is then an upper bound, and ranks may have different numbers
+        of samples. Calls for the order come before.
 
         Args:
-            function: of one sample, as for `map`.
+            keep: a predicate of fields of the batch ("label", those of `parse`, and "index" for the index of
+                a sample), for which nothing is decoded; or a function of one sample, as for `map`, that
+                returns what is true for those to be kept.
             threads: as for `map`.
         """
-        return self._with_function("filter", function, threads)
+        if isinstance(keep, Predicate):
+            made: Pipeline = self._with("filter", predicate=keep._words, threads=threads or None)  # type: ignore[attr-defined]
+            return made
+        return self._with_function("filter", keep, threads)
 
     def map_batch(self, function: Callable[..., Any], *, threads: bool = False) -> Pipeline:
         """Has a function of Python make each batch: it gets a dict of arrays whose first axis counts the

@@ -21,6 +21,8 @@ pub struct Gathered {
     pub number: u64,
     /// The number behind its last sample.
     pub end: u64,
+    /// Whether its rows lie anywhere, not side by side.
+    pub is_scattered: bool,
 }
 
 /// Collects the samples of the batch that comes next.
@@ -69,7 +71,7 @@ impl Gatherer {
         number: u64,
         mut sample: Sample,
     ) -> Result<Option<Gathered>, Box<(Fault, Seat)>> {
-        if let Some(error) = self.mismatch(&sample) {
+        if let Some(error) = mismatch(&self.columns, self.samples.first(), &sample) {
             let fault = Fault::new(sample.ticket, Stage::Collate, error);
             return Err(Box::new((fault, seat_of(sample))));
         }
@@ -86,9 +88,19 @@ impl Gatherer {
     pub fn skip(&mut self, number: u64, seat: Seat) -> Option<Gathered> {
         if !seat.rows.is_empty() {
             self.free.push_back(seat);
+            self.let_go();
         }
         self.lost += usize::from(self.stays);
         self.full(number + 1)
+    }
+
+    /// Gives back the memory of a batch that nobody needs now: where many samples are left out, their seats
+    /// would pile up. Those of the batch that is being gathered are needed, and batches stay whole.
+    fn let_go(&mut self) {
+        let (size, own) = (self.columns.size, self.columns.size - self.samples.len());
+        if !self.stays && self.free.len() >= own + size {
+            self.free.drain(own..own + size);
+        }
     }
 
     /// How many samples the batch lacks.
@@ -137,34 +149,37 @@ impl Gatherer {
         let samples = std::mem::replace(&mut self.samples, Vec::with_capacity(size));
         let numbers = std::mem::replace(&mut self.numbers, Vec::with_capacity(size));
         let number = numbers.first().copied().unwrap_or(end);
-        Gathered { samples, numbers, number, end }
+        Gathered { samples, numbers, number, end, is_scattered: false }
     }
+}
 
-    fn mismatch(&self, sample: &Sample) -> Option<Error> {
-        let first = self.samples.first().filter(|_| !self.columns.joined)?;
-        for ((field, ours), theirs) in
-            self.columns.fields.iter().zip(&first.values).zip(&sample.values)
-        {
-            // Those of a variable length are made for it.
-            if !matches!(field.kind, FieldKind::Ragged { .. }) {
-                continue;
-            }
-            let (Value::Array(ours), Value::Array(theirs)) = (ours, theirs) else { continue };
-            let fits = if self.columns.pad {
-                ours.shape.len() == theirs.shape.len()
-            } else {
-                ours.shape == theirs.shape
-            };
-            if !fits {
-                let message = format!(
-                    "{} of sample {} has shape {:?}, that of sample {} in the same batch {:?}",
-                    field.name, sample.ticket.index, theirs.shape, first.ticket.index, ours.shape
-                );
-                return Some(Error::new(Kind::ShapeMismatch, message));
-            }
+/// What keeps a sample from a batch that has this one first.
+pub(super) fn mismatch(
+    columns: &Columns,
+    first: Option<&Sample>,
+    sample: &Sample,
+) -> Option<Error> {
+    let first = first.filter(|_| !columns.joined)?;
+    for ((field, ours), theirs) in columns.fields.iter().zip(&first.values).zip(&sample.values) {
+        // Those of a variable length are made for it.
+        if !matches!(field.kind, FieldKind::Ragged { .. }) {
+            continue;
         }
-        None
+        let (Value::Array(ours), Value::Array(theirs)) = (ours, theirs) else { continue };
+        let fits = if columns.pad {
+            ours.shape.len() == theirs.shape.len()
+        } else {
+            ours.shape == theirs.shape
+        };
+        if !fits {
+            let message = format!(
+                "{} of sample {} has shape {:?}, that of sample {} in the same batch {:?}",
+                field.name, sample.ticket.index, theirs.shape, first.ticket.index, ours.shape
+            );
+            return Some(Error::new(Kind::ShapeMismatch, message));
+        }
     }
+    None
 }
 
 /// Copies the rows of a sample to another seat; returns the one it leaves.
@@ -181,7 +196,7 @@ fn move_to(sample: &mut Sample, seat: Seat) -> Seat {
     Seat { rows: left }
 }
 
-fn seat_of(sample: Sample) -> Seat {
+pub(super) fn seat_of(sample: Sample) -> Seat {
     let rows = sample
         .values
         .into_iter()
@@ -265,6 +280,31 @@ mod tests {
             drop((gatherer, seats));
             prop_assert_eq!(budget.used(), 0);
         }
+    }
+
+    #[test]
+    fn seats_of_samples_that_are_left_out_do_not_pile_up() {
+        let (pool, budget) = (Pool::new(0), Budget::new("bytes", 1 << 20));
+        let columns = columns(4);
+        let mut gatherer = Gatherer::new(columns.clone());
+        let mut batches = 0;
+        for block in 0..50_u64 {
+            let permit = budget.acquire(columns.batch_bytes(), 0).unwrap();
+            for (number, seat) in (block * 4..).zip(columns.seats(&pool, permit).unwrap()) {
+                if number % 9 > 0 {
+                    batches += usize::from(gatherer.skip(number, seat).is_some());
+                    continue;
+                }
+                let values = seat.rows.into_iter().map(Value::Row).collect();
+                let sample = Sample { ticket: ticket(number), values, permit: None };
+                let Ok(gathered) = gatherer.push(number, sample) else { panic!("of one shape") };
+                let Some(gathered) = gathered else { continue };
+                batches += 1;
+                columns.complete(gathered, &pool, &budget).unwrap();
+            }
+            assert!(budget.used() <= 3 * columns.batch_bytes(), "{}", budget.used());
+        }
+        assert_eq!(batches, 5);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! From samples to a batch. Rows of the batch are given out before the samples are made, so that each
 //! is written straight into its place; what has no fixed shape is copied when its batch is complete.
 
+mod bucket;
 mod gather;
 mod lengths;
 mod pad;
@@ -8,6 +9,7 @@ mod pool;
 mod promise;
 mod stack;
 
+pub use bucket::{Buckets, Collector};
 pub use gather::{Gathered, Gatherer};
 pub use pool::Pool;
 pub use promise::{Axes, Content, Promise};
@@ -18,7 +20,7 @@ use std::sync::Arc;
 use crate::budget::{Budget, Permit};
 use crate::error::{Error, Kind, Result};
 use crate::sample::{Batch, Column, Field, FieldKind, Sample, Value};
-use crate::sys::slab::{self, Row};
+use crate::sys::slab::{self, Block, Row};
 
 /// What a batch is made of.
 #[derive(Clone, Debug)]
@@ -63,9 +65,33 @@ impl Columns {
         Ok(seats)
     }
 
+    /// Bytes of the rows of one sample.
+    pub fn row_bytes(&self) -> u64 {
+        self.fields.iter().filter_map(Field::row_bytes).map(|bytes| bytes as u64).sum()
+    }
+
+    /// Seats of no batch: each has memory of its own, for nobody knows when the others will be free.
+    pub fn lone_seats(&self, count: usize, mut permit: Permit) -> Result<VecDeque<Seat>> {
+        let mut seats = VecDeque::with_capacity(count);
+        for _ in 0..count {
+            let mut rows = Vec::with_capacity(self.fields.len());
+            for bytes in self.fields.iter().filter_map(Field::row_bytes) {
+                let part = permit.split(bytes as u64);
+                let block = Block::new(bytes).ok_or_else(|| {
+                    let message = format!("the system refused {bytes} bytes for a sample");
+                    Error::new(Kind::OutOfMemory, message)
+                })?;
+                let give_back = Box::new(move |block| drop((block, part)));
+                rows.extend(slab::carve(block, bytes, 1, give_back));
+            }
+            seats.push_back(Seat { rows });
+        }
+        Ok(seats)
+    }
+
     /// Makes the batch. Waits for room for arrays that were not written in place.
     pub fn complete(&self, gathered: Gathered, pool: &Pool, budget: &Budget) -> Result<Batch> {
-        let Gathered { samples, number, .. } = gathered;
+        let Gathered { samples, number, is_scattered, .. } = gathered;
         if samples.is_empty() {
             return Ok(Batch { columns: Vec::new(), tickets: Vec::new(), permit: None });
         }
@@ -87,6 +113,10 @@ impl Columns {
         let mut columns = Vec::with_capacity(self.fields.len());
         for (field, values) in self.fields.iter().zip(values) {
             match &field.kind {
+                FieldKind::Fixed { dtype, shape } if is_scattered => {
+                    let column = stack::scattered(*dtype, shape, values, number, pool, budget)?;
+                    columns.push((Arc::clone(&field.name), column));
+                }
                 FieldKind::Fixed { dtype, shape } => {
                     columns.push((Arc::clone(&field.name), stack::rows(*dtype, shape, values)?));
                 }

@@ -25,6 +25,24 @@ pub(super) fn rows(dtype: Dtype, shape: &[usize], values: Vec<Value>) -> Result<
     Ok(Column::Array { dtype, shape, memory })
 }
 
+/// Rows that lie anywhere: they are copied.
+pub(super) fn scattered(
+    dtype: Dtype,
+    shape: &[usize],
+    values: Vec<Value>,
+    number: u64,
+    pool: &Pool,
+    budget: &Budget,
+) -> Result<Column> {
+    let (count, each) = (values.len(), dtype.bytes() * shape.iter().product::<usize>());
+    let mut memory = new_array(each * count, number, pool, budget)?;
+    for (value, to) in values.into_iter().zip(memory.chunks_exact_mut(each.max(1))) {
+        let Value::Row(row) = value else { return Err(wrong_value("a value that is not a row")) };
+        to.copy_from_slice(&row);
+    }
+    Ok(Column::Array { dtype, shape: [&[count], shape].concat(), memory })
+}
+
 /// Arrays whose shapes were found to be equal.
 pub(super) fn arrays(
     values: Vec<Value>,

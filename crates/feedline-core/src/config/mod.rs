@@ -5,6 +5,7 @@
 //! Every mistake is refused here, with the value that was given.
 
 mod chaos;
+mod choose;
 mod faults;
 mod fields;
 mod functions;
@@ -28,6 +29,7 @@ use crate::format::Wanted;
 use crate::plan;
 use crate::sample::{Dtype, Field, FieldKind};
 use crate::source::Contents;
+use crate::worker::predicate::{Bucketing, Operand, Predicate};
 use crate::worker::{Decoding, Layout, Output, Size, Step};
 pub use chaos::{Chaos, Strike};
 pub use faults::fault_policy;
@@ -87,6 +89,10 @@ pub struct Batching {
 pub struct Settings {
     /// Plan: what is asked of the order, step by step.
     pub order: Vec<plan::Step>,
+    /// Worker: which samples are kept.
+    pub filter: Option<Predicate<Operand>>,
+    /// Collate: which samples come together.
+    pub bucketing: Option<Bucketing<Operand>>,
     /// Worker: the fields of a record, where the user named them.
     pub wanted: Option<Arc<[Wanted]>>,
     /// Worker: which of them is decoded; none if the whole record or file is.
@@ -127,6 +133,8 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             order: Vec::new(),
+            filter: None,
+            bucketing: None,
             wanted: None,
             picture: None,
             decoding: None,
@@ -182,12 +190,22 @@ impl Settings {
         };
         let late = |last: Progress| progress > last;
         match call.name() {
+            "map" | "filter" | "map_batch"
+                if call.get("function").is_some() && self.bucketing.is_some() =>
+            {
+                let message = format!("{} of a function cannot follow bucket", call.name());
+                Err(Error::new(Kind::BadSetting, message).with_hint(
+                    "buckets are for native pipelines; leave bucket or the function out",
+                ))
+            }
             "map" | "filter" | "map_batch" if call.get("function").is_some() => {
                 let is_batched = progress >= Progress::Batched;
                 self.functions.push(functions::parse(call, is_batched, &self.functions)?);
                 Ok(progress.max(Progress::Mapped))
             }
             "parse"
+            | "filter"
+            | "bucket"
             | "decode"
             | "resize"
             | "center_crop"
@@ -204,10 +222,34 @@ impl Settings {
                 Err(functions::too_late(call))
             }
             name if order::is_step(name) && late(Progress::Decoded) => Err(too_late(call, "batch")),
+            name if order::is_step(name) && self.filter.is_some() => {
+                let message = format!("{name} cannot follow filter");
+                Err(Error::new(Kind::BadSetting, message).with_hint(format!(
+                    "call {name} before filter: the order is decided before samples are read"
+                )))
+            }
             name if order::is_step(name) => {
                 let step = order::step(call, given)?;
                 step.may_follow(&self.order)?;
                 self.order.push(step);
+                Ok(progress)
+            }
+            "filter" | "bucket" if late(Progress::Written) => Err(too_late(call, "batch")),
+            "filter" => {
+                let more = choose::filter(call)?;
+                self.filter = Some(match self.filter.take() {
+                    None => more,
+                    Some(Predicate::All(mut parts)) => {
+                        parts.push(more);
+                        Predicate::All(parts)
+                    }
+                    Some(first) => Predicate::All(vec![first, more]),
+                });
+                Ok(progress)
+            }
+            "bucket" if self.bucketing.is_some() => Err(too_late(call, "bucket")),
+            "bucket" => {
+                self.bucketing = Some(choose::bucket(call)?);
                 Ok(progress)
             }
             "parse" if progress >= Progress::Decoded => Err(too_late(call, "decode")),

@@ -1,22 +1,28 @@
 //! Puts results in order. Exactly one for each number: a second one is a bug, and is noticed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Results that came before their turn.
 pub struct Reorder<T> {
+    /// Numbers that are awaited before all others.
+    first: VecDeque<u64>,
     next: u64,
     early: BTreeMap<u64, T>,
+    /// The number just popped was one of the first.
+    was_first: Option<u64>,
 }
 
 impl<T> Reorder<T> {
-    /// The first number that is awaited.
-    pub fn new(first: u64) -> Reorder<T> {
-        Reorder { next: first, early: BTreeMap::new() }
+    /// These numbers are awaited, ascending, and then all from `next` on.
+    pub fn new(first: impl IntoIterator<Item = u64>, next: u64) -> Reorder<T> {
+        let first = first.into_iter().collect();
+        Reorder { first, next, early: BTreeMap::new(), was_first: None }
     }
 
     /// A result. Gives it back if its turn is over or there is one already.
     pub fn put(&mut self, number: u64, result: T) -> Result<(), T> {
-        if number < self.next || self.early.contains_key(&number) {
+        let is_awaited = number >= self.next || self.first.binary_search(&number).is_ok();
+        if !is_awaited || self.early.contains_key(&number) {
             return Err(result);
         }
         self.early.insert(number, result);
@@ -25,19 +31,24 @@ impl<T> Reorder<T> {
 
     /// The result whose turn it is.
     pub fn pop(&mut self) -> Option<(u64, T)> {
-        let result = self.early.remove(&self.next)?;
-        self.next += 1;
-        Some((self.next - 1, result))
+        let number = self.next();
+        let result = self.early.remove(&number)?;
+        self.was_first = self.first.pop_front();
+        self.next += u64::from(self.was_first.is_none());
+        Some((number, result))
     }
 
     /// The number just popped is awaited again.
     pub fn again(&mut self) {
-        self.next -= 1;
+        match self.was_first.take() {
+            Some(number) => self.first.push_front(number),
+            None => self.next -= 1,
+        }
     }
 
     /// The number that is awaited.
     pub fn next(&self) -> u64 {
-        self.next
+        self.first.front().copied().unwrap_or(self.next)
     }
 }
 
@@ -49,29 +60,41 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_the_order_of_arrival_they_leave_in_order(
-            order in Just((5_u64..45).collect::<Vec<_>>()).prop_shuffle()
+            order in Just([1, 3].into_iter().chain(5_u64..45).collect::<Vec<_>>()).prop_shuffle(),
+            again in 0_usize..42,
         ) {
-            let mut reorder = Reorder::new(5);
+            let mut reorder = Reorder::new([1, 3], 5);
             let mut left = Vec::new();
             for number in &order {
                 reorder.put(*number, number * 10).unwrap();
                 while let Some((number, result)) = reorder.pop() {
                     prop_assert_eq!(result, number * 10);
+                    if left.len() == again {
+                        reorder.again();
+                        prop_assert_eq!(reorder.next(), number);
+                        reorder.put(number, result).unwrap();
+                        reorder.pop().unwrap();
+                    }
                     left.push(number);
                 }
             }
-            prop_assert_eq!(left, (5..45).collect::<Vec<_>>());
+            prop_assert_eq!(left, [1, 3].into_iter().chain(5..45).collect::<Vec<_>>());
         }
     }
 
     #[test]
     fn a_second_result_is_noticed() {
-        let mut reorder = Reorder::new(0);
+        let mut reorder = Reorder::new([], 0);
         reorder.put(0, 'a').unwrap();
         assert_eq!(reorder.put(0, 'b'), Err('b'));
         reorder.pop();
         assert_eq!(reorder.put(0, 'c'), Err('c'));
         reorder.again();
         assert_eq!(reorder.put(0, 'd'), Ok(()));
+        let mut resumed = Reorder::new([2], 5);
+        assert_eq!(resumed.put(3, 'e'), Err('e'));
+        resumed.put(2, 'f').unwrap();
+        resumed.pop();
+        assert_eq!(resumed.put(2, 'g'), Err('g'));
     }
 }

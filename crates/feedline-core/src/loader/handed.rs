@@ -98,7 +98,7 @@ impl Epoch {
         shared.ledger.delivered(samples, waited);
         let Stand { number, standing, filling } = stand;
         let number = number.min(self.plan_end());
-        *shared.progress.lock() = Progress { number, standing, filling };
+        *shared.progress.lock() = Progress { number, standing, filling, waiting: Vec::new() };
     }
 
     /// The consumer has seen the end, and so many good samples were left out with a short last batch.

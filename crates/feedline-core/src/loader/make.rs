@@ -1,13 +1,12 @@
 //! Makes samples of their bytes, each straight into its place.
 
 use super::fields::Write;
-use super::run::{OVERHEAD, Order, Outcome, Run, Task, caught};
-use crate::budget::Permit;
+use super::run::{Made, OVERHEAD, Order, Outcome, Run, Task, caught};
 use crate::collate::Seat;
 use crate::error::{Error, Kind, Result};
 use crate::fetch::Fetched;
 use crate::sample::{Array, Extent, FieldKind, Loaned, Sample, Stage, Ticket, Value};
-use crate::worker::{Native, Prepared};
+use crate::worker::{Native, Prepared, predicate};
 
 impl Run {
     /// Makes a sample of its bytes. A panic of a codec is a fault of the sample.
@@ -15,7 +14,8 @@ impl Run {
         let Task { order: Order { ticket, mut seat, attempts, .. }, fetched, prepared } = task;
         let outcome = caught(|| self.values(ticket, &mut seat, fetched, prepared, native));
         match outcome {
-            Ok((values, permit)) => Ok(Sample { ticket, values, permit }),
+            Ok(Some((sample, bucket))) => Ok(Made::Kept(sample, bucket)),
+            Ok(None) => Ok(Made::LeftOut(seat)),
             Err(error) => {
                 if error.kind() == Kind::CodecPanicked {
                     // What it left in the working memory cannot be trusted.
@@ -28,8 +28,9 @@ impl Run {
         }
     }
 
-    /// The values of a sample, in the order of the fields. Rows are taken out of the seat at the
-    /// very end, so that a fault leaves it whole.
+    /// A sample with its values in the order of the fields, and its bucket; None if the user does not want
+    /// it. Rows are taken out of the seat at the very end, so that a fault leaves it whole. The picture is
+    /// made last: it costs most.
     fn values(
         &self,
         ticket: Ticket,
@@ -37,45 +38,22 @@ impl Run {
         fetched: Option<Fetched>,
         prepared: Option<Prepared>,
         native: &mut Native,
-    ) -> Result<(Vec<Value>, Option<Permit>)> {
+    ) -> Result<Option<(Sample, usize)>> {
         let shared = &self.shared;
         let mut others = Vec::new();
-        let mut permit = None;
-        if let Some(Fetched { bytes, extra }) = fetched {
-            permit = extra;
-            let mut row = 0;
-            if let Some(recipe) = &shared.recipe {
-                let encoded = self.encoded(&bytes)?;
-                let prepared = match prepared {
-                    Some(prepared) => prepared,
-                    None => Prepared::new(recipe, encoded, ticket)?,
-                };
-                if shared.in_rows {
-                    native.make(recipe, &prepared, encoded, &mut seat.rows[0])?;
-                    row = 1;
-                } else {
-                    let mut pixels = vec![0; self.result_bytes(&prepared)];
-                    native.make(recipe, &prepared, encoded, &mut pixels)?;
-                    let shape = recipe.shape_of(prepared.size);
-                    let dtype = shared.settings.output.dtype;
-                    others.push(Value::Array(Array { dtype, shape, bytes: pixels }));
-                }
-            }
+        let (bytes, mut permit) = match fetched {
+            Some(Fetched { bytes, extra }) => (Some(bytes), extra),
+            None => (None, None),
+        };
+        if let Some(bytes) = &bytes {
             match &shared.parser {
                 Some(parser) => {
+                    let row = usize::from(shared.recipe.is_some() && shared.in_rows);
                     let rows = &mut seat.rows[row..row + parser.rows()];
-                    parser.read(&bytes, rows, &mut others)?;
+                    parser.read(bytes, rows, &mut others)?;
                 }
-                None if shared.recipe.is_none() => others.push(Value::Bytes(bytes)),
+                None if shared.recipe.is_none() => others.push(Value::Bytes(bytes.clone())),
                 None => {}
-            }
-            // What the work took is free again; what was made is still held.
-            match &mut permit {
-                Some(permit) if !others.is_empty() => {
-                    let held: usize = others.iter().map(held_bytes).sum();
-                    permit.keep(held as u64 + OVERHEAD);
-                }
-                Some(_) | None => permit = None,
             }
         }
         for (row, write) in &shared.writes {
@@ -98,9 +76,35 @@ impl Run {
                 Write::Index => target.copy_from_slice(&(ticket.index as i64).to_ne_bytes()),
             }
         }
+        let Some(bucket) = self.bucket(ticket, seat, &others)? else { return Ok(None) };
+        if let (Some(recipe), Some(bytes)) = (&shared.recipe, &bytes) {
+            let encoded = self.encoded(bytes)?;
+            let prepared = match prepared {
+                Some(prepared) => prepared,
+                None => Prepared::new(recipe, encoded, ticket)?,
+            };
+            if shared.in_rows {
+                native.make(recipe, &prepared, encoded, &mut seat.rows[0])?;
+            } else {
+                let mut pixels = vec![0; self.result_bytes(&prepared)];
+                native.make(recipe, &prepared, encoded, &mut pixels)?;
+                let shape = recipe.shape_of(prepared.size);
+                let dtype = shared.settings.output.dtype;
+                others.insert(0, Value::Array(Array { dtype, shape, bytes: pixels }));
+            }
+        }
+        // What the work took is free again; what was made is still held.
+        match &mut permit {
+            Some(permit) if !others.is_empty() => {
+                let held: usize = others.iter().map(held_bytes).sum();
+                permit.keep(held as u64 + OVERHEAD);
+            }
+            Some(_) | None => permit = None,
+        }
         let mut rows = seat.rows.drain(..);
         if others.is_empty() {
-            return Ok((rows.map(Value::Row).collect(), permit));
+            let values = rows.map(Value::Row).collect();
+            return Ok(Some((Sample { ticket, values, permit }, bucket)));
         }
         let mut others = others.into_iter();
         let values = shared.columns.fields.iter().map(|field| match &field.kind {
@@ -114,7 +118,19 @@ impl Run {
         });
         let values: Option<Vec<_>> = values.collect();
         let values = values.ok_or_else(|| Error::new(Kind::Internal, "a field has no value"))?;
-        Ok((values, permit))
+        Ok(Some((Sample { ticket, values, permit }, bucket)))
+    }
+
+    /// The bucket of a sample, the first where there are none; None if the user does not want the sample.
+    fn bucket(&self, ticket: Ticket, seat: &Seat, others: &[Value]) -> Result<Option<usize>> {
+        let shared = &self.shared;
+        let sample = predicate::Made { ticket, rows: &seat.rows, others };
+        if let Some(filter) = &shared.filter
+            && !filter.keeps(&sample)?
+        {
+            return Ok(None);
+        }
+        shared.bucketing.as_ref().map_or(Ok(0), |bucketing| bucketing.bucket(&sample)).map(Some)
     }
 
     /// The bytes of the picture in what was read.

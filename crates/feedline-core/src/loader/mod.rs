@@ -36,6 +36,7 @@ use crate::sys::process::Home;
 use crate::sys::thread::{Crew, processors};
 use crate::sys::{clock, limits};
 use crate::worker::Recipe;
+use crate::worker::predicate::{Bucketing, Place, Predicate};
 pub use fields::given;
 use fields::{PICTURE, Write, fields, recipe, wanted, writes};
 pub use handed::{Part, Remark, Stand};
@@ -67,6 +68,11 @@ struct Shared {
     /// What else is written to rows, and to which.
     writes: Vec<(usize, Write)>,
     columns: Columns,
+    /// Which samples the user wants, and which come together.
+    filter: Option<Predicate<Place>>,
+    bucketing: Option<Bucketing<Place>>,
+    /// Samples of the batches of each bucket.
+    sizes: Vec<usize>,
     settings: Settings,
     batching: Batching,
     /// Whether pictures are written straight into their row of the batch.
@@ -96,6 +102,8 @@ struct Progress {
     /// Of this epoch.
     standing: Standing,
     filling: Filling,
+    /// Samples before `number` that are in no batch yet, ascending.
+    waiting: Vec<u64>,
 }
 
 /// A data set as batches, epoch after epoch.
@@ -141,6 +149,13 @@ impl Loader {
         let in_rows = !fields.iter().any(|field| matches!(field.kind, FieldKind::Ragged { .. }));
         let writes = writes(&given, &fields, &*source, batching.index);
         let ahead = ahead(&*source, &fields, batching.size);
+        let filter = settings.filter.as_ref().map(|filter| filter.placed(&fields, !in_rows));
+        let bucketing = settings.bucketing.as_ref().map(|by| by.placed(&fields, !in_rows));
+        let (filter, bucketing) = (filter.transpose()?, bucketing.transpose()?);
+        let sizes = bucketing.as_ref().map_or_else(Vec::new, |bucketing| {
+            let alike = || vec![batching.size; bucketing.buckets()];
+            bucketing.sizes.as_ref().map_or_else(alike, |sizes| sizes.to_vec())
+        });
         let joined = !settings.functions.is_empty();
         let (size, pad) = (batching.size, batching.pad && !joined);
         let columns = Columns { fields: fields.into(), size, pad, joined };
@@ -173,6 +188,9 @@ impl Loader {
             ahead,
             writes,
             columns,
+            filter,
+            bucketing,
+            sizes,
             batching,
             in_rows,
             seed,
@@ -206,8 +224,9 @@ impl Loader {
             let mut progress = shared.progress.lock();
             // A checkpoint may stand in the middle of an epoch; leaving one does not.
             let resumed = shared.resumed.swap(false, Ordering::SeqCst);
-            let is_inside =
-                !progress.number.is_multiple_of(length.max(1)) || shared.is_filling(&progress);
+            let is_inside = !progress.number.is_multiple_of(length.max(1))
+                || shared.is_filling(&progress)
+                || shared.is_at_last_batches(&progress);
             if !resumed || !is_inside {
                 let number = progress.number.next_multiple_of(length.max(1));
                 *progress = Progress { number, ..Progress::default() };
@@ -222,9 +241,16 @@ impl Loader {
         Ok(Epoch { running, is_finished: false })
     }
 
-    /// Batches of a whole epoch without faults.
+    /// Batches of a whole epoch without faults; at the most so many where samples are filtered or come in
+    /// buckets.
     pub fn len(&self) -> u64 {
         let (samples, size) = (self.shared.plan.epoch_len(), self.shared.batching.size as u64);
+        if self.shared.bucketing.is_some() {
+            let least = self.shared.sizes.iter().copied().min().unwrap_or(1) as u64;
+            let open =
+                if self.shared.batching.drop_last { 0 } else { self.shared.sizes.len() as u64 };
+            return samples.min((samples + open * (least - 1)) / least);
+        }
         if self.shared.batching.drop_last { samples / size } else { samples.div_ceil(size) }
     }
 
@@ -235,14 +261,18 @@ impl Loader {
         let number = shared.progress.lock().number;
         let is_whole = number.is_multiple_of(shared.plan.epoch_len().max(1))
             || !shared.resumed.load(Ordering::SeqCst);
-        is_whole && (!shared.settings.faults.may_skip() || shared.fills())
+        let is_chosen = shared.filter.is_some() || shared.bucketing.is_some();
+        is_whole && !is_chosen && (!shared.settings.faults.may_skip() || shared.fills())
     }
 
     /// How many samples every batch has, where none can have fewer.
     pub fn rows(&self) -> Option<usize> {
-        let Shared { batching, settings, .. } = &*self.shared;
-        let loses = settings.faults.may_skip() && settings.faults.fill == Some(false);
-        (batching.drop_last && !loses).then_some(batching.size)
+        let Shared { batching, settings, filter, sizes, .. } = &*self.shared;
+        let may_lose = settings.faults.may_skip() || filter.is_some();
+        let loses = may_lose && settings.faults.fill == Some(false);
+        let size = sizes.first().copied().unwrap_or(batching.size);
+        let is_of_one_size = sizes.iter().all(|other| *other == size);
+        (batching.drop_last && !loses && is_of_one_size).then_some(size)
     }
 
     /// The columns of the batches, before the first one is made.
@@ -299,7 +329,8 @@ impl Loader {
         }
         let standing = checkpoint.standing.clone();
         let filling = checkpoint.filling;
-        let progress = Progress { number: checkpoint.position, standing, filling };
+        let waiting = checkpoint.waiting();
+        let progress = Progress { number: checkpoint.position, standing, filling, waiting };
         *self.shared.progress.lock() = progress;
         self.shared.resumed.store(true, Ordering::SeqCst);
         Ok(())
@@ -376,8 +407,13 @@ impl Drop for Loader {
 impl Shared {
     fn checkpoint(&self, progress: Progress) -> Checkpoint {
         let mut settings = format!(
-            "{:?} {:?} {:?} {}",
-            self.plan, self.recipe, self.columns, self.batching.drop_last
+            "{:?} {:?} {:?} {} {:?} {:?}",
+            self.plan,
+            self.recipe,
+            self.columns,
+            self.batching.drop_last,
+            self.settings.filter,
+            self.settings.bucketing
         );
         // By name only: what a function does cannot be read. Where it runs makes no difference.
         for Function { takes, name, .. } in &self.settings.functions {
@@ -391,6 +427,14 @@ impl Shared {
             progress.standing,
             progress.filling,
         )
+        .with_waiting(&progress.waiting)
+    }
+
+    /// Whether it stands behind an epoch whose last batches are not all complete.
+    fn is_at_last_batches(&self, progress: &Progress) -> bool {
+        let length = self.plan.epoch_len();
+        let is_behind = progress.number > 0 && progress.number.is_multiple_of(length.max(1));
+        is_behind && !progress.waiting.is_empty()
     }
 
     /// Whether a front takes the samples for functions of its own, and judges all faults itself.
@@ -415,7 +459,7 @@ impl Shared {
 }
 
 /// The order that is asked for. Refuses one that leaves nothing to anybody.
-pub fn plan(source: &dyn Source, settings: &Settings, excluded: Excluded) -> Result<Plan> {
+fn plan(source: &dyn Source, settings: &Settings, excluded: Excluded) -> Result<Plan> {
     let plan = Plan::new(&source.shards(), &settings.order, excluded)?;
     if plan.is_empty() && !source.is_empty() {
         let steps: Vec<_> = settings.order.iter().map(plan::Step::name).collect();
@@ -423,6 +467,25 @@ pub fn plan(source: &dyn Source, settings: &Settings, excluded: Excluded) -> Res
         return Err(Error::new(Kind::BadSetting, message).with_hint("skip fewer samples"));
     }
     Ok(plan)
+}
+
+/// Refuses settings that do not fit to a source.
+pub fn check(source: &dyn Source, settings: &Settings) -> Result<()> {
+    plan(source, settings, Excluded::default())?;
+    if settings.filter.is_none() && settings.bucketing.is_none() {
+        return Ok(());
+    }
+    let given = given(source);
+    let recipe = recipe(settings, &given, 0);
+    let wanted = wanted(settings, &given);
+    let fields = fields(source, &given, recipe.as_ref(), wanted.as_deref(), settings);
+    if let Some(filter) = &settings.filter {
+        filter.placed(&fields, false)?;
+    }
+    if let Some(bucketing) = &settings.bucketing {
+        bucketing.placed(&fields, false)?;
+    }
+    Ok(())
 }
 
 /// The threads of an epoch.

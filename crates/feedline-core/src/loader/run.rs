@@ -18,7 +18,7 @@ use super::handed::Remark;
 use super::table::{Again, Finished, Numbers, Replacing, Table};
 use super::watch::Watch;
 use super::{Progress, Shared};
-use crate::collate::{Gatherer, Seat};
+use crate::collate::{Buckets, Collector, Gatherer, Seat};
 use crate::deliver::Handoff;
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
@@ -60,8 +60,16 @@ pub(super) struct Task {
     pub(super) prepared: Option<Prepared>,
 }
 
-/// One result for each order: the sample, or what was wrong and the seat that is free now.
-pub(super) type Outcome = std::result::Result<Sample, Box<(Fault, Seat)>>;
+/// One result for each order: what was made, or what was wrong and the seat that is free now.
+pub(super) type Outcome = std::result::Result<Made, Box<(Fault, Seat)>>;
+
+/// What came of making a sample.
+pub(super) enum Made {
+    /// A sample, and the bucket that it belongs to, where there are any.
+    Kept(Sample, usize),
+    /// One that the user does not want; the seat is free.
+    LeftOut(Seat),
+}
 
 /// A batch on its way to the consumer, and how far it brings the run.
 pub(super) struct Delivery {
@@ -101,6 +109,8 @@ pub(super) struct Run {
 
 /// Orders that were not given out yet.
 struct Line {
+    /// Numbers that come before.
+    again: VecDeque<u64>,
     next: u64,
     seats: VecDeque<Seat>,
 }
@@ -180,20 +190,26 @@ impl Run {
         let length = shared.plan.epoch_len();
         let fills = shared.fills();
         let is_filling = shared.is_filling(&from);
-        // Where the last samples are being repeated, the plan itself is at the end of that epoch.
-        let epoch = from.number.checked_div(length).unwrap_or(0) - u64::from(is_filling);
+        // Where the last samples are being repeated, or the last batches are not complete, the plan itself
+        // is at the end of that epoch.
+        let is_behind = is_filling || shared.is_at_last_batches(&from);
+        let epoch = from.number.checked_div(length).unwrap_or(0) - u64::from(is_behind);
         let plan_end = (epoch + 1) * length;
-        let start = if is_filling { plan_end + from.filling.tried } else { from.number };
+        let start = if is_behind { plan_end + from.filling.tried } else { from.number };
         let ledger = Arc::clone(&shared.ledger);
         let on_event = Box::new(move |event| ledger.event(event));
         let files = OpenFiles::new(shared.files.clone(), on_event);
         let stays = shared.settings.faults.fill == Some(false);
         let gatherer = Gatherer::new(shared.columns.clone());
-        let gatherer = match shared.hands_on() {
-            true => gatherer.telling_empty(),
-            false => gatherer.staying(stays),
+        let collector = match &shared.bucketing {
+            Some(_) => Collector::ByBucket(Buckets::new(shared.columns.clone(), &shared.sizes)),
+            None if shared.hands_on() => Collector::InOrder(gatherer.telling_empty()),
+            None => Collector::InOrder(gatherer.staying(stays)),
         };
-        let numbers = Numbers { start, plan_end, length, fills, filling: from.filling };
+        let again: VecDeque<u64> = from.waiting.iter().copied().collect();
+        let remade = again.len() as u64;
+        let numbers =
+            Numbers { start, again: from.waiting, plan_end, length, fills, filling: from.filling };
         let watch = Watch::new(shared.source.root().filter(|_| shared.readers > 0));
         let run = Arc::new(Run {
             handoff: Handoff::default(),
@@ -212,8 +228,8 @@ impl Run {
                 !fills,
                 shared.ahead.map_or(u64::MAX, |ahead| start + ahead),
             ),
-            line: Mutex::new(Line { next: start, seats: VecDeque::new() }),
-            table: Mutex::new(Table::new(gatherer, numbers)),
+            line: Mutex::new(Line { again, next: start, seats: VecDeque::new() }),
+            table: Mutex::new(Table::new(collector, numbers)),
             waiting: Mutex::default(),
             slots: (0..shared.readers + shared.threads).map(|_| Slot::default()).collect(),
             order: shared.plan.epoch(epoch),
@@ -223,7 +239,7 @@ impl Run {
             closed: AtomicBool::new(false),
             shared,
         });
-        let due = plan_end.saturating_sub(start);
+        let due = plan_end.saturating_sub(start) + remade;
         run.shared.ledger.epoch_started(epoch, Some(length), Some(due), from.standing);
         if due == 0 && !is_filling {
             run.handoff.end(0, None);
@@ -285,16 +301,29 @@ impl Run {
     pub(super) fn next_orders(&self, most: usize) -> Option<Vec<Order>> {
         let shared = &self.shared;
         let mut line = self.line.lock();
-        let end = self.line_end.beyond(line.next)?;
+        let first = line.again.front().copied();
+        let left = match first {
+            Some(_) => line.again.len(),
+            None => (self.line_end.beyond(line.next)? - line.next) as usize,
+        };
+        let first = first.unwrap_or(line.next);
         if self.is_closed() {
             return None;
         }
         if line.seats.is_empty() {
-            let permit = shared.batches.acquire(shared.columns.batch_bytes(), line.next).ok()?;
+            let columns = &shared.columns;
+            let lone = shared.bucketing.as_ref().map(|_| most.min(left));
+            let bytes =
+                lone.map_or(columns.batch_bytes(), |lone| columns.row_bytes() * lone as u64);
+            let permit = shared.batches.acquire(bytes, first).ok()?;
             if self.closed.load(Ordering::SeqCst) {
                 return None;
             }
-            match shared.columns.seats(&shared.pool, permit) {
+            let seats = match lone {
+                Some(lone) => columns.lone_seats(lone, permit),
+                None => columns.seats(&shared.pool, permit),
+            };
+            match seats {
                 Ok(seats) => line.seats = seats,
                 Err(error) => {
                     drop(line);
@@ -303,11 +332,16 @@ impl Run {
                 }
             }
         }
-        let count = most.min(line.seats.len()).min((end - line.next) as usize);
-        let first = line.next;
-        line.next += count as u64;
+        let count = most.min(line.seats.len()).min(left);
+        let line = &mut *line;
+        let numbers: Vec<u64> = if line.again.is_empty() {
+            line.next += count as u64;
+            (first..line.next).collect()
+        } else {
+            line.again.drain(..count).collect()
+        };
         let seats = line.seats.drain(..count);
-        let orders = seats.zip(first..).filter_map(|(seat, number)| {
+        let orders = seats.zip(numbers).filter_map(|(seat, number)| {
             self.ticket(number).map(|ticket| Order { number, ticket, seat, attempts: 0 })
         });
         Some(orders.collect())
@@ -453,7 +487,8 @@ impl Run {
                 .fetch(Order { number, ticket: other, seat, attempts: 0 }, slot, &mut || ())
                 .and_then(|task| self.make(task, native));
             match outcome {
-                Ok(sample) => return Ok(sample),
+                Ok(Made::LeftOut(free)) => seat = free,
+                Ok(made @ Made::Kept(..)) => return Ok(made),
                 Err(bad) if !bad.0.error.kind().is_of_sample() => return Err(bad),
                 Err(bad) => seat = bad.1,
             }
@@ -470,7 +505,7 @@ impl Run {
     pub(super) fn update_urgent(&self, table: &Table) {
         let below = match table.ends.front() {
             Some(end) => *end,
-            None => table.reorder.next() + table.gatherer.missing(),
+            None => table.reorder.next() + table.collector.missing(),
         };
         for budget in [&self.shared.work, &self.shared.batches] {
             budget.set_urgent_below(below);

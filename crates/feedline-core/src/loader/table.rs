@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::Progress;
 use super::handed::Remark;
-use super::run::{Order, Outcome, Run};
+use super::run::{Made, Order, Outcome, Run};
 use crate::checkpoint::Filling;
-use crate::collate::{Gathered, Gatherer, Seat};
+use crate::collate::{Collector, Gathered, Seat};
 use crate::deliver::Reorder;
 use crate::error::{Error, Kind};
 use crate::fault::{Fault, FaultLine, Stop, Symptom, Then, Verdict, wanted};
@@ -17,9 +17,13 @@ use crate::sample::{Stage, Ticket};
 /// Where everything comes together in order.
 pub(super) struct Table {
     pub(super) reorder: Reorder<Outcome>,
-    pub(super) gatherer: Gatherer,
+    pub(super) collector: Collector,
     /// The number behind the last sample of each batch that the consumer has not taken.
     pub(super) ends: VecDeque<u64>,
+    /// Samples that are made again, for a checkpoint found them in no batch; and how many of these could not
+    /// be, although they had been counted.
+    remade: u64,
+    unmade: u64,
     /// The first number, that behind the last of the plan, and that behind all that was ordered: after
     /// the plan come samples that are repeated.
     start: u64,
@@ -33,17 +37,20 @@ pub(super) struct Table {
     /// Samples in a row that could not be repeated.
     barren: u64,
     batches: u64,
-    /// Good samples that the ledger has not heard of.
+    /// Good samples, and some that were filtered out, that the ledger has not heard of.
     good: u64,
+    filtered: u64,
     /// The number whose sample is being replaced, and how many others were tried for it.
     tried: Option<(u64, u64)>,
     /// What was wrong with that sample.
     replaced: Option<(Ticket, FaultLine, Symptom)>,
     /// Faults that the front judges, if it does, since the last batch.
     remarks: Vec<Remark>,
-    /// Of this run: samples in batches, skipped, come again, and left out with a short last batch.
+    /// Of this run: samples in batches, skipped, filtered out, come again, and left out with a short last
+    /// batch.
     gathered: u64,
     skipped: u64,
+    left_out: u64,
     repeated: u64,
     pub(super) dropped: u64,
     is_over: bool,
@@ -85,6 +92,8 @@ pub(super) struct Replacing {
 /// The numbers of an epoch, and how far it was filled before.
 pub(super) struct Numbers {
     pub(super) start: u64,
+    /// Those before it that are made again.
+    pub(super) again: Vec<u64>,
     pub(super) plan_end: u64,
     pub(super) length: u64,
     pub(super) fills: bool,
@@ -92,11 +101,13 @@ pub(super) struct Numbers {
 }
 
 impl Table {
-    pub(super) fn new(gatherer: Gatherer, numbers: Numbers) -> Table {
-        let Numbers { start, plan_end, length, fills, filling } = numbers;
+    pub(super) fn new(collector: Collector, numbers: Numbers) -> Table {
+        let Numbers { start, again, plan_end, length, fills, filling } = numbers;
         Table {
-            reorder: Reorder::new(start),
-            gatherer,
+            remade: again.len() as u64,
+            unmade: 0,
+            reorder: Reorder::new(again, start),
+            collector,
             ends: VecDeque::new(),
             start,
             plan_end,
@@ -107,11 +118,13 @@ impl Table {
             barren: 0,
             batches: 0,
             good: 0,
+            filtered: 0,
             tried: None,
             replaced: None,
             remarks: Vec::new(),
             gathered: 0,
             skipped: 0,
+            left_out: 0,
             repeated: 0,
             dropped: 0,
             is_over: false,
@@ -132,12 +145,19 @@ impl Table {
             && drained.again.is_none()
             && let Some((number, outcome)) = self.reorder.pop()
         {
-            let by = outcome.as_ref().map_or(0, |sample| sample.ticket.index);
+            let mut by = 0;
             let outcome = match outcome {
-                Ok(sample) => self.gatherer.push(number, sample).map_err(|bad| {
-                    let (fault, seat) = *bad;
-                    run.fault(fault.ticket, fault.stage, fault.error, seat)
-                }),
+                Ok(Made::LeftOut(seat)) => {
+                    self.leave_out(run, number, seat, &mut drained);
+                    continue;
+                }
+                Ok(Made::Kept(sample, bucket)) => {
+                    by = sample.ticket.index;
+                    self.collector.push(number, sample, bucket).map_err(|bad| {
+                        let (fault, seat) = *bad;
+                        run.fault(fault.ticket, fault.stage, fault.error, seat)
+                    })
+                }
                 Err(bad) => Err(bad),
             };
             match outcome {
@@ -153,8 +173,8 @@ impl Table {
                 }
                 Err(bad) if number >= self.plan_end && bad.0.error.kind().is_of_sample() => {
                     // Judged when it was its turn, or good then: the next is repeated instead.
-                    self.barren += 1;
-                    let gathered = self.gatherer.skip(number, bad.1);
+                    self.is_barren(number);
+                    let gathered = self.collector.skip(number, bad.1);
                     self.complete(run, number, gathered, &mut drained);
                 }
                 Err(bad) => self.judge(run, number, *bad, &mut drained),
@@ -168,15 +188,39 @@ impl Table {
         drained
     }
 
+    /// A sample that the user does not want: those that follow move up.
+    fn leave_out(&mut self, run: &Run, number: u64, seat: Seat, drained: &mut Drained) {
+        if number >= self.plan_end {
+            self.is_barren(number);
+        } else {
+            self.filtered += 1;
+            self.left_out += 1;
+            self.good += u64::from(number >= self.start);
+        }
+        let gathered = self.collector.skip(number, seat);
+        self.complete(run, number, gathered, drained);
+    }
+
+    /// A sample that should come again cannot.
+    fn is_barren(&mut self, number: u64) {
+        self.barren += 1;
+        if number < self.start {
+            self.unmade += 1;
+            self.filling.repeated = self.filling.repeated.saturating_sub(1);
+        }
+    }
+
     fn is_good(&mut self, run: &Run, number: u64, by: u64) {
         if let Some((_, line, symptom)) = self.replaced.take() {
             self.tried = None;
             if run.shared.hands_on() {
                 let (then, by) = (Then::Replace, Some(by));
                 self.remarks.push(Remark { number, symptom, line, then, by });
-            } else {
+            } else if number >= self.start {
                 run.shared.ledger.replaced(line, by.into());
             }
+        } else if number < self.start {
+            // Counted when it was made for the first time.
         } else if number >= self.plan_end {
             self.filling.repeated += 1;
             self.barren = 0;
@@ -214,11 +258,14 @@ impl Table {
                 Then::Skip => Verdict::Skip,
                 Then::Replace => Verdict::Replace,
                 Then::Raise => {
-                    let gathered = self.gatherer.take(number + 1);
+                    let gathered = self.collector.take(number + 1);
                     self.complete(run, number, Some(gathered), drained);
                     Verdict::Stop(Stop::Raised)
                 }
             }
+        } else if number < self.start && wanted(ledger.policy(), &symptom, &line) == Then::Replace {
+            // Judged and counted when it was replaced for the first time.
+            Verdict::Replace
         } else {
             self.tell_good(run);
             ledger.judge(&symptom, line.clone())
@@ -227,7 +274,7 @@ impl Table {
             Verdict::Skip => {
                 self.skipped += 1;
                 self.filling.skipped += u64::from(self.fills);
-                let gathered = self.gatherer.skip(number, seat);
+                let gathered = self.collector.skip(number, seat);
                 self.complete(run, number, gathered, drained);
             }
             Verdict::Replace => {
@@ -256,6 +303,7 @@ impl Table {
         if !run.shared.hands_on() {
             run.shared.ledger.good(std::mem::take(&mut self.good));
         }
+        run.shared.ledger.filtered(std::mem::take(&mut self.filtered));
     }
 
     fn complete(
@@ -276,6 +324,7 @@ impl Table {
             number: gathered.end.min(self.plan_end),
             standing: run.shared.ledger.standing(),
             filling: self.filling,
+            waiting: self.collector.waiting(),
         };
         let (batch, remarks) = (self.batches, std::mem::take(&mut self.remarks));
         drained.finished.push(Finished { batch, gathered, progress, remarks });
@@ -287,7 +336,7 @@ impl Table {
         if self.fills && run.shared.hands_on() {
             // What is missing is known when the front has judged all of this.
             self.awaits_front = true;
-            let gathered = self.gatherer.flush(self.end);
+            let gathered = self.collector.flush(self.end);
             return self.complete(run, self.end - 1, gathered, drained);
         }
         // Where none of all samples can be repeated, nothing can be done.
@@ -320,22 +369,24 @@ impl Table {
     fn finish(&mut self, run: &Run, drained: &mut Drained) {
         self.is_over = true;
         run.line_end.settle();
-        if let Some(gathered) = self.gatherer.finish(self.end) {
+        while let Some(gathered) = self.collector.finish(self.end) {
             if run.shared.batching.drop_last && !run.shared.hands_on() {
-                self.dropped = gathered.samples.len() as u64;
+                self.dropped += gathered.samples.len() as u64;
             } else {
                 self.complete(run, self.end - 1, Some(gathered), drained);
             }
         }
+        self.tell_good(run);
         if !run.shared.hands_on() {
-            run.shared.ledger.repeated(self.repeated);
+            // In the places of those that could not be made again others were repeated.
+            run.shared.ledger.repeated(self.repeated.saturating_sub(self.unmade));
         }
-        let due = self.plan_end.saturating_sub(self.start) + self.repeated;
-        let sum = self.gathered + self.skipped + self.dropped;
+        let due = self.plan_end.saturating_sub(self.start) + self.remade + self.repeated;
+        let sum = self.gathered + self.skipped + self.left_out + self.dropped + self.unmade;
         let error = (sum != due).then(|| {
             let message = format!(
-                "{} samples were delivered, {} skipped and {} dropped, but {due} were due",
-                self.gathered, self.skipped, self.dropped
+                "{} samples were delivered, {} skipped, {} filtered out and {} dropped, but {due} were due",
+                self.gathered, self.skipped, self.left_out, self.dropped
             );
             Error::new(Kind::Internal, message)
         });

@@ -7,7 +7,7 @@ use super::{Contents, Source};
 use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
 use crate::format::Packing;
-use crate::sample::{Extent, FieldKind, Loaned, Location};
+use crate::sample::{Extent, Loaned, Location};
 
 /// Sources whose samples have the same fields.
 pub struct Concat {
@@ -102,7 +102,7 @@ fn arrays(source: &dyn Source) -> &[Loaned] {
 fn words(source: &dyn Source) -> String {
     let arrays: Vec<_> = arrays(source)
         .iter()
-        .map(|array| format!("{:?} {}", array.field.name, kind(&array.field.kind)))
+        .map(|array| format!("{:?} {}", array.field.name, array.field.kind.words()))
         .collect();
     let labels = if source.has_labels() { " with labels" } else { "" };
     match source.contents() {
@@ -113,18 +113,6 @@ fn words(source: &dyn Source) -> String {
         }
         None if arrays.is_empty() => format!("files{labels}"),
         None => format!("arrays {}{labels}", arrays.join(", ")),
-    }
-}
-
-fn kind(kind: &FieldKind) -> String {
-    match kind {
-        FieldKind::Fixed { dtype, shape } => format!("{}{shape:?}", dtype.name()),
-        FieldKind::Ragged { .. }
-        | FieldKind::Variable { .. }
-        | FieldKind::Bytes
-        | FieldKind::Text
-        | FieldKind::Json
-        | FieldKind::List => format!("{kind:?}"),
     }
 }
 

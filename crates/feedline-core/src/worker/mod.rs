@@ -17,6 +17,7 @@ pub mod lastwords;
 pub mod leaks;
 mod native;
 mod output;
+pub mod predicate;
 pub mod processes;
 mod recipe;
 pub mod station;

@@ -1,0 +1,513 @@
+//! What is asked of a sample: whether it is kept, and how long it is. Pure.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::error::{Error, Kind, Result};
+use crate::sample::{Dtype, Field, FieldKind, Ticket, Value};
+
+/// A number or a word that the user wrote.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Constant {
+    /// A whole number, exactly.
+    Whole(i128),
+    /// Any other number.
+    Real(f64),
+    /// Text, compared byte by byte.
+    Text(String),
+}
+
+impl fmt::Display for Constant {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Constant::Whole(number) => write!(formatter, "{number}"),
+            Constant::Real(number) => write!(formatter, "{number}"),
+            Constant::Text(text) => write!(formatter, "{text:?}"),
+        }
+    }
+}
+
+/// How two of them must stand to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Comparison {
+    Less,
+    AtMost,
+    Equal,
+    NotEqual,
+    AtLeast,
+    More,
+}
+
+/// What is looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// The number or the text of a field.
+    Value(String),
+    /// How many groups, bytes, letters or entries a field has.
+    Length(String),
+}
+
+/// Whether a sample is kept, asked of operands of some kind.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Predicate<Of> {
+    /// An operand against a constant.
+    Compare(Of, Comparison, Constant),
+    /// An operand that is one of these.
+    Among(Of, Vec<Constant>),
+    /// All of them.
+    All(Vec<Predicate<Of>>),
+    /// At least one of them.
+    Any(Vec<Predicate<Of>>),
+    /// Not so.
+    Not(Box<Predicate<Of>>),
+}
+
+/// Where an operand is found when a sample is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The index of the sample.
+    Index,
+    /// A number in a row of its seat.
+    Row(usize, Dtype),
+    /// Text or bytes among its other values.
+    Text(usize),
+    /// The length of one of them.
+    Length(usize),
+}
+
+impl Operand {
+    /// Where it is found among these fields. The first of the other values is not there yet when the
+    /// picture, which is made last, is one of them.
+    pub fn place(&self, call: &str, fields: &[Field], picture_is_other: bool) -> Result<Place> {
+        let (Operand::Value(name) | Operand::Length(name)) = self;
+        let refused = |message: String, hint: String| {
+            Err(Error::new(Kind::BadSetting, format!("{call}: {message}")).with_hint(hint))
+        };
+        let Some(at) = fields.iter().position(|field| &*field.name == name.as_str()) else {
+            if *self == Operand::Value("index".into()) {
+                return Ok(Place::Index);
+            }
+            let names: Vec<_> = fields.iter().map(|field| &*field.name).collect();
+            let hint = format!("there are {}", names.join(", "));
+            return refused(format!("there is no field {name:?}"), hint);
+        };
+        let field = &fields[at];
+        let row = fields[..at].iter().filter(|field| field.row_bytes().is_some()).count();
+        let other = (at - row).checked_sub(usize::from(picture_is_other));
+        match (self, &field.kind, other) {
+            (Operand::Value(_), FieldKind::Fixed { dtype, shape }, _) if shape.is_empty() => {
+                Ok(Place::Row(row, *dtype))
+            }
+            (Operand::Value(_), FieldKind::Text | FieldKind::Bytes, Some(other)) => {
+                Ok(Place::Text(other))
+            }
+            (
+                Operand::Length(_),
+                FieldKind::Variable { .. } | FieldKind::Bytes | FieldKind::Text | FieldKind::List,
+                Some(other),
+            ) => Ok(Place::Length(other)),
+            (
+                Operand::Value(_) | Operand::Length(_),
+                FieldKind::Fixed { .. }
+                | FieldKind::Ragged { .. }
+                | FieldKind::Variable { .. }
+                | FieldKind::Bytes
+                | FieldKind::Text
+                | FieldKind::Json
+                | FieldKind::List,
+                _,
+            ) => {
+                let has_length = field.kind.has_length();
+                let is_single =
+                    matches!(&field.kind, FieldKind::Fixed { shape, .. } if shape.is_empty());
+                let (has, hint) = match self {
+                    Operand::Value(_) if has_length => {
+                        ("no single value", format!("compare length({name:?})"))
+                    }
+                    Operand::Length(_) if is_single => {
+                        ("no length of its own", format!("compare col({name:?})"))
+                    }
+                    Operand::Value(_) => {
+                        ("no single value", "only single numbers and text can be compared".into())
+                    }
+                    Operand::Length(_) => (
+                        "no length of its own",
+                        "only fields whose length differs from sample to sample have one".into(),
+                    ),
+                };
+                refused(format!("field {name:?} has {has}: it is {}", field.kind.words()), hint)
+            }
+        }
+    }
+}
+
+/// What stands there.
+enum Found<'a> {
+    Whole(i128),
+    Real(f64),
+    Text(&'a [u8]),
+}
+
+/// A sample before its picture is made: the rows of its seat, and its other values.
+pub struct Made<'a, Row> {
+    /// Which one it is.
+    pub ticket: Ticket,
+    /// One for each field of one shape, in order.
+    pub rows: &'a [Row],
+    /// One for each other field but the picture, in order.
+    pub others: &'a [Value],
+}
+
+impl<Row: Deref<Target = [u8]>> Made<'_, Row> {
+    fn look(&self, place: Place) -> Result<Found<'_>> {
+        Ok(match place {
+            Place::Index => Found::Whole(self.ticket.index.into()),
+            Place::Row(row, dtype) => number(dtype, &self.rows[row]),
+            Place::Text(other) => match &self.others[other] {
+                Value::Text(text) => Found::Text(text.as_bytes()),
+                Value::Bytes(bytes) => Found::Text(bytes),
+                Value::Row(_) | Value::Array(_) | Value::List(_) => return Err(wrong()),
+            },
+            Place::Length(other) => Found::Whole(match &self.others[other] {
+                Value::Array(array) => array.shape.first().copied().unwrap_or(0) as i128,
+                Value::Bytes(bytes) => bytes.len() as i128,
+                Value::Text(text) => text.chars().count() as i128,
+                Value::List(list) => list.len() as i128,
+                Value::Row(_) => return Err(wrong()),
+            }),
+        })
+    }
+}
+
+fn wrong() -> Error {
+    Error::new(Kind::Internal, "a field has a value of another kind")
+}
+
+impl<Of> Predicate<Of> {
+    /// The same, asked of other operands.
+    pub fn try_map<To>(
+        &self,
+        to: &mut impl FnMut(&Of, &[Constant]) -> Result<To>,
+    ) -> Result<Predicate<To>> {
+        Ok(match self {
+            Predicate::Compare(of, how, with) => {
+                Predicate::Compare(to(of, std::slice::from_ref(with))?, *how, with.clone())
+            }
+            Predicate::Among(of, these) => Predicate::Among(to(of, these)?, these.clone()),
+            Predicate::All(parts) => {
+                Predicate::All(parts.iter().map(|part| part.try_map(to)).collect::<Result<_>>()?)
+            }
+            Predicate::Any(parts) => {
+                Predicate::Any(parts.iter().map(|part| part.try_map(to)).collect::<Result<_>>()?)
+            }
+            Predicate::Not(part) => Predicate::Not(Box::new(part.try_map(to)?)),
+        })
+    }
+}
+
+impl Predicate<Operand> {
+    /// The same, with places instead of names. Refuses fields that are not there, and words where there
+    /// are numbers.
+    pub fn placed(&self, fields: &[Field], picture_is_other: bool) -> Result<Predicate<Place>> {
+        self.try_map(&mut |operand, with| {
+            let place = operand.place("filter", fields, picture_is_other)?;
+            for constant in with {
+                let is_text = matches!(constant, Constant::Text(_));
+                if is_text != matches!(place, Place::Text(_)) {
+                    let (Operand::Value(name) | Operand::Length(name)) = operand;
+                    let message = format!(
+                        "filter: {name:?} is {}, and is compared with {constant}",
+                        if is_text { "a number" } else { "text" }
+                    );
+                    return Err(Error::new(Kind::BadSetting, message)
+                        .with_hint("compare numbers with numbers, and text with text"));
+                }
+            }
+            Ok(place)
+        })
+    }
+}
+
+impl Predicate<Place> {
+    /// Whether a sample is kept.
+    pub fn keeps<Row: Deref<Target = [u8]>>(&self, sample: &Made<'_, Row>) -> Result<bool> {
+        Ok(match self {
+            Predicate::Compare(place, how, with) => how.holds(&sample.look(*place)?, with),
+            Predicate::Among(place, these) => {
+                let found = sample.look(*place)?;
+                these.iter().any(|one| Comparison::Equal.holds(&found, one))
+            }
+            Predicate::All(parts) => {
+                for part in parts {
+                    if !part.keeps(sample)? {
+                        return Ok(false);
+                    }
+                }
+                true
+            }
+            Predicate::Any(parts) => {
+                for part in parts {
+                    if part.keeps(sample)? {
+                        return Ok(true);
+                    }
+                }
+                false
+            }
+            Predicate::Not(part) => !part.keeps(sample)?,
+        })
+    }
+}
+
+impl Comparison {
+    /// As Python has it: nothing but `!=` is true of what is not a number.
+    fn holds(self, found: &Found<'_>, with: &Constant) -> bool {
+        let order = found.compare(with);
+        match self {
+            Comparison::Less => order == Some(Ordering::Less),
+            Comparison::AtMost => matches!(order, Some(Ordering::Less | Ordering::Equal)),
+            Comparison::Equal => order == Some(Ordering::Equal),
+            Comparison::NotEqual => order != Some(Ordering::Equal),
+            Comparison::AtLeast => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
+            Comparison::More => order == Some(Ordering::Greater),
+        }
+    }
+}
+
+impl Found<'_> {
+    fn compare(&self, with: &Constant) -> Option<Ordering> {
+        match (self, with) {
+            (Found::Whole(one), Constant::Whole(other)) => Some(one.cmp(other)),
+            (Found::Real(one), Constant::Real(other)) => one.partial_cmp(other),
+            (Found::Whole(one), Constant::Real(other)) => (*one as f64).partial_cmp(other),
+            (Found::Real(one), Constant::Whole(other)) => one.partial_cmp(&(*other as f64)),
+            (Found::Text(one), Constant::Text(other)) => Some((*one).cmp(other.as_bytes())),
+            (Found::Text(_), Constant::Whole(_) | Constant::Real(_))
+            | (Found::Whole(_) | Found::Real(_), Constant::Text(_)) => None,
+        }
+    }
+}
+
+/// The number in a row of one.
+fn number(dtype: Dtype, row: &[u8]) -> Found<'static> {
+    macro_rules! whole {
+        ($type:ty) => {
+            Found::Whole(<$type>::from_ne_bytes(bytes(row)).into())
+        };
+    }
+    match dtype {
+        Dtype::Bool | Dtype::Uint8 => whole!(u8),
+        Dtype::Uint16 => whole!(u16),
+        Dtype::Uint32 => whole!(u32),
+        Dtype::Uint64 => whole!(u64),
+        Dtype::Int8 => whole!(i8),
+        Dtype::Int16 => whole!(i16),
+        Dtype::Int32 => whole!(i32),
+        Dtype::Int64 => whole!(i64),
+        Dtype::Float16 => Found::Real(half(u16::from_ne_bytes(bytes(row)))),
+        Dtype::Float32 => Found::Real(f32::from_ne_bytes(bytes(row)).into()),
+        Dtype::Float64 => Found::Real(f64::from_ne_bytes(bytes(row))),
+    }
+}
+
+fn bytes<const N: usize>(row: &[u8]) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&row[..N]);
+    bytes
+}
+
+/// A number of 16 bits.
+fn half(bits: u16) -> f64 {
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
+    let magnitude = match exponent {
+        0 => fraction * f64::powi(2.0, -24),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        exponent => (1024.0 + fraction) * f64::powi(2.0, exponent - 25),
+    };
+    if bits >> 15 == 1 { -magnitude } else { magnitude }
+}
+
+/// For samples of similar length to come together: what is looked at, and where one bucket ends and the
+/// next begins.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bucketing<Of> {
+    /// The length, or the number.
+    pub by: Of,
+    /// The first value of each bucket but the first, ascending.
+    pub boundaries: Arc<[f64]>,
+    /// Samples of the batches of each bucket, where they are not all alike.
+    pub sizes: Option<Arc<[usize]>>,
+}
+
+impl<Of> Bucketing<Of> {
+    /// How many there are.
+    pub fn buckets(&self) -> usize {
+        self.boundaries.len() + 1
+    }
+}
+
+impl Bucketing<Operand> {
+    /// The same, with the place instead of a name: the length of a field that has one, else its number.
+    pub fn placed(&self, fields: &[Field], picture_is_other: bool) -> Result<Bucketing<Place>> {
+        let (Operand::Value(name) | Operand::Length(name)) = &self.by;
+        let place = |operand: Operand| operand.place("bucket", fields, picture_is_other);
+        let by =
+            place(Operand::Length(name.clone())).or_else(|error| match place(self.by.clone()) {
+                Ok(Place::Text(_)) | Err(_) => Err(error),
+                Ok(place @ (Place::Row(..) | Place::Index | Place::Length(_))) => Ok(place),
+            })?;
+        Ok(Bucketing { by, boundaries: Arc::clone(&self.boundaries), sizes: self.sizes.clone() })
+    }
+}
+
+impl Bucketing<Place> {
+    /// The bucket of a sample.
+    pub fn bucket<Row: Deref<Target = [u8]>>(&self, sample: &Made<'_, Row>) -> Result<usize> {
+        let found = match sample.look(self.by)? {
+            Found::Whole(number) => number as f64,
+            Found::Real(number) => number,
+            Found::Text(_) => return Err(wrong()),
+        };
+        Ok(self.boundaries.partition_point(|boundary| *boundary <= found))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Array;
+
+    const TICKET: Ticket = Ticket { position: 0, epoch: 0, index: 7 };
+
+    fn field(name: &str, kind: FieldKind) -> Field {
+        Field { name: name.into(), kind }
+    }
+
+    fn fields() -> Vec<Field> {
+        vec![
+            Field::fixed("label", Dtype::Int64, &[]),
+            field("tokens", FieldKind::Variable { dtype: Dtype::Int64, inner: vec![] }),
+            Field::fixed("box", Dtype::Float32, &[4]),
+            field("split", FieldKind::Text),
+            Field::fixed("weight", Dtype::Float32, &[]),
+        ]
+    }
+
+    fn keeps(predicate: Predicate<Operand>) -> bool {
+        let rows = [3_i64.to_ne_bytes().to_vec(), vec![0; 16], 0.5_f32.to_ne_bytes().to_vec()];
+        let tokens = Array { dtype: Dtype::Int64, shape: vec![5], bytes: vec![0; 40] };
+        let others = [Value::Array(tokens), Value::Text("train".into())];
+        let sample = Made { ticket: TICKET, rows: &rows, others: &others };
+        predicate.placed(&fields(), false).unwrap().keeps(&sample).unwrap()
+    }
+
+    fn compare(of: Operand, how: Comparison, with: Constant) -> Predicate<Operand> {
+        Predicate::Compare(of, how, with)
+    }
+
+    fn value(name: &str) -> Operand {
+        Operand::Value(name.into())
+    }
+
+    fn length(name: &str) -> Operand {
+        Operand::Length(name.into())
+    }
+
+    #[test]
+    fn samples_are_kept_as_the_words_say() {
+        use Comparison::{AtLeast, AtMost, Equal, Less, More, NotEqual};
+        let whole = Constant::Whole;
+        for (how, with, expected) in [
+            (Less, 4, true),
+            (Less, 3, false),
+            (AtMost, 3, true),
+            (Equal, 3, true),
+            (NotEqual, 3, false),
+            (AtLeast, 4, false),
+            (More, 2, true),
+        ] {
+            assert_eq!(
+                keeps(compare(value("label"), how, whole(with))),
+                expected,
+                "{how:?} {with}"
+            );
+        }
+        assert!(keeps(compare(value("weight"), Equal, Constant::Real(0.5))));
+        assert!(keeps(compare(length("tokens"), Equal, whole(5))));
+        assert!(keeps(compare(length("split"), Equal, whole(5))));
+        assert!(keeps(compare(value("index"), Equal, whole(7))));
+        assert!(keeps(compare(value("split"), Equal, Constant::Text("train".into()))));
+        assert!(keeps(Predicate::Among(value("label"), vec![whole(1), Constant::Real(3.0)])));
+        let (yes, no) =
+            (|| Predicate::All(vec![]), || Predicate::Not(Box::new(Predicate::All(vec![]))));
+        assert!(keeps(Predicate::Any(vec![no(), yes()])) && !keeps(Predicate::Any(vec![])));
+        assert!(!keeps(Predicate::All(vec![yes(), no()])) && keeps(yes()));
+    }
+
+    #[test]
+    fn what_is_no_number_is_only_unequal() {
+        let nan = Constant::Real(f64::NAN);
+        assert!(keeps(compare(value("label"), Comparison::NotEqual, nan.clone())));
+        assert!(!keeps(compare(value("label"), Comparison::AtMost, nan)));
+    }
+
+    #[test]
+    fn every_type_of_number_is_read() {
+        let is = |dtype, bytes: &[u8], expected: Constant| {
+            let found = number(dtype, bytes);
+            assert!(Comparison::Equal.holds(&found, &expected), "{dtype:?} {expected:?}");
+        };
+        is(Dtype::Uint64, &u64::MAX.to_ne_bytes(), Constant::Whole(u64::MAX.into()));
+        is(Dtype::Int8, &[255], Constant::Whole(-1));
+        is(Dtype::Float64, &0.1_f64.to_ne_bytes(), Constant::Real(0.1));
+        for (bits, expected) in [
+            (0x3c00, 1.0),
+            (0xc000, -2.0),
+            (0x0001, 2_f64.powi(-24)),
+            (0x7bff, 65504.0),
+            (0xfc00, f64::NEG_INFINITY),
+        ] {
+            is(Dtype::Float16, &u16::to_ne_bytes(bits), Constant::Real(expected));
+        }
+        assert!(half(0x7e00).is_nan());
+    }
+
+    #[test]
+    fn buckets_end_before_their_boundary() {
+        let by = value("tokens");
+        let bucketing = Bucketing { by, boundaries: [4.0, 8.0].into(), sizes: None };
+        let bucketing = bucketing.placed(&fields(), false).unwrap();
+        let bucket = |count: usize| {
+            let tokens = Array { dtype: Dtype::Int64, shape: vec![count], bytes: vec![] };
+            let others = [Value::Array(tokens)];
+            let rows: [Vec<u8>; 0] = [];
+            bucketing.bucket(&Made { ticket: TICKET, rows: &rows, others: &others }).unwrap()
+        };
+        assert_eq!([0, 3, 4, 7, 8, 100].map(bucket), [0, 0, 1, 1, 2, 2]);
+        let weight = Bucketing { by: value("weight"), boundaries: [1.0].into(), sizes: None };
+        let weight = weight.placed(&fields(), false).unwrap();
+        assert_eq!((weight.by, weight.buckets()), (Place::Row(2, Dtype::Float32), 2));
+        let wrong = Bucketing { by: value("box"), boundaries: [1.0].into(), sizes: None };
+        assert!(wrong.placed(&fields(), false).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_refused_with_the_field() {
+        let refused = |predicate: Predicate<Operand>| {
+            predicate.placed(&fields(), false).unwrap_err().to_string()
+        };
+        let one = || Constant::Whole(1);
+        let messages = [
+            refused(compare(value("labl"), Comparison::Less, one())),
+            refused(compare(value("box"), Comparison::Less, one())),
+            refused(compare(length("box"), Comparison::Less, one())),
+            refused(compare(value("tokens"), Comparison::Less, one())),
+            refused(compare(value("label"), Comparison::Equal, Constant::Text("a".into()))),
+            refused(Predicate::Not(Box::new(Predicate::Among(value("split"), vec![one()])))),
+        ];
+        insta::assert_snapshot!(messages.join("\n\n"));
+    }
+}

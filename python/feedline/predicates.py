@@ -1,0 +1,121 @@
+"""Which samples are wanted, written as comparisons: `(fl.col("label") < 5) & (fl.length("tokens") >= 16)`.
+
+They are checked and compared natively, without a call of Python for each sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from feedline._words import plain
+from feedline.errors import BadSetting
+
+__all__ = ["Column", "Predicate", "col", "length"]
+
+Constant = int | float | str | bool
+
+
+class Predicate:
+    """What a sample must be like. Put several together with `&`, `|` and `~`."""
+
+    __slots__ = ("_words",)
+
+    def __init__(self, words: dict[str, Any]) -> None:
+        self._words = words
+
+    def __and__(self, other: Predicate) -> Predicate:
+        return _joined("and", self, other)
+
+    def __or__(self, other: Predicate) -> Predicate:
+        return _joined("or", self, other)
+
+    def __invert__(self) -> Predicate:
+        return Predicate({"op": "not", "of": [self._words]})
+
+    def __bool__(self) -> bool:
+        raise BadSetting(
+            "filter: put predicates together with &, | and ~, each in brackets, not with and, or, not"
+        )
+
+    def __repr__(self) -> str:
+        return _shown(self._words)
+
+
+class Column:
+    """A field of a sample, or its length, to be compared."""
+
+    __slots__ = ("_field",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, kind: str, name: str) -> None:
+        if not isinstance(name, str):
+            raise BadSetting(f"{kind}: give the name of a field, got {name!r}")
+        self._field = {kind: name}
+
+    def _compared(self, op: str, value: Constant) -> Predicate:
+        given = plain(value)
+        if not isinstance(given, (int, float, str)):
+            raise BadSetting(f"filter: a field can be compared with a number or text, got {value!r}")
+        return Predicate({"op": op, **self._field, "value": given})
+
+    def __lt__(self, value: Constant) -> Predicate:
+        return self._compared("<", value)
+
+    def __le__(self, value: Constant) -> Predicate:
+        return self._compared("<=", value)
+
+    def __eq__(self, value: Constant) -> Predicate:  # type: ignore[override]
+        return self._compared("==", value)
+
+    def __ne__(self, value: Constant) -> Predicate:  # type: ignore[override]
+        return self._compared("!=", value)
+
+    def __ge__(self, value: Constant) -> Predicate:
+        return self._compared(">=", value)
+
+    def __gt__(self, value: Constant) -> Predicate:
+        return self._compared(">", value)
+
+    def isin(self, values: Iterable[Constant]) -> Predicate:
+        """Whether it is one of these."""
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise BadSetting(f"isin: give a list of numbers or texts, got {values!r}")
+        return Predicate({"op": "in", **self._field, "values": plain(list(values))})
+
+    def __repr__(self) -> str:
+        return _field(self._field)
+
+
+def col(name: str) -> Column:
+    """The number or text of a field, or "index" for the index of a sample."""
+    return Column("col", name)
+
+
+def length(name: str) -> Column:
+    """How many entries a field of a variable length has, how many bytes, or how many letters of text."""
+    return Column("length", name)
+
+
+def _joined(op: str, one: Predicate, other: Any) -> Predicate:
+    if not isinstance(other, Predicate):
+        raise BadSetting(f"filter: {one!r} needs another predicate beside it, got {other!r}")
+    return Predicate({"op": op, "of": [one._words, other._words]})
+
+
+def _field(words: dict[str, Any]) -> str:
+    kind = "col" if "col" in words else "length"
+    return f"{kind}({words[kind]!r})"
+
+
+def _shown(words: dict[str, Any]) -> str:
+    match words["op"]:
+        case "and" | "or" as op:
+            sign = {"and": " & ", "or": " | "}[op]
+            return "(" + sign.join(_shown(part) for part in words["of"]) + ")"
+        case "not":
+            return f"~{_shown(words['of'][0])}"
+        case "in":
+            return f"{_field(words)}.isin({words['values']!r})"
+        case op:
+            return f"({_field(words)} {op} {words['value']!r})"
