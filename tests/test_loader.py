@@ -450,9 +450,9 @@ def test_the_index_says_which_samples_of_the_source_a_batch_has(photos: list[Pat
         assert batch["bytes"] == [photos[index].read_bytes() for index in batch["index"]]
 
 
-def test_bytes_come_as_a_list_where_nothing_is_decoded(tree: Path) -> None:
+def test_bytes_come_where_nothing_is_decoded(tree: Path) -> None:
     for batch in fl.images(tree).batch(7).loader():
-        assert isinstance(batch["bytes"], list)
+        assert isinstance(batch["bytes"], fl.BytesList)
         assert all(isinstance(content, bytes) for content in batch["bytes"])
         assert len(batch["bytes"]) == len(batch["label"])
 

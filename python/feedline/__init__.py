@@ -24,7 +24,7 @@ from feedline.events import Event
 from feedline.executor import Executor, map
 from feedline.faults import Backoff, FaultPolicy
 from feedline.fields import bytes_, float32, int64, json_, npy, sequence, text
-from feedline.loader import Epoch, Loader
+from feedline.loader import BytesList, Epoch, Loader
 from feedline.pipeline import Pipeline, arrays, files, images, mix
 from feedline.predicates import col, length
 from feedline.records import csv, example_schema, jsonl, tar, tfrecord, tokens
@@ -32,6 +32,7 @@ from feedline.report import Fault, Report, Slow
 
 __all__ = [
     "Backoff",
+    "BytesList",
     "Death",
     "Epoch",
     "Event",

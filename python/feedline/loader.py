@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from feedline import _native
+from feedline._native import BytesList
 from feedline._workers.crew import Handle
 from feedline._workers.death import Death
 from feedline.events import Event, tell
@@ -17,15 +18,19 @@ from feedline.report import Report
 if TYPE_CHECKING:
     from feedline.torch import Batches
 
-__all__ = ["Epoch", "Loader", "numpy_columns"]
+__all__ = ["BytesList", "Epoch", "Loader", "numpy_columns"]
+
+Sequence.register(BytesList)
 
 Batch = TypeVar("Batch")
-Columns = list[tuple[str, "_native.Tensor | list[bytes] | list[str]"]]
+Columns = list[tuple[str, "_native.Tensor | BytesList | list[str]"]]
 
 
 def numpy_columns(columns: Columns) -> dict[str, Any]:
     """As NumPy arrays, on the memory they were made in."""
-    return {name: value if isinstance(value, list) else np.from_dlpack(value) for name, value in columns}
+    return {
+        name: np.from_dlpack(value) if isinstance(value, _native.Tensor) else value for name, value in columns
+    }
 
 
 class Loader:

@@ -213,7 +213,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
 
 def _tensors(columns: Columns) -> dict[str, Any]:
-    return {name: value if isinstance(value, list) else from_dlpack(value) for name, value in columns}
+    return {
+        name: from_dlpack(value) if isinstance(value, _native.Tensor) else value for name, value in columns
+    }
 
 
 class Batches:

@@ -6,25 +6,43 @@ use std::sync::Arc;
 use crate::budget::Permit;
 use crate::sys::lock::Mutex;
 
-/// Buffers that are kept between samples: few, and none of them large.
-const KEPT_BUFFERS: usize = 32;
-const KEPT_BYTES: usize = 512 << 10;
+/// Bytes of buffers that are kept between samples: all of them, and the largest.
+const KEPT: usize = 24 << 20;
+const LARGEST: usize = 1 << 20;
 
 /// Where memory goes when nobody needs its bytes any more.
 #[derive(Clone, Default)]
-pub struct Shelf(Arc<Mutex<Vec<Vec<u8>>>>);
+pub struct Shelf(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+    is_closed: bool,
+}
 
 impl Shelf {
     /// Memory that was used before, or none. What it holds is old.
     pub fn take(&self) -> Vec<u8> {
-        self.0.lock().pop().unwrap_or_default()
+        let mut kept = self.0.lock();
+        let bytes = kept.buffers.pop().unwrap_or_default();
+        kept.bytes -= bytes.capacity();
+        bytes
     }
 
     fn put(&self, bytes: Vec<u8>) {
-        let mut shelf = self.0.lock();
-        if bytes.capacity() > 0 && bytes.capacity() <= KEPT_BYTES && shelf.len() < KEPT_BUFFERS {
-            shelf.push(bytes);
+        let capacity = bytes.capacity();
+        let mut kept = self.0.lock();
+        let fits = capacity > 0 && capacity <= LARGEST && kept.bytes + capacity <= KEPT;
+        if fits && !kept.is_closed {
+            kept.bytes += capacity;
+            kept.buffers.push(bytes);
         }
+    }
+
+    /// Frees what is kept, and keeps nothing from now on.
+    pub fn close(&self) {
+        *self.0.lock() = Kept { is_closed: true, ..Kept::default() };
     }
 }
 
@@ -52,9 +70,12 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// All of some bytes, which go to a shelf when they are not needed any more.
-    pub fn new(bytes: Vec<u8>, permit: Permit, shelf: &Shelf) -> Piece {
-        let end = bytes.len();
+    /// The first of some bytes, which go to a shelf when they are not needed any more.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn new(bytes: Vec<u8>, end: usize, permit: Permit, shelf: &Shelf) -> Piece {
+        assert!(end <= bytes.len(), "a piece beyond its memory");
         let whole = Buffer { bytes, shelf: Some(shelf.clone()), _permit: Some(permit) };
         Piece { whole: Arc::new(whole), start: 0, end }
     }
@@ -95,13 +116,29 @@ mod tests {
     fn memory_and_permit_are_given_back_with_the_last_part() {
         let (budget, shelf) = (Budget::new("bytes", 100), Shelf::default());
         let permit = budget.acquire(5, 0).unwrap();
-        let whole = Piece::new(b"hello".to_vec(), permit, &shelf);
+        let whole = Piece::new(b"hello, old".to_vec(), 5, permit, &shelf);
         let (first, last) = (whole.part(0, 2), whole.part(2, 3));
         assert_eq!((&*first, &*last.part(1, 2)), (&b"he"[..], &b"lo"[..]));
         drop((whole, first));
         assert_eq!(budget.used(), 5);
         drop(last);
         assert_eq!(budget.used(), 0);
-        assert_eq!(shelf.take().capacity(), 5);
+        assert_eq!(shelf.take(), b"hello, old");
+    }
+
+    #[test]
+    fn a_shelf_keeps_no_more_than_its_limits_and_nothing_when_closed() {
+        let shelf = Shelf::default();
+        shelf.put(vec![0; LARGEST + 1]);
+        assert_eq!(shelf.take().capacity(), 0);
+        for _ in 0..2 * KEPT / LARGEST {
+            shelf.put(vec![0; LARGEST]);
+        }
+        let kept = std::iter::from_fn(|| Some(shelf.take()).filter(|bytes| !bytes.is_empty()));
+        assert_eq!(kept.map(|bytes| bytes.len()).sum::<usize>(), KEPT);
+        shelf.put(vec![0; 5]);
+        shelf.close();
+        shelf.put(vec![0; 5]);
+        assert_eq!(shelf.take().capacity(), 0);
     }
 }

@@ -4,6 +4,7 @@ mod arrays;
 mod dlpack;
 mod errors;
 mod faults;
+mod lists;
 mod loader;
 mod memory;
 mod processes;
@@ -23,6 +24,8 @@ mod _native {
     use super::dlpack::Tensor;
     #[pymodule_export]
     use super::faults::{Breaker, Ledger, Policy};
+    #[pymodule_export]
+    use super::lists::BytesList;
     #[pymodule_export]
     use super::memory::{Lease, Letter, Pristine, Slot, Span};
     #[pymodule_export]

@@ -10,7 +10,7 @@ use feedline_core::source;
 use feedline_core::source::files::Files;
 use feedline_core::source::folder::Folder;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString};
+use pyo3::types::{PyBool, PyDict, PyList, PyString};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use crate::arrays;
 use crate::dlpack::Tensor;
 use crate::errors::raise;
 use crate::faults::{self, Ledger};
+use crate::lists::BytesList;
 use crate::processes::Processes;
 use crate::records;
 
@@ -447,6 +448,7 @@ impl Part {
 }
 
 fn columns(py: Python<'_>, batch: Batch) -> PyResult<Bound<'_, PyList>> {
+    let permit = batch.permit.map(Arc::new);
     let columns = PyList::empty(py);
     for (name, column) in batch.columns {
         let name = PyString::new(py, &name);
@@ -454,9 +456,7 @@ fn columns(py: Python<'_>, batch: Batch) -> PyResult<Bound<'_, PyList>> {
             Column::Array { dtype, shape, memory } => {
                 Bound::new(py, Tensor::new(dtype, shape, memory))?.into_any()
             }
-            Column::Bytes(list) => {
-                PyList::new(py, list.iter().map(|bytes| PyBytes::new(py, bytes)))?.into_any()
-            }
+            Column::Bytes(list) => Bound::new(py, BytesList::new(list, permit.clone()))?.into_any(),
             Column::Json(list) => {
                 let loads = py.import("json")?.getattr("loads")?;
                 let values: PyResult<Vec<_>> =

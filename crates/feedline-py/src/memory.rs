@@ -40,7 +40,7 @@ pub(crate) unsafe fn slices(views: &[PyUntypedBuffer]) -> PyResult<Vec<&[u8]>> {
 ///
 /// # Safety
 /// `view` is what Python gave, and the memory lives as long as `owner`.
-unsafe fn fill(
+pub(crate) unsafe fn fill(
     owner: &Bound<'_, PyAny>,
     view: *mut ffi::Py_buffer,
     flags: c_int,

@@ -326,9 +326,7 @@ class MappedEpoch(Generic[T]):
         if not rows:
             part.made = Made()
             return
-        columns = {
-            name: value if isinstance(value, list) else np.from_dlpack(value) for name, value in given.columns
-        }
+        columns = {name: _plain(value) for name, value in given.columns}
         if not self._plan.of_samples:
             part.made = Made(Samples(columns, self._plan.kinds, len(rows)).runs(self._plan.layout))
             return
@@ -426,3 +424,10 @@ def _overdue(deaths: list[Death]) -> FeedlineError:
     return DeadlinePassed.explained(
         "\n".join(lines), last.hint, deaths=tuple(deaths), index=last.index, worker=last.worker
     )
+
+
+def _plain(column: Any) -> Any:
+    """What a function may see, and a worker can be sent."""
+    if isinstance(column, _native.Tensor):
+        return np.from_dlpack(column)
+    return column.tolist() if isinstance(column, _native.BytesList) else column

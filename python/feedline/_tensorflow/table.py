@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from feedline import _native
 from feedline._mapped.loader import MappedLoader
 from feedline.errors import BadSetting, ShapeMismatch
 from feedline.loader import Columns, Epoch, Loader, numpy_columns
@@ -208,6 +209,8 @@ def _tree(tree: Any, name: str, spec: Any) -> Any:
 
 def _leaf(value: Any, name: str) -> Any:
     """Numbers as an array, bytes and text as an array of objects."""
+    if isinstance(value, _native.BytesList):
+        return _strings(value.tolist())
     if isinstance(value, list):
         if not all(isinstance(one, (bytes, str)) for one in value):
             kinds = sorted({type(one).__name__ for one in value})

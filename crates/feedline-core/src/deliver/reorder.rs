@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Results that came before their turn.
 pub struct Reorder<T> {
-    /// Numbers that are awaited before all others.
+    /// Numbers that are awaited before all others, and their results.
     first: VecDeque<u64>,
+    early_first: BTreeMap<u64, T>,
+    /// The others: the result of `next`, and those behind it.
     next: u64,
-    early: BTreeMap<u64, T>,
+    early: VecDeque<Option<T>>,
     /// The number just popped was one of the first.
     was_first: Option<u64>,
 }
@@ -16,25 +18,46 @@ impl<T> Reorder<T> {
     /// These numbers are awaited, ascending, and then all from `next` on.
     pub fn new(first: impl IntoIterator<Item = u64>, next: u64) -> Reorder<T> {
         let first = first.into_iter().collect();
-        Reorder { first, next, early: BTreeMap::new(), was_first: None }
+        let (early_first, early) = (BTreeMap::new(), VecDeque::new());
+        Reorder { first, early_first, next, early, was_first: None }
     }
 
     /// A result. Gives it back if its turn is over or there is one already.
     pub fn put(&mut self, number: u64, result: T) -> Result<(), T> {
-        let is_awaited = number >= self.next || self.first.binary_search(&number).is_ok();
-        if !is_awaited || self.early.contains_key(&number) {
-            return Err(result);
+        let Some(ahead) = number.checked_sub(self.next) else {
+            let is_awaited = self.first.binary_search(&number).is_ok();
+            if !is_awaited || self.early_first.contains_key(&number) {
+                return Err(result);
+            }
+            self.early_first.insert(number, result);
+            return Ok(());
+        };
+        // Results come ahead of their turn by what is being made at a time, which memory bounds.
+        let ahead = ahead as usize;
+        if self.early.len() <= ahead {
+            self.early.resize_with(ahead + 1, || None);
         }
-        self.early.insert(number, result);
-        Ok(())
+        match &mut self.early[ahead] {
+            Some(_) => Err(result),
+            free => {
+                *free = Some(result);
+                Ok(())
+            }
+        }
     }
 
     /// The result whose turn it is.
     pub fn pop(&mut self) -> Option<(u64, T)> {
         let number = self.next();
-        let result = self.early.remove(&number)?;
+        let result = if self.first.is_empty() {
+            let result = self.early.front_mut()?.take()?;
+            self.early.pop_front();
+            self.next += 1;
+            result
+        } else {
+            self.early_first.remove(&number)?
+        };
         self.was_first = self.first.pop_front();
-        self.next += u64::from(self.was_first.is_none());
         Some((number, result))
     }
 
@@ -42,7 +65,10 @@ impl<T> Reorder<T> {
     pub fn again(&mut self) {
         match self.was_first.take() {
             Some(number) => self.first.push_front(number),
-            None => self.next -= 1,
+            None => {
+                self.next -= 1;
+                self.early.push_front(None);
+            }
         }
     }
 

@@ -34,9 +34,9 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// With these descriptors and that budget of bytes.
-    pub fn new(files: OpenFiles, bytes: Budget) -> Reader {
-        Reader { files, bytes, shelf: Shelf::default() }
+    /// With these descriptors, that budget of bytes, and memory from there.
+    pub fn new(files: OpenFiles, bytes: Budget, shelf: Shelf) -> Reader {
+        Reader { files, bytes, shelf }
     }
 
     /// All of a file. One that changes its size meanwhile is a fault: half of it may be old.
@@ -106,14 +106,17 @@ impl Reader {
                 Error::new(Kind::TooLarge, format!("{length} bytes do not fit in memory"))
             })?;
             let mut bytes = self.shelf.take();
-            bytes.truncate(length);
-            if bytes.capacity() < length && bytes.try_reserve_exact(length - bytes.len()).is_err() {
-                let message = format!("the system refused {length} bytes for a file");
-                return Err(Error::new(Kind::OutOfMemory, message));
+            // Of what was used before, nothing is cleared: it is written to.
+            if bytes.len() < length {
+                bytes.clear();
+                if bytes.try_reserve_exact(length).is_err() {
+                    let message = format!("the system refused {length} bytes for a file");
+                    return Err(Error::new(Kind::OutOfMemory, message));
+                }
+                bytes.resize(length, 0);
             }
-            bytes.resize(length, 0);
-            let count = handle.read_at(&mut bytes, offset).map_err(failed)?;
-            Ok((Piece::new(bytes, permit, &self.shelf), count))
+            let count = handle.read_at(&mut bytes[..length], offset).map_err(failed)?;
+            Ok((Piece::new(bytes, length, permit, &self.shelf), count))
         })
     }
 
@@ -151,7 +154,7 @@ mod tests {
 
     fn reader(bytes: u64) -> Reader {
         let files = OpenFiles::new(Budget::new("files", 2), Box::new(drop));
-        Reader::new(files, Budget::new("bytes", bytes))
+        Reader::new(files, Budget::new("bytes", bytes), Shelf::default())
     }
 
     #[test]

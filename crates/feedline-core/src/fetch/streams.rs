@@ -69,11 +69,12 @@ impl Streams {
                 return Err(error);
             }
         };
+        let length = bytes.len();
         let permit = reader
             .budget()
-            .acquire_after(bytes.len() as u64, position, before_wait)
+            .acquire_after(length as u64, position, before_wait)
             .map_err(|_| Error::new(Kind::Closed, "the loader is closed"))?;
-        Ok(Piece::new(bytes, permit, reader.shelf()))
+        Ok(Piece::new(bytes, length, permit, reader.shelf()))
     }
 
     fn walk(&self, wanted: Packed<'_>) -> Result<Arc<Mutex<Walk>>> {

@@ -77,6 +77,14 @@ impl Run {
             }
         }
         let Some(bucket) = self.bucket(ticket, seat, &others)? else { return Ok(None) };
+        if shared.filter.is_some() {
+            // What is kept must not keep its neighbours in memory, which are not.
+            for value in &mut others {
+                if let Value::Bytes(piece) = value {
+                    *piece = piece.to_vec().into();
+                }
+            }
+        }
         if let (Some(recipe), Some(bytes)) = (&shared.recipe, &bytes) {
             let encoded = self.encoded(bytes)?;
             let prepared = match prepared {

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::budget::Budget;
+use crate::bytes::Shelf;
 use crate::checkpoint::{Checkpoint, Filling, Fingerprint};
 use crate::collate::{Columns, Pool, Promise};
 use crate::config::{Batching, Function, Given, Settings};
@@ -52,7 +53,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Bytes of batches that are made ahead, where the user says nothing.
 const PREFETCH: u64 = 128 << 20;
 /// Bytes of lists that are made ahead, at the least.
-const LISTS_AHEAD: u64 = 16 << 20;
+const LISTS_AHEAD: u64 = 12 << 20;
 /// Descriptors that are used at the most, where the user says nothing.
 const FILES: u64 = 256;
 
@@ -88,6 +89,7 @@ struct Shared {
     batches: Budget,
     files: Budget,
     pool: Pool,
+    shelf: Shelf,
     ledger: Arc<Ledger>,
     progress: Mutex<Progress>,
     /// The next epoch begins where a checkpoint stands.
@@ -200,6 +202,7 @@ impl Loader {
             work: Budget::new("bytes", work - (keep * threads) as u64),
             batches: Budget::new("bytes of batches", prefetch),
             files: Budget::new("files", files),
+            shelf: Shelf::default(),
             pool: Pool::new(usize::try_from(prefetch).unwrap_or(usize::MAX)),
             ledger,
             progress: Mutex::default(),
@@ -345,6 +348,7 @@ impl Loader {
             running.close();
         }
         self.shared.pool.close();
+        self.shared.shelf.close();
     }
 
     /// Refuses use in a forked process, where locks may be held for ever.
