@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -45,13 +45,13 @@ def feedline(folder: str, case: str, threads: int) -> Epoch:
     return epochs_of(loader, "image")
 
 
-def epochs_of(loader: Any, column: str) -> Epoch:
+def epochs_of(loader: Any, column: str, picked: Callable[[Any], Any] = lambda column: column) -> Epoch:
     """The epochs of a loader of feedline."""
 
     def epoch(batches: int | None) -> Iterator[Any]:
         running = iter(loader)
         for batch in itertools.islice(running, batches):
-            yield batch[column]
+            yield picked(batch[column])
         running.close()
 
     return epoch
@@ -189,9 +189,22 @@ def feedline_raw(folder: str, case: str, threads: int) -> Epoch:
     return epochs_of(fl.tfrecord(pattern(folder)).batch(BATCH).loader(threads=threads), "bytes")
 
 
+def feedline_bytes(folder: str, case: str, threads: int) -> Epoch:
+    import feedline as fl
+
+    loader = fl.tfrecord(pattern(folder)).batch(BATCH).loader(threads=threads)
+    return epochs_of(loader, "bytes", lambda records: records.tolist())
+
+
 def tf_data_raw(folder: str, case: str, threads: int) -> Epoch:
     tf = tensorflow()
     return _tf_epochs(tf, _interleaved(tf, folder, threads).batch(BATCH), threads, lambda batch: batch)
+
+
+def tf_data_bytes(folder: str, case: str, threads: int) -> Epoch:
+    tf = tensorflow()
+    data = _interleaved(tf, folder, threads).batch(BATCH)
+    return _tf_epochs(tf, data, threads, lambda batch: batch.numpy())
 
 
 def tf_data_files(folder: str, case: str, threads: int) -> Epoch:
@@ -243,6 +256,8 @@ RAW = (
         "tf.data-files", "tf.data, num_parallel_reads and a large buffer", ("tensorflow",), tf_data_files
     ),
     Contestant("grain", "grain, which checks no sums", ("grain",), grain_raw),
+    Contestant("feedline-bytes", "feedline, every record as Python's bytes", ("feedline",), feedline_bytes),
+    Contestant("tf.data-bytes", "tf.data, every record as Python's bytes", ("tensorflow",), tf_data_bytes),
     Contestant("read", "the bytes of one file after another, without looking at them", (), plain_read),
     Contestant("read-threads", "the same, by threads", (), threaded_read),
 )

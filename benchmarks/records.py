@@ -9,7 +9,8 @@ Cases:
 
     tfrecord           16 shards of 40,000 tf.train.Examples with a 32x32 PNG and a label: found by a pattern,
                        read 16 at a time, parsed, decoded, float32
-    tfrecord-raw-4k    16 shards of records of 4 KiB, 256 MiB in all, checksums checked, as bytes
+    tfrecord-raw-4k    16 shards of records of 4 KiB, 256 MiB in all, checksums checked; feedline and tf.data
+                       leave them in memory of their own, and with -bytes make Python's bytes of them
     tfrecord-raw-100k  the same of 100 KiB; `read` is a plain read of the same files, one after another, and
                        `read-threads` one by threads
     tar                10 shards of 3,000 JPEGs of 500x375 with labels: resize 256, middle 224x224, float32;
@@ -72,13 +73,13 @@ class Case:
 def raw(size: int) -> Case:
     return Case(
         f"{material.SHARDS} shards, records of {size >> 10} KiB",
-        "as bytes, checksums checked",
+        "checksums checked",
         peers_tfrecord.RAW,
         4,
         (Goal("rate", 3.0, ("tf.data", "tf.data-files")), Goal("rate", 0.5, ("read",))),
         "MB",
         size / 1e6,
-        ("read", "read-threads"),
+        ("feedline-bytes", "tf.data-bytes", "read", "read-threads"),
     )
 
 
