@@ -204,7 +204,7 @@ def draw(path: Path, tables: list[Table]) -> Path:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, rows = pyplot.subplots(len(tables), 2, figsize=(11, 0.8 + 2.4 * len(tables)), squeeze=False)
+    figure, rows = pyplot.subplots(len(tables), 2, figsize=(11, 0.8 + 2.5 * len(tables)), squeeze=False)
     for table, row in zip(tables, rows, strict=True):
         for axes, (of, title) in zip(
             row,
@@ -215,8 +215,13 @@ def draw(path: Path, tables: list[Table]) -> Path:
             spans = [[of(run) for run in table.measured[name]] for name in middle]
             pale = dict.fromkeys(table.aside, "#d6d3d1")
             colours = [{**pale, OURS: OUR_COLOUR}.get(name, "#64748b") for name in middle]
-            draw_bars(axes, middle, spans, colours, "%.3g" if max(middle.values()) < 100 else "%.0f")
-            axes.set_title(f"{table.size} ({table.pixels}), {table.workload}: {title}", fontsize=9)
+            draw_bars(axes, middle, spans, colours, "{:.3g}" if max(middle.values()) < 100 else "{:,.0f}")
+            axes.set_title(title, fontsize=9, loc="left")
+            axes.locator_params(axis="x", nbins=5)
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        # Above both.
+        about = f"{table.size} ({table.pixels}), {table.workload}"
+        row[0].set_title(f"{about}\n{row[0].get_title('left')}", fontsize=9, loc="left")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

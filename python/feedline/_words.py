@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, (list, tuple)):
         return [plain(part) for part in value]
+    if isinstance(value, Mapping):
+        return {name: plain(part) for name, part in value.items()}
     return value
 
 

@@ -252,14 +252,21 @@ class Pipeline(Functions):
         return self._with("bucket", by=by, boundaries=boundaries, batch=batch)
 
     def batch(
-        self, size: int, *, drop_last: bool = False, pad: bool = False, index: bool = False
+        self,
+        size: int,
+        *,
+        drop_last: bool = False,
+        pad: bool | float | Mapping[str, float] = False,
+        index: bool = False,
     ) -> Pipeline:
         """Puts samples together.
 
         Args:
             size: how many.
             drop_last: leave out a last, short batch.
-            pad: make arrays of different shapes equal with zeros; the shapes come as "image_shape".
+            pad: make arrays of different shapes equal; how long each was comes as "tokens_lengths", the shapes
+                of pictures as "image_shape". True pads with zeros, a number with that number, and
+                {"tokens": 50256, "labels": -100} with a number of its own for each of these fields.
             index: add "index", which says which samples of the source these are.
         """
         return self._with("batch", size=size, drop_last=drop_last, pad=pad, index=index)

@@ -135,6 +135,36 @@ impl Dtype {
         }
     }
 
+    /// A number of this type as it stands in memory; None if the type cannot hold it. Fractions are rounded
+    /// to the nearest that it has.
+    pub fn element(self, number: Number) -> Option<Vec<u8>> {
+        macro_rules! whole {
+            ($type:ty) => {
+                <$type>::try_from(number.whole()?).ok()?.to_ne_bytes().to_vec()
+            };
+        }
+        Some(match self {
+            Dtype::Bool => vec![u8::try_from(number.whole()?).ok().filter(|bit| *bit < 2)?],
+            Dtype::Uint8 => whole!(u8),
+            Dtype::Uint16 => whole!(u16),
+            Dtype::Uint32 => whole!(u32),
+            Dtype::Uint64 => whole!(u64),
+            Dtype::Int8 => whole!(i8),
+            Dtype::Int16 => whole!(i16),
+            Dtype::Int32 => whole!(i32),
+            Dtype::Int64 => whole!(i64),
+            Dtype::Float16 => nearest_half(number.real())?.to_ne_bytes().to_vec(),
+            Dtype::Float32 => {
+                let near = number.real() as f32;
+                (near.is_finite() || !number.real().is_finite())
+                    .then_some(near)?
+                    .to_ne_bytes()
+                    .to_vec()
+            }
+            Dtype::Float64 => number.real().to_ne_bytes().to_vec(),
+        })
+    }
+
     /// Bytes of one number.
     pub fn bytes(self) -> usize {
         match self {
@@ -211,6 +241,60 @@ impl FieldKind {
             FieldKind::List => "a list of bytes".to_owned(),
         }
     }
+}
+
+/// A number as somebody wrote it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    /// Without a fraction.
+    Whole(i128),
+    /// With one.
+    Real(f64),
+}
+
+impl Number {
+    fn whole(self) -> Option<i128> {
+        match self {
+            Number::Whole(number) => Some(number),
+            Number::Real(number) => (number.fract() == 0.0).then_some(number as i128),
+        }
+    }
+
+    fn real(self) -> f64 {
+        match self {
+            Number::Whole(number) => number as f64,
+            Number::Real(number) => number,
+        }
+    }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Number::Whole(number) => number.fmt(formatter),
+            Number::Real(number) => number.fmt(formatter),
+        }
+    }
+}
+
+/// What the bits of a float16 say.
+pub fn half(bits: u16) -> f64 {
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
+    let magnitude = match exponent {
+        0 => fraction * f64::powi(2.0, -24),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        exponent => (1024.0 + fraction) * f64::powi(2.0, exponent - 25),
+    };
+    if bits >> 15 == 1 { -magnitude } else { magnitude }
+}
+
+/// The float16 that comes nearest; None beyond the largest. All are tried, for it is asked rarely.
+fn nearest_half(number: f64) -> Option<u16> {
+    let distance = |bits: &u16| (half(*bits) - number.abs()).abs();
+    let nearest = (0..0x7c00).min_by(|one, other| distance(one).total_cmp(&distance(other)))?;
+    let sign = if number.is_sign_negative() { 0x8000 } else { 0 };
+    (number.abs() <= half(0x7bff)).then_some(nearest | sign)
 }
 
 impl Field {
@@ -404,5 +488,35 @@ pub fn in_bytes(bytes: u64) -> String {
     match units.iter().find(|(unit, _)| bytes >= *unit) {
         Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
         None => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_held_by_the_types_that_can() {
+        use Number::{Real, Whole};
+        for (dtype, number, expected) in [
+            (Dtype::Uint8, Whole(255), Some(vec![255])),
+            (Dtype::Uint8, Whole(256), None),
+            (Dtype::Uint8, Real(7.0), Some(vec![7])),
+            (Dtype::Uint8, Real(7.5), None),
+            (Dtype::Bool, Whole(1), Some(vec![1])),
+            (Dtype::Bool, Whole(2), None),
+            (Dtype::Int64, Whole(-100), Some((-100_i64).to_ne_bytes().to_vec())),
+            (Dtype::Uint64, Whole(u64::MAX.into()), Some(vec![255; 8])),
+            (Dtype::Int64, Whole(u64::MAX.into()), None),
+            (Dtype::Float32, Real(0.1), Some(0.1_f32.to_ne_bytes().to_vec())),
+            (Dtype::Float32, Real(1e300), None),
+            (Dtype::Float64, Whole(3), Some(3_f64.to_ne_bytes().to_vec())),
+            (Dtype::Float16, Real(-2.0), Some(0xc000_u16.to_ne_bytes().to_vec())),
+            (Dtype::Float16, Real(0.1), Some(0x2e66_u16.to_ne_bytes().to_vec())),
+            (Dtype::Float16, Real(65504.0), Some(0x7bff_u16.to_ne_bytes().to_vec())),
+            (Dtype::Float16, Real(70000.0), None),
+        ] {
+            assert_eq!(dtype.element(number), expected, "{} {number}", dtype.name());
+        }
     }
 }

@@ -50,7 +50,9 @@ class MappedLoader(Loader):
         made = next(call for call in calls if call["call"] == "loader")
         steps = steps_of(calls)
         kinds = dict(native.fields)
-        layout = Layout(bool(batch.get("pad")), kinds)
+        pad = batch.get("pad", False)
+        padding = 0 if isinstance(pad, bool) else pad
+        layout = Layout(pad is not False and pad is not None, kinds, padding)
         self._plan = Plan(steps, layout, kinds, native.seed_and_rank[0], faults)
         self._size = int(batch["size"])
         self._drop_last = bool(batch.get("drop_last"))

@@ -29,6 +29,8 @@ class Layout:
 
     pad: bool = False
     kinds: dict[str, str] = field(default_factory=dict)
+    # What stands around arrays that are padded: in all fields, or by name.
+    padding: float | dict[str, float] = 0
 
     def of(self, name: str, value: Any) -> str:
         """ "stacked", "ragged" or "lists"."""
@@ -44,10 +46,13 @@ class Layout:
     def finish(self, name: str, ragged: Ragged) -> list[tuple[str, Any]]:
         """The columns of a field whose arrays have different shapes."""
         is_variable = self.kinds.get(name) == "variable"
-        column = ragged.padded() if self.pad else ragged.joined()
+        column = ragged.padded(name, self._padding(name)) if self.pad else ragged.joined()
         if is_variable:
             return [(name, column), (f"{name}_lengths", ragged.shapes[:, 0].copy())]
         return [(name, column), (f"{name}_shape", ragged.shapes)]
+
+    def _padding(self, name: str) -> float:
+        return self.padding.get(name, 0) if isinstance(self.padding, dict) else self.padding
 
 
 @dataclass
@@ -70,9 +75,15 @@ class Ragged:
         first = 0 if start == 0 else int(ends[start - 1])
         return Ragged(self.flat[first : int(ends[stop - 1])], self.shapes[start:stop])
 
-    def padded(self) -> NDArray[Any]:
+    def padded(self, name: str, number: float) -> NDArray[Any]:
         largest = tuple(int(length) for length in self.shapes.max(axis=0))
-        padded = np.zeros((len(self), *largest), self.flat.dtype)
+        dtype = self.flat.dtype
+        if dtype.kind in "iu" and (number != int(number) or not _fits(int(number), dtype)):
+            raise BadSetting.explained(
+                f"batch: pad={number} does not fit to {name!r}, which is {dtype}",
+                'give each field its own number: pad={"tokens": -100}',
+            )
+        padded = np.full((len(self), *largest), number, dtype)
         start = 0
         for row, shape in zip(padded, self.shapes.tolist(), strict=True):
             count = int(np.prod(shape))
@@ -82,6 +93,11 @@ class Ragged:
 
     def joined(self) -> NDArray[Any]:
         return self.flat.reshape((-1, *self.shapes[0, 1:].tolist()))
+
+
+def _fits(number: int, dtype: np.dtype[Any]) -> bool:
+    limits = np.iinfo(dtype)
+    return int(limits.min) <= number <= int(limits.max)
 
 
 @dataclass

@@ -149,7 +149,7 @@ mod tests {
         Columns {
             fields: [Field::fixed("x", Dtype::Uint8, &[2])].into(),
             size: 4,
-            pad: false,
+            pad: None,
             joined: false,
         }
     }

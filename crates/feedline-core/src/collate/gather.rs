@@ -166,7 +166,7 @@ pub(super) fn mismatch(
             continue;
         }
         let (Value::Array(ours), Value::Array(theirs)) = (ours, theirs) else { continue };
-        let fits = if columns.pad {
+        let fits = if columns.pad.is_some() {
             ours.shape.len() == theirs.shape.len()
         } else {
             ours.shape == theirs.shape
@@ -220,7 +220,7 @@ mod tests {
         Columns {
             fields: [Field::fixed("x", Dtype::Uint8, &[2])].into(),
             size,
-            pad: false,
+            pad: None,
             joined: false,
         }
     }
@@ -312,7 +312,7 @@ mod tests {
         use crate::sample::Array;
         let ragged =
             Field { name: "image".into(), kind: FieldKind::Ragged { dtype: Dtype::Uint8 } };
-        let columns = Columns { fields: [ragged].into(), size: 4, pad: false, joined: false };
+        let columns = Columns { fields: [ragged].into(), size: 4, pad: None, joined: false };
         let mut gatherer = Gatherer::new(columns);
         let sample = |number, shape: &[usize]| {
             let bytes = vec![0; shape.iter().product()];

@@ -1,6 +1,6 @@
 //! Groups of numbers, a different count in each sample: joined or padded, with the counts beside them.
 
-use super::{Pool, new_array, stack};
+use super::{Pool, new_array, pad, stack};
 use crate::budget::Budget;
 use crate::error::Result;
 use crate::sample::{Array, Column, Dtype, Value};
@@ -8,8 +8,7 @@ use crate::sys::slab::Row;
 
 /// One behind another: the first axis counts the groups of all samples.
 pub(super) fn joined(
-    dtype: Dtype,
-    inner: &[usize],
+    (dtype, inner): (Dtype, &[usize]),
     values: Vec<Value>,
     number: u64,
     pool: &Pool,
@@ -28,11 +27,11 @@ pub(super) fn joined(
     Ok((column(dtype, &[&[groups], inner].concat(), memory), lengths))
 }
 
-/// A row for each sample, as long as the longest; zeros behind those that are shorter.
+/// A row for each sample, as long as the longest; one number behind those that are shorter.
 pub(super) fn padded(
-    dtype: Dtype,
-    inner: &[usize],
+    (dtype, inner): (Dtype, &[usize]),
     values: Vec<Value>,
+    element: &[u8],
     number: u64,
     pool: &Pool,
     budget: &Budget,
@@ -44,7 +43,7 @@ pub(super) fn padded(
     for (array, row) in arrays.iter().zip(memory.chunks_exact_mut(row.max(1))) {
         let (values, rest) = row.split_at_mut(array.bytes.len());
         values.copy_from_slice(&array.bytes);
-        rest.fill(0);
+        pad::fill(rest, element);
     }
     let lengths = counts(&arrays, number, pool, budget)?;
     Ok((column(dtype, &[&[arrays.len(), longest], inner].concat(), memory), lengths))
@@ -89,16 +88,16 @@ mod tests {
     #[test]
     fn groups_stand_one_behind_another_with_their_counts() {
         let (pool, budget) = (Pool::new(1000), Budget::new("bytes", 1000));
-        let (all, lengths) = joined(Dtype::Uint8, &[2], values(), 0, &pool, &budget).unwrap();
+        let (all, lengths) = joined((Dtype::Uint8, &[2]), values(), 0, &pool, &budget).unwrap();
         assert_eq!(parts(&all), (&[3, 2][..], &[1, 2, 3, 4, 5, 6][..]));
         let (shape, counts) = parts(&lengths);
         assert_eq!((shape, counts[0], counts[8], counts[16]), (&[3][..], 1, 0, 2));
     }
 
     #[test]
-    fn the_shorter_ones_are_padded_with_zeros() {
+    fn the_shorter_ones_are_padded() {
         let (pool, budget) = (Pool::new(1000), Budget::new("bytes", 1000));
-        let (all, _) = padded(Dtype::Uint8, &[2], values(), 0, &pool, &budget).unwrap();
-        assert_eq!(parts(&all), (&[3, 2, 2][..], &[1, 2, 0, 0, 0, 0, 0, 0, 3, 4, 5, 6][..]));
+        let (all, _) = padded((Dtype::Uint8, &[2]), values(), &[7], 0, &pool, &budget).unwrap();
+        assert_eq!(parts(&all), (&[3, 2, 2][..], &[1, 2, 7, 7, 7, 7, 7, 7, 3, 4, 5, 6][..]));
     }
 }

@@ -29,8 +29,9 @@ pub struct Columns {
     pub fields: Arc<[Field]>,
     /// Samples in a full batch.
     pub size: usize,
-    /// Whether arrays of different shapes are made equal with zeros.
-    pub pad: bool,
+    /// What arrays of different shapes are made equal with, if they are: a number for each field, as it
+    /// stands in memory.
+    pub pad: Option<Arc<[Vec<u8>]>>,
     /// Whether arrays of different shapes stand one behind another, with their shapes beside them, for
     /// whoever takes the samples apart again.
     pub joined: bool,
@@ -111,7 +112,8 @@ impl Columns {
             }
         }
         let mut columns = Vec::with_capacity(self.fields.len());
-        for (field, values) in self.fields.iter().zip(values) {
+        for (at, (field, values)) in self.fields.iter().zip(values).enumerate() {
+            let element = self.pad.as_ref().map(|elements| &*elements[at]);
             match &field.kind {
                 FieldKind::Fixed { dtype, shape } if is_scattered => {
                     let column = stack::scattered(*dtype, shape, values, number, pool, budget)?;
@@ -125,18 +127,25 @@ impl Columns {
                     columns.push((Arc::clone(&field.name), all));
                     columns.push((format!("{}_shape", field.name).into(), shapes));
                 }
-                FieldKind::Ragged { .. } if self.pad => {
-                    let (padded, lengths) = pad::arrays(values, number, pool, budget)?;
-                    columns.push((Arc::clone(&field.name), padded));
-                    columns.push((format!("{}_shape", field.name).into(), lengths));
-                }
-                FieldKind::Ragged { .. } => {
-                    let column = stack::arrays(values, number, pool, budget)?;
-                    columns.push((Arc::clone(&field.name), column));
-                }
+                FieldKind::Ragged { .. } => match element {
+                    Some(element) => {
+                        let (padded, lengths) = pad::arrays(values, element, number, pool, budget)?;
+                        columns.push((Arc::clone(&field.name), padded));
+                        columns.push((format!("{}_shape", field.name).into(), lengths));
+                    }
+                    None => {
+                        let column = stack::arrays(values, number, pool, budget)?;
+                        columns.push((Arc::clone(&field.name), column));
+                    }
+                },
                 FieldKind::Variable { dtype, inner } => {
-                    let lay = if self.pad { lengths::padded } else { lengths::joined };
-                    let (column, lengths) = lay(*dtype, inner, values, number, pool, budget)?;
+                    let of = (*dtype, &**inner);
+                    let (column, lengths) = match element {
+                        Some(element) => {
+                            lengths::padded(of, values, element, number, pool, budget)?
+                        }
+                        None => lengths::joined(of, values, number, pool, budget)?,
+                    };
                     columns.push((Arc::clone(&field.name), column));
                     columns.push((format!("{}_lengths", field.name).into(), lengths));
                 }

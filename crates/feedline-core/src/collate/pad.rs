@@ -1,14 +1,25 @@
-//! Arrays of different shapes in one: each in the corner of a box of the largest, zeros around it; or one
-//! behind another.
+//! Arrays of different shapes in one: each in the corner of a box of the largest, the same number around it;
+//! or one behind another.
 
 use super::{Pool, new_array, stack, wrong_value};
 use crate::budget::Budget;
 use crate::error::Result;
 use crate::sample::{Array, Column, Dtype, Value};
 
+/// Writes one number again and again.
+pub(super) fn fill(target: &mut [u8], element: &[u8]) {
+    if element.iter().all(|byte| *byte == 0) {
+        return target.fill(0);
+    }
+    for number in target.chunks_exact_mut(element.len()) {
+        number.copy_from_slice(element);
+    }
+}
+
 /// The padded arrays, and the shape that each had.
 pub(super) fn arrays(
     values: Vec<Value>,
+    element: &[u8],
     number: u64,
     pool: &Pool,
     budget: &Budget,
@@ -21,7 +32,7 @@ pub(super) fn arrays(
         .collect();
     let each = dtype.bytes() * largest.iter().product::<usize>();
     let mut memory = new_array(each * count, number, pool, budget)?;
-    memory.fill(0);
+    fill(&mut memory, element);
     for (at, array) in arrays.iter().enumerate() {
         place(array, &largest, &mut memory[at * each..(at + 1) * each]);
     }
@@ -107,10 +118,10 @@ mod tests {
     fn each_array_stands_in_its_corner_with_its_shape_beside_it() {
         let (pool, budget) = (Pool::new(1000), Budget::new("bytes", 1000));
         let values = vec![array(&[1, 3], 1), array(&[2, 2], 10)];
-        let (padded, shapes) = arrays(values, 0, &pool, &budget).unwrap();
+        let (padded, shapes) = arrays(values, &[9], 0, &pool, &budget).unwrap();
         let Column::Array { shape, memory, .. } = padded else { panic!("an array") };
         assert_eq!(shape, [2, 2, 3]);
-        assert_eq!(&*memory, [1, 2, 3, 0, 0, 0, 10, 11, 0, 12, 13, 0]);
+        assert_eq!(&*memory, [1, 2, 3, 9, 9, 9, 10, 11, 9, 12, 13, 9]);
         let Column::Array { shape, memory, .. } = shapes else { panic!("an array") };
         assert_eq!((shape, memory.len()), (vec![2, 2], 32));
         assert_eq!(memory[8], 3);

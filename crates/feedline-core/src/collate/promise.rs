@@ -71,12 +71,12 @@ impl Columns {
                         None => Content::Array { dtype: *dtype, shape: None },
                     };
                     promise(name, content);
-                    if self.pad {
+                    if self.pad.is_some() {
                         promise(shapes, array(Dtype::Int64, &[inner.map(|inner| inner.len())]));
                     }
                 }
                 FieldKind::Variable { dtype, inner } => {
-                    let content = if self.pad {
+                    let content = if self.pad.is_some() {
                         array(*dtype, &[&[None], &*known(inner)].concat())
                     } else {
                         Content::Groups { dtype: *dtype, inner: inner.clone() }
@@ -119,6 +119,8 @@ mod tests {
             ("list", FieldKind::List),
         ];
         let fields = kinds.map(|(name, kind)| Field { name: name.into(), kind });
+        let elements = fields.iter().map(|_| vec![0]).collect();
+        let pad = pad.then_some(elements);
         Columns { fields: fields.into(), size: 2, pad, joined: false }
     }
 

@@ -2,8 +2,10 @@
 
 use serde_json::Value;
 
+use super::Padding;
 use super::words::Call;
 use crate::error::{Error, Kind, Result};
+use crate::sample::Number;
 use crate::worker::predicate::{Bucketing, Comparison, Constant, Operand, Predicate};
 
 /// `{"op": "<", "col": "label", "value": 5}`, `{"op": "in", "length": "tokens", "values": [1, 2]}`,
@@ -68,6 +70,37 @@ fn constant(value: &Value) -> Result<Constant> {
         let message = format!("filter: a field can be compared with a number or text, got {value}");
         Error::new(Kind::BadSetting, message)
     })
+}
+
+/// What arrays of different shapes are made equal with: `true` for zeros, a number, or numbers for some fields
+/// by their name and zeros for the others.
+pub(super) fn padding(call: &Call<'_>) -> Result<Option<Padding>> {
+    let wrong = |value: &Value| {
+        let message = format!(
+            "batch: pad must be True, a number, or a dict of fields and their numbers, got {value}"
+        );
+        Error::new(Kind::BadSetting, message)
+    };
+    Ok(match call.get("pad") {
+        None | Some(Value::Bool(false)) => None,
+        Some(Value::Bool(true)) => Some(Padding::default()),
+        Some(Value::Object(named)) => {
+            let named = named.iter().map(|(name, value)| {
+                let number = number(value).ok_or_else(|| wrong(value))?;
+                Ok((name.clone(), number))
+            });
+            Some(Padding { all: None, named: named.collect::<Result<_>>()? })
+        }
+        Some(value) => {
+            let all = number(value).ok_or_else(|| wrong(value))?;
+            Some(Padding { all: Some(all), named: Vec::new() })
+        }
+    })
+}
+
+fn number(value: &Value) -> Option<Number> {
+    let whole = value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from));
+    whole.map(Number::Whole).or_else(|| value.as_f64().map(Number::Real))
 }
 
 fn refused(words: &Value) -> Error {

@@ -27,7 +27,7 @@ use crate::error::{Error, Kind, Result};
 use crate::fault::FaultPolicy;
 use crate::format::Wanted;
 use crate::plan;
-use crate::sample::{Dtype, Field, FieldKind};
+use crate::sample::{Dtype, Field, FieldKind, Number};
 use crate::source::Contents;
 use crate::worker::predicate::{Bucketing, Operand, Predicate};
 use crate::worker::{Decoding, Layout, Output, Size, Step};
@@ -71,6 +71,15 @@ impl Choice {
     }
 }
 
+/// What arrays of different shapes are made equal with; zeros where nothing is said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Padding {
+    /// In all fields.
+    pub all: Option<Number>,
+    /// In fields of that name.
+    pub named: Vec<(String, Number)>,
+}
+
 /// What is asked of collate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
@@ -78,7 +87,7 @@ pub struct Batching {
     pub size: usize,
     /// Whether a last short batch is left out.
     pub drop_last: bool,
-    /// Whether arrays of different shapes are made equal with zeros.
+    /// Whether arrays of different shapes are made equal, as `Settings::padding` says.
     pub pad: bool,
     /// Whether the batch says which samples it holds.
     pub index: bool,
@@ -91,6 +100,8 @@ pub struct Settings {
     pub order: Vec<plan::Step>,
     /// Worker: which samples are kept.
     pub filter: Option<Predicate<Operand>>,
+    /// Collate: what stands around arrays that are made equal.
+    pub padding: Padding,
     /// Collate: which samples come together.
     pub bucketing: Option<Bucketing<Operand>>,
     /// Worker: the fields of a record, where the user named them.
@@ -134,6 +145,7 @@ impl Default for Settings {
         Settings {
             order: Vec::new(),
             filter: None,
+            padding: Padding::default(),
             bucketing: None,
             wanted: None,
             picture: None,
@@ -302,12 +314,14 @@ impl Settings {
             "batch" if progress >= Progress::Batched => Err(too_late(call, "batch")),
             "batch" => {
                 let size = call.whole("size", 1, 1 << 24)?.ok_or_else(|| call.lacks("size"))?;
+                let padding = choose::padding(call)?;
                 self.batching = Some(Batching {
                     size: size as usize,
                     drop_last: call.truth("drop_last")?.unwrap_or(false),
-                    pad: call.truth("pad")?.unwrap_or(false),
+                    pad: padding.is_some(),
                     index: call.truth("index")?.unwrap_or(false),
                 });
+                self.padding = padding.unwrap_or_default();
                 Ok(Progress::Batched)
             }
             "loader" if progress < Progress::Batched => {

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::config::{Batching, Given, Settings, picture_of};
+use crate::config::{Batching, Given, Padding, Settings, picture_of};
+use crate::error::{Error, Kind, Result};
 use crate::format::{Container, Wanted};
-use crate::sample::{Dtype, Extent, Field, FieldKind};
+use crate::sample::{Dtype, Extent, Field, FieldKind, Number};
 use crate::source::Source;
 use crate::worker::{Picture, Recipe};
 
@@ -148,4 +149,41 @@ pub(super) fn writes(
         row += 1;
     }
     writes
+}
+/// What stands around the arrays of each field that are made equal, as it stands in memory; nothing for
+/// fields that never are.
+pub(super) fn padding(fields: &[Field], settings: &Settings) -> Result<Arc<[Vec<u8>]>> {
+    let Padding { all, named } = &settings.padding;
+    let padded = |field: &Field| match field.kind {
+        FieldKind::Ragged { dtype } | FieldKind::Variable { dtype, .. } => Some(dtype),
+        FieldKind::Fixed { .. }
+        | FieldKind::Bytes
+        | FieldKind::Text
+        | FieldKind::Json
+        | FieldKind::List => None,
+    };
+    for (name, _) in named {
+        if !fields.iter().any(|field| *field.name == **name && padded(field).is_some()) {
+            let there: Vec<&str> = fields
+                .iter()
+                .filter(|field| padded(field).is_some())
+                .map(|field| &*field.name)
+                .collect();
+            let message = format!("batch: pad names {name:?}, and no field of that name is padded");
+            return Err(Error::new(Kind::BadSetting, message)
+                .with_hint(format!("padded are: {}", there.join(", "))));
+        }
+    }
+    let elements = fields.iter().map(|field| {
+        let Some(dtype) = padded(field) else { return Ok(Vec::new()) };
+        let own = named.iter().find(|(name, _)| *field.name == **name).map(|(_, number)| *number);
+        let number = own.or(*all).unwrap_or(Number::Whole(0));
+        dtype.element(number).ok_or_else(|| {
+            let (name, dtype) = (&field.name, dtype.name());
+            let message = format!("batch: pad={number} does not fit to {name:?}, which is {dtype}");
+            Error::new(Kind::BadSetting, message)
+                .with_hint("give each field its own number: pad={\"tokens\": -100}")
+        })
+    });
+    elements.collect()
 }

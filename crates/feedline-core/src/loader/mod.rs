@@ -22,7 +22,7 @@ use crate::budget::Budget;
 use crate::bytes::Shelf;
 use crate::checkpoint::{Checkpoint, Filling, Fingerprint};
 use crate::collate::{Columns, Pool, Promise};
-use crate::config::{Batching, Function, Given, Settings};
+use crate::config::{Batching, Function, Given, Padding, Settings};
 use crate::deliver::Taken;
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
@@ -39,7 +39,7 @@ use crate::sys::{clock, limits};
 use crate::worker::Recipe;
 use crate::worker::predicate::{Bucketing, Place, Predicate};
 pub use fields::given;
-use fields::{PICTURE, Write, fields, recipe, wanted, writes};
+use fields::{PICTURE, Write, fields, padding, recipe, wanted, writes};
 pub use handed::{Part, Remark, Stand};
 pub use ledger::Ledger;
 pub use quarantine::excluded;
@@ -159,7 +159,8 @@ impl Loader {
             bucketing.sizes.as_ref().map_or_else(alike, |sizes| sizes.to_vec())
         });
         let joined = !settings.functions.is_empty();
-        let (size, pad) = (batching.size, batching.pad && !joined);
+        let pad = if batching.pad && !joined { Some(padding(&fields, &settings)?) } else { None };
+        let size = batching.size;
         let columns = Columns { fields: fields.into(), size, pad, joined };
 
         let threads = settings.threads.or(|| processors() as u64) as usize;
@@ -476,7 +477,8 @@ fn plan(source: &dyn Source, settings: &Settings, excluded: Excluded) -> Result<
 /// Refuses settings that do not fit to a source.
 pub fn check(source: &dyn Source, settings: &Settings) -> Result<()> {
     plan(source, settings, Excluded::default())?;
-    if settings.filter.is_none() && settings.bucketing.is_none() {
+    let pads = settings.padding != Padding::default() && settings.functions.is_empty();
+    if settings.filter.is_none() && settings.bucketing.is_none() && !pads {
         return Ok(());
     }
     let given = given(source);
@@ -488,6 +490,9 @@ pub fn check(source: &dyn Source, settings: &Settings) -> Result<()> {
     }
     if let Some(bucketing) = &settings.bucketing {
         bucketing.placed(&fields, false)?;
+    }
+    if pads {
+        padding(&fields, settings)?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::error::{Error, Kind, Result};
-use crate::sample::{Dtype, Field, FieldKind, Ticket, Value};
+use crate::sample::{Dtype, Field, FieldKind, Ticket, Value, half};
 
 /// A number or a word that the user wrote.
 #[derive(Clone, Debug, PartialEq)]
@@ -316,18 +316,6 @@ fn bytes<const N: usize>(row: &[u8]) -> [u8; N] {
     let mut bytes = [0; N];
     bytes.copy_from_slice(&row[..N]);
     bytes
-}
-
-/// A number of 16 bits.
-fn half(bits: u16) -> f64 {
-    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
-    let magnitude = match exponent {
-        0 => fraction * f64::powi(2.0, -24),
-        31 if fraction == 0.0 => f64::INFINITY,
-        31 => f64::NAN,
-        exponent => (1024.0 + fraction) * f64::powi(2.0, exponent - 25),
-    };
-    if bits >> 15 == 1 { -magnitude } else { magnitude }
 }
 
 /// For samples of similar length to come together: what is looked at, and where one bucket ends and the
