@@ -1,4 +1,4 @@
-"""What stands behind the shorter arrays of a batch: zeros, or what the user says; with and without functions."""
+"""What stands behind the shorter arrays of a batch: zeros, or what the user says."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def test_what_cannot_be_padded_so_is_refused_where_it_is_written(tmp_path: Path,
 
 
 def test_behind_a_function_it_is_refused_when_the_batch_is_made(lines: fl.Pipeline) -> None:
-    with by_a_function(lines).batch(4, pad={"tokens": 0.5}).loader() as loader:
-        with pytest.raises(BadSetting, match="does not fit to 'tokens'"):
-            list(loader)
+    pipeline = by_a_function(lines).batch(4, pad={"tokens": 0.5})
+    with pipeline.loader() as loader, pytest.raises(BadSetting, match="does not fit to 'tokens'"):
+        list(loader)
 
 
 def test_a_checkpoint_belongs_to_its_padding(lines: fl.Pipeline) -> None:

@@ -264,8 +264,8 @@ class Pipeline(Functions):
         Args:
             size: how many.
             drop_last: leave out a last, short batch.
-            pad: make arrays of different shapes equal; how long each was comes as "tokens_lengths", the shapes
-                of pictures as "image_shape". True pads with zeros, a number with that number, and
+            pad: make arrays of different shapes equal; how long each was comes as "tokens_lengths", the
+                shapes of pictures as "image_shape". True pads with zeros, a number with that number, and
                 {"tokens": 50256, "labels": -100} with a number of its own for each of these fields.
             index: add "index", which says which samples of the source these are.
         """
