@@ -19,7 +19,16 @@ const MOST_OPEN_QUOTES: usize = 100;
 const MOST_HEADER: usize = 1 << 20;
 
 fn reader(delimiter: u8) -> Reader {
-    ReaderBuilder::new().delimiter(delimiter).build()
+    let mut reader = ReaderBuilder::new().delimiter(delimiter).build();
+    restart(&mut reader);
+    reader
+}
+
+/// Goes on at the beginning of a row. A reader that has read nothing would take a mark of byte order away,
+/// which is one only at the beginning of a file: it reads an empty line first.
+fn restart(reader: &mut Reader) {
+    reader.reset();
+    let _ = reader.read_record(b"\n", &mut [0], &mut [0]);
 }
 
 /// Readers that are used again: to build one takes longer than to read a row, and a copy of one does not
@@ -38,7 +47,7 @@ impl Readers {
     fn cells(&self, row: &[u8], most: usize) -> Option<Cells> {
         let idle = self.idle.lock().pop();
         let mut reader = idle.unwrap_or_else(|| reader(self.delimiter));
-        reader.reset();
+        restart(&mut reader);
         let cells = Cells::of(row, &mut reader, most);
         self.idle.lock().push(reader);
         cells
@@ -63,9 +72,8 @@ impl Walker {
         Walker { reader: reader(delimiter), values: vec![0; 4096], ends: vec![0; 256] }
     }
 
-    /// Goes on at the beginning of a row.
     fn restart(&mut self) {
-        self.reader.reset();
+        restart(&mut self.reader);
     }
 
     /// How many bytes there are to the end of the row, its newline included, if it ends in them.

@@ -387,6 +387,23 @@ fn a_quote_that_is_never_closed_takes_its_line_and_not_the_file() {
     assert_eq!((from_stream, damages.len()), (rows, 1));
 }
 
+#[test]
+fn a_mark_of_byte_order_is_one_only_at_the_beginning_of_a_file() {
+    let bytes = "\u{feff}a,b\n\u{feff}1,2\n\u{feff}\n3,4\n".as_bytes();
+    let columns = ["a".to_owned(), "b".to_owned()];
+    let (rows, damages) = scanned(bytes, |size, read| scan_csv(size, b',', &columns, read));
+    let expected = ["\u{feff}1,2\n", "\u{feff}\n", "3,4\n"].map(str::as_bytes);
+    assert_eq!((&*rows, damages.len()), (&expected.map(<[u8]>::to_vec)[..], 0));
+    for size in 1..bytes.len() {
+        let mut splitter = CsvSplitter::new(b',', &columns);
+        let from_stream = streamed(bytes, size, |bytes, is_end| splitter.split(bytes, is_end));
+        assert_eq!(from_stream.0, rows);
+    }
+    let wanted = [fixed("a", Type::Text, &[])];
+    let read = csv_words("\u{feff}1,2", &["a", "b"], &wanted).unwrap();
+    assert!(read[0].contains("\u{feff}1") || read[0].contains("\\u{feff}1"), "{read:?}");
+}
+
 /// A cell with quotes where it needs them.
 fn quoted(cell: &str) -> String {
     match cell.contains(['"', ',', '\n', '\r']) || cell.is_empty() {
