@@ -62,6 +62,10 @@ def test_what_is_not_there_is_an_index_error(column: fl.BytesList, at: int) -> N
 def test_what_is_no_index_is_refused(column: fl.BytesList) -> None:
     with pytest.raises(TypeError):
         column["one"]  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="float"):
+        column[1.0]  # type: ignore[call-overload]
+    with pytest.raises(IndexError):
+        column[2**70]
     with pytest.raises(ValueError, match="no value"):
         column.index(b"two")
 

@@ -178,6 +178,33 @@ def test_functions_get_what_is_kept() -> None:
     assert sorted(found) == list(range(20))
 
 
+def test_another_sample_is_found_among_those_that_are_kept(tmp_path: Path) -> None:
+    lengths = [None if at == 5 else at for at in range(200)]
+    pipeline = texts(tmp_path, lengths).filter(fl.col("index").isin(range(10)))
+    with pipeline.batch(4, index=True).loader(faults=fl.FaultPolicy("replace")) as loader:
+        found = flat(batches(loader))
+        assert accounted(loader).replaced == 1
+    assert len(found) == 10
+    assert set(found) <= set(range(10)) - {5}
+
+
+def test_one_of_many_is_found_without_looking_at_all() -> None:
+    these = range(0, 100_000, 2)
+    with numbers(100_000).filter(fl.col("x").isin(these)).batch(1000, index=True).loader() as loader:
+        assert flat(batches(loader)) == list(these)
+    mixed = fl.col("half").isin([0.5, 2, 3.0, 7.25, -1])
+    with numbers(20).filter(mixed).batch(20, index=True).loader() as loader:
+        assert flat(batches(loader)) == [1, 4, 6]
+
+
+def test_a_predicate_may_be_long() -> None:
+    one_of = fl.col("x") == 0
+    for number in range(3, 3000, 3):
+        one_of = one_of | (fl.col("x") == number)
+    with numbers(50).filter(one_of).batch(50, index=True).loader() as loader:
+        assert flat(batches(loader)) == list(range(0, 50, 3))
+
+
 # ---- buckets ----
 
 

@@ -100,9 +100,20 @@ def test_what_cannot_be_padded_so_is_refused_where_it_is_written(tmp_path: Path,
     assert said in str(raised.value)
 
 
-def test_behind_a_function_it_is_refused_when_the_batch_is_made(lines: fl.Pipeline) -> None:
-    pipeline = by_a_function(lines).batch(4, pad={"tokens": 0.5})
-    with pipeline.loader() as loader, pytest.raises(BadSetting, match="does not fit to 'tokens'"):
+@pytest.mark.parametrize(
+    ("pad", "said"),
+    [
+        ({"tokens": 0.5}, "pad=0.5 does not fit to 'tokens'"),
+        ({"weights": 1e39}, r"pad=1e\+39 does not fit to 'weights'"),
+        ({"nope": 1}, "pad names 'nope'"),
+        ({"label": 1}, "pad names 'label'"),
+    ],
+)
+def test_behind_a_function_it_is_refused_when_the_batch_is_made(
+    lines: fl.Pipeline, pad: dict[str, float], said: str
+) -> None:
+    pipeline = by_a_function(lines).batch(4, pad=pad)
+    with pipeline.loader() as loader, pytest.raises(BadSetting, match=said):
         list(loader)
 
 

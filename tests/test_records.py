@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import itertools
 import json
 import os
 import resource
@@ -450,3 +452,119 @@ def test_compressed_shards_are_shuffled_in_runs_and_dealt_out_whole(tmp_path: Pa
     ranks = [records_of(pipeline.shard(rank, 2).batch(10).loader()) for rank in range(2)]
     assert sorted(ranks[0] + ranks[1]) == sorted(expected)
     assert {record[:1] for record in ranks[0]}.isdisjoint(record[:1] for record in ranks[1])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "empty csv", "npy"])
+def test_a_bad_first_record_is_a_fault_like_any_other(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "first"
+    if kind == "jsonl":
+        path.write_text('{"x": \n{"x": 1}\n{"x": 2}\n')
+        pipeline = fl.jsonl(path, index=None)
+    elif kind == "csv":
+        path.write_text("x,y\n7\n1,1\n2,2\n")
+        pipeline = fl.csv(path, index=None)
+    elif kind == "empty csv":
+        path.write_text("")
+        (tmp_path / "second").write_text("x,y\n1,1\n2,2\n")
+        pipeline = fl.csv([path, tmp_path / "second"], index=None)
+    else:
+        arrays = [io.BytesIO() for _ in range(3)]
+        for number, array in enumerate(arrays):
+            np.save(array, np.array([number]))
+        contents = [array.getvalue() for array in arrays]
+        contents[0] = contents[0][:20]
+        members = [(f"{number}.x.npy", content) for number, content in enumerate(contents)]
+        pipeline = fl.tar(shards.tar(path, members), index=None)
+    with pytest.raises(fl.FeedlineError) as raised:
+        list(pipeline.batch(4).loader())
+    assert str(path) in str(raised.value)
+    with pipeline.batch(4).loader(faults=fl.FaultPolicy("skip")) as loader:
+        (batch,) = loader
+        assert loader.report().skipped == 1
+    name = "x.npy" if kind == "npy" else "x"
+    assert batch[name].ravel().tolist() == [1, 2]
+
+
+def test_nothing_but_bad_lines_are_faults_and_no_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text("{\n{\n")
+    with fl.jsonl(path, index=None).batch(1).loader(faults=fl.FaultPolicy("skip")) as loader:
+        assert list(loader) == []
+        assert loader.report().skipped == 2
+
+
+def test_json_that_python_could_not_read_is_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "deep.jsonl"
+    path.write_text('{"x": 1}\n{"x": ' + "[" * 2000 + "]" * 2000 + '}\n{"x": "[[{{"}\n')
+    pipeline = fl.jsonl(path, index=None).parse({"x": fl.json_()}).batch(1)
+    with pipeline.loader(faults=fl.FaultPolicy("skip")) as loader:
+        assert [batch["x"] for batch in loader] == [[1], ["[[{{"]]
+        (fault,) = loader.report().faults
+    assert "nested deeper than 128" in fault.reason
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "tfrecord"])
+def test_lists_of_text_are_text(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "texts"
+    if kind == "jsonl":
+        path.write_text('{"t": ["w", "\u00e4"]}\n{"t": []}\n{"t": ["x"]}\n')
+        pipeline = fl.jsonl(path, index=None)
+    else:
+        feature = tensorflow_texts([["w", "\u00e4"], [], ["x"]])
+        pipeline = fl.tfrecord(shards.tfrecord(path, feature), index=None)
+    (batch,) = pipeline.parse({"t": fl.text(shape=[None])}).batch(3).loader()
+    assert batch["t"] == ["w", "\u00e4", "x"]
+    assert batch["t_lengths"].tolist() == [2, 0, 1]
+
+
+def tensorflow_texts(lists: list[list[str]]) -> list[bytes]:
+    tf = pytest.importorskip("tensorflow")
+    return [
+        tf.train.Example(
+            features=tf.train.Features(
+                feature={
+                    "t": tf.train.Feature(
+                        bytes_list=tf.train.BytesList(value=[text.encode() for text in texts])
+                    )
+                }
+            )
+        ).SerializeToString()
+        for texts in lists
+    ]
+
+
+def test_a_shard_that_was_mended_is_good_again(tmp_path: Path) -> None:
+    whole = b"".join(shards.framed(b"%d" % number) for number in range(5))
+    path, cache = tmp_path / "a.tfrecord", str(tmp_path / "cache")
+
+    def records(content: bytes) -> list[bytes]:
+        path.write_bytes(content)
+        os.utime(path, ns=(next(clock), 0))
+        loader = fl.tfrecord(path, index=cache).batch(9).loader(faults=fl.FaultPolicy("skip"))
+        found = [record for batch in loader for record in batch["bytes"]]
+        faults.append(loader.report().skipped)
+        return found
+
+    faults: list[int] = []
+    clock = itertools.count(10**18, 10**9)
+    assert [len(records(content)) for content in (whole + b"\5\0", whole)] == [5, 5]
+    assert faults == [1, 0]
+    # One that is cut stays so, however often it is touched.
+    assert [len(records(content)) for content in (whole[:-17], whole[:-17], whole)] == [4, 4, 5]
+    assert faults[2:] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_pattern_passes_over_nothing_that_is_named_so(tmp_path: Path, kind: str) -> None:
+    shards.tfrecord(tmp_path / "a.tfrecord", [b"1"])
+    odd = tmp_path / "b.tfrecord"
+    odd.symlink_to(tmp_path / "gone") if kind == "link" else os.mkfifo(odd)
+    with pytest.raises(fl.errors.BadSource) as raised:
+        fl.tfrecord(str(tmp_path / "*.tfrecord"), index=None)
+    assert str(odd) in str(raised.value)
+
+
+def test_numbers_in_the_other_byte_order_are_refused(tmp_path: Path) -> None:
+    np.array([1, 2, 3, 4], ">u2").tofile(tmp_path / "big.bin")
+    with pytest.raises(fl.errors.BadSetting, match="little-endian"):
+        fl.tokens(tmp_path / "big.bin", ">u2", 4)

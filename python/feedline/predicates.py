@@ -100,7 +100,13 @@ def length(name: str) -> Column:
 def _joined(op: str, one: Predicate, other: Any) -> Predicate:
     if not isinstance(other, Predicate):
         raise BadSetting(f"filter: {one!r} needs another predicate beside it, got {other!r}")
-    return Predicate({"op": op, "of": [one._words, other._words]})
+    # Long chains stay flat.
+    parts = [
+        part
+        for words in (one._words, other._words)
+        for part in (words["of"] if words["op"] == op else [words])
+    ]
+    return Predicate({"op": op, "of": parts})
 
 
 def _field(words: dict[str, Any]) -> str:

@@ -122,9 +122,15 @@ def tokens(
 
 def _dtype(dtype: Any) -> str:
     try:
-        return str(np.dtype(dtype).name)
+        known = np.dtype(dtype)
     except TypeError:
         raise BadSetting(f"tokens: dtype must be the name of a type, got {dtype!r}") from None
+    if known.byteorder == ">":
+        raise BadSetting.explained(
+            f"tokens: only little-endian numbers are read, got {dtype!r}",
+            'write the file anew: array.astype(array.dtype.newbyteorder("<")).tofile(path)',
+        )
+    return str(known.name)
 
 
 def _numbers_of(path: str) -> tuple[int, int | None, str | None]:

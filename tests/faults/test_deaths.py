@@ -195,7 +195,8 @@ def test_epochs_are_the_same_with_workers_killed_at_random_moments(
     draws = random.Random(seed)
     loader = DataLoader(Drawn(), generator=seeded(seed), max_deaths=10_000, **settings)
     for epoch in range(epochs):
-        batches = take_while_killing(loader, draws, kills=3)
+        # Of three that find the same batch, that batch would be to blame.
+        batches = take_while_killing(loader, draws, kills=2)
         assert is_same(batches, right[epoch]), f"epoch {epoch} of seed {seed}"
     assert loader.deaths
 

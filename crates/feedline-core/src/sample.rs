@@ -216,15 +216,19 @@ pub enum FieldKind {
     Json,
     /// Any number of bytes in each sample: one list for the batch, with the counts beside it.
     List,
+    /// The same of text.
+    Texts,
 }
 
 impl FieldKind {
     /// Whether a value has a length that differs from sample to sample.
     pub fn has_length(&self) -> bool {
         match self {
-            FieldKind::Variable { .. } | FieldKind::Bytes | FieldKind::Text | FieldKind::List => {
-                true
-            }
+            FieldKind::Variable { .. }
+            | FieldKind::Bytes
+            | FieldKind::Text
+            | FieldKind::List
+            | FieldKind::Texts => true,
             FieldKind::Fixed { .. } | FieldKind::Ragged { .. } | FieldKind::Json => false,
         }
     }
@@ -239,6 +243,7 @@ impl FieldKind {
             FieldKind::Text => "text".to_owned(),
             FieldKind::Json => "JSON".to_owned(),
             FieldKind::List => "a list of bytes".to_owned(),
+            FieldKind::Texts => "a list of text".to_owned(),
         }
     }
 }
@@ -314,7 +319,8 @@ impl Field {
             | FieldKind::Bytes
             | FieldKind::Text
             | FieldKind::Json
-            | FieldKind::List => None,
+            | FieldKind::List
+            | FieldKind::Texts => None,
         }
     }
 }

@@ -6,7 +6,7 @@ use feedline_core::bytes::Piece;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PySlice, PyType};
+use pyo3::types::{PyBytes, PyList, PyType};
 use std::ffi::c_int;
 use std::sync::Arc;
 
@@ -44,10 +44,15 @@ impl BytesList {
         self.values.len()
     }
 
-    fn __getitem__<'py>(&self, py: Python<'py>, at: At<'py>) -> PyResult<Bound<'py, PyAny>> {
-        match at {
-            At::One(at) => Ok(PyBytes::new(py, self.at(at)?).into_any()),
-            At::Some(slice) => self.to_list(py)?.as_any().get_item(slice),
+    fn __getitem__<'py>(
+        &self,
+        py: Python<'py>,
+        at: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match at.extract::<isize>() {
+            Ok(at) => Ok(PyBytes::new(py, self.at(at)?).into_any()),
+            // What is no index either is refused as by a list.
+            Err(_) => self.to_list(py)?.as_any().get_item(at),
         }
     }
 
@@ -98,13 +103,6 @@ impl BytesList {
     ) -> PyResult<(Bound<'py, PyType>, (Bound<'py, PyList>,))> {
         Ok((py.get_type::<PyList>(), (self.to_list(py)?,)))
     }
-}
-
-/// What is asked for.
-#[derive(FromPyObject)]
-enum At<'py> {
-    One(isize),
-    Some(Bound<'py, PySlice>),
 }
 
 /// One value where it lies.

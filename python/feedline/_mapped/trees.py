@@ -78,7 +78,7 @@ class Ragged:
     def padded(self, name: str, number: float) -> NDArray[Any]:
         largest = tuple(int(length) for length in self.shapes.max(axis=0))
         dtype = self.flat.dtype
-        if dtype.kind in "iu" and (number != int(number) or not _fits(int(number), dtype)):
+        if not _fits(number, dtype):
             raise BadSetting.explained(
                 f"batch: pad={number} does not fit to {name!r}, which is {dtype}",
                 'give each field its own number: pad={"tokens": -100}',
@@ -95,9 +95,13 @@ class Ragged:
         return self.flat.reshape((-1, *self.shapes[0, 1:].tolist()))
 
 
-def _fits(number: int, dtype: np.dtype[Any]) -> bool:
+def _fits(number: float, dtype: np.dtype[Any]) -> bool:
+    if dtype.kind == "f":
+        return abs(number) <= float(np.finfo(dtype).max)
+    if dtype.kind not in "iu":
+        return True
     limits = np.iinfo(dtype)
-    return int(limits.min) <= number <= int(limits.max)
+    return number == int(number) and int(limits.min) <= number <= int(limits.max)
 
 
 @dataclass
@@ -271,6 +275,13 @@ def _join(trees: Sequence[Any]) -> Any:
 
 def _finished(tree: dict[Any, Any], layout: Layout) -> dict[Any, Any]:
     columns: dict[Any, Any] = {}
+    named = layout.padding if isinstance(layout.padding, dict) else {}
+    for name in named:
+        if not isinstance(tree.get(name), Ragged):
+            padded = ", ".join(str(key) for key, leaf in tree.items() if isinstance(leaf, Ragged))
+            raise BadSetting.explained(
+                f"batch: pad names {name!r}, and no field of that name is padded", f"padded are: {padded}"
+            )
     for name, leaf in tree.items():
         made = [(name, leaf)]
         if isinstance(leaf, Ragged):

@@ -158,9 +158,14 @@ impl Columns {
                 FieldKind::Json => {
                     columns.push((Arc::clone(&field.name), Column::Json(stack::text(values)?)));
                 }
-                FieldKind::List => {
+                FieldKind::List | FieldKind::Texts => {
                     let (list, lengths) = stack::lists(values, number, pool, budget)?;
-                    columns.push((Arc::clone(&field.name), Column::Bytes(list)));
+                    let column = if matches!(field.kind, FieldKind::Texts) {
+                        Column::Text(stack::texts(&list)?)
+                    } else {
+                        Column::Bytes(list)
+                    };
+                    columns.push((Arc::clone(&field.name), column));
                     columns.push((format!("{}_lengths", field.name).into(), lengths));
                 }
             }

@@ -87,7 +87,7 @@ impl Columns {
                 FieldKind::Bytes => promise(name, Content::Bytes),
                 FieldKind::Text => promise(name, Content::Text),
                 FieldKind::Json => promise(name, Content::Json),
-                FieldKind::List => {
+                FieldKind::List | FieldKind::Texts => {
                     promise(name, Content::Lists);
                     promise(lengths, array(Dtype::Int64, &[]));
                 }
@@ -117,6 +117,7 @@ mod tests {
             ("text", FieldKind::Text),
             ("json", FieldKind::Json),
             ("list", FieldKind::List),
+            ("texts", FieldKind::Texts),
         ];
         let fields = kinds.map(|(name, kind)| Field { name: name.into(), kind });
         let elements = fields.iter().map(|_| vec![0]).collect();
@@ -137,6 +138,7 @@ mod tests {
             Value::Text("text".into()),
             Value::Text("{}".into()),
             Value::List(vec![vec![2].into(); index as usize]),
+            Value::List(vec![b"a".to_vec().into(); index as usize]),
         ];
         Sample { ticket: Ticket { position: index, epoch: 0, index }, values, permit: None }
     }
@@ -157,7 +159,7 @@ mod tests {
                 dtype == found && fits(&[&[None], &*known(inner)].concat(), of)
             }
             (Content::Bytes | Content::Lists, Column::Bytes(_))
-            | (Content::Text, Column::Text(_))
+            | (Content::Text | Content::Lists, Column::Text(_))
             | (Content::Json, Column::Json(_)) => true,
             (
                 Content::Array { .. }

@@ -95,6 +95,13 @@ pub(super) fn text(values: Vec<Value>) -> Result<Vec<Arc<str>>> {
     list.ok_or_else(|| wrong_value("a value that is not text"))
 }
 
+/// Bytes that were found to be text when they were read.
+pub(super) fn texts(list: &[Piece]) -> Result<Vec<Arc<str>>> {
+    let texts: std::result::Result<_, _> =
+        list.iter().map(|bytes| std::str::from_utf8(bytes).map(Arc::from)).collect();
+    texts.map_err(|_| wrong_value("a value that is not text"))
+}
+
 /// The lists of all samples one behind another, and how long each was.
 pub(super) fn lists(
     values: Vec<Value>,

@@ -31,7 +31,7 @@ fn predicate(words: &Value) -> Result<Predicate<Operand>> {
                 call.get("values").and_then(Value::as_array).ok_or_else(|| refused(words))?;
             Predicate::Among(
                 operand(&call, words)?,
-                these.iter().map(constant).collect::<Result<_>>()?,
+                these.iter().map(constant).collect::<Result<Vec<_>>>()?.into(),
             )
         }
         other => {
@@ -152,7 +152,7 @@ mod tests {
         let label = || Operand::Value("label".into());
         let among = Predicate::Among(
             Operand::Length("bytes".into()),
-            vec![Constant::Whole(1), Constant::Real(2.5), Constant::Text("a".into())],
+            vec![Constant::Whole(1), Constant::Real(2.5), Constant::Text("a".into())].into(),
         );
         let first = Predicate::Any(vec![
             Predicate::Compare(label(), Comparison::Less, Constant::Whole(5)),

@@ -420,7 +420,8 @@ pub fn picture_of(fields: &[Field]) -> Option<(Size, usize)> {
         | FieldKind::Bytes
         | FieldKind::Text
         | FieldKind::Json
-        | FieldKind::List => None,
+        | FieldKind::List
+        | FieldKind::Texts => None,
     }
 }
 

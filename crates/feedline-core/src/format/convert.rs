@@ -85,7 +85,7 @@ pub(super) fn internal(what: &str) -> Error {
 pub(super) fn put_default(one: &Wanted, place: Place<'_>) -> Option<Result<()>> {
     let default = one.default.as_ref()?;
     let text = || std::str::from_utf8(default).map_err(|_| internal("a default is not UTF-8"));
-    let is_list = matches!(one.field().kind, FieldKind::List);
+    let is_list = matches!(one.field().kind, FieldKind::List | FieldKind::Texts);
     Some(match (place, one.of) {
         (Place::Row(row), _) => copy(default, row),
         (Place::Others(others), Type::Bytes | Type::Text) if is_list => {
@@ -127,8 +127,7 @@ pub(super) fn put_text(
         Type::Text => Value::Text(text()?.into()),
         Type::Json => {
             let json = text()?;
-            serde_json::from_str::<IgnoredAny>(json)
-                .map_err(|error| wrong(called(), format!("is not JSON: {error}")))?;
+            check_json(json).map_err(|error| wrong(called(), format!("is not JSON: {error}")))?;
             Value::Text(json.into())
         }
         Type::Int64 => {
@@ -225,6 +224,39 @@ fn copy(from: &[u8], row: &mut [u8]) -> Result<()> {
 /// A field of one value, for a guess.
 pub(super) fn guessed(name: &str, of: Type, shape: Shape) -> Wanted {
     Wanted { name: name.into(), key: name.into(), of, shape, is_sequence: false, default: None }
+}
+
+/// JSON may be nested so deep: Python's own reader gives up beyond some hundreds, by what is on its stack.
+const DEEPEST: usize = 128;
+
+/// Says what is wrong with a text that should be JSON.
+pub(super) fn check_json(text: &str) -> std::result::Result<(), String> {
+    serde_json::from_str::<IgnoredAny>(text).map_err(|error| error.to_string())?;
+    // Mostly there are not even so many brackets.
+    let is_flat = memchr::memchr2_iter(b'[', b'{', text.as_bytes()).nth(DEEPEST).is_none();
+    if is_flat || depth(text) <= DEEPEST {
+        return Ok(());
+    }
+    Err(format!("it is nested deeper than {DEEPEST}"))
+}
+
+/// How deep a text of JSON is nested.
+fn depth(text: &str) -> usize {
+    let (mut depth, mut deepest, mut is_quoted, mut is_escaped) = (0_usize, 0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_quoted,
+            b'"' => is_quoted = !is_quoted,
+            b'[' | b'{' if !is_quoted => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !is_quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
 }
 
 /// Refuses what only files of another kind can hold.

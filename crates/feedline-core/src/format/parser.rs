@@ -41,7 +41,8 @@ impl Parser {
                 | FieldKind::Bytes
                 | FieldKind::Text
                 | FieldKind::Json
-                | FieldKind::List => has_others = true,
+                | FieldKind::List
+                | FieldKind::Texts => has_others = true,
             }
         }
         let wanted = Arc::clone(wanted);

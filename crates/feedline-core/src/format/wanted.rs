@@ -76,6 +76,7 @@ impl Wanted {
                 Type::Json => FieldKind::Json,
                 Type::Bytes | Type::Int64 | Type::Float32 | Type::Npy(_) => FieldKind::Bytes,
             },
+            (Shape::Fixed(_) | Shape::Variable(_), None, Type::Text) => FieldKind::Texts,
             (Shape::Fixed(_) | Shape::Variable(_), None, _) => FieldKind::List,
         };
         Field { name: Arc::clone(&self.name), kind }

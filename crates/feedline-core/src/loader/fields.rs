@@ -160,7 +160,8 @@ pub(super) fn padding(fields: &[Field], settings: &Settings) -> Result<Arc<[Vec<
         | FieldKind::Bytes
         | FieldKind::Text
         | FieldKind::Json
-        | FieldKind::List => None,
+        | FieldKind::List
+        | FieldKind::Texts => None,
     };
     for (name, _) in named {
         if !fields.iter().any(|field| *field.name == **name && padded(field).is_some()) {

@@ -137,7 +137,7 @@ impl Loader {
             FieldKind::Ragged { .. } => "ragged",
             FieldKind::Variable { .. } => "variable",
             FieldKind::Bytes | FieldKind::Text | FieldKind::Json => "listed",
-            FieldKind::List => "lists",
+            FieldKind::List | FieldKind::Texts => "lists",
         };
         let fields = self.shared.columns.fields.iter();
         fields.map(|field| (field.name.to_string(), kind(&field.kind))).collect()

@@ -122,7 +122,8 @@ impl Run {
             | FieldKind::Bytes
             | FieldKind::Text
             | FieldKind::Json
-            | FieldKind::List => others.next(),
+            | FieldKind::List
+            | FieldKind::Texts => others.next(),
         });
         let values: Option<Vec<_>> = values.collect();
         let values = values.ok_or_else(|| Error::new(Kind::Internal, "a field has no value"))?;

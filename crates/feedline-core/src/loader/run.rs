@@ -39,6 +39,8 @@ const MEMORY_CHUNK: usize = 64;
 pub(super) const FILES_CHUNK: usize = 8;
 /// Others that are tried in the place of a bad sample before the run is stopped.
 const REPLACEMENTS: u64 = 8;
+/// Where some are filtered out, so many are looked at.
+const LOOKED_AT: u64 = 4096;
 /// Samples that are named when the consumer has waited for long.
 const SPELLED_OUT: usize = 4;
 /// What a sample costs besides its bytes.
@@ -477,7 +479,9 @@ impl Run {
     /// those that are this rank's in this epoch.
     fn replace(&self, bad: Replacing, native: &mut Native, slot: &Slot) -> Outcome {
         let Replacing { number, ticket, mut seat, attempt } = bad;
-        for attempt in attempt..REPLACEMENTS {
+        let most = if self.shared.filter.is_some() { LOOKED_AT } else { REPLACEMENTS };
+        let mut bad_ones = 0;
+        for attempt in attempt..most {
             let key = [self.shared.seed, ticket.position, u64::MAX - attempt];
             let place = Random::keyed(&key).below(self.length);
             let index = self.order.at(place).map_or(ticket.index, |other| other.index);
@@ -490,11 +494,18 @@ impl Run {
                 Ok(Made::LeftOut(free)) => seat = free,
                 Ok(made @ Made::Kept(..)) => return Ok(made),
                 Err(bad) if !bad.0.error.kind().is_of_sample() => return Err(bad),
-                Err(bad) => seat = bad.1,
+                Err(bad) => {
+                    seat = bad.1;
+                    bad_ones += 1;
+                    if bad_ones == REPLACEMENTS {
+                        break;
+                    }
+                }
             }
         }
         let message = format!(
-            "{REPLACEMENTS} samples tried in place of sample {} were bad as well",
+            "{} samples tried in place of sample {} were bad or filtered out as well",
+            if bad_ones == REPLACEMENTS { REPLACEMENTS } else { most },
             ticket.index
         );
         let error = Error::new(Kind::NoReplacement, message);

@@ -95,7 +95,8 @@ pub fn matching(pattern: &str) -> Result<Vec<PathBuf>> {
             Error::io(Kind::BadSource, "looking for files", error.into())
                 .at(Some(Location::file(path)))
         })?;
-        if path.is_file() {
+        // A link that leads nowhere belongs to it: it is said to be missing, not passed over.
+        if !path.is_dir() {
             paths.push(path);
         }
     }

@@ -78,6 +78,9 @@ struct Head {
     crc: u32,
 }
 
+/// How a fault begins that says so of a shard.
+const CUT: &str = "the shard ends after";
+
 impl Index {
     /// From what a look through the file has found.
     pub fn new(stamp: Stamp, packing: Packing, scanned: Scanned) -> Index {
@@ -101,7 +104,11 @@ impl Index {
 
     /// The same for whoever wants to know whether it is new, and whether it is kept.
     pub fn make(path: &Path, container: &Container, keep: &Keep, reuse: Reuse) -> Result<Made> {
-        let failed = |error| Error::io(Kind::BadSource, "opening the shard", error).at(at(path));
+        let failed = |error| {
+            Error::io(Kind::BadSource, "opening the shard", error)
+                .at(at(path))
+                .with_hint("a shard must be a file that can be read: look at it with ls -lL")
+        };
         let handle = Handle::open(path).map_err(failed)?;
         let stamp = handle.stamp().map_err(failed)?;
         let mut first = [0; 16];
@@ -148,9 +155,16 @@ impl Index {
             return None;
         }
         let same = now.spans.iter().zip(0..).all(|(span, number)| *span == self.span(number));
-        same.then(|| {
-            format!("the shard ends after {left} records, and had {before} when it was indexed")
-        })
+        if !same {
+            return None;
+        }
+        // What was damaged then and is gone now was mended, unless it said the same.
+        let gone = |damage: &&Damage| damage.span >= left;
+        if let Some(cut) = self.damages.iter().find(|damage| damage.what.starts_with(CUT)) {
+            return Some(cut.what.clone());
+        }
+        let good = before - self.damages.iter().filter(gone).count() as u64;
+        (good > left).then(|| format!("{CUT} {left} records, and had {good} when it was indexed"))
     }
 
     /// Says that the shard should have so many records, or bytes.

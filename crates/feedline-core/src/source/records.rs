@@ -18,6 +18,8 @@ use crate::sys::file::{self, Handle};
 use crate::sys::lock::Mutex;
 use crate::sys::thread::{Crew, processors};
 
+/// Records that are looked at to find a good one, whose fields are taken where the user names none.
+const GUESSES: usize = 1000;
 /// How often somebody who waits for indices is told how far they are.
 const TELLING: Duration = Duration::from_millis(100);
 /// Bytes in which the first row of a CSV file must end.
@@ -77,8 +79,7 @@ impl Records {
         }
         let container = match container {
             Container::Csv { delimiter, columns } if columns.is_empty() => {
-                let columns = columns_of(first, delimiter)
-                    .map_err(|error| error.at(Some(Location::file(first))))?;
+                let columns = columns_of_first(&paths, delimiter)?;
                 Container::Csv { delimiter, columns: columns.into() }
             }
             Container::Csv { .. }
@@ -98,12 +99,16 @@ impl Records {
             ends.push(samples);
         }
         let guessed = match &container {
-            Container::Tar => guess(&paths, &indices, &container, &mut tar::guess)?,
-            Container::JsonLines => guess(&paths, &indices, &container, &mut text::guess_json)?,
+            Container::Tar => {
+                guess(&paths, &indices, &container, &mut tar::guess, &tar::guess_from_damaged)?
+            }
+            Container::JsonLines => {
+                let without = |_: &[u8]| text::any_json();
+                guess(&paths, &indices, &container, &mut text::guess_json, &without)?
+            }
             Container::Csv { delimiter, columns } => {
-                guess(&paths, &indices, &container, &mut |record| {
-                    text::guess_csv(record, columns, *delimiter)
-                })?
+                let mut of = |record: &[u8]| text::guess_csv(record, columns, *delimiter);
+                guess(&paths, &indices, &container, &mut of, &|_| text::any_csv(columns))?
             }
             Container::Tfrecord { .. } | Container::Numbers { .. } => Vec::new(),
         };
@@ -131,6 +136,20 @@ impl Records {
     }
 }
 
+/// The names of the columns of the first CSV file that has any; the others must have the same.
+pub fn columns_of_first(paths: &[PathBuf], delimiter: u8) -> Result<Vec<String>> {
+    let mut first = None;
+    for path in paths {
+        match columns_of(path, delimiter) {
+            Ok(columns) => return Ok(columns),
+            Err(error) => {
+                let _ = first.get_or_insert_with(|| error.at(Some(Location::file(path))));
+            }
+        }
+    }
+    Err(first.unwrap_or_else(|| Error::new(Kind::BadSource, "the list of shards is empty")))
+}
+
 /// The names of the columns of a CSV file, from its first bytes.
 pub fn columns_of(path: &Path, delimiter: u8) -> Result<Vec<String>> {
     let failed = |error| Error::io(Kind::BadSource, "opening the shard", error);
@@ -151,24 +170,32 @@ pub fn columns_of(path: &Path, delimiter: u8) -> Result<Vec<String>> {
     text::columns(&bytes, delimiter, count < FIRST)
 }
 
-/// The fields that the first good record suggests.
+/// The fields that the first good record suggests; where none of the first ones is, what `without` says.
 fn guess(
     paths: &[PathBuf],
     indices: &[Index],
     container: &Container,
     fields_of: &mut dyn FnMut(&[u8]) -> Result<Vec<Wanted>>,
+    without: &dyn Fn(&[u8]) -> Vec<Wanted>,
 ) -> Result<Vec<Wanted>> {
-    let mut guessed = None;
+    let (mut guessed, mut first, mut bad) = (None, None, 0);
     for (path, index) in paths.iter().zip(indices) {
         walk_by(index, path, container, &mut |seen| {
-            guessed = seen.payload.ok().map(&mut *fields_of);
-            guessed.is_none()
+            let Ok(payload) = seen.payload else { return true };
+            match fields_of(payload) {
+                Ok(fields) => guessed = Some(fields),
+                Err(_) => {
+                    first.get_or_insert_with(|| without(payload));
+                    bad += 1;
+                }
+            }
+            guessed.is_none() && bad < GUESSES
         })?;
-        if guessed.is_some() {
+        if guessed.is_some() || bad == GUESSES {
             break;
         }
     }
-    guessed.unwrap_or(Ok(Vec::new()))
+    Ok(guessed.or(first).unwrap_or_default())
 }
 
 /// The indices of all shards, made by several threads. The first error ends it.

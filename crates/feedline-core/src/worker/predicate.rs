@@ -56,7 +56,7 @@ pub enum Predicate<Of> {
     /// An operand against a constant.
     Compare(Of, Comparison, Constant),
     /// An operand that is one of these.
-    Among(Of, Vec<Constant>),
+    Among(Of, Members),
     /// All of them.
     All(Vec<Predicate<Of>>),
     /// At least one of them.
@@ -106,7 +106,11 @@ impl Operand {
             }
             (
                 Operand::Length(_),
-                FieldKind::Variable { .. } | FieldKind::Bytes | FieldKind::Text | FieldKind::List,
+                FieldKind::Variable { .. }
+                | FieldKind::Bytes
+                | FieldKind::Text
+                | FieldKind::List
+                | FieldKind::Texts,
                 Some(other),
             ) => Ok(Place::Length(other)),
             (
@@ -117,7 +121,8 @@ impl Operand {
                 | FieldKind::Bytes
                 | FieldKind::Text
                 | FieldKind::Json
-                | FieldKind::List,
+                | FieldKind::List
+                | FieldKind::Texts,
                 _,
             ) => {
                 let has_length = field.kind.has_length();
@@ -196,7 +201,9 @@ impl<Of> Predicate<Of> {
             Predicate::Compare(of, how, with) => {
                 Predicate::Compare(to(of, std::slice::from_ref(with))?, *how, with.clone())
             }
-            Predicate::Among(of, these) => Predicate::Among(to(of, these)?, these.clone()),
+            Predicate::Among(of, these) => {
+                Predicate::Among(to(of, &these.one_of_each())?, these.clone())
+            }
             Predicate::All(parts) => {
                 Predicate::All(parts.iter().map(|part| part.try_map(to)).collect::<Result<_>>()?)
             }
@@ -236,10 +243,7 @@ impl Predicate<Place> {
     pub fn keeps<Row: Deref<Target = [u8]>>(&self, sample: &Made<'_, Row>) -> Result<bool> {
         Ok(match self {
             Predicate::Compare(place, how, with) => how.holds(&sample.look(*place)?, with),
-            Predicate::Among(place, these) => {
-                let found = sample.look(*place)?;
-                these.iter().any(|one| Comparison::Equal.holds(&found, one))
-            }
+            Predicate::Among(place, these) => these.has(&sample.look(*place)?),
             Predicate::All(parts) => {
                 for part in parts {
                     if !part.keeps(sample)? {
@@ -259,6 +263,64 @@ impl Predicate<Place> {
             Predicate::Not(part) => !part.keeps(sample)?,
         })
     }
+}
+
+/// Constants of which a field must be one; there may be many.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Members {
+    /// Each sorted.
+    wholes: Vec<i128>,
+    texts: Vec<String>,
+    reals: Vec<f64>,
+}
+
+impl From<Vec<Constant>> for Members {
+    fn from(constants: Vec<Constant>) -> Members {
+        let mut members = Members::default();
+        for constant in constants {
+            match constant {
+                Constant::Whole(number) => members.wholes.push(number),
+                // Those that are whole are found as such.
+                Constant::Real(number) => match whole_of(number) {
+                    Some(whole) => members.wholes.push(whole),
+                    None => members.reals.push(number),
+                },
+                Constant::Text(text) => members.texts.push(text),
+            }
+        }
+        members.wholes.sort_unstable();
+        members.texts.sort_unstable();
+        members.reals.sort_unstable_by(f64::total_cmp);
+        members
+    }
+}
+
+impl Members {
+    fn has(&self, found: &Found<'_>) -> bool {
+        match found {
+            Found::Whole(number) => self.wholes.binary_search(number).is_ok(),
+            Found::Text(text) => {
+                self.texts.binary_search_by(|one| one.as_bytes().cmp(text)).is_ok()
+            }
+            Found::Real(number) => match whole_of(*number) {
+                Some(whole) => self.wholes.binary_search(&whole).is_ok(),
+                None => !number.is_nan() && self.reals.contains(number),
+            },
+        }
+    }
+
+    /// For a check of their types.
+    fn one_of_each(&self) -> Vec<Constant> {
+        let whole = self.wholes.first().map(|number| Constant::Whole(*number));
+        let real = self.reals.first().map(|number| Constant::Real(*number));
+        let text = self.texts.first().map(|text| Constant::Text(text.clone()));
+        whole.into_iter().chain(real).chain(text).collect()
+    }
+}
+
+/// A number that has no fraction.
+fn whole_of(number: f64) -> Option<i128> {
+    (number.fract() == 0.0 && number.abs() < 1e30).then_some(number as i128)
 }
 
 impl Comparison {
@@ -428,7 +490,10 @@ mod tests {
         assert!(keeps(compare(length("split"), Equal, whole(5))));
         assert!(keeps(compare(value("index"), Equal, whole(7))));
         assert!(keeps(compare(value("split"), Equal, Constant::Text("train".into()))));
-        assert!(keeps(Predicate::Among(value("label"), vec![whole(1), Constant::Real(3.0)])));
+        assert!(keeps(Predicate::Among(
+            value("label"),
+            vec![whole(1), Constant::Real(3.0)].into()
+        )));
         let (yes, no) =
             (|| Predicate::All(vec![]), || Predicate::Not(Box::new(Predicate::All(vec![]))));
         assert!(keeps(Predicate::Any(vec![no(), yes()])) && !keeps(Predicate::Any(vec![])));
@@ -494,7 +559,7 @@ mod tests {
             refused(compare(length("box"), Comparison::Less, one())),
             refused(compare(value("tokens"), Comparison::Less, one())),
             refused(compare(value("label"), Comparison::Equal, Constant::Text("a".into()))),
-            refused(Predicate::Not(Box::new(Predicate::Among(value("split"), vec![one()])))),
+            refused(Predicate::Not(Box::new(Predicate::Among(value("split"), vec![one()].into())))),
         ];
         insta::assert_snapshot!(messages.join("\n\n"));
     }

@@ -110,7 +110,7 @@ impl Parser {
                 }
                 FieldKind::Bytes => Into::Bytes,
                 FieldKind::Text | FieldKind::Json => Into::Text,
-                FieldKind::List => Into::List,
+                FieldKind::List | FieldKind::Texts => Into::List,
             };
             tasks.push(Task { slot, values, into });
         }

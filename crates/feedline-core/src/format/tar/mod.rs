@@ -19,7 +19,7 @@ mod parser_tests;
 mod tests;
 
 pub use members::{Member, Members, members};
-pub use parser::{Parser, guess};
+pub use parser::{Parser, guess, guess_from_damaged};
 pub use scan::scan;
 pub use split::Splitter;
 pub use write::{write, write_end};

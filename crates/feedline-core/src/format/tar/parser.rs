@@ -104,7 +104,7 @@ fn check(one: &Wanted) -> Result<Vec<String>> {
     if key == KEY && one.of != Type::Text {
         return refuse("\"__key__\" is the key of a sample, which is text".into());
     }
-    if one.is_sequence || matches!(one.field().kind, FieldKind::List) {
+    if one.is_sequence || matches!(one.field().kind, FieldKind::List | FieldKind::Texts) {
         return refuse(format!("member {key:?} of a tar is one value and not a list of them"));
     }
     Ok(choices)
@@ -165,6 +165,18 @@ fn put(one: &Wanted, member: &Member<'_>, place: Place<'_>) -> Result<()> {
 /// The fields that a sample suggests where none were asked for: by the extensions of its members and by
 /// what is in them. Pickles are left out.
 pub fn guess(span: &[u8]) -> Result<Vec<Wanted>> {
+    guess_by(span, &|error| Err(error))
+}
+
+/// The same for a sample of which something cannot be read: that comes as bytes.
+pub fn guess_from_damaged(span: &[u8]) -> Vec<Wanted> {
+    guess_by(span, &|_| Ok((Type::Bytes, Vec::new()))).unwrap_or_default()
+}
+
+/// What is to be done about an array that cannot be read.
+type Unread<'a> = &'a dyn Fn(Error) -> Result<(Type, Vec<usize>)>;
+
+fn guess_by(span: &[u8], unread: Unread<'_>) -> Result<Vec<Wanted>> {
     let sample = Found::of(span)?;
     let mut wanted = vec![guessed(KEY, Type::Text, Shape::Fixed(Vec::new()))];
     for member in &sample.members {
@@ -176,7 +188,7 @@ pub fn guess(span: &[u8]) -> Result<Vec<Wanted>> {
             "npy" => match npy::array(member.data) {
                 Ok((header, _)) => (Type::Npy(header.dtype), header.shape),
                 Err(error) if error.kind() == Kind::Refused => continue,
-                Err(_) => (Type::Bytes, Vec::new()),
+                Err(error) => unread(error)?,
             },
             "json" => (Type::Json, Vec::new()),
             _ if NUMBERS.contains(&last) && is_number(member.data) => (Type::Int64, Vec::new()),

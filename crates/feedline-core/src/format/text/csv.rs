@@ -374,7 +374,7 @@ impl CsvParser {
         let (mut places, mut factors, mut added) = (Vec::new(), 0, 0);
         for (number, one) in wanted.iter().enumerate() {
             refuse_npy(one, "CSV")?;
-            if matches!(one.field().kind, FieldKind::List) {
+            if matches!(one.field().kind, FieldKind::List | FieldKind::Texts) {
                 let what =
                     format!("field {:?} is a list of texts, which CSV cannot hold", one.name);
                 return Err(Error::new(Kind::BadSetting, what));
@@ -446,4 +446,9 @@ pub fn guess_csv(record: &[u8], columns: &[String], delimiter: u8) -> Result<Vec
     };
     let fields = columns.iter().zip(cells.iter());
     Ok(fields.map(|(name, cell)| guessed(name, of(cell), Shape::Fixed(Vec::new()))).collect())
+}
+
+/// What is asked for where no row could be read.
+pub fn any_csv(columns: &[String]) -> Vec<Wanted> {
+    columns.iter().map(|name| guessed(name, Type::Text, Shape::Fixed(Vec::new()))).collect()
 }

@@ -3,12 +3,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde::de::IgnoredAny;
-
 use super::value::{Kind, parts, under, unquoted};
 use crate::error::{self, Error, Result};
 use crate::format::convert::{
-    Fields, Place, guessed, internal, put_default, put_numbers, refuse_npy, wrong,
+    Fields, Place, check_json, guessed, internal, put_default, put_numbers, refuse_npy, wrong,
 };
 use crate::format::{Shape, Type, Wanted};
 use crate::sample::{FieldKind, Value};
@@ -32,7 +30,9 @@ impl JsonParser {
         let (mut factors, mut added) = (0, 0);
         for (number, one) in wanted.iter().enumerate() {
             refuse_npy(one, "JSON")?;
-            if matches!(one.field().kind, FieldKind::List) && one.of == Type::Json {
+            if matches!(one.field().kind, FieldKind::List | FieldKind::Texts)
+                && one.of == Type::Json
+            {
                 let what = format!("field {:?} is a list of JSON: leave its shape out", one.name);
                 return Err(Error::new(error::Kind::BadSetting, what));
             }
@@ -70,8 +70,7 @@ fn checked(line: &[u8]) -> Result<&str> {
             damaged(format!("the line is not UTF-8 from byte {} on", error.valid_up_to()))
         })?
         .trim_ascii();
-    serde_json::from_str::<IgnoredAny>(line)
-        .map_err(|error| damaged(format!("the line is not JSON: {error}")))?;
+    check_json(line).map_err(|error| damaged(format!("the line is not JSON: {error}")))?;
     Ok(line)
 }
 
@@ -89,7 +88,7 @@ fn missing(one: &Wanted, line: &str) -> Error {
 
 fn put(one: &Wanted, value: &str, place: Place<'_>) -> Result<()> {
     let called = || format!("key {:?}", one.key);
-    let is_list = matches!(one.field().kind, FieldKind::List);
+    let is_list = matches!(one.field().kind, FieldKind::List | FieldKind::Texts);
     let made = match one.of {
         Type::Json => Value::Text(value.into()),
         Type::Bytes | Type::Text if is_list => {
@@ -236,6 +235,11 @@ pub fn guess_json(line: &[u8]) -> Result<Vec<Wanted>> {
         wanted.push(guessed(&key, of, shape));
     }
     Ok(wanted)
+}
+
+/// What is asked for where no line could be read.
+pub fn any_json() -> Vec<Wanted> {
+    vec![guessed(LINE, Type::Json, Shape::Fixed(Vec::new()))]
 }
 
 fn of_number(value: &str) -> Option<Type> {

@@ -8,8 +8,8 @@ mod value;
 #[cfg(test)]
 mod tests;
 
-pub use csv::{CsvParser, CsvSplitter, columns, guess_csv, scan_csv};
-pub use json::{JsonParser, guess_json};
+pub use csv::{CsvParser, CsvSplitter, any_csv, columns, guess_csv, scan_csv};
+pub use json::{JsonParser, any_json, guess_json};
 pub use lines::{scan_lines, split_lines};
 
 /// How much of a file is read at once.
