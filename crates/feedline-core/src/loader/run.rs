@@ -503,11 +503,14 @@ impl Run {
                 }
             }
         }
-        let message = format!(
-            "{} samples tried in place of sample {} were bad or filtered out as well",
-            if bad_ones == REPLACEMENTS { REPLACEMENTS } else { most },
-            ticket.index
-        );
+        let (count, were) = if bad_ones == REPLACEMENTS || most == REPLACEMENTS {
+            (REPLACEMENTS, "bad")
+        } else {
+            (most, "bad or filtered out")
+        };
+        let index = ticket.index;
+        let message =
+            format!("{count} samples tried in place of sample {index} were {were} as well");
         let error = Error::new(Kind::NoReplacement, message);
         Err(self.fault(ticket, Stage::Worker, error, seat))
     }
