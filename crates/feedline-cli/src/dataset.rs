@@ -6,7 +6,7 @@ use feedline_core::format::{Container, tfrecord};
 use feedline_core::sample::{Location, shown};
 use feedline_core::source::EXTENSIONS;
 use feedline_core::source::files::matching;
-use feedline_core::source::records::columns_of;
+use feedline_core::source::records::columns_of_first;
 use feedline_core::sys::file::{self, EntryKind, Handle};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -66,10 +66,10 @@ fn delimiter(typed: &str) -> std::result::Result<u8, String> {
 }
 
 impl Reading {
-    /// What the records of such files lie in. The columns of a CSV are those of its first file.
-    pub(crate) fn container(&self, format: Format, first: &Path) -> Result<Container> {
+    /// What the records of such files lie in. The columns of a CSV are those of its first file that has any.
+    pub(crate) fn container(&self, format: Format, paths: &[PathBuf]) -> Result<Container> {
         let rows = |delimiter| {
-            let columns = columns_of(first, delimiter).map_err(|error| error.at(at(first)))?;
+            let columns = columns_of_first(paths, delimiter)?;
             Ok(Container::Csv { delimiter, columns: columns.into() })
         };
         match format {

@@ -103,17 +103,17 @@ impl Demo {
             say(format_args!(
                 "epoch {}: {batches} batches, {samples} samples, {rate:.0} samples/s",
                 epoch + 1
-            ));
+            ))?;
         }
         let report = loader.report();
-        say(format_args!("\n{report}"));
+        say(format_args!("\n{report}"))?;
         let accounted = report.delivered + report.skipped == report.expected;
         let all_named = report.faults.len() as u64 == bad;
         if accounted && all_named {
-            say(format_args!("\nall {} samples accounted for", report.expected));
+            say(format_args!("\nall {} samples accounted for", report.expected))?;
             Ok(0)
         } else {
-            say(format_args!("\n{bad} bad files were made, {} were found", report.faults.len()));
+            say(format_args!("\n{bad} bad files were made, {} were found", report.faults.len()))?;
             Ok(1)
         }
     }

@@ -4,7 +4,7 @@
 //! package has no other copy, and whoever needs one may have no network.
 
 use clap::Args;
-use feedline_core::error::Kind;
+use feedline_core::error::{self, Kind};
 
 use crate::report::{mention, say};
 
@@ -30,15 +30,15 @@ pub(crate) struct Explain {
 }
 
 impl Explain {
-    pub(crate) fn run(&self) -> i32 {
+    pub(crate) fn run(&self) -> error::Result<i32> {
         match self.kind {
-            Some(kind) => say(page(kind).trim_end()),
+            Some(kind) => say(page(kind).trim_end())?,
             None => {
-                say(list(by_code()));
+                say(list(by_code()))?;
                 mention("\nfeedline explain CODE shows the page of one of them");
             }
         }
-        0
+        Ok(0)
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
 use crate::dataset::{Format, Paths, at};
+use crate::manifest::check_target;
 use crate::report::{self, counted, mention, say, table};
 use crate::shards::{cache, indices};
 
@@ -63,13 +64,16 @@ impl IndexCommand {
         }
         if let Some(manifest) = &self.manifest {
             check_names(found.shards.values().flatten(), manifest)?;
+            check_target(manifest)?;
         }
         let keep = if self.beside { Keep::Beside } else { cache() };
         let mut rows = Vec::new();
         for (format, paths) in found.shards {
             rows.extend(self.index(format, paths, &keep)?);
         }
-        let damages = self.tell(&rows);
+        let damages: usize = rows.iter().map(|row| row.index.damages().len()).sum();
+        // Looked at in the end: where nobody can read the result, the manifest is still of use.
+        let told = tell(&rows);
         match &keep {
             Keep::Folder(folder) => {
                 mention(format_args!("indices are kept in {}", folder.display()))
@@ -86,12 +90,12 @@ impl IndexCommand {
             }
             None => {}
         }
+        told?;
         Ok(i32::from(damages > 0))
     }
 
     fn index(&self, format: Format, paths: Vec<PathBuf>, keep: &Keep) -> Result<Vec<Row>> {
-        let first = paths.first().map(PathBuf::as_path).unwrap_or(Path::new(""));
-        let container = self.paths.reading.container(format, first)?;
+        let container = self.paths.reading.container(format, &paths)?;
         let reuse = if self.fresh { Reuse::Nothing } else { Reuse::Fitting };
         let made = indices(&paths, &container, keep, reuse)?;
         let rows = paths.into_iter().zip(made).map(|(path, made)| {
@@ -105,39 +109,39 @@ impl IndexCommand {
         });
         rows.collect()
     }
+}
 
-    /// Says what was found; returns how many damages there are.
-    fn tell(&self, rows: &[Row]) -> u64 {
-        let records = |index: &Index| index.len() - index.damages().len() as u64;
-        let line = |name: String, records: u64, bytes: u64, damages: u64| {
-            [name, records.to_string(), report::bytes(bytes), damages.to_string()]
-        };
-        let (mut all, mut bytes, mut damages) = (0, 0, 0);
-        let mut lines = Vec::new();
-        for Row { path, index, .. } in rows {
-            let damaged = index.damages().len() as u64;
-            lines.push(line(path.display().to_string(), records(index), index.stamp.size, damaged));
-            all += records(index);
-            bytes += index.stamp.size;
-            damages += damaged;
-        }
-        let shards = counted(rows.len() as u64, "shard", "shards");
-        lines.push(line(shards, all, bytes, damages));
-        say(table(["shard", "records", "bytes", "damages"], lines));
-        for Row { path, index, .. } in rows {
-            for damage in index.damages() {
-                let place = Location {
-                    path: path.clone(),
-                    offset: Some(index.span(damage.span).start),
-                    record: Some(damage.span),
-                };
-                say(format_args!("bad  {place}: {}", damage.what));
-            }
-        }
-        let new = rows.iter().filter(|row| row.is_new).count();
-        mention(format_args!("{} made, {} kept from before", new, rows.len() - new));
-        damages
+/// Says what was found.
+fn tell(rows: &[Row]) -> Result<()> {
+    let records = |index: &Index| index.len() - index.damages().len() as u64;
+    let line = |name: String, records: u64, bytes: u64, damages: u64| {
+        [name, records.to_string(), report::bytes(bytes), damages.to_string()]
+    };
+    let (mut all, mut bytes, mut damages) = (0, 0, 0);
+    let mut lines = Vec::new();
+    for Row { path, index, .. } in rows {
+        let damaged = index.damages().len() as u64;
+        lines.push(line(path.display().to_string(), records(index), index.stamp.size, damaged));
+        all += records(index);
+        bytes += index.stamp.size;
+        damages += damaged;
     }
+    let shards = counted(rows.len() as u64, "shard", "shards");
+    lines.push(line(shards, all, bytes, damages));
+    say(table(["shard", "records", "bytes", "damages"], lines))?;
+    for Row { path, index, .. } in rows {
+        for damage in index.damages() {
+            let place = Location {
+                path: path.clone(),
+                offset: Some(index.span(damage.span).start),
+                record: Some(damage.span),
+            };
+            say(format_args!("bad  {place}: {}", damage.what))?;
+        }
+    }
+    let new = rows.iter().filter(|row| row.is_new).count();
+    mention(format_args!("{} made, {} kept from before", new, rows.len() - new));
+    Ok(())
 }
 
 /// A manifest knows shards by their names alone.
@@ -156,6 +160,8 @@ fn check_names<'a>(paths: impl Iterator<Item = &'a PathBuf>, manifest: &Path) ->
 }
 
 fn write_manifest(rows: &[Row], manifest: &Path) -> Result<()> {
+    // Again: with --beside, an index may have come to lie there.
+    check_target(manifest)?;
     let shards: Map<String, Value> = rows
         .iter()
         .map(|Row { path, index, .. }| {

@@ -8,6 +8,7 @@ mod dataset;
 mod demo;
 mod explain;
 mod index;
+mod manifest;
 mod report;
 mod shards;
 mod show;
@@ -60,14 +61,20 @@ where
     let typed = match Typed::try_parse_from(arguments) {
         Ok(typed) => typed,
         Err(error) => {
-            // Help and version are asked for: they are no error. A closed pipe is nobody's business.
-            let _ = error.print();
-            return error.exit_code();
+            // Help and version are asked for: they are results and no error.
+            let printed = error.print();
+            return match report::told(printed) {
+                Err(unwritten) if !error.use_stderr() => {
+                    report::complain(&unwritten);
+                    2
+                }
+                Ok(()) | Err(_) => error.exit_code(),
+            };
         }
     };
     let outcome = match typed.command {
         Command::Demo(demo) => demo.run(),
-        Command::Explain(explain) => Ok(explain.run()),
+        Command::Explain(explain) => explain.run(),
         Command::Index(index) => index.run(),
         Command::Show(show) => show.run(),
         Command::Verify(verify) => verify.run(),

@@ -1,13 +1,25 @@
 //! What the user reads: lines to stdout, talk to stderr, a bar where there is a terminal.
 
-use feedline_core::error::Error;
+use feedline_core::error::{Error, Kind, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt::Display;
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{self, IsTerminal, Write, stderr, stdout};
 
-/// A line of the result. Whoever closed the pipe does not want it.
-pub(crate) fn say(line: impl Display) {
-    let _ = writeln!(stdout(), "{line}");
+/// A line of the result.
+pub(crate) fn say(line: impl Display) -> Result<()> {
+    let mut out = stdout().lock();
+    told(writeln!(out, "{line}").and_then(|()| out.flush()))
+}
+
+/// What became of a result that was written to stdout. Whoever closed the pipe does not want it.
+pub(crate) fn told(written: io::Result<()>) -> Result<()> {
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::io(Kind::BadSetting, "writing the result to stdout", error)
+                .with_hint("send stdout to a file or a pipe that can be written and has room"))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// A line of talk.

@@ -50,11 +50,18 @@ pub(crate) struct Show {
 impl Show {
     pub(crate) fn run(&self) -> Result<i32> {
         let (path, number) = self.asked()?;
+        if file::is_folder(&path) {
+            return Err(Error::new(Kind::BadSource, format!("{} is a folder", shown(&path)))
+                .with_hint(format!(
+                    "give a file, or look through all of it with feedline verify {}",
+                    path.display()
+                )));
+        }
         let format = match self.reading.what(&path)? {
             What::Image => return picture_file(&path),
             What::Shard(format) => format,
         };
-        let container = self.reading.container(format, &path)?;
+        let container = self.reading.container(format, std::slice::from_ref(&path))?;
         let index = Index::of(&path, &container, &cache())?;
         if let Some(number) = number
             && number >= index.len()
@@ -69,7 +76,7 @@ impl Show {
         }
         let shard = Shard { path: &path, format, container, index };
         if number.is_none() {
-            shard.about();
+            shard.about()?;
         }
         let code = shard.record(number.unwrap_or(0))?;
         if number.is_none() && format == Format::Tfrecord {
@@ -110,7 +117,7 @@ struct Shard<'a> {
 }
 
 impl Shard<'_> {
-    fn about(&self) {
+    fn about(&self) -> Result<()> {
         let damaged = self.index.damages().len() as u64;
         let records = counted(self.index.len() - damaged, "record", "records");
         let packing = match self.index.packing {
@@ -124,40 +131,42 @@ impl Shard<'_> {
             self.path.display(),
             self.format.name(),
             bytes(self.index.stamp.size)
-        ));
+        ))?;
         if damaged > 0 {
             let damages = counted(damaged, "damage", "damages");
-            say(format_args!("{damages}: see feedline verify {}", self.path.display()));
+            say(format_args!("{damages}: see feedline verify {}", self.path.display()))?;
         }
+        Ok(())
     }
 
     /// Prints a record; returns the exit code.
     fn record(&self, number: u64) -> Result<i32> {
-        let mut code = 0;
+        let (mut code, mut told) = (0, Vec::new());
         walk_part(
             &self.index,
             self.path,
             &self.container,
             number..(number + 1).min(self.index.len()),
             &mut |seen| {
-                say(format_args!(
+                told.push(format!(
                     "record {number}, byte {}, {}",
                     seen.span.start,
                     bytes(seen.span.length)
                 ));
                 code = match self.lines(&seen) {
                     Ok(lines) => {
-                        lines.iter().for_each(|line| say(format_args!("  {line}")));
+                        told.extend(lines.iter().map(|line| format!("  {line}")));
                         0
                     }
                     Err(what) => {
-                        say(format_args!("  {what}"));
+                        told.push(format!("  {what}"));
                         1
                     }
                 };
                 false
             },
         )?;
+        told.iter().try_for_each(say)?;
         Ok(code)
     }
 
@@ -197,8 +206,7 @@ impl Shard<'_> {
         }
         let looked_at = counted(schema.records, "record", "records");
         mention(format_args!("by the first {looked_at}:"));
-        say(format_args!("fl.tfrecord({:?}){}", self.path.display().to_string(), schema.python()));
-        Ok(())
+        say(format_args!("fl.tfrecord({:?}){}", self.path.display().to_string(), schema.python()))
     }
 }
 
@@ -207,11 +215,11 @@ fn picture_file(path: &Path) -> Result<i32> {
         .map_err(|error| Error::io(Kind::ReadFailed, "reading the file", error).at(at(path)))?;
     match picture(&data) {
         Ok(picture) => {
-            say(format_args!("{}: {picture}, {}", path.display(), bytes(data.len() as u64)));
+            say(format_args!("{}: {picture}, {}", path.display(), bytes(data.len() as u64)))?;
             Ok(0)
         }
         Err(error) => {
-            say(format_args!("{}: {}", path.display(), error.message()));
+            say(format_args!("{}: {}", path.display(), error.message()))?;
             Ok(1)
         }
     }

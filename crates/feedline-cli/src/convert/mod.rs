@@ -155,8 +155,7 @@ impl Convert {
             return Err(Error::new(Kind::BadSource, message)
                 .with_hint("a folder is made of shards as feedline convert makes them"));
         };
-        let first = paths.first().cloned().unwrap_or_default();
-        let container = self.reading.container(format, &first)?;
+        let container = self.reading.container(format, &paths)?;
         let converted =
             ToFolder { paths, container, target: self.target.clone(), existing: self.existing() };
         converted.run(self.threads())?;

@@ -33,6 +33,11 @@ pub(super) fn parts(name: &[u8]) -> Result<Vec<&[u8]>> {
     }
 }
 
+/// Why a name that goes into a shard would be refused on the way back.
+pub(super) fn refusal(name: &[u8]) -> Option<&'static str> {
+    name.split(|byte| *byte == b'/').find_map(objection)
+}
+
 /// Why that cannot be the name of a file.
 fn objection(part: &[u8]) -> Option<&'static str> {
     match part {

@@ -107,8 +107,7 @@ impl ToFolder {
             counted(records, "image", "images"),
             counted(work.folders(), "class", "classes"),
             self.target.display()
-        ));
-        Ok(())
+        ))
     }
 }
 

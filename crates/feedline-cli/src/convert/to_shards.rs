@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::names::Keys;
+use super::names::{Keys, refusal};
 use super::{exists, unwritten};
 use crate::crew::{Done, share};
 use crate::dataset::at;
@@ -67,7 +67,7 @@ impl ToShards {
         let names: Vec<_> = (0..shards).map(|number| self.name(number, shards)).collect();
         let classes = self.classes()?;
         self.check(&names)?;
-        let all = self.samples();
+        let all = self.samples()?;
         let extensions: BTreeSet<_> = all
             .iter()
             .map(|sample| String::from_utf8_lossy(&sample.extension).into_owned())
@@ -94,7 +94,7 @@ impl ToShards {
             counted(self.folder.classes().len() as u64, "class", "classes"),
             bytes(size),
             self.target.display()
-        ));
+        ))?;
         let pattern = self.target.join(format!("{}-*{}", self.prefix, self.extension()));
         let pattern = pattern.display().to_string();
         mention(match self.holder {
@@ -140,7 +140,7 @@ impl ToShards {
                 Holder::Tar | Holder::Tfrecord if class.contains(['\n', '\r']) => {
                     Some("has the end of a line in it")
                 }
-                Holder::Tar | Holder::Tfrecord => None,
+                Holder::Tar | Holder::Tfrecord => refusal(class.as_bytes()),
             };
             if let Some(why) = why {
                 let message = format!("the name of class folder {class:?} {why}");
@@ -183,26 +183,37 @@ impl ToShards {
         Ok(())
     }
 
-    /// All samples in their order.
-    fn samples(&self) -> Vec<Sample> {
+    /// All samples in their order. Refuses files whose names would not come back from a shard.
+    fn samples(&self) -> Result<Vec<Sample>> {
         let mut keys = Keys::default();
         let count = self.folder.len();
         let mut samples: Vec<Option<Sample>> = Vec::with_capacity(count as usize);
         for index in 0..count {
             let Extent::File(path) = self.folder.extent(index) else { continue };
             let label = self.folder.label(index).unwrap_or(-1);
-            let relative = path.strip_prefix(&self.root).unwrap_or(&path);
-            let relative = relative.as_os_str().as_bytes();
+            let inside = path.strip_prefix(&self.root).unwrap_or(&path);
+            let relative = inside.as_os_str().as_bytes();
             let (name, extension) = match self.holder {
                 Holder::Tar => keys.next(relative),
                 Holder::Tfrecord => (relative.to_vec(), Vec::new()),
             };
+            let in_shard = match self.holder {
+                // A key may be longer than the name it is made of.
+                Holder::Tar => refusal(&[&name, &b"."[..], &extension].concat()),
+                Holder::Tfrecord => refusal(&name),
+            };
+            if let Some(why) = in_shard {
+                let message = format!("the name of file {} {why}", shown(inside));
+                return Err(Error::new(Kind::BadSource, message).with_hint("rename the file"));
+            }
             samples.push(Some(Sample { path, label, name, extension }));
         }
-        let Some(seed) = self.shuffle else { return samples.into_iter().flatten().collect() };
+        let Some(seed) = self.shuffle else {
+            return Ok(samples.into_iter().flatten().collect());
+        };
         let order = Permutation::new(samples.len() as u64, seed, 0);
         let places = 0..samples.len() as u64;
-        places.filter_map(|place| samples[order.at(place) as usize].take()).collect()
+        Ok(places.filter_map(|place| samples[order.at(place) as usize].take()).collect())
     }
 }
 

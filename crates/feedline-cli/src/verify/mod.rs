@@ -115,21 +115,33 @@ impl Verify {
             whole.merge(tally);
         }
         let time = clock::unix_seconds();
-        match self.json {
-            true => say(format_args!("{:#}", summary::json(&whole, time))),
-            false => {
-                whole.faults.iter().for_each(|fault| say(format_args!("bad  {fault}")));
-                let names = shards.as_ref().map(|shards| shards.class_names()).unwrap_or_default();
-                summary::lines(&whole, &titles, &names).iter().for_each(say);
-            }
-        }
+        let names = shards.as_ref().map(|shards| shards.class_names()).unwrap_or_default();
+        // Looked at in the end: where nobody can read the result, the files are still of use.
+        let told = self.tell(&whole, &titles, &names, time);
         if let Some(path) = &self.quarantine {
             write_quarantine(&whole, path, time)?;
         }
         if let (Some(out), Some(shards)) = (&self.repair, &shards) {
-            repair::repair(shards, &whole, out, self.threads())?;
+            // Behind a JSON document there is to be nothing.
+            let tell = |line| match self.json {
+                true => {
+                    mention(line);
+                    Ok(())
+                }
+                false => say(line),
+            };
+            repair::repair(shards, &whole, out, self.threads(), tell)?;
         }
+        told?;
         Ok(i32::from(!whole.faults.is_empty()))
+    }
+
+    fn tell(&self, whole: &Tally, titles: &[String], names: &[String], time: f64) -> Result<()> {
+        if self.json {
+            return say(format_args!("{:#}", summary::json(whole, time)));
+        }
+        whole.faults.iter().try_for_each(|fault| say(format_args!("bad  {fault}")))?;
+        summary::lines(whole, titles, names).iter().try_for_each(say)
     }
 
     /// Refuses before anything is read what could not be done afterwards.
@@ -179,8 +191,7 @@ impl Verify {
     }
 
     fn open(&self, format: Format, paths: Vec<PathBuf>) -> Result<Shards> {
-        let first = paths.first().map(PathBuf::as_path).unwrap_or(Path::new(""));
-        let container = self.paths.reading.container(format, first)?;
+        let container = self.paths.reading.container(format, &paths)?;
         Shards::open(container, paths, self.manifest.as_deref())
     }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::look::{Depth, Eye, Rule};
 use super::tally::{Fault, Tally};
 use crate::crew::share;
+use crate::manifest::check_all_here;
 use crate::report::{Progress, Unit};
 use crate::shards::{cache, class_names, indices};
 
@@ -61,6 +62,9 @@ impl Shards {
             }
         }
         if let Some(manifest) = manifest {
+            let unreadable: Vec<_> =
+                faults.iter().map(|fault: &Fault| fault.place.path.clone()).collect();
+            check_all_here(manifest, &readable, &unreadable)?;
             check(&readable, &mut known, manifest)?;
         }
         let mut first = 0;

@@ -15,7 +15,7 @@ use super::records::{Shard, Shards};
 use super::tally::Tally;
 use crate::crew::{Done, share};
 use crate::dataset::{Format, at};
-use crate::report::{Progress, Unit, bytes, counted, say};
+use crate::report::{Progress, Unit, bytes, counted};
 use crate::shards::CLASSES;
 
 /// Bytes that are copied at once.
@@ -69,12 +69,13 @@ pub(crate) fn check_format(format: Format) -> Result<()> {
     }
 }
 
-/// Writes all shards: those without a fault as they are.
+/// Writes all shards, those without a fault as they are, and tells what became of each.
 pub(crate) fn repair(
     shards: &Arc<Shards>,
     tally: &Tally,
     out: &Path,
     threads: usize,
+    tell: impl Fn(String) -> Result<()>,
 ) -> Result<()> {
     let mut bad = Bad::new();
     for fault in &tally.faults {
@@ -112,20 +113,19 @@ pub(crate) fn repair(
                 mended += 1;
                 all_left_out += left_out;
                 let kept = counted(kept, "record", "records");
-                say(format_args!("mended {}: {kept} kept, {left_out} left out", path.display()));
+                tell(format!("mended {}: {kept} kept, {left_out} left out", path.display()))?;
             }
             Written::NothingLeft => {
-                say(format_args!("not written {}: no good record is left", path.display()));
+                tell(format!("not written {}: no good record is left", path.display()))?;
             }
         }
     }
     let left_out = counted(all_left_out, "bad record", "bad records");
-    say(format_args!(
+    tell(format!(
         "{} below {}: {mended} without {left_out}, {copied} as they were",
         counted(mended + copied, "shard", "shards"),
         out.display(),
-    ));
-    Ok(())
+    ))
 }
 
 fn writing(error: std::io::Error) -> Error {

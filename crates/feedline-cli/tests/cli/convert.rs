@@ -168,6 +168,51 @@ fn no_name_in_a_shard_leads_out_of_the_target() {
 }
 
 #[test]
+fn names_that_would_not_come_back_from_a_shard_do_not_go_into_one() {
+    let place = Place::new();
+    for (number, (name, what)) in [
+        ("cat/a\\b.png", "file"),
+        ("cat/a\nb.png", "file"),
+        ("cat/a\u{1b}[31m.png", "file"),
+        ("cat/deep\\er/1.png", "file"),
+        ("c\\at/1.png", "class folder"),
+        ("c\tat/1.png", "class folder"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let source = format!("photos{number}");
+        place.write(&format!("{source}/{name}"), &picture(1));
+        let named = match what {
+            "file" => name,
+            _ => name.split('/').next().unwrap(),
+        };
+        for to in ["tfrecord", "tar"] {
+            let answer = place.run(&["convert", &source, "shards", "--to", to]);
+            assert_eq!(answer.code, Some(2), "{name:?}: {}", answer.result);
+            let said = format!(
+                "error: the name of {what} {named:?} has a backslash or a control character\nhint: rename the"
+            );
+            assert!(answer.talk.contains(&said), "{}", answer.talk);
+            assert!(!place.path("shards").exists());
+        }
+    }
+}
+
+#[test]
+fn a_key_that_became_too_long_for_a_file_is_refused_before_it_is_written() {
+    let place = Place::new();
+    let stem = "a".repeat(251);
+    place.write(&format!("photos/cat/{stem}.png"), &picture(1));
+    assert_eq!(place.run(&["convert", "photos", "one", "--to", "tar"]).code, Some(0));
+    place.write(&format!("photos/cat/{stem}.jpg"), &photo_jpeg(1, 40, 30, 90));
+    let answer = place.run(&["convert", "photos", "two", "--to", "tar"]);
+    assert_eq!(answer.code, Some(2), "{}", answer.result);
+    assert!(answer.talk.contains("too long for a file\nhint: rename the file"), "{}", answer.talk);
+    assert!(!place.path("two").exists());
+}
+
+#[test]
 fn nothing_is_written_over_unless_that_is_asked_for() {
     let place = Place::new();
     photos(&place);

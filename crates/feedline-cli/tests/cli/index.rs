@@ -83,6 +83,45 @@ fn what_cannot_be_indexed_is_refused_with_a_hint() {
 }
 
 #[test]
+fn a_manifest_is_written_over_a_manifest_and_over_nothing_else() {
+    let place = Place::new();
+    place.write("a.tfrecord", &examples(0..5));
+    place.write("b.jsonl", b"{\"records\": 1, \"bytes\": 2}\n{\"records\": 1, \"bytes\": 2}\n");
+    place.write("settings.json", b"{\"a\": {\"records\": 1, \"bytes\": 2, \"more\": 3}}");
+    place.write("nothing.json", b"{}");
+    place.write("empty", b"");
+    let no_manifest = "is not a manifest that feedline has written\nhint: name another file";
+    for name in ["a.tfrecord", "b.jsonl", "settings.json", "nothing.json", "empty"] {
+        let before = place.read(name);
+        let answer = place.run(&["index", "a.tfrecord", "--manifest", name]);
+        assert_eq!(answer.code, Some(2), "{name}: {}", answer.talk);
+        let said = format!("error: {name:?} exists already, and {no_manifest}");
+        assert!(answer.talk.contains(&said), "{}", answer.talk);
+        assert_eq!(answer.result, "", "{name}");
+        assert!(place.read(name) == before, "{name}");
+    }
+    std::fs::create_dir(place.path("folder")).unwrap();
+    std::os::unix::fs::symlink("settings.json", place.path("link")).unwrap();
+    std::os::unix::fs::symlink("none.json", place.path("broken")).unwrap();
+    for name in ["folder", "link", "broken", "/dev/null"] {
+        let answer = place.run(&["index", "a.tfrecord", "--manifest", name]);
+        assert_eq!(answer.code, Some(2), "{name}: {}", answer.talk);
+        let said = format!("error: {name:?} exists already, and is not a regular file\nhint: ");
+        assert!(answer.talk.contains(&said), "{}", answer.talk);
+    }
+    let index = "a.tfrecord.flindex";
+    let beside = place.run(&["index", "a.tfrecord", "--beside", "--manifest", index]);
+    assert_eq!(beside.code, Some(2), "{}", beside.talk);
+    assert!(beside.talk.contains(no_manifest), "{}", beside.talk);
+
+    assert_eq!(place.run(&["index", "a.tfrecord", "--manifest", "m.json"]).code, Some(0));
+    place.write("c.tfrecord", &examples(0..2));
+    let again = place.run(&["index", "*.tfrecord", "--manifest", "m.json"]);
+    assert_eq!(again.code, Some(0), "{}", again.talk);
+    assert!(String::from_utf8(place.read("m.json")).unwrap().contains("c.tfrecord"));
+}
+
+#[test]
 fn an_index_that_cannot_be_kept_is_an_error() {
     let place = Place::new();
     place.write("a.tar", &samples(0..1));

@@ -12,7 +12,7 @@ mod index;
 mod show;
 mod verify;
 
-use data::text;
+use data::{Place, examples, picture, text};
 use std::process::{Command, Output};
 
 fn feedline(arguments: &[&str]) -> Output {
@@ -86,6 +86,56 @@ fn the_demonstration_takes_a_policy_as_text() {
     let output = feedline(&["demo", "--samples", "36", "--faults", "raise"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("see: feedline explain FL2"), "{}", text(&output.stderr));
+}
+
+/// Commands with a result, in a place that has what they need.
+const WITH_A_RESULT: [&[&str]; 11] = [
+    &["verify", "a.tfrecord"],
+    &["verify", "a.tfrecord", "--json"],
+    &["show", "a.tfrecord"],
+    &["show", "a.tfrecord:1"],
+    &["show", "photos/cat/1.png"],
+    &["index", "a.tfrecord"],
+    &["explain"],
+    &["explain", "FL203"],
+    &["convert", "photos", "shards", "--to", "tar", "--force"],
+    &["convert", "a.tfrecord", "back", "--to", "folder", "--force"],
+    &["--help"],
+];
+
+fn with_data() -> Place {
+    let place = Place::new();
+    place.write("a.tfrecord", &examples(0..3));
+    place.write("photos/cat/1.png", &picture(1));
+    place
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_result_that_cannot_be_written_is_an_error() {
+    let place = with_data();
+    for arguments in WITH_A_RESULT {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = place.command(arguments).stdout(full).output().unwrap();
+        let talk = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {talk}");
+        let said =
+            "error: writing the result to stdout: no space left on device (os error 28)\nhint: ";
+        assert_eq!(talk.matches(said).count(), 1, "{arguments:?}: {talk}");
+    }
+}
+
+#[test]
+fn whoever_closes_the_pipe_hears_nothing_of_it() {
+    let place = with_data();
+    for arguments in WITH_A_RESULT {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = place.command(arguments).stdout(writer).output().unwrap();
+        let talk = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {talk}");
+        assert!(!talk.contains("error"), "{arguments:?}: {talk}");
+    }
 }
 
 #[test]

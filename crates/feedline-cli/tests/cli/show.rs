@@ -85,6 +85,7 @@ fn what_cannot_be_shown_is_refused_with_a_hint() {
     let place = Place::new();
     place.write("a.tfrecord", &examples(0..3));
     place.write("notes.txt", b"nothing");
+    place.write("photos/cat/1.png", &picture(1));
     for (asked, said) in [
         (
             "a.tfrecord:3",
@@ -92,6 +93,11 @@ fn what_cannot_be_shown_is_refused_with_a_hint() {
         ),
         ("a.tfrecord:x", "\"x\" is not the number of a record\nhint: feedline show a.tfrecord:0"),
         ("b.tfrecord", "\"b.tfrecord\" is not there\nhint: "),
+        (
+            "photos",
+            "\"photos\" is a folder\nhint: give a file, or look through all of it with feedline verify photos",
+        ),
+        ("photos:0", "\"photos\" is a folder\nhint: "),
         ("notes.txt", "does not say what it is\nhint: say it: --as"),
     ] {
         let answer = place.run(&["show", asked]);

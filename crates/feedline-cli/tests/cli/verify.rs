@@ -276,6 +276,50 @@ fn the_summary_is_json_for_programs() {
 }
 
 #[test]
+fn json_has_stdout_for_itself_when_shards_are_repaired() {
+    let place = Place::new();
+    shards(&place);
+    let answer = place.run(&["verify", "data", "--json", "--repair", "out"]);
+    assert_eq!(answer.code, Some(1), "{}", answer.talk);
+    let summary: serde_json::Value = serde_json::from_str(&answer.result).unwrap();
+    assert_eq!(summary["bad"], 5);
+    assert!(answer.talk.contains("mended data/a.tfrecord: 4 records kept"), "{}", answer.talk);
+    assert!(answer.talk.contains("3 shards below out: 3 without 5 bad"), "{}", answer.talk);
+}
+
+#[test]
+fn a_shard_of_the_manifest_that_is_missing_is_named() {
+    let place = Place::new();
+    for name in ["a", "b", "c"] {
+        place.write(&format!("{name}.tfrecord"), &examples(0..2));
+    }
+    assert_eq!(place.run(&["index", "*.tfrecord", "--manifest", "m.json"]).code, Some(0));
+    let command = ["verify", "*.tfrecord", "--manifest", "m.json"];
+    assert_eq!(place.run(&command).code, Some(0));
+    std::fs::remove_file(place.path("b.tfrecord")).unwrap();
+    let one = place.run(&command);
+    assert_eq!(one.code, Some(2), "{}", one.result);
+    let said = "error: shard \"b.tfrecord\" of manifest \"m.json\" is not here\nhint: ";
+    assert!(one.talk.contains(said), "{}", one.talk);
+    std::fs::remove_file(place.path("c.tfrecord")).unwrap();
+    let two = place.run(&command);
+    assert!(two.talk.contains("is not here, and 1 other is missing too\nhint: "), "{}", two.talk);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_files_that_were_asked_for_are_written_though_stdout_is_full() {
+    let place = Place::new();
+    shards(&place);
+    let command = ["verify", "data", "--quarantine", "bad.jsonl", "--repair", "out"];
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = place.command(&command).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(place.read("bad.jsonl").split(|byte| *byte == b'\n').count(), 6);
+    assert_eq!(place.files("out").len(), 3);
+}
+
+#[test]
 fn a_folder_that_no_loader_would_open_is_said_to_be_so() {
     let place = Place::new();
     place.write("photos/cat/1.png", &picture(1));

@@ -151,7 +151,7 @@ pub fn columns_of_first(paths: &[PathBuf], delimiter: u8) -> Result<Vec<String>>
 }
 
 /// The names of the columns of a CSV file, from its first bytes.
-pub fn columns_of(path: &Path, delimiter: u8) -> Result<Vec<String>> {
+fn columns_of(path: &Path, delimiter: u8) -> Result<Vec<String>> {
     let failed = |error| Error::io(Kind::BadSource, "opening the shard", error);
     let handle = Handle::open(path).map_err(failed)?;
     let mut packed = vec![0; FIRST];
