@@ -3,9 +3,8 @@
 use serde_json::Value;
 
 use super::Padding;
-use super::words::Call;
+use super::words::{self, Call};
 use crate::error::{Error, Kind, Result};
-use crate::sample::Number;
 use crate::worker::predicate::{Bucketing, Comparison, Constant, Operand, Predicate};
 
 /// `{"op": "<", "col": "label", "value": 5}`, `{"op": "in", "length": "tokens", "values": [1, 2]}`,
@@ -86,21 +85,16 @@ pub(super) fn padding(call: &Call<'_>) -> Result<Option<Padding>> {
         Some(Value::Bool(true)) => Some(Padding::default()),
         Some(Value::Object(named)) => {
             let named = named.iter().map(|(name, value)| {
-                let number = number(value).ok_or_else(|| wrong(value))?;
+                let number = words::number(value).ok_or_else(|| wrong(value))?;
                 Ok((name.clone(), number))
             });
             Some(Padding { all: None, named: named.collect::<Result<_>>()? })
         }
         Some(value) => {
-            let all = number(value).ok_or_else(|| wrong(value))?;
+            let all = words::number(value).ok_or_else(|| wrong(value))?;
             Some(Padding { all: Some(all), named: Vec::new() })
         }
     })
-}
-
-fn number(value: &Value) -> Option<Number> {
-    let whole = value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from));
-    whole.map(Number::Whole).or_else(|| value.as_f64().map(Number::Real))
 }
 
 fn refused(words: &Value) -> Error {

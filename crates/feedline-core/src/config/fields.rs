@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::words::Call;
+use super::words::{self, Call};
 use crate::error::Result;
 use crate::format::{Shape, Type, Wanted};
 use crate::sample::Dtype;
@@ -146,42 +146,19 @@ fn numbers(dtype: Dtype, value: &Value, values: usize, is_fixed: bool) -> Option
 }
 
 fn number(dtype: Dtype, value: &Value) -> Option<Vec<u8>> {
-    macro_rules! whole {
-        ($of:ty) => {
-            value
-                .as_i64()
-                .map(i128::from)
-                .or(value.as_u64().map(i128::from))
-                .and_then(|number| <$of>::try_from(number).ok())
-                .map(|number| number.to_ne_bytes().to_vec())
-        };
-    }
-    // What JSON has no number for comes as a word.
-    let real = match value.as_str() {
-        None => value.as_f64(),
-        Some("nan") => Some(f64::NAN),
-        Some("inf") => Some(f64::INFINITY),
-        Some("-inf") => Some(f64::NEG_INFINITY),
-        Some(_) => None,
-    };
     match dtype {
         Dtype::Bool => value.as_bool().map(|truth| vec![u8::from(truth)]),
-        Dtype::Uint8 => whole!(u8),
-        Dtype::Uint16 => whole!(u16),
-        Dtype::Uint32 => whole!(u32),
-        Dtype::Uint64 => whole!(u64),
-        Dtype::Int8 => whole!(i8),
-        Dtype::Int16 => whole!(i16),
-        Dtype::Int32 => whole!(i32),
-        Dtype::Int64 => whole!(i64),
-        // Only what has the same bits in every rounding.
-        Dtype::Float16 => real.filter(|real| *real == 0.0).map(|_| vec![0; 2]),
-        Dtype::Float32 => {
-            let single = real? as f32;
-            let fits = single.is_finite() || !real?.is_finite();
-            fits.then(|| single.to_ne_bytes().to_vec())
-        }
-        Dtype::Float64 => real.map(|real| real.to_ne_bytes().to_vec()),
+        Dtype::Uint8
+        | Dtype::Uint16
+        | Dtype::Uint32
+        | Dtype::Uint64
+        | Dtype::Int8
+        | Dtype::Int16
+        | Dtype::Int32
+        | Dtype::Int64
+        | Dtype::Float16
+        | Dtype::Float32
+        | Dtype::Float64 => dtype.element(words::number(value)?),
     }
 }
 

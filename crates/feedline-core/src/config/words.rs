@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use super::Choice;
 use crate::error::{Error, Kind, Result};
 use crate::fault::Limit;
+use crate::sample::Number;
 use crate::worker::Size;
 
 /// The longest side of a picture that can be asked for.
@@ -33,6 +34,19 @@ impl Sides {
             Sides::Two(size) => size,
         }
     }
+}
+
+/// A number; what JSON has no number for comes as a word.
+pub(super) fn number(value: &Value) -> Option<Number> {
+    let whole = value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from));
+    let real = || match value.as_str() {
+        None => value.as_f64(),
+        Some("nan") => Some(f64::NAN),
+        Some("inf") => Some(f64::INFINITY),
+        Some("-inf") => Some(f64::NEG_INFINITY),
+        Some(_) => None,
+    };
+    whole.map(Number::Whole).or_else(|| real().map(Number::Real))
 }
 
 impl<'a> Call<'a> {
