@@ -1,15 +1,13 @@
-"""What batches are made of, how they lie in memory, and how a loader is made: as with torch's own."""
+"""What batches are made of, and how they lie in memory: as with torch's own."""
 
 from __future__ import annotations
 
 import collections
 import gc
-import inspect
 import os
-import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -21,9 +19,10 @@ import pytest
 import torch
 import torch.utils.data
 from alike import described
-from feedline.errors import BadSetting, WorkerDiedWarning
+from feedline.errors import WorkerDiedWarning
+from samples_of_torch import Noise
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 # A loader: torch's class or ours.
 Kind = type[torch.utils.data.DataLoader[Any]]
@@ -481,18 +480,6 @@ def test_parts_of_what_was_collated_arrive_with_their_own_values() -> None:
     assert ours == described(list(THEIRS(dataset, batch_size=4, collate_fn=with_rest)))
 
 
-class Noise(Dataset[Tensor]):
-    def __init__(self, length: int, size: int) -> None:
-        self.length = length
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> Tensor:
-        return torch.full((self.size,), float(index))
-
-
 def resident_bytes(pid: int) -> int:
     """Private memory and mapped memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -617,212 +604,3 @@ def test_without_an_accelerator_nothing_is_pinned_and_torchs_warning_comes(worke
         return [str(warning.message) for warning in caught], [batch.is_pinned() for batch in batches]
 
     assert unpinned(OURS) == unpinned(THEIRS)
-
-
-# ---- making a loader ----
-
-
-class Streamed(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
-
-
-REFUSED: list[Arguments] = [
-    {"num_workers": -1},
-    {"num_workers": None},
-    {"num_workers": "2"},
-    {"timeout": -1},
-    {"timeout": None},
-    {"prefetch_factor": 2},
-    {"prefetch_factor": -1, "num_workers": 2},
-    {"persistent_workers": True},
-    {"sampler": [1], "shuffle": True},
-    {"batch_sampler": [[1]], "batch_size": 2},
-    {"batch_sampler": [[1]], "shuffle": True},
-    {"batch_sampler": [[1]], "sampler": [1]},
-    {"batch_sampler": [[1]], "drop_last": True},
-    {"batch_size": None, "drop_last": True},
-    {"batch_size": 0},
-    {"batch_size": -3},
-    {"batch_size": 2.5},
-    {"batch_size": "2"},
-    {"batch_size": np.int64(2)},
-    {"drop_last": "no"},
-    {"multiprocessing_context": "fork"},
-    {"multiprocessing_context": "thread", "num_workers": 2},
-    {"multiprocessing_context": 3, "num_workers": 2},
-    {"dataset": Streamed(), "shuffle": True},
-    {"dataset": Streamed(), "sampler": [1]},
-    {"dataset": [], "shuffle": True},
-    {"dataset": 5, "shuffle": True},
-    {"generator": 5, "shuffle": True},
-    {"colour": "red"},
-]
-
-
-@pytest.mark.parametrize("arguments", REFUSED, ids=str)
-def test_a_wrong_argument_is_refused_in_torchs_words(arguments: Arguments) -> None:
-    def refusal(kind: Kind) -> tuple[type[BaseException] | None, str]:
-        try:
-            kind(**{"dataset": [1, 2, 3], **arguments})
-        except Exception as error:
-            return type(error), str(error)
-        return None, ""
-
-    assert refusal(OURS) == refusal(THEIRS)
-
-
-def test_a_prefetch_of_nothing_is_refused_by_iter() -> None:
-    loader = OURS([1, 2, 3], num_workers=1, prefetch_factor=0)  # type: ignore[arg-type]
-
-    with pytest.raises(AssertionError, match="prefetch_factor must be greater than 0"):
-        iter(loader)
-
-
-def test_more_workers_than_processors_are_warned_of_in_torchs_words() -> None:
-    def warnings(kind: Kind) -> list[str]:
-        with pytest.warns(UserWarning, match="This DataLoader will create 99 worker processes") as caught:
-            kind([1, 2, 3], num_workers=99)  # type: ignore[arg-type]
-        return [str(warning.message) for warning in caught]
-
-    assert warnings(OURS) == warnings(THEIRS)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "value"),
-    [
-        ({"on_death": "cry"}, "cry"),
-        ({"on_death": 3}, "3"),
-        ({"max_deaths": -1}, "-1"),
-        ({"max_deaths": 1.5}, "1.5"),
-        ({"max_deaths": "many"}, "many"),
-        ({"max_deaths": {3}}, "{3}"),
-        ({"death_window": 0}, "0"),
-        ({"death_window": -2.5}, "-2.5"),
-        ({"death_window": "long"}, "long"),
-        ({"death_window": float("nan")}, "nan"),
-        ({"death_window": float("inf")}, "inf"),
-        ({"memory": 0}, "0"),
-        ({"memory": -1}, "-1"),
-        ({"memory": "5 apples"}, "5 apples"),
-        ({"memory": 2.5}, "2.5"),
-        ({"memory": Path("x")}, "x"),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_wrong_setting_of_ours_is_refused_at_once_with_its_value(
-    arguments: Arguments, value: str, workers: int
-) -> None:
-    with pytest.raises(BadSetting) as caught:
-        OURS([1, 2, 3], num_workers=workers, **arguments)  # type: ignore[arg-type]
-
-    assert value in str(caught.value)
-    assert next(iter(arguments)) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"on_death": "raise"},
-        {"max_deaths": 0},
-        {"max_deaths": np.int64(3)},
-        {"death_window": 5},
-        {"memory": "2GiB"},
-        {"memory": 1 << 26},
-        {"memory": np.int64(1 << 26)},
-        {"num_workers": np.int64(1)},
-        {"timeout": np.float64(20.0)},
-        {"prefetch_factor": np.int64(3)},
-    ],
-    ids=str,
-)
-def test_a_good_argument_of_any_kind_of_number_is_taken(arguments: Arguments) -> None:
-    loader = OURS([1, 2, 3], **{"num_workers": 1, **arguments})  # type: ignore[arg-type]
-
-    assert torch.cat(list(loader)).tolist() == [1, 2, 3]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_each_parameter_is_an_attribute_but_for_the_shuffle(workers: int) -> None:
-    loader = OURS([1, 2, 3], shuffle=True, num_workers=workers)  # type: ignore[arg-type]
-    names = set(inspect.signature(OURS.__init__).parameters) - {"self", "shuffle"}
-
-    assert {name for name in names if not hasattr(loader, name)} == set()
-
-
-def test_every_parameter_of_torchs_loader_is_taken_in_its_place() -> None:
-    ours = list(inspect.signature(OURS.__init__).parameters.values())
-    theirs = list(inspect.signature(THEIRS.__init__).parameters.values())
-
-    assert [(one.name, one.kind, one.default) for one in ours[: len(theirs)]] == [
-        (one.name, one.kind, one.default) for one in theirs
-    ]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{}, {"batch_sampler": [[0, 1], [2]]}, {"batch_size": None}, {"batch_size": 2, "drop_last": True}],
-    ids=str,
-)
-def test_attributes_are_torchs(arguments: Arguments) -> None:
-    dataset: Any = [1, 2, 3]
-    ours, theirs = OURS(dataset, **arguments), THEIRS(dataset, **arguments)
-
-    for name in set(inspect.signature(THEIRS.__init__).parameters) - {"self", "shuffle"}:
-        assert repr(getattr(ours, name)).split(" at ")[0] == repr(getattr(theirs, name)).split(" at ")[0]
-
-
-def test_a_loader_can_be_made_again_from_its_attributes() -> None:
-    kind = feedline.torch.DataLoader
-    loader = kind(Noise(5, 3), batch_size=2, num_workers=1, on_death="raise", max_deaths=7)
-    names = set(inspect.signature(OURS.__init__).parameters) - {"self", "shuffle"}
-    names -= {"batch_size", "drop_last", "sampler"}
-
-    again = kind(**{name: getattr(loader, name) for name in names})
-
-    assert described(list(again)) == described(list(loader))
-    assert (again.on_death, again.max_deaths) == ("raise", 7)
-
-
-@pytest.mark.parametrize(
-    "name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
-)
-def test_what_torch_does_not_let_be_set_cannot_be_set(name: str) -> None:
-    def refusal(kind: Kind) -> str:
-        loader = kind([1, 2, 3])  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="should not be set after") as caught:
-            setattr(loader, name, None)
-        return str(caught.value)
-
-    assert refusal(OURS) == refusal(THEIRS)
-
-
-class Whole(feedline.torch.DataLoader[int]):
-    """Of one type, with an argument more."""
-
-    def __init__(self, *arguments: Any, factor: int, **more: Any) -> None:
-        self.factor = factor
-        super().__init__(*arguments, **more)
-
-    def __iter__(self) -> Any:
-        return (batch * self.factor for batch in super().__iter__())
-
-
-def test_a_class_can_be_made_of_ours_which_is_one_of_torchs() -> None:
-    loader = Whole([1, 2, 3], factor=10, num_workers=1)
-
-    assert torch.cat(list(loader)).tolist() == [10, 20, 30]
-    assert isinstance(loader, torch.utils.data.DataLoader)
-    assert isinstance(loader, feedline.torch.DataLoader)
-
-
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_a_loader_can_be_pickled_also_after_an_epoch(context: str) -> None:
-    loader = OURS(Noise(3, 2), num_workers=1, multiprocessing_context=context)
-    list(loader)
-    loader.multiprocessing_context = None
-
-    again = pickle.loads(pickle.dumps(loader))
-
-    assert described(list(again)) == described(list(loader))
