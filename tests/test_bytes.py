@@ -103,7 +103,7 @@ def test_what_a_filter_keeps_does_not_keep_its_neighbours_in_memory(tmp_path: Pa
     path.write_bytes(shards.framed(record) * count)
     rare = fl.tfrecord(path, index=None).filter(fl.col("index").isin(range(0, count, 64)))
     before = resident_bytes()
-    with rare.batch(10).loader(memory="8MiB") as loader:
+    with rare.batch(64).loader(memory="1GiB") as loader:
         kept = [batch["bytes"] for batch in loader]
         assert sum(map(len, kept)) == len(range(0, count, 64))
         assert resident_bytes() - before < 50_000_000
