@@ -6,6 +6,7 @@ use feedline_core::loader::workers;
 use feedline_core::sys::socket::Socket;
 use feedline_core::worker::answer::Answer as Given;
 use feedline_core::worker::blackbox::Snapshot;
+use feedline_core::worker::certificate::CodeFolders;
 use feedline_core::worker::inbox;
 use feedline_core::worker::processes::{
     self, Broken, GivenUp, Obituary, Outcome, Retired, Standstill, Words,
@@ -47,9 +48,16 @@ impl Processes {
 #[pymethods]
 impl Processes {
     #[new]
-    fn new(py: Python<'_>, words: &str) -> PyResult<Processes> {
+    #[pyo3(signature = (words, package, libraries))]
+    fn new(
+        py: Python<'_>,
+        words: &str,
+        package: String,
+        libraries: Vec<String>,
+    ) -> PyResult<Processes> {
         let settings = Workers::parse(words).map_err(raise)?;
-        py.detach(|| workers::start(&settings)).map(Processes).map_err(raise)
+        let folders = CodeFolders { package, libraries };
+        py.detach(|| workers::start(&settings, folders)).map(Processes).map_err(raise)
     }
 
     /// The trainer's end of a zygote that was just born, or that is ready already.

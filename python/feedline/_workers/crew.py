@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from feedline import _native
+from feedline._code import LIBRARIES, PACKAGE
 from feedline._words import call_in_words
 from feedline._workers.death import Death, Standstill, describe
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
@@ -147,7 +148,8 @@ class Crew:
         self._failure: BaseException | None = None
         self._is_closed = False
         self._retired: set[int] = set()
-        self._processes = _native.Processes(call_in_words({**words, "may_be_fresh": not fresh}))
+        words_of_call = call_in_words({**words, "may_be_fresh": not fresh})
+        self._processes = _native.Processes(words_of_call, PACKAGE, list(LIBRARIES))
         _alive.add(self)
         self.workers = [Handle(self, post) for post in range(work.posts)]
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::config::{Choice, Workers};
 use crate::error::{Error, Kind, Result};
 use crate::sys::limits;
+use crate::worker::certificate::CodeFolders;
 use crate::worker::leaks::Bounds;
 use crate::worker::processes::{Options, Processes};
 use crate::worker::supervisor::Settings;
@@ -18,7 +19,7 @@ const GRACE: Duration = Duration::from_millis(300);
 const DUMP_TIME: Duration = Duration::from_millis(200);
 
 /// What the settings mean on this machine.
-pub fn options(workers: &Workers) -> Options {
+pub fn options(workers: &Workers, folders: CodeFolders) -> Options {
     let memory = match workers.memory {
         Choice::Exactly(bytes) => bytes,
         Choice::Auto => (limits::available_memory() / 4).clamp(64 << 20, 8 << 30),
@@ -56,12 +57,13 @@ pub fn options(workers: &Workers) -> Options {
             descriptors: limits::most_open_files(),
         },
         workers_name: if workers.is_torch { "num_workers" } else { "workers" },
+        folders,
     }
 }
 
 /// Starts what supervises them. The workers follow when the zygote is there.
-pub fn start(workers: &Workers) -> Result<Processes> {
-    Processes::new(options(workers)).map_err(|error| {
+pub fn start(workers: &Workers, folders: CodeFolders) -> Result<Processes> {
+    Processes::new(options(workers, folders)).map_err(|error| {
         let kind = match error.raw_os_error() {
             Some(23 | 24) => Kind::OutOfFiles,
             Some(11) => Kind::OutOfThreads,

@@ -52,6 +52,44 @@ pub struct Facts {
     pub words: String,
     /// How the number of workers is called in this front, and what it is.
     pub workers: (&'static str, u32),
+    /// Which code is not the user's.
+    pub folders: CodeFolders,
+}
+
+/// The folders of code that is not the user's, as absolute paths. What lies in them decides, never what a
+/// path looks like: a user's program may live below a folder called `feedline` or `lib`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CodeFolders {
+    /// Feedline's own package.
+    pub package: String,
+    /// Python's standard library and installed packages.
+    pub libraries: Vec<String>,
+}
+
+impl CodeFolders {
+    /// Whether a frame is in the code that calls the user's.
+    fn has_caller(&self, frame: &str) -> bool {
+        ["_torch", "_workers"]
+            .iter()
+            .any(|part| is_below(frame, &format!("{}/{part}", self.package)))
+    }
+
+    /// Whether a frame is in Feedline, in Python, or in an installed package.
+    fn has(&self, frame: &str) -> bool {
+        file_of(frame).starts_with("<frozen")
+            || is_below(frame, &self.package)
+            || self.libraries.iter().any(|folder| is_below(frame, folder))
+    }
+}
+
+/// The file of `function() at file:line`.
+fn file_of(frame: &str) -> &str {
+    frame.split_once("() at ").map_or("", |(_, place)| place)
+}
+
+fn is_below(frame: &str, folder: &str) -> bool {
+    let rest = file_of(frame).strip_prefix(folder.trim_end_matches('/'));
+    !folder.is_empty() && rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// How a process that does not go on stands.
@@ -138,8 +176,8 @@ pub struct Certificate {
 
 /// Says why.
 pub fn certify(facts: &Facts) -> Certificate {
-    let stack = frames(&facts.words);
-    let code = stack.iter().find(|frame| !is_of_library(frame)).or(stack.first()).cloned();
+    let stack = frames(&facts.words, &facts.folders);
+    let code = stack.iter().find(|frame| !facts.folders.has(frame)).or(stack.first()).cloned();
     let verdict = verdict(facts);
     let hint = verdict.hint;
     let stack: Vec<_> = stack.into_iter().take(FRAMES).collect();
@@ -338,7 +376,7 @@ fn crashed(facts: &Facts) -> Verdict {
 
 /// The frames of the thread that faulthandler calls the current one, or else of the first: innermost
 /// first, as `function() at file:line`. Of several dumps the last counts.
-pub fn frames(words: &str) -> Vec<String> {
+pub fn frames(words: &str, folders: &CodeFolders) -> Vec<String> {
     let blocks: Vec<&str> = words.split("hread 0x").skip(1).collect();
     let is_current =
         |at: usize| words.split("hread 0x").nth(at).is_some_and(|text| text.ends_with("Current t"));
@@ -355,20 +393,9 @@ pub fn frames(words: &str) -> Vec<String> {
         })
         .enumerate()
         // What called the user's code is always the same.
-        .take_while(|(number, frame)| *number == 0 || !is_our_own(frame))
+        .take_while(|(number, frame)| *number == 0 || !folders.has_caller(frame))
         .map(|(_, frame)| frame)
         .collect()
-}
-
-fn is_our_own(frame: &str) -> bool {
-    ["/feedline/_torch/", "/feedline/_workers/"].iter().any(|part| frame.contains(part))
-}
-
-/// Whether a frame is inside of something installed, or of Python itself.
-fn is_of_library(frame: &str) -> bool {
-    ["/site-packages/", "/dist-packages/", "/lib/python", "/feedline/", "<frozen"]
-        .iter()
-        .any(|part| frame.contains(part))
 }
 
 #[cfg(test)]
@@ -384,8 +411,16 @@ mod tests {
         \x20 File \"/home/me/train.py\", line 60 in __getitem__\n\n\
         Extension modules: numpy._core\n";
 
+    fn folders() -> CodeFolders {
+        CodeFolders {
+            package: "/lib/python3.11/site-packages/feedline".into(),
+            libraries: vec!["/lib/python3.11".into(), "/home/me/.venv/site-packages".into()],
+        }
+    }
+
     fn facts(ending: Ending) -> Facts {
-        Facts { ending: Some(ending), workers: ("num_workers", 8), ..Facts::default() }
+        let (ending, workers) = (Some(ending), ("num_workers", 8));
+        Facts { ending, workers, folders: folders(), ..Facts::default() }
     }
 
     fn shown(facts: &Facts) -> String {
@@ -446,8 +481,40 @@ mod tests {
         let twice = format!(
             "{WORDS}Current thread 0x1 (most recent call first):\n  File \"a.py\", line 1 in f\n"
         );
-        assert_eq!(frames(&twice), ["f() at a.py:1"]);
-        assert_eq!(frames("hread 0x"), Vec::<String>::new());
-        assert_eq!(frames("Thread 0x1:\n File \"x\" line"), Vec::<String>::new());
+        assert_eq!(frames(&twice, &folders()), ["f() at a.py:1"]);
+        assert_eq!(frames("hread 0x", &folders()), Vec::<String>::new());
+        assert_eq!(frames("Thread 0x1:\n File \"x\" line", &folders()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn code_is_the_users_by_its_folder_and_not_by_how_its_path_looks() {
+        let users = [
+            "/home/me/feedline/train.py",
+            "/home/me/lib/python/train.py",
+            "/home/site-packages/train.py",
+            "/lib/python3.11-mine/train.py",
+            "/home/me/feedline/_workers/train.py",
+            "train.py",
+        ];
+        let others = [
+            "/lib/python3.11/threading.py",
+            "/lib/python3.11/site-packages/feedline/torch.py",
+            "/home/me/.venv/site-packages/PIL/Image.py",
+            "<frozen importlib._bootstrap>",
+        ];
+        for file in users {
+            assert!(!folders().has(&format!("f() at {file}:1")), "{file}");
+        }
+        for file in others {
+            assert!(folders().has(&format!("f() at {file}:1")), "{file}");
+        }
+    }
+
+    #[test]
+    fn a_stack_ends_where_feedline_calls_the_users_code() {
+        let words = "Current thread 0x1 (most recent call first):\n\
+            \x20 File \"/home/feedline/_workers/load.py\", line 1 in load\n\
+            \x20 File \"/lib/python3.11/site-packages/feedline/_workers/worker.py\", line 2 in run\n";
+        assert_eq!(frames(words, &folders()), ["load() at /home/feedline/_workers/load.py:1"]);
     }
 }

@@ -475,7 +475,7 @@ impl Engine {
             pid: running.and_then(|running| running.pid),
             last: self.snapshot(life),
             posture: running.and_then(|running| running.posture),
-            stack: certificate::frames(&text),
+            stack: certificate::frames(&text, &self.options.folders),
         }
     }
 

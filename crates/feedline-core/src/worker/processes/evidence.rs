@@ -52,6 +52,7 @@ impl Evidence {
             shared_free: limits::shared_memory_free(),
             words: words.map(LastWords::text).unwrap_or_default(),
             workers: (options.workers_name, options.settings.posts),
+            folders: options.folders.clone(),
         })
     }
 }

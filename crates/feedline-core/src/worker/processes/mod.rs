@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use self::engine::{BELL, Engine, Parcel, ZYGOTE};
 use super::answer::Answer;
 use super::blackbox::Snapshot;
-use super::certificate::{Certificate, Posture};
+use super::certificate::{Certificate, CodeFolders, Posture};
 use super::inbox::{Freight, Inbox};
 use super::leaks::{Bounds, Leak};
 use super::supervisor::{Death, Failure, Happening, Life, Reason, Settings};
@@ -40,6 +40,8 @@ pub struct Options {
     pub bounds: Bounds,
     /// What users call the number of workers.
     pub workers_name: &'static str,
+    /// Which code is not the user's.
+    pub folders: CodeFolders,
 }
 
 /// What the one who waits is told.
