@@ -2,6 +2,7 @@
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
+PIP := $(PYTHON) -m pip install -q --disable-pip-version-check
 SETUP := .setup
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -11,6 +12,8 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml
 # Which JPEG decoder can be built here, found out by tools/system-tools.
 JPEG = $(shell cat $(SETUP)/jpeg)
 FEATURES = --no-default-features --features $(JPEG)
+# Prints one line per step with its time; what the step prints is shown if it fails.
+STEP = @tools/step
 # Some machines have cargo-nextest, all have cargo test.
 RUST_TEST = $(shell cargo nextest --version >/dev/null 2>&1 && echo "cargo nextest run --no-fail-fast" || echo "cargo test")
 
@@ -45,7 +48,7 @@ fix: $(SETUP)/test ## format, and mend what the linters can mend
 	ruff check --fix
 	ruff format
 
-bench: $(SETUP)/native $(SETUP)/bench ## measure against torch, tf.data, DALI, webdataset and grain, side by side (about three hours)
+bench: $(SETUP)/release $(SETUP)/bench ## measure against torch, tf.data, DALI, webdataset and grain, side by side (about three hours)
 	cargo build -q --release -p feedline-core --features testing,$(JPEG) --no-default-features --example bare
 	$(PYTHON) benchmarks/images.py
 	$(PYTHON) benchmarks/records.py
@@ -57,30 +60,36 @@ fuzz: $(SETUP)/jpeg ## fuzz the decoders and the settings on from the corpus, 60
 
 # ---- what the targets need ----
 
-$(SETUP)/jpeg: tools/system-tools
+$(SETUP)/crates: Cargo.lock
 	@mkdir -p $(SETUP)
+	$(STEP) "downloading the Rust crates" cargo fetch --locked
+	@touch $@
+
+$(SETUP)/jpeg: tools/system-tools Cargo.lock | $(SETUP)/crates
 	@tools/system-tools $@
 
 $(SETUP)/venv:
 	@mkdir -p $(SETUP)
-	python3 -m venv $(VENV)
+	$(STEP) "making the Python environment in $(VENV)" python3 -m venv $(VENV)
 	@touch $@
 
 $(SETUP)/demo: requirements/demo.txt | $(SETUP)/venv
-	$(PYTHON) -m pip install -q -r $<
+	$(STEP) "installing NumPy and the build tool" $(PIP) -r $<
 	@touch $@
 
 $(SETUP)/test: requirements/test.txt | $(SETUP)/venv
-	@echo "installing torch, TensorFlow and the test tools (some minutes the first time)"
-	$(PYTHON) -m pip install -q -r $<
+	$(STEP) "installing torch, TensorFlow and the test tools (some minutes the first time)" $(PIP) -r $<
 	@touch $@
 
 $(SETUP)/bench: requirements/bench.txt $(SETUP)/test
-	@echo "installing DALI and grain"
-	$(PYTHON) -m pip install -q -r $<
+	$(STEP) "installing DALI and grain" $(PIP) -r $<
 	@touch $@
 
 $(SETUP)/native: $(RUST_SOURCES) $(SETUP)/jpeg $(SETUP)/demo
-	@echo "building the native part"
-	maturin develop -q --release $(FEATURES)
+	$(STEP) "compiling Feedline (about two minutes the first time)" maturin develop --locked $(FEATURES)
+	@touch $@
+	@rm -f $(SETUP)/release
+
+$(SETUP)/release: $(SETUP)/native
+	$(STEP) "compiling Feedline with all optimisations" maturin develop --locked --release $(FEATURES)
 	@touch $@

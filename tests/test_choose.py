@@ -94,7 +94,7 @@ def assert_resumes_after_every_batch(make: Callable[[], fl.Loader], epochs: int)
         (fl.col("x") < 1000, lambda x: True),
         (fl.col("x") < 0, lambda x: False),
     ],
-    ids=repr,
+    ids=lambda value: None if callable(value) else repr(value),
 )
 def test_what_is_kept_is_what_python_would_keep(predicate: Any, kept: Callable[[int], bool]) -> None:
     with numbers(100).filter(predicate).batch(8, index=True).loader() as loader:

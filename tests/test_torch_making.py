@@ -32,6 +32,9 @@ class Streamed(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(3))
 
+    def __repr__(self) -> str:
+        return "Streamed()"
+
 
 REFUSED: list[Arguments] = [
     {"num_workers": -1},
