@@ -12,6 +12,8 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml
 # Which JPEG decoder can be built here, found out by tools/system-tools.
 JPEG = $(shell cat $(SETUP)/jpeg)
 FEATURES = --no-default-features --features $(JPEG)
+# Many tests wait for other processes: more of them than processors keep the processors busy.
+TEST_PROCESSES ?= $(shell expr $$(nproc) + 2)
 # Prints one line per step with its time; what the step prints is shown if it fails.
 STEP = @tools/step
 # Some machines have cargo-nextest, all have cargo test.
@@ -33,7 +35,8 @@ demo: $(SETUP)/native ## load a small data set with bad files in it, and kill wo
 test: $(SETUP)/native $(SETUP)/test ## run all tests: Rust, Python against torch, TensorFlow and Pillow, the fuzz corpus
 	$(RUST_TEST) -p feedline-core -p feedline-cli $(FEATURES)
 	cargo test -q -p feedline-core $(FEATURES) --doc
-	$(PYTHON) -m pytest -q
+	$(PYTHON) -m pytest -q -m "not alone" -n $(TEST_PROCESSES) --dist worksteal
+	$(PYTHON) -m pytest -q -m alone
 
 check: $(SETUP)/native $(SETUP)/test ## formats, lints, types, stubs, without changing a file
 	cargo fmt --all --check

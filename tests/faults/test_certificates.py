@@ -328,6 +328,7 @@ class Hungry(torch.utils.data.Dataset):
 """
 
 
+@pytest.mark.alone
 def test_a_worker_killed_for_want_of_memory_is_told_and_the_epoch_goes_on(
     trainers: Trainers, group: Path, tmp_path: Path
 ) -> None:
@@ -369,6 +370,7 @@ def test_a_worker_killed_for_want_of_memory_is_told_and_the_epoch_goes_on(
     assert lost == {"out of memory": 1}
 
 
+@pytest.mark.alone
 def test_a_sample_that_always_needs_too_much_memory_is_skipped_as_a_fault(
     trainers: Trainers, group: Path
 ) -> None:

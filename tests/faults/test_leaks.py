@@ -374,6 +374,7 @@ def group() -> Iterator[Path]:
     folder.rmdir()
 
 
+@pytest.mark.alone
 def test_when_memory_runs_short_the_worker_that_has_grown_most_is_renewed(
     trainers: Trainers, group: Path
 ) -> None:
