@@ -186,6 +186,11 @@ class Crew:
         """Has a wait in `next` end when a native epoch has something to give."""
         epoch.wake(self._processes)
 
+    def wake(self) -> None:
+        """Has a wait in `next` end at once."""
+        if self._home == os.getpid():
+            self._processes.wake()
+
     def retire(self, post: int) -> None:
         self._retired.add(post)
         self._processes.retire(post)
