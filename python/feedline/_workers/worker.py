@@ -183,7 +183,7 @@ def _answer(
     except ERRORS as raised:
         name, blamed = worker.blamed(result)
         error = not_picklable(blamed, name, raised, packer.pack)
-        kind, buffers = RAISED, packer.pack(Trouble.of(error, stage="answering"))
+        kind, buffers = RAISED, packer.pack(Trouble.of(error, stage="answering", exact=True))
     station.pack(kind, task, buffers)
     # Before the answer leaves: what it lies in is the trainer's from then on.
     del result
