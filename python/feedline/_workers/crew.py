@@ -307,7 +307,8 @@ class Crew:
         history = describe(self.deaths)
         if why == "cannot start" and "answer" in told:
             trouble: Trouble = load(told["answer"])
-            return trouble.exception(f"in {self._name} worker process {worker}", "")
+            is_torch = self._name == "DataLoader"
+            return trouble.exception(f"in {self._name} worker process {worker}", "", exact=not is_torch)
         if why == "death":
             return died(self.deaths[-1:], f"worker {worker} died")
         if why == "dies starting":

@@ -78,8 +78,9 @@ class Trouble:
         name = type(error).__name__
         return cls(None, name, message, "\n".join(more), position, stage, original=error)
 
-    def exception(self, where: str, details: str, **attributes: Any) -> BaseException:
-        """The exception to raise in the trainer, of the same type, with text that says where it was."""
+    def exception(self, where: str, details: str, *, exact: bool = True, **attributes: Any) -> BaseException:
+        """The exception to raise in the trainer, of the same type, with text that says where it was. Unless
+        it must be `exact`, a type that needs more than a text becomes a RuntimeError, as torch has it."""
         if self.original is not None:
             return self.original
         text = f"Caught {self.name} {where}.\nOriginal {self.traceback}{details}"
@@ -88,7 +89,8 @@ class Trouble:
                 f"\n{self.name} would have ended the epoch or the program without a word, "
                 "so it arrives as this error"
             )
-        exception = self._made(text, details.strip() or f"feedline: {where}")
+        note = details.strip() or f"feedline: {where}"
+        exception = self._made(text, note if exact and self.exact is not None else None)
         for name, value in attributes.items():
             try:
                 setattr(exception, name, value)
@@ -97,7 +99,8 @@ class Trouble:
                 continue
         return exception
 
-    def _made(self, text: str, note: str) -> BaseException:
+    def _made(self, text: str, note: str | None) -> BaseException:
+        """With a `note`, it is made again as it was where its type needs more than a text."""
         if self.kind is None:
             return RuntimeError(text)
         try:
@@ -106,8 +109,7 @@ class Trouble:
                 return KeyError(_Words(text))
             made = kind(message=text) if getattr(kind, "message", None) else kind(text)
         except Exception:
-            # Its type needs more than a text.
-            return RuntimeError(text) if self.exact is None else self.again(note)
+            return RuntimeError(text) if note is None else self.again(note)
         if isinstance(made, FeedlineError):
             made.__dict__.update(self.details)
         return made if isinstance(made, BaseException) else RuntimeError(text)

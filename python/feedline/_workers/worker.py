@@ -108,7 +108,7 @@ def _work(work: Work, post: int, generation: int, station: _native.Station) -> N
     try:
         worker = work.start(post, station)
     except BaseException as raised:
-        station.pack(START_FAILED, 0, plain.pack(Trouble.of(raised)))
+        station.pack(START_FAILED, 0, plain.pack(Trouble.of(raised, exact=True)))
         return station.send()
     packer = Packer(worker.reducers, values=work.values)
     station.pack(READY, 0, [])
@@ -172,7 +172,7 @@ def _answer(
             result = worker.do(task, body, letters)
     except BaseException as raised:
         position, stage = worker.where()
-        kind, result = RAISED, Trouble.of(raised, position=position, stage=stage)
+        kind, result = RAISED, Trouble.of(raised, position=position, stage=stage, exact=True)
     if result is EXHAUSTED:
         kind, result = _EXHAUSTED, None
     elif isinstance(result, Faulty):
