@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import feedline
+import feedline._pool
 import numpy as np
 import pytest
 import torch
@@ -254,6 +255,23 @@ def test_shutdown_that_cancels_makes_only_the_calls_that_run(gate: Path) -> None
     assert futures[0].result(20) == 0
     assert all(future.done() for future in futures)
     assert all(future.cancelled() for future in futures[3:])
+
+
+def test_shutdown_of_an_idle_pool_does_not_wait_for_its_thread_to_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feedline._pool, "_LOOK", 1000.0)
+    with Executor(1) as pool:
+        pool.submit(square, 1).result(20)
+    assert pool.workers == []
+    # Also where nobody has said that it is not needed any more.
+    dropped = Executor(1)
+    dropped.submit(square, 1).result(20)
+    thread = dropped._pool.thread
+    assert thread is not None
+    del dropped
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_a_pool_that_was_never_used_is_shut_down() -> None:

@@ -74,7 +74,7 @@ def closes(held: list[WithWorkers]) -> bool:
     return soon(lambda: all(has_ended(pid) for pid in pids))
 
 
-@pytest.mark.parametrize("workers", [1, 8])
+@pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("deed", [sleep, compute, hold_the_lock])
 def test_workers_that_are_busy_do_not_hold_up_the_closing(workers: int, deed: Callable[[], None]) -> None:
     held = [iterate(DataLoader(Stuck(deed, workers), num_workers=workers))]
@@ -85,7 +85,7 @@ def test_workers_that_are_busy_do_not_hold_up_the_closing(workers: int, deed: Ca
     assert closes(held)
 
 
-@pytest.mark.parametrize("workers", [1, 8])
+@pytest.mark.parametrize("workers", [1, 4])
 def test_workers_that_are_idle_do_not_hold_up_the_closing(workers: int) -> None:
     held = [iterate(DataLoader(Drawn(), num_workers=workers))]
     next(held[0])
@@ -94,7 +94,7 @@ def test_workers_that_are_idle_do_not_hold_up_the_closing(workers: int) -> None:
     assert closes(held)
 
 
-@pytest.mark.parametrize("workers", [1, 8])
+@pytest.mark.parametrize("workers", [1, 4])
 def test_workers_that_are_stopped_do_not_hold_up_the_closing(workers: int) -> None:
     iterator = iterate(DataLoader(Drawn(), num_workers=workers))
     next(iterator)
