@@ -91,6 +91,8 @@ class Function:
 
     def __init__(self, function: Any, pickled: bytes) -> None:
         self.pickled = pickled
+        # While it is called: what it needs may end with it, such as a temporary folder.
+        self._kept = function
         self._arguments: tuple[Any, ...] = ()
         self._keywords: dict[str, Any] = {}
         while type(function) is functools.partial:
