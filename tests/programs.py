@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-__all__ = ["answer", "descriptors", "run", "start", "threads"]
+__all__ = ["answer", "descriptors", "endings", "run", "start", "threads"]
 
 # What a program can use without writing it: feedline is imported, `say` prints its answer.
 OPENING = """
@@ -93,6 +93,33 @@ def answer(program: str, *arguments: object, seconds: float = 60) -> Any:
     code, output, errors = run(program, *arguments, seconds=seconds)
     assert code == 0, errors
     return json.loads(output)
+
+
+def endings(opening: str, programs: list[str], *arguments: object) -> list[tuple[int, str]]:
+    """How programs end: exit code and stderr of each. Each is a fork of one interpreter, which has run
+    `opening`, and ends as an interpreter does."""
+    text = textwrap.dedent(opening) + textwrap.dedent(
+        f"""
+        ended = []
+        for program in {list(map(textwrap.dedent, programs))!r}:
+            read, write = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.dup2(write, 2)
+                os.close(read)
+                os.close(write)
+                break
+            os.close(write)
+            with open(read) as errors:
+                said = errors.read()
+            ended.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said])
+        else:
+            say(ended)
+            program = ""
+        exec(program)
+        """
+    )
+    return [(code, said) for code, said in answer(text, *arguments)]
 
 
 def threads() -> set[int]:

@@ -75,7 +75,8 @@ def test_a_data_set_and_a_function_can_have_faults_too() -> None:
 
     with fl.Executor(2, faults=fl.FaultPolicy("skip")) as pool:
         results = list(pool.map(chaos(double, seed=5, raise_=0.1), range(60)))
-    assert results == [2 * number for number in range(60) if number not in bad]
+    good = [result for result in results if not isinstance(result, fl.Skipped)]
+    assert good == [2 * number for number in range(60) if number not in bad]
 
 
 def test_a_native_pipeline_can_have_faults_too(tmp_path: Path) -> None:

@@ -21,28 +21,31 @@ from feedline._native import __version__
 from feedline._workers.death import Death
 from feedline.errors import FeedlineError
 from feedline.events import Event
-from feedline.executor import Executor, map
+from feedline.executor import Executor, FailedCall, Skipped, map
 from feedline.faults import Backoff, FaultPolicy
 from feedline.fields import bytes_, float32, int64, json_, npy, sequence, text
 from feedline.loader import BytesList, Epoch, Loader
 from feedline.pipeline import Pipeline, arrays, files, images, mix
 from feedline.predicates import col, length
 from feedline.records import csv, example_schema, jsonl, tar, tfrecord, tokens
-from feedline.report import Fault, Report, Slow
+from feedline.report import CallReport, Fault, Report, Slow
 
 __all__ = [
     "Backoff",
     "BytesList",
+    "CallReport",
     "Death",
     "Epoch",
     "Event",
     "Executor",
+    "FailedCall",
     "Fault",
     "FaultPolicy",
     "FeedlineError",
     "Loader",
     "Pipeline",
     "Report",
+    "Skipped",
     "Slow",
     "__version__",
     "arrays",

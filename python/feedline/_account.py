@@ -14,7 +14,7 @@ from feedline._workers.tries import Bad
 from feedline.errors import BadSetting, DeadlinePassed
 from feedline.events import Event, tell
 from feedline.faults import FaultPolicy, symptom
-from feedline.report import Report
+from feedline.report import CallReport, Report
 
 __all__ = ["OVERDUE", "Account", "check", "in_json", "written"]
 
@@ -25,9 +25,13 @@ OVERDUE = symptom(DeadlinePassed(""))[0]
 def check(faults: object, on_event: object) -> None:
     """Refuses what is no policy and what cannot be called."""
     if faults is not None and not isinstance(faults, FaultPolicy):
-        raise BadSetting.explained(f"faults must be a feedline.FaultPolicy, got {faults!r}")
+        raise BadSetting.explained(
+            f"faults must be a feedline.FaultPolicy, got {faults!r}", "see help(feedline.FaultPolicy)"
+        )
     if on_event is not None and not callable(on_event):
-        raise BadSetting.explained(f"on_event must be callable, got {on_event!r}")
+        raise BadSetting.explained(
+            f"on_event must be callable, got {on_event!r}", "give a function that takes a feedline.Event"
+        )
 
 
 def in_json(index: object) -> Any:
@@ -51,11 +55,17 @@ def written(text: str) -> str:
 class Account:
     """The ledger of one front, and whoever wants to hear of its events."""
 
-    def __init__(self, policy: FaultPolicy | None, on_event: Callable[[Event], None] | None) -> None:
+    def __init__(
+        self,
+        policy: FaultPolicy | None,
+        on_event: Callable[[Event], None] | None,
+        *,
+        is_of_calls: bool = False,
+    ) -> None:
         self.policy = policy or FaultPolicy()
         self._on_event = on_event
         self._rules = _native.Policy(self.policy.words())
-        self.ledger = _native.Ledger(self.policy.words())
+        self.ledger = _native.Ledger(self.policy.words(), is_of_calls=is_of_calls)
         # Sources that are away, and since when each worker knows it.
         self._away: dict[str, dict[int | None, float]] = {}
         # Samples that took less than this are not among the slowest.
@@ -78,6 +88,11 @@ class Account:
         then, _ = self._rules.rule(names, os_error)
         return then
 
+    def wanted(self, bad: Bad) -> str:
+        """What is done about a fault unless there are too many; a lack of descriptors, say, is raised unless
+        the policy names it."""
+        return self._rules.wanted(bad.names, bad.os_error)
+
     def retries(self, names: list[str]) -> int:
         """How often the policy tries again after such a fault."""
         _, retry = self._rules.rule(names, None)
@@ -91,22 +106,43 @@ class Account:
         epoch: int = 0,
         worker: int | None = None,
         rank: int | None = None,
+        call: dict[str, Any] | None = None,
     ) -> tuple[str, tuple[str, str] | None]:
         """The verdict on a fault: "skip", "replace" or "stop", then with kind and words of the error, if it
         is not the fault's own; "good" for one that another try has mended."""
-        line = self._line(bad, index, epoch, worker, rank)
+        line = self._line(bad, index, epoch, worker, rank, call)
         if not bad.then:
             self.ledger.retried(line)
             return "good", None
         return self.ledger.judge(bad.names, bad.os_error, line)
 
-    def replaced(self, bad: Bad, index: object, worker: int | None, epoch: int = 0) -> None:
+    def replaced(
+        self,
+        bad: Bad,
+        index: object,
+        worker: int | None,
+        epoch: int = 0,
+        call: dict[str, Any] | None = None,
+    ) -> None:
         """Another sample takes the place of a bad one."""
-        self.ledger.replaced(self._line(bad, index, epoch, worker))
+        self.ledger.replaced(self._line(bad, index, epoch, worker, call=call))
 
-    def _line(self, bad: Bad, index: object, epoch: int, worker: int | None, rank: int | None = None) -> str:
+    def failed(self, bad: Bad, index: object, worker: int | None, call: dict[str, Any] | None) -> None:
+        """A call failed, and its future has the exception."""
+        self.ledger.failed(bad.names, bad.os_error, self._line(bad, index, 0, worker, call=call))
+
+    def _line(
+        self,
+        bad: Bad,
+        index: object,
+        epoch: int,
+        worker: int | None,
+        rank: int | None = None,
+        call: dict[str, Any] | None = None,
+    ) -> str:
         line = {
             "index": in_json(index),
+            "call": call,
             "epoch": epoch,
             "path": None if bad.path is None else written(bad.path),
             "stage": bad.trouble.stage or "worker",
@@ -142,12 +178,15 @@ class Account:
         if is_news:
             self.event(name, details)
 
-    def slow(self, index: object, seconds: float, worker: int | None) -> None:
+    def slow(self, index: object, seconds: float, worker: int | None, stage: str = "worker") -> None:
         """Notes how long a sample took, if it is among the slowest."""
         if seconds > self.slow_bar:
-            self.ledger.slow(json.dumps(in_json(index)), seconds, worker, "worker")
+            self.ledger.slow(json.dumps(in_json(index)), seconds, worker, stage)
             # A little more than the least of the slowest: what is nearly as slow is not worth the telling.
             self.slow_bar = 0.0 if self.ledger.is_slow(seconds / 2) else seconds / 2
 
     def report(self) -> Report:
         return Report._parse(self.ledger.report_json(), self.ledger.report_text())
+
+    def call_report(self) -> CallReport:
+        return CallReport._parse(self.ledger.report_json(), self.ledger.report_text())

@@ -10,16 +10,16 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from feedline import _native, errors
 from feedline._account import Account
-from feedline._workers.calls import Calls, Raised
+from feedline._call import FailedCall, Function, Skipped
+from feedline._workers.calls import CALLING, Calls
 from feedline._workers.crew import Crew, GaveUp, Handle, load
-from feedline._workers.death import Death, Standstill, describe
+from feedline._workers.death import Death, Standstill
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
 from feedline._workers.tries import Bad, Faulty
 from feedline._workers.trouble import Trouble
@@ -29,8 +29,9 @@ from feedline.faults import symptom
 __all__ = ["Call", "Pool", "parcel"]
 
 _NO_ONE_IS_OLDEST = 2**63
-# A call that was made after all.
+# In the place of a result: the call was made after all; it failed, whatever the policy.
 _MADE: Any = object()
+_FAILED: Any = object()
 # How often the listening thread looks whether there is still something to listen to, in seconds.
 _LOOK = 0.2
 
@@ -40,17 +41,19 @@ class Call:
     """Calls that go to a worker together, and the future of their results."""
 
     future: Future[Any]
-    function: bytes
+    function: Function
     calls: list[Any]
-    body: bytes
-    # The name of the function.
-    name: str
     # Whether its results are one, and not a list.
     is_single: bool
+    # File and line of the user's code that wants it.
+    line: tuple[str, int]
     # Results that are known already, by position among all of them: of calls that were judged.
     settled: dict[int, Any] = field(default_factory=dict)
     # The position among all of them of each call that is still to be made.
     positions: list[int] = field(default_factory=list)
+    body: bytes = b""
+    # How many of them no count of the report has yet.
+    uncounted: int = 0
 
     def what(self, position: int | None = None) -> str:
         """One of the calls that are still to be made, in words; all of them if it is not known which."""
@@ -58,33 +61,23 @@ class Call:
         if position is None or position >= count:
             more = f" and {count - 1} more" if count > 1 else ""
             return self.what(0) + more
-        return f"{self.name}({', '.join(_shown(self.calls[position][0]))})"
+        return self.function.in_words(*self.calls[position])
+
+    def leave_out(self, position: int, result: Any) -> None:
+        """One of the calls that are still to be made is not made; that is its result."""
+        self.settled[self.positions.pop(position)] = result
+        del self.calls[position]
 
     def settle(self, results: list[Any]) -> None:
-        """`results` are those of the calls that were made last; _LEFT_OUT stands for no result."""
+        """`results` are those of the calls that were made last."""
         known = {**self.settled, **dict(zip(self.positions, results, strict=True))}
         every = [known[position] for position in sorted(known)]
-        kept = [result for result in every if not isinstance(result, _LeftOut)]
         if not self.is_single:
-            self.future.set_result(kept)
-        elif kept:
-            self.future.set_result(kept[0])
-        else:
+            self.future.set_result(every)
+        elif isinstance(every[0], Skipped) and every[0].error is not None:
             self.future.set_exception(every[0].error)
-
-
-@dataclass
-class _LeftOut:
-    """In the place of a result that is left out."""
-
-    error: BaseException
-
-
-@dataclass
-class _Stopped:
-    """In the place of a result that is an error after all, whatever the policy."""
-
-    error: BaseException
+        else:
+            self.future.set_result(every[0])
 
 
 class Pool:
@@ -105,6 +98,10 @@ class Pool:
         self._broken: BaseException | None = None
         self.thread: threading.Thread | None = None
         self.deaths: list[Death] = []
+        # Tasks whose first death a warning has told of; the error or the skip of the call tells of all.
+        self._warned: set[int] = set()
+        # Of the newest call.
+        self._line = ("", 0)
 
     @property
     def workers(self) -> list[Handle]:
@@ -117,6 +114,9 @@ class Pool:
                 raise self._broken
             if self._is_shut:
                 raise RuntimeError("cannot schedule new futures after shutdown")
+            call.uncounted = len(call.calls)
+            self.account.ledger.expect(call.uncounted)
+            self._line = call.line
             self._waiting.append(call)
             self._start()
             self._hand_in()
@@ -142,8 +142,9 @@ class Pool:
         while self._waiting and len(self._running) < 2 * self._work.posts:
             call = self._waiting.popleft()
             if call.future.set_running_or_notify_cancel():
-                self.account.ledger.expect(len(call.calls))
                 self._submit(call)
+            else:
+                self.account.ledger.cancelled(call.uncounted)
 
     def _submit(self, call: Call) -> None:
         assert self._crew is not None
@@ -192,90 +193,112 @@ class Pool:
             return self._given_up(call, answer)
         slowest, seconds = answer.slowest
         if seconds > self.account.slow_bar:
-            self.account.slow(call.what(slowest), seconds, answer.post)
+            self.account.slow(call.what(slowest), seconds, answer.post, CALLING)
         try:
             result = load(answer)
         except Exception as raised:
-            return self._fail(call, raised)
+            # Its frames would keep the answer's memory.
+            trouble = Trouble.told(raised.with_traceback(None), position=None, stage=CALLING)
+            return self._fail(call, _unjudged(trouble, raised), answer.task, answer.post)
         if answer.kind == "raised":
-            return self._fail(call, result.exception("in a worker of feedline.Executor", ""))
-        if isinstance(result, Raised):
-            return self._fail(call, result.made())
-        if isinstance(result, Faulty):
-            results = result.batch
-            for bad in result.bad:
-                verdict = self._judged(call, bad, answer.post)
-                if isinstance(verdict, _Stopped):
-                    return self._fail(call, verdict.error)
-                if verdict is not _MADE:
-                    results[bad.position] = verdict
-        else:
-            results = result
-        made = sum(not isinstance(one, _LeftOut) for one in results)
-        self.account.ledger.good(made)
-        self.account.ledger.delivered(made, 0.0)
+            # A result that cannot be pickled.
+            error = result.again()
+            return self._fail(call, _unjudged(result, error), answer.task, answer.post, error)
+        results = result.batch if isinstance(result, Faulty) else result
+        for bad in result.bad if isinstance(result, Faulty) else ():
+            verdict = self._judged(call, bad, answer.task, answer.post)
+            if verdict is _FAILED:
+                return self._fail(call, bad, answer.task, answer.post)
+            if verdict is not _MADE:
+                results[bad.position] = verdict
+        self.account.ledger.good(call.uncounted)
+        self.account.ledger.delivered(call.uncounted, 0.0)
         return call.settle(results)
 
-    def _judged(self, call: Call, bad: Bad, worker: int | None) -> Any:
-        """What stands in the place of a result, by the policy; _MADE if another try went well."""
-        what = call.what(bad.position)
-        verdict, stopped = self.account.judge(bad, what, worker=worker)
+    def _judged(
+        self, call: Call, bad: Bad, task: int, worker: int | None, error: BaseException | None = None
+    ) -> Any:
+        """What stands in the place of a result, by the policy; _MADE if another try went well, _FAILED where
+        the exception is to be raised. `error` is the exception, if the trainer has it."""
+        if bad.then and "raise" in (bad.then, self.account.wanted(bad)):
+            # A lack of descriptors, say, is no fault of the call, so it is not skipped.
+            return _FAILED
+        what, in_json = call.what(bad.position), call.function.in_json(*call.calls[bad.position])
+        verdict, stopped = self.account.judge(bad, what, worker=worker, call=in_json)
         if stopped is not None:
+            # It is counted as failed. The pool breaks, and counts the others.
+            call.uncounted -= 1
             kind, message = stopped
             raise getattr(errors, kind, errors.FeedlineError).explained(message)
         if verdict == "good":
             return _MADE
-        if verdict == "stop":
-            # Want of descriptors, say: no fault of the call, so it is not left out.
-            return _Stopped(bad.trouble.exception("in a worker of feedline.Executor", ""))
         if verdict == "replace":
-            self.account.replaced(bad, what, worker)
+            self.account.replaced(bad, what, worker, call=in_json)
             return self.account.policy.replacement
-        return _LeftOut(bad.trouble.exception("in a worker of feedline.Executor", ""))
+        call.uncounted -= 1
+        return Skipped(what, self._named(call, bad, task, worker, error))
 
-    def _fail(self, call: Call, error: BaseException) -> None:
+    def _fail(
+        self, call: Call, bad: Bad, task: int, worker: int | None, error: BaseException | None = None
+    ) -> None:
         """The exception is what becomes of the calls, and their future has it."""
-        self.account.ledger.delivered(len(call.positions), 0.0)
-        call.future.set_exception(error)
+        position = min(bad.position, len(call.calls) - 1)
+        what, in_json = call.what(position), call.function.in_json(*call.calls[position])
+        self.account.failed(bad, what, worker, in_json)
+        self.account.ledger.cancelled(call.uncounted - 1)
+        call.future.set_exception(self._named(call, bad, task, worker, error))
+
+    def _named(
+        self, call: Call, bad: Bad, task: int, worker: int | None, error: BaseException | None = None
+    ) -> BaseException:
+        """The exception of a call, which says which call it was."""
+        error = bad.trouble.again() if error is None else error
+        arguments, keywords = call.calls[min(bad.position, len(call.calls) - 1)]
+        deaths = sum(task in death.tasks for death in self.deaths)
+        is_own = isinstance(error, (WorkerDied, DeadlinePassed))
+        failed = FailedCall(
+            function=call.function.name,
+            arguments=call.function.arguments(arguments, keywords),
+            worker=worker,
+            attempts=bad.attempts if is_own else bad.attempts + deaths,
+        )
+        # Somebody else's class may guard its attributes, or have one of that name.
+        with contextlib.suppress(Exception):
+            if not is_own:
+                error.add_note(f"feedline: in {failed}")
+            if not hasattr(error, "call"):
+                error.call = failed  # type: ignore[attr-defined]
+        return error
 
     def _given_up(self, call: Call, given_up: GaveUp) -> None:
         """A call that kills its worker, or takes longer than it may: a fault as any other."""
         deaths = [death for death in self.deaths if given_up.task in death.tasks]
-        hint = deaths[-1].hint if deaths else ""
+        worker = deaths[-1].worker if deaths else None
         what = call.what(given_up.at)
-        error: BaseException
-        if given_up.why == "hangs":
-            text = f"{what} took longer than its deadline:{describe(deaths, 5)}"
-            text += "".join(f"\n  code  {frame}" for frame in (deaths[-1].stack[:8] if deaths else ()))
-            error = DeadlinePassed.explained(text, hint, deaths=tuple(deaths))
-        else:
-            text = f"{what} was at hand each time a worker died:{describe(deaths, 5)}"
-            text += "".join(f"\n  why   {why}" for why in (deaths[-1].why if deaths else ()))
-            error = WorkerDied.explained(text, hint, deaths=tuple(deaths))
+        error = _lost(what, deaths, given_up.why)
         names, _ = symptom(error)
-        then = self.account.then(names)
         position = given_up.at
+        is_known = position is not None and position < len(call.positions)
+        trouble = Trouble.told(error, position=position, stage=CALLING)
+        # A report has one line for it, which names the call already.
+        trouble.message = trouble.message.removeprefix(f"{what} ")
+        trouble.message += f" {_without(what, deaths[-1])}" if deaths else ""
+        bad = Bad(position or 0, names, None, trouble, None, len(deaths), self.account.then(names))
         # Calls that must not be repeated: others of the same parcel may have been made already.
         is_once = self._words["attempts"] == 1
-        if then == "raise" or is_once or position is None or position >= len(call.positions):
-            return self._fail(call, error)
-        trouble = Trouble.told(error, position=position, stage="calling")
-        # A report has one line for it.
-        trouble.message += f" {deaths[-1]}" if deaths else ""
-        bad = Bad(int(position), names, None, trouble, None, len(deaths), then)
-        verdict = self._judged(call, bad, deaths[-1].worker if deaths else None)
-        if isinstance(verdict, _Stopped):
-            return self._fail(call, error)
-        if isinstance(verdict, _LeftOut):
-            verdict = _LeftOut(error)
-        else:
+        if is_once or not is_known:
+            return self._fail(call, bad, given_up.task, worker, error)
+        verdict = self._judged(call, bad, given_up.task, worker, error)
+        if verdict is _FAILED:
+            return self._fail(call, bad, given_up.task, worker, error)
+        if not isinstance(verdict, Skipped):
             self.account.ledger.delivered(1, 0.0)
-        call.settled[call.positions.pop(int(position))] = verdict
-        del call.calls[int(position)]
+            call.uncounted -= 1
+        call.leave_out(bad.position, verdict)
         if not call.calls:
             return call.settle([])
         # The others of the same parcel are made without it.
-        call.body = parcel(call.function, call.calls)
+        call.body = parcel(call.function.pickled, call.calls)
         with self._lock:
             self._submit(call)
         return None
@@ -289,6 +312,7 @@ class Pool:
             self._running.clear()
             self._waiting.clear()
         for call in calls:
+            self.account.ledger.cancelled(call.uncounted)
             if call.future.cancelled():
                 call.future.set_running_or_notify_cancel()
             elif not call.future.done():
@@ -304,9 +328,14 @@ class Pool:
     def died(self, death: Death) -> None:
         self.deaths.append(death)
         self.account.died(death)
-        # Where warnings are errors there is nobody here to whom one could be raised.
-        with contextlib.suppress(WorkerDiedWarning):
-            warnings.warn(death.announced("it is replaced"), WorkerDiedWarning, stacklevel=2)
+        if self._warned.issuperset(death.tasks) and death.tasks:
+            return
+        self._warned.update(death.tasks)
+        calls = [self._running[task] for task in death.tasks if task in self._running]
+        hangs = death.cause == "deadline passed"
+        attempts = self._words["hangs"] if hangs else self._words["attempts"]
+        again = ", and the call is made again" if calls and attempts > 1 else ""
+        self._warn(death.announced(f"it is replaced{again}"), WorkerDiedWarning, calls)
 
     def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
         call = None if still.task is None else self._running.get(still.task)
@@ -314,8 +343,14 @@ class Pool:
         name = "zygote_reborn" if is_reborn else "worker_stalled"
         details = {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)}
         self.account.event(name, details)
-        with contextlib.suppress(WorkerStalledWarning):
-            warnings.warn(text, WorkerStalledWarning, stacklevel=2)
+        self._warn(text, WorkerStalledWarning, [] if call is None else [call])
+
+    def _warn(self, text: str, kind: type[Warning], calls: list[Call]) -> None:
+        """Warns of calls, at the line of the user's code that wants them."""
+        file, number = calls[0].line if calls else self._line
+        # Where warnings are errors there is nobody here to whom one could be raised.
+        with contextlib.suppress(kind):
+            warnings.warn_explicit(text, kind, file, number)
 
     def retired(self, told: dict[str, Any]) -> None:
         self.account.event("worker_retired", told)
@@ -333,8 +368,13 @@ class Pool:
             if cancel:
                 cancelled = list(self._waiting)
                 self._waiting.clear()
+            crew = self._crew
+        if crew is not None:
+            # The thread need not wait for the next answer to see it.
+            crew.wake()
         # Without the lock: who is told may come back with another call.
         for call in cancelled:
+            self.account.ledger.cancelled(call.uncounted)
             if call.future.cancel():
                 call.future.set_running_or_notify_cancel()
 
@@ -371,12 +411,29 @@ def _arguments(calls: list[Any]) -> bytes:
         raise not_picklable(calls[0][0], "arguments", reason, by_value) from reason
 
 
-def _shown(arguments: Iterable[object]) -> Iterator[str]:
-    """Arguments as they are shown in a message, cut where they are long."""
-    for argument in arguments:
-        text = (
-            repr(argument)
-            if isinstance(argument, (str, int, float, os.PathLike))
-            else f"<{type(argument).__name__}>"
-        )
-        yield text if len(text) <= 80 else text[:77] + "..."
+def _unjudged(trouble: Trouble, error: BaseException) -> Bad:
+    """What no policy is asked about."""
+    names, os_error = symptom(error)
+    return Bad(trouble.position or 0, names, os_error, trouble, None, 1, "raise")
+
+
+def _lost(what: str, deaths: list[Death], why: str) -> BaseException:
+    """The error of a call that is not made again, since it kills or hangs."""
+    last = deaths[-1] if deaths else None
+    hint = last.hint if last else ""
+    story = "".join(f"\n  {_without(what, death)}" for death in deaths[-5:])
+    if why == "hangs":
+        stack = last.stack[:8] if last else ()
+        text = f"{what} took longer than its deadline:{story}"
+        text += "".join(f"\n  code  {frame}" for frame in stack)
+        return DeadlinePassed.explained(text, hint, deaths=tuple(deaths))
+    times = f"its worker {len(deaths)} times" if len(deaths) > 1 else "its worker"
+    text = f"{what} killed {times}:{story}"
+    text += f"\n  code  {last.code}" if last and last.code else ""
+    text += "".join(f"\n  why   {line}" for line in (last.why if last else ()))
+    return WorkerDied.explained(text, hint, deaths=tuple(deaths))
+
+
+def _without(what: str, death: Death) -> str:
+    """A death in a line, where the call has been named already."""
+    return str(death).replace(f" at one sample, in {what}", "").replace(f" in {what}", "")

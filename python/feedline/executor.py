@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import concurrent.futures
+import difflib
+import inspect
 import itertools
 import multiprocessing
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
 
 from feedline import _native
 from feedline._account import OVERDUE, Account, check
+from feedline._call import FailedCall, Function, Skipped, key, shown, user_line
 from feedline._pool import Call, Pool, parcel
 from feedline._words import call_in_words
 from feedline._workers.calls import Calls
@@ -25,9 +29,11 @@ from feedline._workers.pickling import ERRORS, by_value, not_picklable
 from feedline.errors import BadSetting
 from feedline.events import Event
 from feedline.faults import FaultPolicy
-from feedline.report import Report
+from feedline.report import CallReport
 
-__all__ = ["Executor", "map"]
+__all__ = ["Executor", "FailedCall", "Results", "Skipped", "map"]
+
+_HINT = "see help(feedline.Executor)"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,12 +52,15 @@ class Executor(concurrent.futures.Executor):
             that the program has loaded; "spawn" and "forkserver" start from a fresh interpreter.
         initializer, initargs: called once in each worker, before its first call.
         max_workers: the same as `workers`, under the name that `ProcessPoolExecutor` has for it.
-        attempts: how often a call is made that is at hand when its worker dies; the third time it is made
-            alone. Then its future gets a `feedline.errors.WorkerDied`, and all the others go on. 1 for
-            calls that must not be repeated.
+        attempts: how often a call is made whose worker dies; the third time it is made alone. Then its
+            future gets a `feedline.errors.WorkerDied`, and all the others go on. 1 for calls that must not
+            be repeated.
         faults: what is done about calls that raise, kill their worker or pass the deadline: a
-            `feedline.FaultPolicy`. A call that is skipped is left out of `map`; the future of a `submit` gets
-            its exception. `then="replace"` needs `replacement=`, which becomes the result.
+            `feedline.FaultPolicy`. A call that is skipped has a `feedline.Skipped` in its place in `map`; the
+            future of a `submit` gets its exception. `then="replace"` needs `replacement=`, which becomes
+            the result.
+        exclude: the quarantine file of an earlier run, or a folder of such: calls of the same function with
+            the same arguments are not made.
         deadline: seconds that one call may take.
         stall: seconds after which a call that does not come back is told of in a warning; by default never,
             since calls may be long.
@@ -74,6 +83,7 @@ class Executor(concurrent.futures.Executor):
         death_window: float = 60.0,
         memory: int | str = "auto",
         faults: FaultPolicy | None = None,
+        exclude: str | os.PathLike[str] | None = None,
         deadline: float | None = None,
         stall: float | None = None,
         max_worker_memory: int | str | None = None,
@@ -88,8 +98,12 @@ class Executor(concurrent.futures.Executor):
             raise TypeError(f"initializer must be callable, got {initializer!r}")
         check(faults, on_event)
         if faults is not None and faults.then == "replace" and not faults.has_replacement:
-            raise BadSetting.explained('then="replace" needs replacement= in an Executor: it is the result')
-        account = Account(faults, on_event)
+            raise BadSetting.explained(
+                'then="replace" needs replacement= in an Executor: it is the result',
+                'write FaultPolicy("replace", replacement=...)',
+            )
+        self._excluded = _excluded(exclude)
+        account = Account(faults, on_event, is_of_calls=True)
         context = mp_context
         if context is None or isinstance(context, str):
             context = multiprocessing.get_context(context)
@@ -122,9 +136,9 @@ class Executor(concurrent.futures.Executor):
         """All deaths of workers."""
         return self._pool.deaths
 
-    def report(self) -> Report:
-        """What has become of all calls so far; a sample is a call here."""
-        return self._pool.account.report()
+    def report(self) -> CallReport:
+        """What has become of all calls so far."""
+        return self._pool.account.call_report()
 
     @property
     def workers(self) -> list[Handle]:
@@ -132,8 +146,8 @@ class Executor(concurrent.futures.Executor):
         return self._pool.workers
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Has a call made in a worker."""
-        return self._submit(fn, self._pickled(fn), [(args, kwargs)], is_single=True)
+        """Has a call made in a worker. A call that `exclude` names is not made: its future is cancelled."""
+        return self._submit(self._function(fn), [(args, kwargs)], is_single=True)
 
     def map(
         self,
@@ -143,7 +157,8 @@ class Executor(concurrent.futures.Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[R]:
-        """The results of calls, in order.
+        """The results of calls, in order, one for each: a call that is skipped or excluded has a
+        `feedline.Skipped` in its place, which counts as false.
 
         Args:
             fn: what is called, with one argument from each iterable.
@@ -153,19 +168,31 @@ class Executor(concurrent.futures.Executor):
             buffersize: how many calls are made ahead of the consumer; all of them if None.
         """
         _check_counts(chunksize=chunksize, buffersize=buffersize)
+        arguments = _zipped("Executor.map", fn, iterables)
+        return self._results(fn, arguments, timeout=timeout, chunksize=chunksize, buffersize=buffersize)
+
+    def _results(
+        self,
+        fn: Callable[..., R],
+        arguments: Iterator[tuple[Any, ...]],
+        *,
+        timeout: float | None = None,
+        chunksize: int,
+        buffersize: int | None,
+    ) -> Iterator[R]:
         until = None if timeout is None else time.monotonic() + timeout
-        calls: Iterator[Any] = ((arguments, {}) for arguments in zip(*iterables, strict=False))
+        calls: Iterator[Any] = ((each, {}) for each in arguments)
         chunks = iter(lambda: list(itertools.islice(calls, chunksize)), [])
         ahead = None if buffersize is None else max(1, buffersize // chunksize)
-        pickled = self._pickled(fn)
-        futures = deque(self._submit(fn, pickled, chunk) for chunk in itertools.islice(chunks, ahead))
+        function = self._function(fn)
+        futures = deque(self._submit(function, chunk) for chunk in itertools.islice(chunks, ahead))
 
         def results() -> Iterator[R]:
             try:
                 while futures:
                     left = None if until is None else until - time.monotonic()
                     result = futures.popleft().result(left)
-                    futures.extend(self._submit(fn, pickled, chunk) for chunk in itertools.islice(chunks, 1))
+                    futures.extend(self._submit(function, chunk) for chunk in itertools.islice(chunks, 1))
                     yield from result
             finally:
                 for future in futures:
@@ -173,19 +200,34 @@ class Executor(concurrent.futures.Executor):
 
         return results()
 
-    def _submit(
-        self, function: Any, pickled: bytes, calls: list[Any], *, is_single: bool = False
-    ) -> Future[Any]:
-        body = parcel(pickled, calls)
+    def _submit(self, function: Function, calls: list[Any], *, is_single: bool = False) -> Future[Any]:
         future: Future[Any] = Future()
-        name = getattr(function, "__qualname__", type(function).__qualname__)
-        positions = list(range(len(calls)))
-        self._pool.add(Call(future, pickled, calls, body, name, is_single, positions=positions))
+        call = Call(future, function, calls, is_single, user_line(), positions=list(range(len(calls))))
+        if self._excluded:
+            self._exclude(call)
+        if call.calls:
+            call.body = parcel(function.pickled, call.calls)
+            self._pool.add(call)
+        elif is_single:
+            future.cancel()
+            future.set_running_or_notify_cancel()
+        else:
+            call.settle([])
         return future
 
-    def _pickled(self, function: Any) -> bytes:
+    def _exclude(self, call: Call) -> None:
+        """Leaves out what an earlier run has written down."""
+        before = len(call.calls)
+        for position in reversed(range(before)):
+            if key(call.function.in_json(*call.calls[position])) in self._excluded:
+                call.leave_out(position, Skipped(call.what(position), None))
+        self._pool.account.ledger.excluded(before - len(call.calls))
+
+    def _function(self, function: Any) -> Function:
+        if not callable(function):
+            raise TypeError(f"what is called must be a function, got {shown(function)}")
         try:
-            return by_value(function)
+            return Function(function, by_value(function))
         except ERRORS as reason:
             raise not_picklable(function, "function", reason, by_value) from reason
 
@@ -199,8 +241,82 @@ class Executor(concurrent.futures.Executor):
 
 def _check_counts(**counts: int | None) -> None:
     for name, count in counts.items():
-        if count is not None and count < 1:
+        if count is None:
+            continue
+        if isinstance(count, bool) or not hasattr(count, "__index__"):
+            raise TypeError(f"{name} must be a whole number from 1, got {shown(count)}")
+        if count < 1:
             raise ValueError(f"{name} must be at least 1, got {count}")
+
+
+def _zipped(name: str, function: Any, iterables: tuple[Iterable[Any], ...]) -> Iterator[tuple[Any, ...]]:
+    """The arguments of each call; what cannot be gone over is refused at once."""
+    if not callable(function):
+        raise TypeError(f"{name}: the first argument must be a function, got {shown(function)}")
+    if not iterables:
+        called = getattr(function, "__name__", "function")
+        raise TypeError(f"{name} needs the items to call {called} with: {name}({called}, items)")
+    for iterable in iterables:
+        if not isinstance(iterable, Iterable) and not hasattr(iterable, "__getitem__"):
+            raise TypeError(f"{name} goes over items, and cannot go over {shown(iterable)}")
+    return zip(*iterables, strict=False)
+
+
+def _excluded(path: str | os.PathLike[str] | None) -> set[str]:
+    """The calls that a quarantine file of an earlier run names."""
+    if path is None:
+        return set()
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise BadSetting.explained(f"Executor: exclude must be a path, got {shown(path)}", _HINT)
+    name = os.fsdecode(path)
+    found = _native.excluded_calls(name)
+    strange = sum(call is None for call in found)
+    if strange:
+        raise BadSetting.explained(
+            f"Executor: exclude={name!r} names samples of a loader, and not calls: {strange} of {len(found)}",
+            "give the quarantine file of an Executor",
+        )
+    keys = [key(call) for call in found]
+    unknown = keys.count(None)
+    if unknown:
+        text = f"exclude={name!r}: {unknown} of {len(keys)} calls cannot be recognised and are made, since "
+        warnings.warn(text + "JSON cannot have their arguments, or they are too long", stacklevel=3)
+    return {found for found in keys if found is not None}
+
+
+class Results(Iterator[R]):
+    """The results of `feedline.map`, in order. `close()` ends the workers before the last result, as does
+    dropping it."""
+
+    def __init__(self, pool: Executor, results: Generator[R, None, None]) -> None:
+        self._pool = pool
+        self._results = results
+
+    def __iter__(self) -> Results[R]:
+        return self
+
+    def __next__(self) -> R:
+        return next(self._results)
+
+    def report(self) -> CallReport:
+        """What has become of all calls so far."""
+        return self._pool.report()
+
+    @property
+    def deaths(self) -> list[Death]:
+        """All deaths of workers."""
+        return self._pool.deaths
+
+    def close(self) -> None:
+        """Makes no more calls, and ends the workers."""
+        self._results.close()
+        self._pool.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Results[R]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def map(
@@ -210,11 +326,14 @@ def map(
     ahead: int | None = None,
     chunksize: int = 1,
     **options: Any,
-) -> Iterator[R]:
+) -> Results[R]:
     """`function` called in supervised workers for each item, in order; for endless iterables too.
 
     for picture in feedline.map(load, paths, workers=8):
         ...
+
+    There is one result for each item: a call that is skipped or excluded has a `feedline.Skipped` in its
+    place, which counts as false. `report()` of what is returned tells what has become of the calls.
 
     Args:
         function: what is called, with one argument from each iterable.
@@ -224,14 +343,26 @@ def map(
         chunksize: how many calls go to a worker at once.
         options: as for `feedline.Executor`.
     """
+    arguments = _zipped("feedline.map", function, iterables)
+    _check_counts(chunksize=chunksize, ahead=ahead)
+    _check_options(options)
     pool = Executor(workers, **options)
     buffersize = ahead if ahead is not None else 4 * pool._count * chunksize
-    _check_counts(chunksize=chunksize, buffersize=buffersize)
 
-    def run() -> Iterator[R]:
+    def run() -> Generator[R, None, None]:
         try:
-            yield from pool.map(function, *iterables, chunksize=chunksize, buffersize=buffersize)
+            # Each item is the arguments of a call already.
+            yield from pool._results(function, arguments, chunksize=chunksize, buffersize=buffersize)
         finally:
             pool.shutdown(cancel_futures=True)
 
-    return run()
+    return Results(pool, run())
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    known = {*inspect.signature(Executor).parameters, "ahead", "chunksize"}
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise TypeError(f"feedline.map() got an unexpected keyword argument {name!r}{meant}")

@@ -6,12 +6,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Fault", "Report", "Slow"]
+__all__ = ["CallReport", "Fault", "Report", "Slow"]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A sample that could not be made."""
+    """A sample that could not be made, or a call that failed: then `index` is the call as text, and `call`
+    has its function and, where JSON can have them, its arguments."""
 
     index: Any
     path: str | None
@@ -25,11 +26,12 @@ class Fault:
     traceback: str | None = None
     attempts: int = 1
     worker: int | None = None
+    call: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class Slow:
-    """A sample that took long."""
+    """A sample or a call that took long."""
 
     index: Any
     seconds: float
@@ -74,19 +76,80 @@ class Report:
 
     @classmethod
     def _parse(cls, native: str, text: str) -> Report:
-        fields: dict[str, Any] = json.loads(native)
-        fields["faults"] = tuple(Fault(**fault) for fault in fields["faults"])
-        fields["slowest"] = tuple(Slow(**slow) for slow in fields["slowest"])
-        for name in ("notes", "deaths", "retired"):
-            fields[name] = tuple(fields[name])
-        return cls(**fields, text=text)
+        return cls(**_fields(native), text=text)
 
     def to_json(self) -> str:
         """All of it but the text."""
-        fields = {name: value for name, value in self.__dict__.items() if name != "text"}
-        fields["faults"] = [fault.__dict__ for fault in self.faults]
-        fields["slowest"] = [slow.__dict__ for slow in self.slowest]
-        return json.dumps(fields)
+        return _json(self)
 
     def __str__(self) -> str:
         return self.text
+
+
+@dataclass(frozen=True)
+class CallReport:
+    """Everything that is known of the calls of an executor; returned + failed + skipped + excluded +
+    cancelled + pending = submitted.
+
+    Attributes:
+        submitted: all calls.
+        returned: calls that have a result; those that were `replaced` have the one that the policy gives.
+        failed: calls whose future has their exception.
+        skipped: calls that the policy skips.
+        excluded: calls that were not made because `exclude` names them.
+        cancelled: calls that were cancelled, or have no result because another call of their chunk failed or
+            the pool broke.
+        pending: calls that wait or are being made.
+        retried: how often a call was tried again after it had raised.
+        quarantined: faults written to the quarantine file.
+        faults: calls that failed, were skipped or replaced.
+        workers_lost: deaths of workers by cause; `deaths` has the first of them as text.
+        retired: workers that were replaced on purpose, and why.
+        slowest: the calls that took longest.
+        notes: what else happened.
+    """
+
+    submitted: int
+    returned: int
+    failed: int
+    skipped: int
+    excluded: int
+    cancelled: int
+    pending: int
+    replaced: int
+    retried: int
+    quarantined: int
+    faults: tuple[Fault, ...]
+    workers_lost: dict[str, int]
+    deaths: tuple[str, ...]
+    retired: tuple[str, ...]
+    slowest: tuple[Slow, ...]
+    notes: tuple[str, ...]
+    text: str
+
+    @classmethod
+    def _parse(cls, native: str, text: str) -> CallReport:
+        return cls(**_fields(native), text=text)
+
+    def to_json(self) -> str:
+        """All of it but the text."""
+        return _json(self)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _fields(native: str) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(native)
+    fields["faults"] = tuple(Fault(**fault) for fault in fields["faults"])
+    fields["slowest"] = tuple(Slow(**slow) for slow in fields["slowest"])
+    for name in ("notes", "deaths", "retired"):
+        fields[name] = tuple(fields[name])
+    return fields
+
+
+def _json(report: Report | CallReport) -> str:
+    fields = {name: value for name, value in report.__dict__.items() if name != "text"}
+    fields["faults"] = [fault.__dict__ for fault in report.faults]
+    fields["slowest"] = [slow.__dict__ for slow in report.slowest]
+    return json.dumps(fields)

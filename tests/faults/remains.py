@@ -22,7 +22,7 @@ def soon(holds: Callable[[], object], seconds: float = 20) -> bool:
         if time.monotonic() > deadline:
             return False
         # Others need the processor to make it hold.
-        time.sleep(0.002)
+        time.sleep(0.001)
     return True
 
 

@@ -227,6 +227,8 @@ def vanish(files: Path) -> None:
 
 def indices_of(front: str, batch: Any) -> list[int]:
     if front == "executor":
+        if isinstance(batch, fl.Skipped):
+            return []
         return [batch if isinstance(batch, int) else AT]
     if isinstance(batch, dict):
         return [int(index) for index in batch["index"]]
@@ -294,7 +296,7 @@ def main() -> None:
                 ended = "left"
                 break
     except BaseException as raised:
-        ended = f"{type(raised).__name__}: {raised}"
+        ended = "\n".join([f"{type(raised).__name__}: {raised}", *getattr(raised, "__notes__", [])])
         del raised
     named: list[Any] = []
     if loader is not None and front != "torch":

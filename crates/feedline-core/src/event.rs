@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::time::Duration;
 
-use crate::fault::FaultLine;
+use crate::fault::{CALLING, FaultLine, named};
 
 /// How loud an event is in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,6 +78,8 @@ pub enum Event {
         /// Why it was not borne.
         why: String,
     },
+    /// A call of an executor failed, and its future has the exception. Nothing else ends.
+    CallFailed(FaultLine),
     /// A fault could not be written down.
     QuarantineFailed {
         /// What the system said.
@@ -217,8 +219,8 @@ impl Slow {
 
 impl fmt::Display for Slow {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "sample {} took {:.2} s", self.index, self.seconds)?;
-        if !self.stage.is_empty() {
+        write!(formatter, "{} took {:.2} s", named(&self.index, &self.stage), self.seconds)?;
+        if !self.stage.is_empty() && self.stage != CALLING {
             write!(formatter, " in {}", self.stage)?;
         }
         match self.worker {
@@ -240,6 +242,7 @@ impl Event {
             Event::SamplesRepeated { .. } => "samples_repeated",
             Event::SamplesExcluded { .. } => "samples_excluded",
             Event::FaultsStopped { .. } => "faults_stopped",
+            Event::CallFailed(_) => "call_failed",
             Event::QuarantineFailed { .. } => "quarantine_failed",
             Event::SourceOpened { .. } => "source_opened",
             Event::SourceHalfOpen { .. } => "source_half_open",
@@ -273,6 +276,7 @@ impl Event {
             | Event::SampleSlow(_)
             // The error that is raised says it louder.
             | Event::FaultsStopped { .. }
+            | Event::CallFailed(_)
             | Event::EpochLeft => Level::Info,
             Event::SampleRetried(_)
             | Event::SampleSkipped(_)
@@ -307,7 +311,9 @@ impl Event {
             Event::BatchDelivered { samples, waited } => {
                 json!({"samples": samples, "seconds_waited": waited.as_secs_f64()})
             }
-            Event::SampleRetried(fault) | Event::SampleSkipped(fault) => fault_json(fault),
+            Event::SampleRetried(fault)
+            | Event::SampleSkipped(fault)
+            | Event::CallFailed(fault) => fault_json(fault),
             Event::SampleReplaced { fault, by } => with(fault_json(fault), "by", by.clone()),
             Event::SamplesRepeated { samples } | Event::SamplesExcluded { samples } => {
                 json!({"samples": samples})
@@ -443,6 +449,7 @@ impl fmt::Display for Event {
                 write!(formatter, "{samples} samples are excluded")
             }
             Event::FaultsStopped { fault, why } => write!(formatter, "stopped, {why}: {fault}"),
+            Event::CallFailed(fault) => write!(formatter, "{fault}"),
             Event::QuarantineFailed { why } => {
                 write!(formatter, "a fault could not be written to the quarantine file: {why}")
             }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::event::{Event, Slow};
-use crate::fault::FaultLine;
+use crate::fault::{CALLING, FaultLine};
 use crate::sample::Stage;
 
 /// Faults that a report spells out; the others are only counted.
@@ -23,6 +23,9 @@ const LINES: usize = 100;
 /// is what was expected.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
+    /// Whether it is an executor's, whose samples are calls: what was returned, failed, skipped, cancelled
+    /// and left is what was expected, and with what was excluded it is what was submitted.
+    pub is_of_calls: bool,
     /// Epochs begun.
     pub epochs: u64,
     /// Epochs that came to their end.
@@ -33,6 +36,10 @@ pub struct Report {
     pub delivered: u64,
     /// Samples left out because they were bad.
     pub skipped: u64,
+    /// Calls whose future has their exception; of an executor alone.
+    pub failed: u64,
+    /// Calls that were not made, or whose result nobody gets; of an executor alone.
+    pub cancelled: u64,
     /// Bad samples in whose place others were delivered.
     pub replaced: u64,
     /// How often a sample was tried again.
@@ -106,6 +113,9 @@ impl Report {
                 self.replaced += 1;
                 self.note_fault(fault);
             }
+            Event::CallFailed(fault) => self.note_failed(fault),
+            // The error that ends the pool is that of this call too.
+            Event::FaultsStopped { fault, .. } if self.is_of_calls => self.note_failed(fault),
             Event::SamplesRepeated { samples } => self.repeated += samples,
             Event::SamplesExcluded { samples } => self.excluded += samples,
             Event::WorkerDied { cause, text, .. } => {
@@ -148,6 +158,11 @@ impl Report {
         }
     }
 
+    fn note_failed(&mut self, fault: &FaultLine) {
+        self.failed += 1;
+        self.note_fault(fault);
+    }
+
     fn note_slow(&mut self, slow: &Slow) {
         let at = self.slowest.partition_point(|other| other.seconds >= slow.seconds);
         self.slowest.insert(at, slow.clone());
@@ -156,7 +171,13 @@ impl Report {
 
     /// Samples that were due and neither delivered nor skipped: of epochs not at their end.
     pub fn pending(&self) -> u64 {
-        (self.expected + self.repeated).saturating_sub(self.delivered + self.skipped)
+        let known = self.delivered + self.skipped + self.failed + self.cancelled;
+        (self.expected + self.repeated).saturating_sub(known)
+    }
+
+    /// All calls of an executor.
+    pub fn submitted(&self) -> u64 {
+        self.expected + self.excluded
     }
 
     /// The stage whose threads had the least rest.
@@ -166,26 +187,55 @@ impl Report {
 
     /// For programs.
     pub fn to_json(&self) -> Value {
-        let faults: Vec<_> = self
-            .faults
-            .values()
-            .map(|(line, times)| {
-                json!({
-                    "index": line.index,
-                    "path": line.path,
-                    "offset": line.offset,
-                    "record": line.record,
-                    "stage": line.stage,
-                    "kind": line.kind,
-                    "reason": line.message,
-                    "traceback": line.traceback,
-                    "attempts": line.attempts,
-                    "worker": line.worker,
-                    "epoch": line.epoch,
-                    "times": times,
-                })
-            })
-            .collect();
+        if self.is_of_calls { self.calls_to_json() } else { self.samples_to_json() }
+    }
+
+    fn calls_to_json(&self) -> Value {
+        json!({
+            "submitted": self.submitted(),
+            "returned": self.delivered,
+            "failed": self.failed,
+            "skipped": self.skipped,
+            "excluded": self.excluded,
+            "cancelled": self.cancelled,
+            "pending": self.pending(),
+            "replaced": self.replaced,
+            "retried": self.retried,
+            "quarantined": self.quarantined,
+            "faults": self.faults_to_json(),
+            "workers_lost": self.workers_lost,
+            "deaths": self.deaths,
+            "retired": self.retired,
+            "slowest": self.slowest.iter().map(Slow::to_json).collect::<Vec<_>>(),
+            "notes": self.notes,
+        })
+    }
+
+    fn faults_to_json(&self) -> Vec<Value> {
+        let fault = |(line, times): &(FaultLine, u64)| {
+            let mut fault = json!({
+                "index": line.index,
+                "path": line.path,
+                "offset": line.offset,
+                "record": line.record,
+                "stage": line.stage,
+                "kind": line.kind,
+                "reason": line.message,
+                "traceback": line.traceback,
+                "attempts": line.attempts,
+                "worker": line.worker,
+                "epoch": line.epoch,
+                "times": times,
+            });
+            if let Some(call) = &line.call {
+                fault["call"] = call.clone();
+            }
+            fault
+        };
+        self.faults.values().map(fault).collect()
+    }
+
+    fn samples_to_json(&self) -> Value {
         let busy: serde_json::Map<_, _> = self
             .busy
             .iter()
@@ -207,7 +257,7 @@ impl Report {
             "filtered": self.filtered,
             "pending": self.pending(),
             "batches": self.batches,
-            "faults": faults,
+            "faults": self.faults_to_json(),
             "workers_lost": self.workers_lost,
             "deaths": self.deaths,
             "retired": self.retired,
@@ -228,8 +278,36 @@ fn note(lines: &mut Vec<String>, line: String) {
     }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Report {
+    /// The counts of an executor, as a sum.
+    fn sum_of_calls(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.delivered == 1 { "" } else { "s" };
+        write!(formatter, "{} call{plural} returned", self.delivered)?;
+        write!(formatter, " + {} failed + {} skipped", self.failed, self.skipped)?;
+        for (count, what) in [
+            (self.excluded, "excluded"),
+            (self.cancelled, "cancelled"),
+            (self.pending(), "not finished"),
+        ] {
+            if count > 0 {
+                write!(formatter, " + {count} {what}")?;
+            }
+        }
+        write!(formatter, " = {} submitted", self.submitted())?;
+        for (count, what) in [
+            (self.replaced, "replaced"),
+            (self.retried, "tried again"),
+            (self.quarantined, "written to quarantine"),
+        ] {
+            if count > 0 {
+                write!(formatter, "; {count} {what}")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The counts of a loader, as a sum, and where its time went.
+    fn sum_of_samples(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.epochs == 1 { "" } else { "s" };
         write!(formatter, "{} epoch{plural}, {} completed: ", self.epochs, self.completed)?;
         write!(formatter, "{} samples delivered", self.delivered)?;
@@ -263,6 +341,17 @@ impl fmt::Display for Report {
         if let Some((stage, share)) = self.busiest() {
             write!(formatter, "; busiest stage: {} ({:.0} %)", stage.name(), share * 100.0)?;
         }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_of_calls {
+            self.sum_of_calls(formatter)?;
+        } else {
+            self.sum_of_samples(formatter)?;
+        }
         if !self.workers_lost.is_empty() {
             let lost: u64 = self.workers_lost.values().sum();
             let causes: Vec<_> =
@@ -282,9 +371,15 @@ impl fmt::Display for Report {
             write!(formatter, "\nslowest: {}", slowest.join("; "))?;
         }
         for (line, times) in self.faults.values() {
-            write!(formatter, "\n  sample {} failed in {}", line.index, line.stage)?;
+            write!(formatter, "\n  {} failed", line.name())?;
+            if line.stage != CALLING {
+                write!(formatter, " in {}", line.stage)?;
+            }
             if *times > 1 {
                 write!(formatter, " ({times} times)")?;
+            }
+            if line.stage == CALLING {
+                write!(formatter, ": {}", line.kind)?;
             }
             write!(formatter, ": {}", line.message)?;
             if line.path.is_some() {
@@ -292,7 +387,7 @@ impl fmt::Display for Report {
             }
         }
         let spelled: u64 = self.faults.values().map(|(_, times)| times).sum();
-        match (self.skipped + self.replaced).saturating_sub(spelled) {
+        match (self.skipped + self.replaced + self.failed).saturating_sub(spelled) {
             0 => Ok(()),
             more => write!(formatter, "\n  and {more} more faults"),
         }
@@ -370,6 +465,32 @@ mod tests {
         assert_eq!(report.pending(), 5);
         insta::assert_snapshot!(report);
         insta::assert_snapshot!("json", serde_json::to_string_pretty(&report.to_json()).unwrap());
+    }
+
+    #[test]
+    fn the_report_of_an_executor_speaks_of_calls_and_adds_up() {
+        let mut report = Report { is_of_calls: true, expected: 12, ..Report::default() };
+        let call = |text: &str, arguments: Value| FaultLine {
+            stage: CALLING.into(),
+            message: "there is no such page".into(),
+            call: Some(json!({"function": "crawl.load", "arguments": arguments})),
+            attempts: 2,
+            ..FaultLine::new(text, "LookupError")
+        };
+        report.apply(&Event::BatchDelivered { samples: 7, waited: Duration::ZERO });
+        report.apply(&Event::CallFailed(call("load('/a')", json!(["/a"]))));
+        report.apply(&Event::SampleSkipped(call("load('/b')", json!(["/b"]))));
+        report.apply(&Event::SampleRetried(call("load('/c')", json!(["/c"]))));
+        report.apply(&Event::SamplesExcluded { samples: 3 });
+        report.cancelled = 1;
+        let (index, stage) = (json!("load('/d')"), CALLING.to_owned());
+        report.apply(&Event::SampleSlow(Slow { index, seconds: 2.0, worker: Some(1), stage }));
+        assert_eq!((report.pending(), report.submitted()), (2, 15));
+        insta::assert_snapshot!(report);
+        insta::assert_snapshot!(
+            "calls_json",
+            serde_json::to_string_pretty(&report.to_json()).unwrap()
+        );
     }
 
     #[test]

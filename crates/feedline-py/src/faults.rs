@@ -165,9 +165,11 @@ pub(crate) fn standing(words: &str) -> PyResult<Standing> {
 #[pymethods]
 impl Ledger {
     #[new]
-    fn new(words: &str) -> PyResult<Ledger> {
+    #[pyo3(signature = (words, *, is_of_calls = false))]
+    fn new(words: &str, is_of_calls: bool) -> PyResult<Ledger> {
         let policy = fault_policy(words).map_err(raise)?;
-        loader::Ledger::new(policy).map(|ledger| Ledger(Arc::new(ledger))).map_err(raise)
+        let new = if is_of_calls { loader::Ledger::of_calls } else { loader::Ledger::new };
+        new(policy).map(|ledger| Ledger(Arc::new(ledger))).map_err(raise)
     }
 
     /// An epoch begins with so many samples due, or goes on where it stood.
@@ -237,6 +239,26 @@ impl Ledger {
                 ("stop", Some((error.kind().name(), error.message().to_owned())))
             }
         })
+    }
+
+    /// A call failed, and its future has the exception.
+    fn failed(
+        &self,
+        py: Python<'_>,
+        names: Vec<String>,
+        os_error: Option<i32>,
+        line_json: &str,
+    ) -> PyResult<()> {
+        let line = line(line_json)?;
+        let symptom = Symptom { names, os_error };
+        // Writing to a disk may take its time.
+        py.detach(|| self.0.failed(&symptom, line));
+        Ok(())
+    }
+
+    /// So many calls were not made, or nobody gets their result.
+    fn cancelled(&self, calls: u64) {
+        self.0.cancelled(calls);
     }
 
     /// Another sample has taken the place of a bad one; `by` is its index as JSON.
@@ -333,5 +355,15 @@ pub(crate) fn events(py: Python<'_>, events: Vec<Event>) -> PyResult<Bound<'_, P
 /// The samples that quarantine files name.
 pub(crate) fn excluded(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
     let found = py.detach(|| loader::excluded(&path)).map_err(raise)?;
+    loads(py, found)
+}
+
+/// The calls that quarantine files name.
+pub(crate) fn excluded_calls(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
+    let found = py.detach(|| loader::excluded_calls(&path)).map_err(raise)?;
+    loads(py, found)
+}
+
+fn loads(py: Python<'_>, found: Vec<Value>) -> PyResult<Bound<'_, PyAny>> {
     py.import("json")?.call_method1("loads", (Value::from(found).to_string(),))
 }

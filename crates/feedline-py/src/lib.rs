@@ -66,6 +66,12 @@ mod _native {
         faults::excluded(py, path)
     }
 
+    /// The calls that a quarantine file, or a folder of them, names.
+    #[pyfunction]
+    fn excluded_calls(py: Python<'_>, path: std::path::PathBuf) -> PyResult<Bound<'_, PyAny>> {
+        faults::excluded_calls(py, path)
+    }
+
     /// The command line; returns the exit code.
     #[pyfunction]
     fn run(py: Python<'_>, arguments: Vec<String>) -> i32 {

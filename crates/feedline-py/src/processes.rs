@@ -60,6 +60,12 @@ impl Processes {
         py.detach(|| workers::start(&settings, folders)).map(Processes).map_err(raise)
     }
 
+    /// Ends the wait in `next` that is, or the next one.
+    fn wake(&self) -> PyResult<()> {
+        self.waker()?.wake();
+        Ok(())
+    }
+
     /// The trainer's end of a zygote that was just born, or that is ready already.
     fn zygote_born(&self, descriptor: RawFd, is_ready: bool) -> PyResult<()> {
         // SAFETY: detached from its Python object for us.

@@ -78,6 +78,7 @@ class WithWorkers(_BaseDataLoaderIter):
         self._tasks = itertools.count()
         self._shutdown = False
         self._is_fresh = loader._is_fresh
+        self._has_policy = loader.faults is not None
         self._kept = loader._kept
         self._judging = Judging(loader, self)
         self._account = loader._kept.account
@@ -222,7 +223,7 @@ class WithWorkers(_BaseDataLoaderIter):
     def _arrived(self, answer: _native.Answer) -> None:
         post = self._resuming.pop(answer.task, None)
         if post is not None and answer.kind == "raised":
-            raise load(answer).exception(f"in DataLoader worker process {post}", "")
+            raise load(answer).exception(f"in DataLoader worker process {post}", "", exact=False)
         order = self._sent.get(answer.task)
         if order is None:
             # Of an epoch that was left, or of a worker that has nothing more.
@@ -279,6 +280,8 @@ class WithWorkers(_BaseDataLoaderIter):
         return trouble.exception(
             f"in DataLoader worker process {order.post}",
             f"\nfeedline: {where}",
+            # Without a policy what arrives is what torch's own loader would raise.
+            exact=self._has_policy,
             index=sample,
             position=position,
             batch=order.batch,

@@ -7,50 +7,19 @@ import json
 import pickle
 import sys
 import time
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from feedline import _native
-from feedline._workers.tries import BAD, Faulty, Tries
+from feedline._workers.tries import BAD, Bad, Faulty, Tries
+from feedline._workers.trouble import Trouble
 from feedline._workers.worker import FETCHING, PAUSING, Letters
-from feedline.faults import FaultPolicy
+from feedline.faults import FaultPolicy, symptom
 
-__all__ = ["Calls", "Raised"]
+__all__ = ["CALLING", "Calls"]
 
-
-class RemoteTraceback(Exception):
-    """The traceback of the worker, as the cause of its exception."""
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.args[0]}"""'
-
-
-@dataclass
-class Raised:
-    """An exception of a call."""
-
-    exception: bytes | None
-    name: str
-    text: str
-
-    def made(self) -> BaseException:
-        exception: BaseException
-        try:
-            exception = (
-                RuntimeError(f"{self.name} in a worker") if self.exception is None else _unpickle(self)
-            )
-        except Exception:
-            exception = RuntimeError(f"{self.name} in a worker")
-        exception.__cause__ = RemoteTraceback(self.text)
-        return exception
-
-
-def _unpickle(raised: Raised) -> BaseException:
-    assert raised.exception is not None
-    exception: BaseException = pickle.loads(raised.exception)
-    return exception
+# The stage of a call.
+CALLING = "calling"
 
 
 class Calls:
@@ -83,10 +52,9 @@ class Caller:
 
     def __init__(self, station: _native.Station, faults: FaultPolicy | None) -> None:
         self._station = station
-        self._tries = None if faults is None else self._make_tries(faults)
-
-    def _make_tries(self, faults: FaultPolicy) -> Tries:
-        return Tries(faults, stage="calling", pause=self._pause, tell=self._tell)
+        # Without a policy no call is made again, and no source is waited for.
+        policy = FaultPolicy(patience=0) if faults is None else faults
+        self._tries = Tries(policy, stage=CALLING, pause=self._pause, tell=self._tell, raises=False)
 
     def _pause(self, seconds: float) -> None:
         self._station.enter(PAUSING)
@@ -108,6 +76,7 @@ class Caller:
 
     def do(self, task: int, body: bytes, letters: Letters) -> object:
         results = []
+        position = 0
         try:
             length = int.from_bytes(body[:8], "little")
             function = pickle.loads(body[8 : 8 + length])
@@ -117,16 +86,15 @@ class Caller:
                 try:
                     results.append(function(*arguments, **keywords))
                 except (Exception, SystemExit) as raised:
-                    if self._tries is None:
-                        raise
                     call = functools.partial(function, *arguments, **keywords)
                     results.append(self._tries.again(raised, call, position, task))
+                    if results[-1] is BAD and self._tries.bad[-1].then == "raise":
+                        # Nobody gets the results of the calls after it.
+                        break
         except BaseException as raised:
-            if self._tries is not None:
-                self._tries.take()
-            return self._raised(raised)
+            self._tries.bad.append(_fatal(raised, position))
         self._station.made()
-        bad = [] if self._tries is None else self._tries.take()
+        bad = self._tries.take()
         if bad:
             return Faulty([None if result is BAD else result for result in results], bad)
         return results
@@ -134,16 +102,6 @@ class Caller:
     def alone(self, body: bytes, letters: Letters, position: int) -> bool:
         """A call is made or not: its result counts, also when it was made alone."""
         return False
-
-    def _raised(self, raised: BaseException) -> Raised:
-        text = "".join(traceback.format_exception(raised))
-        pickled: bytes | None
-        try:
-            pickled = pickle.dumps(raised)
-            pickle.loads(pickled)
-        except Exception:
-            pickled = None
-        return Raised(pickled, type(raised).__name__, text)
 
     def resume(self, body: bytes) -> None:
         """There are no epochs."""
@@ -159,4 +117,12 @@ class Caller:
         """As above."""
 
     def blamed(self, result: Any) -> tuple[str, object]:
-        return ("result", result[0]) if isinstance(result, list) and len(result) == 1 else ("results", result)
+        results = result.batch if isinstance(result, Faulty) else result
+        return ("result", results[0]) if len(results) == 1 else ("results", results)
+
+
+def _fatal(raised: BaseException, position: int) -> Bad:
+    """What no policy is asked about."""
+    names, os_error = symptom(raised)
+    trouble = Trouble.of(raised, position=position, stage=CALLING, exact=True)
+    return Bad(position, names, os_error, trouble, None, 1, "raise")

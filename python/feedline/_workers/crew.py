@@ -188,6 +188,11 @@ class Crew:
         """Has a wait in `next` end when a native epoch has something to give."""
         epoch.wake(self._processes)
 
+    def wake(self) -> None:
+        """Has a wait in `next` end at once."""
+        if self._home == os.getpid():
+            self._processes.wake()
+
     def retire(self, post: int) -> None:
         self._retired.add(post)
         self._processes.retire(post)
@@ -304,7 +309,8 @@ class Crew:
         history = describe(self.deaths)
         if why == "cannot start" and "answer" in told:
             trouble: Trouble = load(told["answer"])
-            return trouble.exception(f"in {self._name} worker process {worker}", "")
+            is_torch = self._name == "DataLoader"
+            return trouble.exception(f"in {self._name} worker process {worker}", "", exact=not is_torch)
         if why == "death":
             return died(self.deaths[-1:], f"worker {worker} died")
         if why == "dies starting":

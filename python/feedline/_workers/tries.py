@@ -122,7 +122,7 @@ class Tries:
         then: str,
     ) -> Bad:
         path = getattr(raised, "filename", None) or getattr(raised, "path", None)
-        trouble = Trouble.of(raised, position=position, stage=self._stage)
+        trouble = Trouble.of(raised, position=position, stage=self._stage, exact=True)
         shown = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else None
         return Bad(position, names, os_error, trouble, shown, attempts, then)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
 import pickle
 import traceback
 from dataclasses import dataclass, field
@@ -9,10 +12,12 @@ from typing import Any
 
 from feedline.errors import FeedlineError
 
-__all__ = ["Trouble", "place"]
+__all__ = ["RemoteTraceback", "Trouble", "place"]
 
 # Raised in the trainer's `next`, these would mean something else: the end of the epoch, of the program.
 _MEANT_OTHERWISE = (StopIteration, StopAsyncIteration, GeneratorExit, SystemExit, KeyboardInterrupt)
+# What an OSError has beside its arguments.
+_OS_ERROR = ("errno", "strerror", "filename", "filename2")
 
 
 class _Words(str):
@@ -22,6 +27,13 @@ class _Words(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+class RemoteTraceback(Exception):
+    """The traceback of the worker, as the cause of its exception."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
 
 
 @dataclass
@@ -38,10 +50,15 @@ class Trouble:
     details: dict[str, Any] = field(default_factory=dict)
     # The error itself, where it never left the trainer.
     original: BaseException | None = None
+    # The exception as it was raised, pickled.
+    exact: bytes | None = None
 
     @classmethod
-    def of(cls, raised: BaseException, *, position: int | None = None, stage: str = "") -> Trouble:
-        """Keeps no reference to the exception: that would keep the frames alive."""
+    def of(
+        cls, raised: BaseException, *, position: int | None = None, stage: str = "", exact: bool = False
+    ) -> Trouble:
+        """Keeps no reference to the exception: that would keep the frames alive. `exact`: it can be made
+        again as it was, also where its type needs more than a text."""
         text = "".join(traceback.format_exception(raised))
         kind: bytes | None = None
         if not isinstance(raised, _MEANT_OTHERWISE):
@@ -51,17 +68,19 @@ class Trouble:
                 kind = None
         details = dict(vars(raised)) if isinstance(raised, FeedlineError) else {}
         details.pop("__notes__", None)
-        return cls(kind, type(raised).__name__, _said(raised), text, position, stage, details)
+        whole = _packed(raised) if exact else None
+        return cls(kind, type(raised).__name__, _said(raised), text, position, stage, details, exact=whole)
 
     @classmethod
     def told(cls, error: BaseException, *, position: int | None, stage: str) -> Trouble:
         """An error that the trainer has made itself, because there was nobody left to raise one."""
-        message, *more = str(error).splitlines()
+        message, *more = str(error).splitlines() or [""]
         name = type(error).__name__
         return cls(None, name, message, "\n".join(more), position, stage, original=error)
 
-    def exception(self, where: str, details: str, **attributes: Any) -> BaseException:
-        """The exception to raise in the trainer, of the same type where one can be made of a text."""
+    def exception(self, where: str, details: str, *, exact: bool = True, **attributes: Any) -> BaseException:
+        """The exception to raise in the trainer, of the same type, with text that says where it was. Unless
+        it must be `exact`, a type that needs more than a text becomes a RuntimeError, as torch has it."""
         if self.original is not None:
             return self.original
         text = f"Caught {self.name} {where}.\nOriginal {self.traceback}{details}"
@@ -70,7 +89,8 @@ class Trouble:
                 f"\n{self.name} would have ended the epoch or the program without a word, "
                 "so it arrives as this error"
             )
-        exception = self._made(text)
+        note = details.strip() or f"feedline: {where}"
+        exception = self._made(text, note if exact and self.exact is not None else None)
         for name, value in attributes.items():
             try:
                 setattr(exception, name, value)
@@ -79,20 +99,125 @@ class Trouble:
                 continue
         return exception
 
-    def _made(self, text: str) -> BaseException:
-        try:
-            kind: Any = RuntimeError if self.kind is None else pickle.loads(self.kind)
-        except Exception:
+    def _made(self, text: str, note: str | None) -> BaseException:
+        """With a `note`, it is made again as it was where its type needs more than a text."""
+        if self.kind is None:
             return RuntimeError(text)
         try:
+            kind: Any = pickle.loads(self.kind)
             if kind is KeyError:
                 return KeyError(_Words(text))
             made = kind(message=text) if getattr(kind, "message", None) else kind(text)
         except Exception:
-            return RuntimeError(text)
+            return RuntimeError(text) if note is None else self.again(note)
         if isinstance(made, FeedlineError):
             made.__dict__.update(self.details)
         return made if isinstance(made, BaseException) else RuntimeError(text)
+
+    def again(self, note: str = "") -> BaseException:
+        """The exception as it was raised, whatever its type, with a note more and the traceback of the
+        worker as its cause. A RuntimeError that says so, if it cannot be made again."""
+        error = self.original
+        if error is None:
+            try:
+                error = _unpacked(self.exact)
+            except Exception as reason:
+                error = RuntimeError(f"{self.name}: {self.message}")
+                error.add_note(
+                    f"feedline: {self.name} could not be sent from the worker ({_said(reason)}), "
+                    "so it arrives as a RuntimeError"
+                )
+            _set(error, "__cause__", RemoteTraceback(self.traceback))
+        if note:
+            _add_note(error, note)
+        return error
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    notes = getattr(error, "__notes__", [])
+    _set(error, "__notes__", [*notes, note])
+
+
+def _set(error: BaseException, name: str, value: object) -> None:
+    """Also where a class of the user's guards its attributes."""
+    with contextlib.suppress(Exception):
+        BaseException.__setattr__(error, name, value)
+
+
+# ---- exceptions as bytes ----
+
+
+@dataclass
+class _Bare:
+    """An exception that pickle cannot make again: its class by name, and what it knows. Its constructor is
+    not called."""
+
+    module: str
+    name: str
+    arguments: tuple[Any, ...]
+    attributes: dict[str, Any]
+    missing: list[str]
+
+    @classmethod
+    def of(cls, raised: BaseException) -> _Bare:
+        known = dict(getattr(raised, "__dict__", {}))
+        if isinstance(raised, OSError):
+            known.update({name: getattr(raised, name, None) for name in _OS_ERROR})
+        attributes = {name: value for name, value in known.items() if _can_be_pickled(value)}
+        arguments = tuple(
+            argument if _can_be_pickled(argument) else f"<{type(argument).__name__}>"
+            for argument in raised.args
+        )
+        kind = type(raised)
+        missing = sorted(set(known) - set(attributes))
+        return cls(kind.__module__, kind.__qualname__, arguments, attributes, missing)
+
+    def made(self) -> BaseException:
+        try:
+            parts = self.name.split(".")
+            kind: Any = functools.reduce(getattr, parts, importlib.import_module(self.module))
+        except Exception as reason:
+            raise TypeError(f"there is no {self.module}.{self.name} here") from reason
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise TypeError(f"{self.module}.{self.name} is no exception here")
+        error: BaseException = kind.__new__(kind, *self.arguments)
+        for name, value in {"args": self.arguments, **self.attributes}.items():
+            _set(error, name, value)
+        if self.missing:
+            _add_note(error, f"feedline: without {', '.join(self.missing)}, which cannot be pickled")
+        return error
+
+
+def _can_be_pickled(value: object) -> bool:
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:
+        return False
+    return True
+
+
+def _packed(raised: BaseException) -> bytes | None:
+    try:
+        whole = pickle.dumps(raised)
+        # Many a class can be pickled and not made again, since its constructor wants other arguments.
+        if type(pickle.loads(whole)) is type(raised):
+            return whole
+    except Exception:
+        pass
+    try:
+        return pickle.dumps(_Bare.of(raised))
+    except Exception:
+        return None
+
+
+def _unpacked(packed: bytes | None) -> BaseException:
+    if packed is None:
+        raise TypeError("it cannot be pickled")
+    made = pickle.loads(packed)
+    error = made.made() if isinstance(made, _Bare) else made
+    if not isinstance(error, BaseException):
+        raise TypeError(f"a {type(error).__name__} arrived in its place")
+    return error
 
 
 def _said(raised: BaseException) -> str:

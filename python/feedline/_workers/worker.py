@@ -108,7 +108,7 @@ def _work(work: Work, post: int, generation: int, station: _native.Station) -> N
     try:
         worker = work.start(post, station)
     except BaseException as raised:
-        station.pack(START_FAILED, 0, plain.pack(Trouble.of(raised)))
+        station.pack(START_FAILED, 0, plain.pack(Trouble.of(raised, exact=True)))
         return station.send()
     packer = Packer(worker.reducers, values=work.values)
     station.pack(READY, 0, [])
@@ -172,7 +172,7 @@ def _answer(
             result = worker.do(task, body, letters)
     except BaseException as raised:
         position, stage = worker.where()
-        kind, result = RAISED, Trouble.of(raised, position=position, stage=stage)
+        kind, result = RAISED, Trouble.of(raised, position=position, stage=stage, exact=True)
     if result is EXHAUSTED:
         kind, result = _EXHAUSTED, None
     elif isinstance(result, Faulty):
@@ -183,7 +183,7 @@ def _answer(
     except ERRORS as raised:
         name, blamed = worker.blamed(result)
         error = not_picklable(blamed, name, raised, packer.pack)
-        kind, buffers = RAISED, packer.pack(Trouble.of(error, stage="answering"))
+        kind, buffers = RAISED, packer.pack(Trouble.of(error, stage="answering", exact=True))
     station.pack(kind, task, buffers)
     # Before the answer leaves: what it lies in is the trainer's from then on.
     del result

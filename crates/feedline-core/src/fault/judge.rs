@@ -200,8 +200,8 @@ fn allowed(share: f64, samples: u64) -> u64 {
 /// An example in few words.
 fn brief(line: &FaultLine) -> String {
     match line.place() {
-        place if place.is_empty() => format!("sample {}", line.index),
-        place => format!("sample {}, {place}", line.index),
+        place if place.is_empty() => line.name(),
+        place => format!("{}, {place}", line.name()),
     }
 }
 

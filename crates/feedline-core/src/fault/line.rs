@@ -3,11 +3,25 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// The stage of the calls of an executor, which have no index.
+pub const CALLING: &str = "calling";
+
+/// What a sample is named by in a text: its index, or the call that it is.
+pub fn named(index: &Value, stage: &str) -> String {
+    match index.as_str() {
+        Some(call) if stage == CALLING => format!("call {call}"),
+        _ => format!("sample {index}"),
+    }
+}
+
 /// A fault in words.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FaultLine {
     /// Which sample: its index in the source, or whatever key a sampler gave.
     pub index: Value,
+    /// The call that it was, for an executor: its function, and its arguments where JSON can have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<Value>,
     /// What kind: the name of the class that is, or would be, raised.
     pub kind: String,
     /// In which epoch.
@@ -61,6 +75,11 @@ impl FaultLine {
         self.index.as_u64()
     }
 
+    /// What it is named by in a text.
+    pub fn name(&self) -> String {
+        named(&self.index, &self.stage)
+    }
+
     /// As one line, without its end.
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("text and numbers can always be written")
@@ -82,9 +101,11 @@ impl FaultLine {
 
 impl std::fmt::Display for FaultLine {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "sample {}", self.index)?;
-        if !self.stage.is_empty() {
-            write!(formatter, " failed in {}", self.stage)?;
+        formatter.write_str(&self.name())?;
+        match self.stage.as_str() {
+            "" => {}
+            CALLING => write!(formatter, " failed")?,
+            stage => write!(formatter, " failed in {stage}")?,
         }
         write!(formatter, ": {}", self.kind)?;
         if !self.message.is_empty() {
@@ -137,5 +158,12 @@ mod tests {
             ..FaultLine::new(7_u64, "Damaged")
         };
         insta::assert_snapshot!(line, @"sample 7 failed in worker: Damaged: the image is cut off (data/cat/7.jpg) after 3 tries");
+        let line = FaultLine {
+            stage: CALLING.into(),
+            message: "no such page".into(),
+            call: Some(serde_json::json!({"function": "crawl.load", "arguments": ["/a"]})),
+            ..FaultLine::new("load('/a')", "HTTPError")
+        };
+        insta::assert_snapshot!(line, @"call load('/a') failed: HTTPError: no such page");
     }
 }

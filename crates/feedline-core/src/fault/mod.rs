@@ -9,7 +9,7 @@ mod symptom;
 
 pub use breaker::{Breaker, Change, Pace, Try};
 pub use judge::{Judge, Standing, Stop, Verdict, wanted};
-pub use line::FaultLine;
+pub use line::{CALLING, FaultLine, named};
 pub use policy::{Backoff, FaultPolicy, Limit, Rule, Ruling, Then};
 pub use symptom::Symptom;
 

@@ -53,11 +53,20 @@ struct Account {
 impl Ledger {
     /// Nothing has happened yet. A quarantine file that cannot be written is refused.
     pub fn new(policy: FaultPolicy) -> Result<Ledger> {
+        Ledger::with(policy, Report::default())
+    }
+
+    /// The same for the calls of an executor.
+    pub fn of_calls(policy: FaultPolicy) -> Result<Ledger> {
+        Ledger::with(policy, Report { is_of_calls: true, ..Report::default() })
+    }
+
+    fn with(policy: FaultPolicy, report: Report) -> Result<Ledger> {
         let quarantine = policy.quarantine.as_deref().map(Quarantine::new).transpose()?;
         let books = Books {
             judge: Judge::new(policy.clone()),
             quarantine,
-            report: Report::default(),
+            report,
             events: VecDeque::new(),
             lost: 0,
             epoch: Account::default(),
@@ -136,16 +145,7 @@ impl Ledger {
         line.time = clock::unix_seconds();
         let mut books = self.books.lock();
         let verdict = books.judge.judge(symptom, &line);
-        let is_of_sample = Kind::named(&line.kind).is_none_or(Kind::is_of_sample);
-        if is_of_sample && !symptom.is_a_wish_to_stop() {
-            match books.quarantine.as_mut().map(|quarantine| quarantine.add(&line)) {
-                None => {}
-                Some(Ok(())) => books.report.quarantined += 1,
-                Some(Err(error)) => {
-                    self.tell(&mut books, Event::QuarantineFailed { why: error.to_string() });
-                }
-            }
-        }
+        self.write_down(&mut books, symptom, &line);
         match &verdict {
             Verdict::Skip => {
                 books.epoch.skipped += 1;
@@ -163,6 +163,33 @@ impl Ledger {
             }
         }
         verdict
+    }
+
+    /// A call failed, and its future has the exception. It is on the disk when this returns.
+    pub fn failed(&self, symptom: &Symptom, mut line: FaultLine) {
+        line.time = clock::unix_seconds();
+        let mut books = self.books.lock();
+        self.write_down(&mut books, symptom, &line);
+        self.tell(&mut books, Event::CallFailed(line));
+    }
+
+    /// So many calls were not made, or nobody gets their result.
+    pub fn cancelled(&self, calls: u64) {
+        self.books.lock().report.cancelled += calls;
+    }
+
+    fn write_down(&self, books: &mut Books, symptom: &Symptom, line: &FaultLine) {
+        let is_of_sample = Kind::named(&line.kind).is_none_or(Kind::is_of_sample);
+        if !is_of_sample || symptom.is_a_wish_to_stop() {
+            return;
+        }
+        match books.quarantine.as_mut().map(|quarantine| quarantine.add(line)) {
+            None => {}
+            Some(Ok(())) => books.report.quarantined += 1,
+            Some(Err(error)) => {
+                self.tell(books, Event::QuarantineFailed { why: error.to_string() });
+            }
+        }
     }
 
     /// Another sample has taken the place of a bad one.

@@ -61,6 +61,12 @@ pub fn excluded(path: &Path) -> Result<Vec<Value>> {
     Ok(written(path)?.into_iter().map(|line| line.index).collect())
 }
 
+/// The calls of an executor that are named there: function and arguments; null where the arguments could not
+/// be written down.
+pub fn excluded_calls(path: &Path) -> Result<Vec<Value>> {
+    Ok(written(path)?.into_iter().map(|line| line.call.unwrap_or_default()).collect())
+}
+
 /// The same for a numbered source. A file that was written for another one is refused.
 pub(super) fn left_out(source: &dyn Source, path: &Path) -> Result<Excluded> {
     let indices = written(path)?.into_iter().map(|line| {
@@ -112,7 +118,9 @@ fn written(path: &Path) -> Result<Vec<FaultLine>> {
             }
             match serde_json::from_slice::<FaultLine>(line) {
                 Ok(line) => {
-                    if known.insert(line.index.to_string()) {
+                    // The text of a call is cut where it is long: others may have the same.
+                    let call = line.call.as_ref().map(ToString::to_string);
+                    if known.insert((line.index.to_string(), call)) {
                         found.push(line);
                     }
                 }

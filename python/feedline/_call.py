@@ -1,0 +1,256 @@
+"""A call of an executor: how it is named in messages, and written down in a quarantine file.
+
+Naming a call never fails and never takes long, whatever its arguments are: the code of others is not asked.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import itertools
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+
+from feedline._account import written
+
+__all__ = ["FailedCall", "Function", "Skipped", "key", "shown", "user_line"]
+
+# Letters of one argument, and of a whole call, that are shown.
+_ARGUMENT = 80
+_CALL = 300
+# Parts of a list that are shown, how deep, and arguments of a call.
+_PARTS = 4
+_DEPTH = 2
+_ARGUMENTS = 12
+# An integer of more bits is shown by its size: more than a few thousand digits Python itself refuses.
+_BITS = 256
+# What the arguments of a call may take in a quarantine file: about as many letters.
+_WRITTEN = 16_384
+# Digits of a real number by which calls are compared: a file may have changed the last one.
+_DIGITS = 12
+
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
+
+
+@dataclass(frozen=True)
+class FailedCall:
+    """Which call an exception comes from: the attribute `call` of the exception.
+
+    Attributes:
+        function: the name of the function.
+        arguments: what it was called with, as text; long arguments are cut.
+        worker: the number of the worker that made it.
+        attempts: how often it was made.
+    """
+
+    function: str
+    arguments: str
+    worker: int | None
+    attempts: int
+
+    def __str__(self) -> str:
+        worker = "" if self.worker is None else f", worker {self.worker}"
+        attempts = f", after {self.attempts} attempts" if self.attempts > 1 else ""
+        return f"{self.function}({self.arguments}){worker}{attempts}"
+
+
+class Skipped:
+    """In the place of the result of a call that was skipped, so that results stay in line with arguments.
+    It counts as false.
+
+    Attributes:
+        call: the call, as text.
+        error: what it raised; None if it was not made, because `exclude` names it.
+    """
+
+    __slots__ = ("call", "error")
+
+    def __init__(self, call: str, error: BaseException | None) -> None:
+        self.call = call
+        self.error = error
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        if self.error is None:
+            return f"<skipped: {self.call} is excluded>"
+        return f"<skipped: {self.call} failed with {type(self.error).__name__}>"
+
+
+class Function:
+    """What is called, and how it is named. The arguments of a `functools.partial` are those of its calls."""
+
+    def __init__(self, function: Any, pickled: bytes) -> None:
+        self.pickled = pickled
+        # While it is called: what it needs may end with it, such as a temporary folder.
+        self._kept = function
+        self._arguments: tuple[Any, ...] = ()
+        self._keywords: dict[str, Any] = {}
+        while type(function) is functools.partial:
+            self._arguments = (*function.args, *self._arguments)
+            self._keywords = {**function.keywords, **self._keywords}
+            function = function.func
+        self.name = _cut(_name(function, "__qualname__"), _ARGUMENT)
+        self._full_name = f"{_name(function, '__module__')}.{_name(function, '__qualname__')}"
+
+    def arguments(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> str:
+        """The arguments of a call in words, cut where they are long."""
+        positional = (*self._arguments, *arguments)
+        named = {**self._keywords, **keywords}
+        words = itertools.chain(map(shown, positional), (f"{name}={shown(named[name])}" for name in named))
+        parts = list(itertools.islice(words, _ARGUMENTS))
+        if len(positional) + len(named) > _ARGUMENTS:
+            parts.append("...")
+        return _cut(", ".join(parts), _CALL)
+
+    def in_words(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> str:
+        """The call in words, cut where they are long."""
+        return f"{self.name}({self.arguments(arguments, keywords)})"
+
+    def in_json(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
+        """The call as a quarantine file has it. There are no arguments in it where JSON cannot have them, or
+        where they are very long."""
+        call: dict[str, Any] = {"function": written(self._full_name)}
+        room = _Room()
+        try:
+            positional = [room.plain(argument) for argument in (*self._arguments, *arguments)]
+            named = room.plain({**self._keywords, **keywords})
+        except Exception:
+            return call
+        return {**call, "arguments": positional, **({"keywords": named} if named else {})}
+
+
+def key(call: Any) -> str | None:
+    """By what a call is recognised that was written down; None for one without arguments."""
+    if not isinstance(call, dict) or "arguments" not in call:
+        return None
+    parts = [call.get("function"), call["arguments"], call.get("keywords", {})]
+    return json.dumps(_rounded(parts), sort_keys=True)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return {"float": f"{value:.{_DIGITS}g}"}
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    return value
+
+
+class _Room:
+    """Makes plain data of arguments, while they are short."""
+
+    def __init__(self) -> None:
+        self._left = _WRITTEN
+
+    def plain(self, value: Any) -> Any:
+        if isinstance(value, np.generic):
+            value = value.item()
+        self._take(1)
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int) and -(2**63) <= value < 2**64:
+            return int(value)
+        if isinstance(value, float) and math.isfinite(value):
+            return float(value)
+        if isinstance(value, os.PathLike):
+            value = os.fsdecode(value)
+        if isinstance(value, str):
+            self._take(len(value))
+            return written(value)
+        if isinstance(value, (list, tuple)):
+            self._take(len(value))
+            return [self.plain(part) for part in value]
+        if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+            self._take(sum(map(len, value)))
+            return {written(name): self.plain(part) for name, part in value.items()}
+        raise TypeError(f"JSON has no {type(value).__name__}")
+
+    def _take(self, letters: int) -> None:
+        self._left -= letters
+        if self._left < 0:
+            raise ValueError("too long")
+
+
+def _name(function: Any, attribute: str) -> str:
+    """Of the function, or of its class."""
+    for thing in (function, type(function)):
+        try:
+            name = getattr(thing, attribute, None)
+        except Exception:
+            continue
+        if isinstance(name, str):
+            return name
+    return type(function).__name__
+
+
+def shown(argument: Any, depth: int = _DEPTH) -> str:
+    """A value in a message, cut where it is long."""
+    try:
+        return _cut(_text(argument, depth), _ARGUMENT)
+    except Exception:
+        return f"<{type(argument).__name__}>"
+
+
+def _text(value: Any, depth: int) -> str:
+    if value is None or isinstance(value, (bool, float)):
+        return repr(value)
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, int):
+        bits = value.bit_length()
+        return repr(value) if bits <= _BITS else f"<int of {bits} bits>"
+    if isinstance(value, str):
+        return repr(str.__getitem__(value, slice(_ARGUMENT)))
+    if isinstance(value, bytes):
+        return repr(bytes.__getitem__(value, slice(_ARGUMENT)))
+    if isinstance(value, PurePath):
+        return repr(value)
+    if isinstance(value, os.PathLike):
+        return repr(os.fspath(value))
+    if isinstance(value, np.generic):
+        return repr(value.item())
+    if type(value) in (list, tuple, set, frozenset, dict):
+        return "".join(_parts(value, depth))
+    torch = sys.modules.get("torch")
+    if isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor)):
+        return f"<{type(value).__name__} {tuple(value.shape)} {value.dtype}>"
+    return f"<{type(value).__name__}>"
+
+
+def _parts(value: Any, depth: int) -> Iterator[str]:
+    """The first parts of a collection."""
+    left, right = "[]" if type(value) is list else "()" if type(value) is tuple else "{}"
+    yield left
+    if depth == 0:
+        yield "..."
+    else:
+        for number, part in enumerate(itertools.islice(value, _PARTS)):
+            yield ", " if number else ""
+            yield shown(part, depth - 1)
+            yield f": {shown(value[part], depth - 1)}" if type(value) is dict else ""
+        yield f", ... {len(value) - _PARTS} more" if len(value) > _PARTS else ""
+        yield "," if type(value) is tuple and len(value) == 1 else ""
+    yield right
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def user_line() -> tuple[str, int]:
+    """File and line of the code that has called the package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
