@@ -35,6 +35,7 @@ class Plan:
     def __post_init__(self) -> None:
         self.of_samples = [step for step in self.steps if step.kind != "map_batch"]
         self.of_batches = [step for step in self.steps if step.kind == "map_batch"]
+        self.listed = [name for name, kind in self.kinds.items() if kind == "listed"]
         self.filters = any(step.kind == "filter" for step in self.steps)
         policy = self.faults or FaultPolicy()
         self.may_retry = policy.retry > 0 or policy.by_type is not None
@@ -159,6 +160,7 @@ class Doer:
     def _sample(self, job: Job, sample: Any, position: int) -> Any:
         context = Context(job.epoch, job.indices[position], job.positions[position])
         self._draws.begin(context.position)
+        given = {name: sample[name] for name in self._plan.listed}
         for step in self._plan.of_samples:
             came = step.call(sample, context, self._draws)
             if step.kind == "filter":
@@ -168,7 +170,7 @@ class Doer:
                 raise TypeError(f"{step.name} returned None for a sample: it must return the sample")
             else:
                 sample = came
-        return laid(sample)
+        return laid(sample, given)
 
     def _batch(self, job: Job, batch: Any, again: Callable[[], Any]) -> Made:
         position = len(job.indices)
