@@ -273,3 +273,43 @@ def test_a_difference_is_said_with_its_place() -> None:
     ]
     for ours, theirs, words in table:
         assert words in difference(ours, theirs)
+
+
+# ---- wrong calls ----
+
+
+def generates(sample: Sample) -> Any:
+    yield sample
+
+
+async def waits(sample: Sample) -> Any:
+    return sample
+
+
+def test_what_is_no_function_of_a_sample_is_refused_at_once_with_a_hint() -> None:
+    pipeline: Any = fl.arrays({"x": np.arange(5)})
+    table: list[tuple[Callable[[], Any], str]] = [
+        (lambda: pipeline.map({"x": 1}), r"map: give a function of a sample, got \{'x': 1\}"),
+        (lambda: pipeline.map(None), r"without calling it: map\(augment\)"),
+        (lambda: pipeline.map(fl.col("x") < 3), r"choose samples with filter"),
+        (lambda: pipeline.filter("x < 3"), r"got 'x < 3'\nhint: use filter\(lambda"),
+        (lambda: pipeline.map(generates), r"generates gives a generator, not a result for a sample"),
+        (lambda: pipeline.filter(generates), r"use return, not yield"),
+        (lambda: pipeline.batch(2).map_batch(waits), r"waits gives a coroutine, not a result for a batch"),
+        (lambda: pipeline.batch(2).map_batch(5), r"map_batch: give a function of a batch, got 5"),
+    ]
+    for wrong, words in table:
+        with pytest.raises(fl.errors.BadSetting, match=words):
+            wrong()
+
+
+def test_a_filter_that_returns_an_array_is_told_what_it_must_return() -> None:
+    def several(sample: Sample) -> Any:
+        return np.array([True, False])
+
+    pipeline = fl.arrays({"x": np.arange(5)}).filter(several, threads=True).batch(2)
+    with (
+        pipeline.loader(workers=1) as loader,
+        pytest.raises(TypeError, match=r"returned an array of shape \(2,\): a filter must return True"),
+    ):
+        list(loader)

@@ -164,7 +164,7 @@ class Doer:
         for step in self._plan.of_samples:
             came = step.call(sample, context, self._draws)
             if step.kind == "filter":
-                if not came:
+                if not _is_true(came, step.name):
                     return _LEFT_OUT
             elif came is None:
                 raise TypeError(f"{step.name} returned None for a sample: it must return the sample")
@@ -191,3 +191,15 @@ class Doer:
             if batch is None:
                 raise TypeError(f"{step.name} returned None for a batch: it must return the batch")
         return batch
+
+
+def _is_true(came: Any, name: str) -> bool:
+    """Whether a filter keeps a sample; an array of several values is neither true nor false."""
+    try:
+        return bool(came)
+    except (ValueError, RuntimeError):
+        shape = getattr(came, "shape", None)
+        if shape is None:
+            raise
+        message = f"{name} returned an array of shape {tuple(shape)}: a filter must return True or False"
+        raise TypeError(message) from None
