@@ -161,11 +161,11 @@ class Gathering:
         else:
             self._account(piece)
         if self._count >= self._size:
-            self._decide(may_wait=self._count < 2 * self._size)
+            self.decide(may_wait=self._count < 2 * self._size)
             if self._spec is not None and self._count == self._size:
                 self._completed(piece.end)
 
-    def _decide(self, *, may_wait: bool = False) -> None:
+    def decide(self, *, may_wait: bool = False) -> None:
         """Finds what most samples of the batch are made of; the others are faults. If two specs are as
         frequent, more samples are waited for, or else the earlier one is the rule."""
         if self._spec is not None or not self._pieces:
@@ -244,14 +244,14 @@ class Gathering:
             return
         self._log(Entry("bad", fault=fault))
         if fault.then == "raise":
-            self._decide()
+            self.decide()
             self.is_stopped = True
         elif fault.then == "replace" and fault.by is None:
             self._owed.append(fault)
         self._bad += 1
         if self._bad >= self._size:
             # The judge must not wait for a batch that may never be full.
-            self._decide()
+            self.decide()
 
     def note(self, entry: Entry) -> None:
         """What changes nothing."""
@@ -275,7 +275,7 @@ class Gathering:
         """All samples that would be in one batch without faults have come."""
         if not self._stays or not self._pieces:
             return
-        self._decide()
+        self.decide()
         if self._drop_last and end - begin < self._size:
             self._drop()
         else:
@@ -283,7 +283,7 @@ class Gathering:
 
     def finish(self, end: int) -> None:
         """No more samples come."""
-        self._decide()
+        self.decide()
         while self._owed and not self.is_stopped:
             fault = self._owed.popleft()
             last = self._last
@@ -293,7 +293,7 @@ class Gathering:
             run = last.run.rows(last.run.count - 1, last.run.count)
             reached = max(fault.number, self._reached) + 1
             self._put(_Piece(run, last.rows[-1:], last.spec, reached, fault))
-            self._decide()
+            self.decide()
         if self._pieces and not self.is_stopped:
             if self._drop_last:
                 self._drop()
