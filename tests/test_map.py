@@ -751,4 +751,6 @@ def test_the_slowest_samples_are_told() -> None:
 
     with numbers().map(slow).batch(4).loader(workers=1) as loader:
         list(loader)
-        assert loader.report().slowest[0].index == 13
+        slowest = {one.index: one.seconds for one in loader.report().slowest}
+    # On a busy machine others may take long as well.
+    assert slowest[13] >= 0.2
