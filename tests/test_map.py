@@ -495,8 +495,8 @@ def test_fields_that_are_missing_or_of_another_type_are_faults(threads: bool) ->
     with numbers(8).map(fields, threads=threads).batch(8).loader(workers=1, faults=SKIP) as loader:
         assert xs(loader) == [[0, 1, 3, 4, 6, 7]]
         reasons = [fault.reason for fault in loader.report().faults]
-    assert "x is an array of f4 with shape [], not an array of i8 with shape []" in reasons[0]
-    assert "its fields are 'x', not 'x', 'y'" in reasons[1]
+    assert reasons[0].endswith("of its batch: x is a number of float32, not a number of int64 or float64")
+    assert reasons[1].endswith("of its batch: it lacks 'y'")
 
 
 @pytest.mark.parametrize("threads", PLACES)
@@ -751,4 +751,6 @@ def test_the_slowest_samples_are_told() -> None:
 
     with numbers().map(slow).batch(4).loader(workers=1) as loader:
         list(loader)
-        assert loader.report().slowest[0].index == 13
+        slowest = {one.index: one.seconds for one in loader.report().slowest}
+    # On a busy machine others may take long as well.
+    assert slowest[13] >= 0.2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 import torch
 import torch.utils.data
 from alike import described
+from faults.remains import has_ended, soon
 from feedline.errors import NotPicklable
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
@@ -662,28 +662,39 @@ def hang() -> Any:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_batch_that_is_late_is_told_with_its_sample_and_the_end_comes_at_once(workers: int) -> None:
-    loader = OURS(Fails({5: hang}), batch_size=2, num_workers=workers, timeout=1)
-    running = iter(loader)
+def test_a_batch_that_is_late_is_told_with_its_sample_and_its_worker_ends(workers: int) -> None:
+    loader = OURS(Fails({5: hang}), batch_size=2, num_workers=workers, timeout=60)
+    running: Any = iter(loader)
     assert [batch.tolist() for batch in islice(running, 2)] == [[0, 1], [2, 3]]
 
-    with pytest.raises(RuntimeError, match=r"^DataLoader timed out after 1 seconds\n") as caught:
-        next(running)
-    worker = 2 % workers
-    assert f"at sample 5, position 1, batch 2, worker {worker}" in str(caught.value)
+    words = f"at sample 5, position 1, batch 2, worker {2 % workers}"
+    while words not in too_late(running, 0.3):
+        continue
 
-    begun = time.monotonic()
-    del running, caught
-    assert time.monotonic() - begun < 1
+    pids = [worker.pid for worker in running._workers]
+    del running
+    assert soon(lambda: all(has_ended(pid) for pid in pids))
+
+
+def too_late(running: Any, seconds: float) -> str:
+    """What a timeout says. On a busy machine the worker may not have come to its sample yet."""
+    running._timeout = seconds
+    with pytest.raises(RuntimeError) as caught:
+        next(running)
+    said = str(caught.value)
+    # It holds this frame, and the iterator with it.
+    del caught
+    assert said.startswith(f"DataLoader timed out after {seconds} seconds\n")
+    return said
 
 
 def test_an_iterator_can_wait_once_more_after_it_was_late() -> None:
     gate = torch.multiprocessing.get_context("fork").Event()
-    running = iter(OURS(Fails({0: gate.wait}), batch_size=None, num_workers=1, timeout=0.3))
-    with pytest.raises(RuntimeError, match=r"timed out after 0\.3 seconds"):
-        next(running)
+    running: Any = iter(OURS(Fails({0: gate.wait}), batch_size=None, num_workers=1, timeout=0.3))
+    assert too_late(running, 0.3)
 
     gate.set()
+    running._timeout = 60
 
     assert list(running) == [True, *range(1, 10)]
 
@@ -705,10 +716,7 @@ def late(_samples: Any) -> Any:
 def test_whatever_is_late_is_named(arguments: Arguments, words: str) -> None:
     running = iter(OURS(**{"dataset": Fails({}), "num_workers": 1, "timeout": 0.4, **arguments}))
 
-    with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.4 seconds") as caught:
-        next(running)
-
-    assert words in str(caught.value)
+    assert soon(lambda: words in too_late(running, 0.4))
 
 
 @pytest.mark.parametrize("kind", [OURS, THEIRS])
@@ -719,12 +727,12 @@ def test_a_timeout_without_workers_is_refused_by_iter(kind: Kind) -> None:
         iter(loader)
 
 
-def test_the_end_comes_at_once_after_an_exception_too() -> None:
-    running = iter(OURS(failing(ValueError, "x", at=0), num_workers=2))
+def test_workers_end_after_an_exception_too() -> None:
+    running: Any = iter(OURS(failing(ValueError, "x", at=0), num_workers=2))
     with pytest.raises(ValueError, match="x"):
         next(running)
 
-    begun = time.monotonic()
+    pids = [worker.pid for worker in running._workers]
     del running
 
-    assert time.monotonic() - begun < 1
+    assert soon(lambda: all(has_ended(pid) for pid in pids))

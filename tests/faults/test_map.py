@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import random as python_random
 import signal
@@ -144,18 +145,25 @@ def test_epochs_are_the_same_with_workers_killed_at_random_moments(kind: str) ->
                 if not workers:
                     continue
                 post = chance.randrange(len(workers))
-                if kills[post] < 2:
+                pid = workers[post].pid
+                # Zero would be this process and all of its group.
+                if pid and kills[post] < 2:
                     kills[post] += 1
-                    with contextlib.suppress(ProcessLookupError, TypeError):
-                        os.kill(workers[post].pid or 0, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
 
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            for _ in range(8):
+            # Passes may be over before one is killed.
+            passes = itertools.count(1)
+
+            def is_enough() -> bool:
                 loader.resume(start)
                 assert is_same(loader, wanted)
-            assert loader.deaths
+                return next(passes) >= 8 and bool(loader.deaths)
+
+            assert soon(is_enough)
         finally:
             is_over.set()
             killer.join()

@@ -733,35 +733,6 @@ def test_an_error_in_collating_is_raised_whatever_the_policy(workers: int, bad: 
         assert loader.report().completed == 0
 
 
-class Odd(Numbers):
-    """Samples that do not fit together."""
-
-    def __init__(self, what: Callable[[int], Any]) -> None:
-        super().__init__(6)
-        self.what = what
-
-    def __getitem__(self, index: int) -> Any:
-        return self.what(index)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(
-    ("what", "error"),
-    [
-        (lambda index: None if index == 3 else index, RuntimeError),
-        (lambda index: torch.zeros(2 + index), RuntimeError),
-    ],
-    ids=["None", "ragged"],
-)
-def test_samples_that_do_not_fit_together_are_an_error_and_not_skipped(
-    workers: int, what: Callable[[int], Any], error: type[Exception]
-) -> None:
-    loader = DataLoader(Odd(what), 2, num_workers=workers, faults=SKIP)
-    with pytest.raises(error):
-        list(loader)
-    assert loader.report().skipped == 0
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_when_every_sample_is_bad_the_epoch_is_empty_and_the_report_names_all(workers: int) -> None:
     for policy in (SKIP, LEAVE):

@@ -135,7 +135,7 @@ STRIKES: dict[str, Callable[[int], Any]] = {
 }
 # What a sample is instead.
 SAMPLES: dict[str, Callable[[int], Any]] = {
-    "ragged shapes": lambda index: torch.zeros(3 if index == AT else 2),
+    "ragged shapes": lambda index: torch.full((3 if index == AT else 2,), index),
     "None": lambda index: None if index == AT else torch.tensor(index),
     "batch that cannot be pickled": lambda index: {"index": index, "lock": threading.Lock()},
 }

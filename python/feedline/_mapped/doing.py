@@ -35,6 +35,7 @@ class Plan:
     def __post_init__(self) -> None:
         self.of_samples = [step for step in self.steps if step.kind != "map_batch"]
         self.of_batches = [step for step in self.steps if step.kind == "map_batch"]
+        self.listed = [name for name, kind in self.kinds.items() if kind == "listed"]
         self.filters = any(step.kind == "filter" for step in self.steps)
         policy = self.faults or FaultPolicy()
         self.may_retry = policy.retry > 0 or policy.by_type is not None
@@ -159,16 +160,17 @@ class Doer:
     def _sample(self, job: Job, sample: Any, position: int) -> Any:
         context = Context(job.epoch, job.indices[position], job.positions[position])
         self._draws.begin(context.position)
+        given = {name: sample[name] for name in self._plan.listed}
         for step in self._plan.of_samples:
             came = step.call(sample, context, self._draws)
             if step.kind == "filter":
-                if not came:
+                if not _is_true(came, step.name):
                     return _LEFT_OUT
             elif came is None:
                 raise TypeError(f"{step.name} returned None for a sample: it must return the sample")
             else:
                 sample = came
-        return laid(sample)
+        return laid(sample, given)
 
     def _batch(self, job: Job, batch: Any, again: Callable[[], Any]) -> Made:
         position = len(job.indices)
@@ -189,3 +191,15 @@ class Doer:
             if batch is None:
                 raise TypeError(f"{step.name} returned None for a batch: it must return the batch")
         return batch
+
+
+def _is_true(came: Any, name: str) -> bool:
+    """Whether a filter keeps a sample; an array of several values is neither true nor false."""
+    try:
+        return bool(came)
+    except (ValueError, RuntimeError):
+        shape = getattr(came, "shape", None)
+        if shape is None:
+            raise
+        message = f"{name} returned an array of shape {tuple(shape)}: a filter must return True or False"
+        raise TypeError(message) from None

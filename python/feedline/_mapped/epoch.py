@@ -310,6 +310,10 @@ class MappedEpoch(Generic[T]):
 
     def _fill(self) -> None:
         """Has samples repeated in the places of those that were left out, so that ranks stay even."""
+        self._gathering.decide()
+        if self._gathering.entries:
+            # How many were left out is known when these are judged.
+            return
         skipped, _, repeated = self._filling(self._come)
         more = max(0, min(skipped - repeated, self._length - self._barren))
         self._native.fill(more)

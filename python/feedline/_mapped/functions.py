@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from feedline.errors import BadSetting
+from feedline.predicates import Predicate
 
 __all__ = ["Context", "Draws", "Named", "Step", "named", "steps_of"]
 
@@ -67,9 +68,15 @@ def named(call: str, function: Any) -> Named:
     """The function under its name; refused if it cannot be called with a sample or a batch."""
     what = "a batch" if call == "map_batch" else "a sample"
     if not callable(function):
-        raise BadSetting.explained(f"{call}: give a function of {what}, got {function!r}")
+        raise BadSetting.explained(
+            f"{call}: give a function of {what}, got {function!r}", _hint(call, function)
+        )
     name = Named(_name(function))
     name.function = function
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        gives = "a generator" if inspect.isgeneratorfunction(function) else "a coroutine"
+        hint = "use return, not yield" if gives == "a generator" else "use def, not async def"
+        raise BadSetting.explained(f"{call}: {name} gives {gives}, not a result for {what}", hint)
     parameters = _parameters(function)
     if parameters is None:
         return name
@@ -80,6 +87,15 @@ def named(call: str, function: Any) -> Named:
         hint = f'it is called with {what}, and with "random" or "context" if it has arguments of these names'
         raise BadSetting.explained(f"{call}: {name} cannot be called with {what}: it takes ({shown})", hint)
     return name
+
+
+def _hint(call: str, given: Any) -> str:
+    """What to write instead of something that is no function."""
+    if isinstance(given, Predicate):
+        return "choose samples with filter(...), before batch"
+    if call == "filter":
+        return 'use filter(lambda sample: sample["label"] < 5), or filter(fl.col("label") < 5)'
+    return f"give the function itself, without calling it: {call}(augment)"
 
 
 def steps_of(calls: Sequence[dict[str, Any]]) -> list[Step]:

@@ -2,6 +2,9 @@
 
 A *tree* is a dict or tuple of trees, or a leaf. In a *run* of samples a leaf is an array whose first axis
 counts the samples, a list, or `Ragged` for arrays that may have any shape.
+
+A field that the native pipeline gives as a list of values (bytes, text, JSON) stays one whatever these values
+are, also where a function has changed some of them: see `Values`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import BadSetting
 
-__all__ = ["Layout", "Ragged", "Run", "joined", "laid", "runs_of", "spec_of"]
+__all__ = ["Layout", "Lists", "Ragged", "Run", "Value", "Values", "joined", "laid", "runs_of", "spec_of"]
 
 # An array in memory of that shape and type, which may be shared.
 Room = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
@@ -118,7 +121,10 @@ class Run:
 
 
 def _rows(leaf: Any, start: int, stop: int) -> Any:
-    return leaf.rows(start, stop) if isinstance(leaf, Ragged) else leaf[start:stop]
+    if isinstance(leaf, Ragged):
+        return leaf.rows(start, stop)
+    # A part of a list of some kind is of that kind.
+    return type(leaf)(leaf[start:stop]) if isinstance(leaf, list) else leaf[start:stop]
 
 
 def _each(tree: Any, change: Callable[[Any], Any]) -> Any:
@@ -137,8 +143,46 @@ def _tuple(like: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
 # ---- what a sample is made of ----
 
 
-def laid(sample: Any) -> Any:
-    """What a function has returned, with everything that is numbers as arrays."""
+class Lists(list[Any]):
+    """A list for each sample, which become one list for the batch."""
+
+
+class Values(list[Any]):
+    """A value for each sample, which stay a list for the batch. Numbers that a function has put in the places
+    of values are arrays without axes: if there is nothing else, they are stacked."""
+
+    def column(self) -> Any:
+        if all(isinstance(value, np.ndarray) for value in self):
+            if len({_kind_of_number(value) for value in self}) == 1:
+                return np.stack(self)
+            return [value.item() for value in self]
+        return [value.item() if isinstance(value, np.ndarray) else value for value in self]
+
+
+@dataclass(slots=True)
+class Value:
+    """One of `Values`."""
+
+    value: Any
+
+
+def _kind_of_number(array: NDArray[Any]) -> Any:
+    """Whole and other numbers of Python's may stand side by side: JSON writes 1.0 as 1."""
+    return "number" if _is_number(array.dtype, array.shape) else array.dtype
+
+
+def _is_number(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+    return shape == () and dtype in (np.dtype(np.int64), np.dtype(np.float64))
+
+
+def laid(sample: Any, given: dict[str, Any] | None = None) -> Any:
+    """What a function has returned, with everything that is numbers as arrays. `given` has the values that
+    came from the native pipeline in fields that are lists."""
+    if given and isinstance(sample, dict):
+        return {
+            name: _laid_value(part, given[name]) if name in given else laid(part)
+            for name, part in sample.items()
+        }
     if isinstance(sample, np.ndarray):
         return sample
     if isinstance(sample, dict):
@@ -148,10 +192,29 @@ def laid(sample: Any) -> Any:
     if isinstance(sample, _NUMBERS):
         array = np.asarray(sample)
         return sample if array.dtype.hasobject else array
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(sample, torch.Tensor):
+    if _is_tensor(sample):
         return sample.detach().cpu().numpy()
     return sample
+
+
+def _laid_value(value: Any, given: Any) -> Any:
+    """What stands in a field that is a list: the value that was given, another one, or arrays."""
+    if value is given:
+        return Value(value)
+    if _has_arrays(value):
+        return laid(value)
+    return Value(laid(value) if isinstance(value, _NUMBERS) else value)
+
+
+def _has_arrays(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_has_arrays(part) for part in value.values())
+    return isinstance(value, (np.ndarray, np.generic, tuple)) or _is_tensor(value)
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _spec(sample: Any, layout: Layout) -> Any:
@@ -164,8 +227,12 @@ def _spec(sample: Any, layout: Layout) -> Any:
     if isinstance(sample, tuple):
         return tuple(_spec(part, _PLAIN) for part in sample)
     if isinstance(sample, np.ndarray):
-        return ("array", sample.dtype.str, sample.shape)
-    return ("thing",)
+        return _spec_of_array(sample.dtype, sample.shape)
+    return ("values",) if isinstance(sample, Value) else ("thing",)
+
+
+def _spec_of_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    return ("number",) if _is_number(dtype, shape) else ("array", dtype.str, shape)
 
 
 def _spec_of_field(name: str, part: Any, layout: Layout) -> Any:
@@ -195,15 +262,13 @@ def _spec_of_leaf(tree: Any, layout: Layout) -> Any:
     if isinstance(tree, tuple):
         return tuple(_spec_of_leaf(part, _PLAIN) for part in tree)
     if isinstance(tree, np.ndarray):
-        return ("array", tree.dtype.str, tree.shape[1:])
+        return _spec_of_array(tree.dtype, tree.shape[1:])
     if isinstance(tree, Ragged):
         shape = [int(length) for length in tree.shapes[0]]
         return ("ragged", tree.flat.dtype.str, len(shape), _inner(shape, layout))
+    if isinstance(tree, Values):
+        return ("values",)
     return ("lists",) if isinstance(tree, Lists) else ("thing",)
-
-
-class Lists(list[Any]):
-    """A list for each sample, which become one list for the batch."""
 
 
 # ---- side by side ----
@@ -244,11 +309,15 @@ def _column(how: str, values: Sequence[Any], room: Room) -> Any:
         return {name: _column("stacked", [value[name] for value in values], room) for name in first}
     if isinstance(first, tuple):
         return _tuple(first, [_column("stacked", part, room) for part in zip(*values, strict=True)])
+    if isinstance(first, Value):
+        return Values(value.value for value in values)
     if not isinstance(first, np.ndarray):
         return list(values)
     if first.dtype.hasobject:
         return np.stack(values)
-    return np.stack(values, out=room((len(values), *first.shape), first.dtype))
+    # Of one type, but for whole and other numbers.
+    dtype = np.result_type(*{value.dtype for value in values}) if first.ndim == 0 else first.dtype
+    return np.stack(values, out=room((len(values), *first.shape), dtype))
 
 
 def joined(runs: Sequence[Run], layout: Layout) -> Any:
@@ -283,7 +352,7 @@ def _finished(tree: dict[Any, Any], layout: Layout) -> dict[Any, Any]:
                 f"batch: pad names {name!r}, and no field of that name is padded", f"padded are: {padded}"
             )
     for name, leaf in tree.items():
-        made = [(name, leaf)]
+        made = [(name, leaf.column() if isinstance(leaf, Values) else leaf)]
         if isinstance(leaf, Ragged):
             made = layout.finish(name, leaf)
         elif isinstance(leaf, Lists):

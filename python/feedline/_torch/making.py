@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from feedline._torch.fitting import Fitting, Misfit, name_misfits
 from feedline._workers.tries import BAD, Bad, Tries
 from feedline.faults import FaultPolicy
 
-__all__ = ["Amended", "Failing", "Maker", "bears", "getter", "unfinished", "wants_fill"]
+__all__ = ["Amended", "Failing", "Maker", "Odd", "bears", "getter", "is_list_of", "unfinished", "wants_fill"]
 
 # So many samples of an iterator that fail in a row are borne where the policy sets no limit: one that fails
 # whenever it is asked would be asked for ever.
@@ -52,6 +54,37 @@ def getter(dataset: Any) -> Callable[[Any], Any]:
     return get
 
 
+@dataclass
+class Odd:
+    """A batch that could not be collated, and the samples that are the cause."""
+
+    samples: list[Any]
+    misfits: list[Misfit]
+    raised: BaseException
+    # The index of the sample at a position, as far as it is known.
+    index: Callable[[int], Any]
+
+    @classmethod
+    def found(
+        cls, raised: BaseException, samples: list[Any], fitting: Fitting, index: Callable[[int], Any]
+    ) -> Odd:
+        """Looks for them, and names them in a note. Places that are BAD are empty."""
+        places = [place for place, sample in enumerate(samples) if sample is not BAD]
+        misfits = [
+            Misfit(places[misfit.position], misfit.words)
+            for misfit in fitting.misfits([samples[place] for place in places])
+        ]
+        name_misfits(raised, misfits, index)
+        return cls(samples, misfits, raised, index)
+
+    @property
+    def places(self) -> set[int]:
+        return {misfit.position for misfit in self.misfits}
+
+    def about(self, misfit: Misfit) -> str:
+        return misfit.about(self.index(misfit.position))
+
+
 class Maker:
     """Makes samples of a map-style data set one by one, and bears those that fail."""
 
@@ -82,10 +115,38 @@ class Maker:
 
     def tried(self, raised: BaseException, make: Callable[[], Any], position: int, key: int) -> Any:
         """What `make` gives after it failed for the first time."""
-        sample = self.tries.again(raised, make, position, key)
+        return self._or_replacement(self.tries.again(raised, make, position, key))
+
+    def _or_replacement(self, sample: Any) -> Any:
         if sample is BAD and self.replacement is not BAD and self.tries.bad[-1].then == "replace":
             return self.replacement
         return sample
+
+    def refit(self, odd: Odd, fitting: Fitting, key: int, make: Callable[[int], Any] | None) -> None:
+        """Judges the samples that do not fit to the others of their batch. `make` makes the sample of a
+        position once more; None where that cannot be done. What comes of it stands in `odd.samples`."""
+        samples = odd.samples
+        good = [
+            place for place, sample in enumerate(samples) if sample is not BAD and place not in odd.places
+        ]
+        for misfit in odd.misfits:
+            position, about = misfit.position, odd.about(misfit)
+            odd.raised.__notes__ = [f"feedline: {about}"]
+            if samples[position] is self.replacement:
+                odd.raised.add_note("feedline: it is the replacement that FaultPolicy was given")
+                raise odd.raised
+            known = len(self.tries.bad)
+            if make is None:
+                sample = self.tries.given_up(odd.raised, position)
+            else:
+                again = functools.partial(_refitted, position, make, odd, good, fitting)
+                sample = self.tries.again(odd.raised, again, position, key)
+            for bad in self.tries.bad[known:]:
+                bad.trouble.message = f"it {misfit.words}"
+                bad.trouble.stage = "collate"
+            samples[position] = self._or_replacement(sample)
+            if sample is not BAD:
+                good = sorted([*good, position])
 
     def together(self, indices: list[Any]) -> list[Any] | None:
         """All samples by one call, where the data set can do that. None if it raised: then each is made
@@ -97,6 +158,24 @@ class Maker:
         except (Exception, SystemExit):
             return None
         return samples
+
+
+def _refitted(position: int, make: Callable[[int], Any], odd: Odd, good: list[int], fitting: Fitting) -> Any:
+    """Another try of a sample, which has to fit to those that are good."""
+    sample = make(position)
+    places = sorted([*good, position])
+    samples = [sample if place == position else odd.samples[place] for place in places]
+    try:
+        fitting.check(samples)
+    except Exception as raised:
+        name_misfits(raised, fitting.misfits(samples), lambda at: odd.index(places[at]))
+        raise
+    return sample
+
+
+def is_list_of(samples: Any, count: int) -> bool:
+    """Whether what `__getitems__` has returned has a sample for each index."""
+    return isinstance(samples, (list, tuple)) and len(samples) == count
 
 
 def unfinished(samples: list[Any]) -> Iterator[int]:

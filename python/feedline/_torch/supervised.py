@@ -273,10 +273,14 @@ class WithWorkers(_BaseDataLoaderIter):
         return data
 
     def _raised(self, trouble: Trouble, order: _Order) -> BaseException:
-        sample, position = self._sample(order.index, trouble.position, trouble.stage)
+        stage = trouble.stage
+        if stage == "collating" and trouble.position is not None:
+            # It does not fit to the others, so it is the sample that is to be named.
+            stage = "fetching"
+        sample, position = self._sample(order.index, trouble.position, stage)
         if position in order.fills:
             sample = order.fills[position]
-        where = place(sample, position, order.batch, order.post, trouble.stage)
+        where = place(sample, position, order.batch, order.post, stage)
         return trouble.exception(
             f"in DataLoader worker process {order.post}",
             f"\nfeedline: {where}",

@@ -19,7 +19,17 @@ from torch.utils.data.graph_settings import apply_random_seed
 
 from feedline import _native
 from feedline._torch.draws import Draws, State
-from feedline._torch.making import Amended, Failing, Maker, bears, getter, unfinished, wants_fill
+from feedline._torch.fitting import Fitting
+from feedline._torch.making import (
+    Amended,
+    Failing,
+    Maker,
+    Odd,
+    bears,
+    getter,
+    unfinished,
+    wants_fill,
+)
 from feedline._torch.tensors import reduce_tensor, room_for
 from feedline._workers.tries import BAD, Faulty, Tries
 from feedline._workers.worker import COLLATING, EXHAUSTED, FETCHING, PAUSING, Letters
@@ -85,6 +95,7 @@ class _LoaderWorker:
         # How many samples the iterator was asked for in this epoch: a replacement asks for as many.
         self._drawn = 0
         self._draws = Draws()
+        self._fitting = Fitting(work.collate_fn, self._draws)
         self._first_state: State | None = None
         self._noted: tuple[State | None, bytes] = (None, b"")
         # Good samples of batches that are to be completed, by the number of the task.
@@ -160,10 +171,20 @@ class _LoaderWorker:
             return self._drawn_batch(order)
         if self._maker is not None:
             return self._make(order, task)
-        return self._collate(self._fetch(order))
+        samples = self._fetch(order)
+        has_index = self._work.auto_collation and len(samples) == len(order)
+        return self._collate(samples, order.__getitem__ if has_index else None)
 
     def _drawn_batch(self, index: Any) -> object:
-        samples = self._draw(index)
+        samples = self._draw([], len(index) if self._work.auto_collation else 1)
+        batch: Any = BAD
+        while batch is BAD and samples is not BAD and samples is not EXHAUSTED:
+            if self._maker is None or not self._work.auto_collation:
+                batch = self._collate(samples, _unknown if self._work.auto_collation else None)
+                break
+            batch = self._fitted(samples, samples, _unknown, self._drawn, None)
+            if batch is BAD:
+                samples = self._drawn_on(index, samples)
         bad = [] if self._maker is None else self._maker.tries.take()
         if samples is EXHAUSTED and not bad:
             self._is_exhausted = True
@@ -171,8 +192,20 @@ class _LoaderWorker:
         if samples is BAD or samples is EXHAUSTED:
             self._station.made(0)
             return Faulty(None, bad)
-        batch = self._collate(samples)
         return Faulty(batch, bad) if bad else batch
+
+    def _drawn_on(self, index: Any, samples: list[Any]) -> Any:
+        """A batch without its bad samples, with others from the iterator in their places if they are to be
+        filled."""
+        faults, maker = self._work.faults, self._maker
+        assert faults is not None
+        assert maker is not None
+        good = [sample for sample in samples if sample is not BAD]
+        if faults.fill is False or not bears(faults, len(maker.tries.bad)):
+            return good or BAD
+        self._stage = "fetching"
+        self._station.enter(FETCHING)
+        return self._draw(good, len(index))
 
     def alone(self, body: bytes, letters: Letters, position: int) -> bool:
         """Of an iterable data set no sample can be made alone."""
@@ -195,11 +228,32 @@ class _LoaderWorker:
         self._walk = self._station.walk(list(index))
         return [dataset[sample] for sample in self._walk]
 
-    def _collate(self, samples: Any) -> Any:
+    def _collated(self, samples: Any) -> Any:
         self._station.made(len(samples) if self._work.auto_collation and self._walk is None else None)
+        # From here on no sample is at work.
+        self._walk = self._position = None
         self._stage = "collating"
         self._station.enter(COLLATING)
-        return self._work.collate_fn(samples)
+        batch = self._work.collate_fn(samples)
+        if self._fitting.memory is None and self._work.auto_collation:
+            self._remember(samples)
+        return batch
+
+    def _collate(self, samples: Any, index: Callable[[int], Any] | None) -> Any:
+        """The batch, where nothing is judged. If that fails, the samples that are the cause are named.
+        `index` has those of all positions; None where samples cannot be told from one another."""
+        try:
+            return self._collated(samples)
+        except Exception as raised:
+            if index is not None and isinstance(samples, (list, tuple)):
+                misfits = Odd.found(raised, list(samples), self._fitting, index).misfits
+                self._position = misfits[0].position if misfits else None
+            raise
+
+    def _remember(self, samples: Any) -> None:
+        self._fitting.remember(samples)
+        # The journal has it too, so that a replacement decides as this worker would.
+        self._noted = (None, b"")
 
     # ---- with a policy for faults ----
 
@@ -210,17 +264,24 @@ class _LoaderWorker:
             self._station.reach(0)
             samples = self._maker.make([index], lambda: 0, task, [])
             if samples[0] is not BAD and not self._maker.tries.bad:
-                return self._collate(samples[0])
-            return self._judged_later(samples, task, before)
+                return self._collate(samples[0], None)
+            return self._settled(samples, [index], task, before)
+        indices = list(index)
+        together = None
         if self._maker.has_getitems:
             self._station.reach_all()
             together = self._maker.together(index)
-            if together is not None:
-                return self._collate(together)
-        samples = self._make_each(self._maker, list(index), task)
+        if together is not None and not (
+            isinstance(together, (list, tuple)) and len(together) == len(indices)
+        ):
+            # A batch of the data set's own making: none of its samples can be told from the others.
+            return self._collate(together, None)
+        samples = self._make_each(self._maker, indices, task) if together is None else list(together)
         if not self._maker.tries.bad:
-            return self._collate(samples)
-        return self._judged_later(samples, task, before)
+            batch = self._fitted(samples, samples, indices.__getitem__, task, self._again_of(indices))
+            if batch is not BAD:
+                return batch
+        return self._settled(samples, indices, task, before)
 
     def _make_each(self, maker: Maker, indices: list[Any], task: int) -> list[Any]:
         """As `Maker.make`, but as fast as if nothing ever failed: what was made before a fault stays."""
@@ -243,27 +304,80 @@ class _LoaderWorker:
             del raised
         return samples
 
-    def _judged_later(self, samples: list[Any], task: int, before: bytes | None) -> Faulty:
-        """What is known of a batch with faults: all of it, or what the trainer needs to have it completed."""
-        assert self._maker is not None
-        if any(sample is not BAD for sample in samples):
-            self._maker.tries.is_well()
-        bad = self._maker.tries.take()
-        if any(True for _ in unfinished(samples)) and wants_fill(bad, fill=self._work.fill):
-            self._held[task] = samples
-            self._station.made(0)
-            return Faulty(None, bad, is_held=True, before=before)
-        return Faulty(self._finished(samples), bad)
+    def _settled(
+        self,
+        samples: list[Any],
+        indices: list[Any],
+        task: int,
+        before: bytes | None,
+        left_out: frozenset[int] = frozenset(),
+        key: int | None = None,
+    ) -> object:
+        """The batch, and its faults, which the trainer judges; or what the trainer needs to complete it.
+        Places that are `left_out` stay empty. `key` is what random pauses depend on."""
+        maker = self._maker
+        assert maker is not None
+        if maker.tries.bad and any(sample is not BAD for sample in samples):
+            maker.tries.is_well()
+        while True:
+            is_open = any(place not in left_out for place in unfinished(samples))
+            if is_open and wants_fill(maker.tries.bad, fill=self._work.fill):
+                self._held[task] = samples
+                self._station.made(0)
+                return Faulty(None, maker.tries.take(), is_held=True, before=before)
+            batch = self._finished(samples, indices, task if key is None else key)
+            if batch is not BAD:
+                bad = maker.tries.take()
+                return Faulty(batch, bad) if bad or batch is None else batch
 
-    def _finished(self, samples: list[Any]) -> Any:
+    def _finished(self, samples: list[Any], indices: list[Any], key: int) -> Any:
+        """The batch of the good samples; None if there are none; BAD if some of them do not fit."""
         good = [sample for sample in samples if sample is not BAD]
-        self._station.made(len(good))
-        if not good:
-            return None
         self._walk = None
-        self._stage = "collating"
-        self._station.enter(COLLATING)
-        return self._work.collate_fn(good if self._work.auto_collation else good[0])
+        if not good:
+            self._station.made(0)
+            return None
+        if not self._work.auto_collation:
+            return self._collate(good[0], None)
+        return self._fitted(samples, good, indices.__getitem__, key, self._again_of(indices))
+
+    def _again_of(self, indices: list[Any]) -> Callable[[int], Any]:
+        """Makes the sample of a position once more."""
+
+        def make(position: int) -> Any:
+            assert self._maker is not None
+            self._station.enter(FETCHING)
+            self._reach(position)
+            return self._maker.get(indices[position])
+
+        return make
+
+    def _fitted(
+        self,
+        samples: list[Any],
+        good: list[Any],
+        index: Callable[[int], Any],
+        key: int,
+        make: Callable[[int], Any] | None,
+    ) -> Any:
+        """The batch of the `good` samples. BAD if some of them do not fit to the others, and the policy does
+        not raise: these are BAD in `samples` then, unless `make` or the user gave others."""
+        maker = self._maker
+        assert maker is not None
+        odd: Odd | None = None
+        try:
+            return self._collated(good)
+        except Exception as raised:
+            odd = Odd.found(raised, samples, self._fitting, index)
+            if not odd.misfits:
+                raise
+            self._position = odd.misfits[0].position
+            maker.refit(odd, self._fitting, key, make)
+            self._position = None
+        finally:
+            # Its frames hold what was raised.
+            del odd
+        return BAD
 
     def _complete(self, order: Amended, task: int) -> object:
         """Puts other samples in the places of bad ones, with random numbers of their own, so that those of
@@ -289,12 +403,8 @@ class _LoaderWorker:
             self._position = None
         finally:
             self._draws.restore(state)
-        open_positions = set(unfinished(samples)) - order.left_out
-        if open_positions and wants_fill(maker.tries.bad, fill=self._work.fill):
-            return self._judged_later(samples, task, order.before)
-        bad = maker.tries.take()
-        batch = self._finished(samples)
-        return Faulty(batch, bad) if bad or batch is None else batch
+        indices = [order.fills.get(position, index) for position, index in enumerate(order.index)]
+        return self._settled(samples, indices, task, order.before, order.left_out, key=order.batch)
 
     def _made_again(self, order: Amended) -> list[Any]:
         """The good samples, as whoever held them had made them. The bad ones are made too: the random numbers
@@ -339,13 +449,12 @@ class _LoaderWorker:
             self.journal()
         return self._noted[1]
 
-    def _draw(self, index: Any) -> Any:
+    def _draw(self, samples: list[Any], places: int) -> Any:
+        """Fills a batch that is begun from the iterator; gives one sample where there are no batches."""
         assert self._iterator is not None
         if not self._work.auto_collation:
             self._station.reach(0)
             return self._next(0)
-        samples: list[Any] = []
-        places = len(index)
         while len(samples) < places:
             self._station.reach(len(samples))
             sample = self._next(len(samples))
@@ -405,15 +514,15 @@ class _LoaderWorker:
         if self._iterator is None:
             # Mostly nothing was drawn, and the last note still holds.
             if state != self._noted[0]:
-                self._noted = (state, pickle.dumps((state, None), protocol=5))
+                self._noted = (state, pickle.dumps((state, None, self._fitting.memory), protocol=5))
             return self._noted[1]
         iterable = (self._drawn, self._is_exhausted, self._shared_seed, self._first_state)
-        return pickle.dumps((state, iterable), protocol=5)
+        return pickle.dumps((state, iterable, self._fitting.memory), protocol=5)
 
     def recall(self, journal: bytes | None) -> None:
         if journal is None:
             return
-        state, iterable = pickle.loads(journal)
+        state, iterable, self._fitting.memory = pickle.loads(journal)
         if iterable is not None:
             self._replay(*iterable)
         self._draws.restore(state)
@@ -441,6 +550,10 @@ class _LoaderWorker:
                 # It was told when it happened first.
                 continue
         self._drawn = drawn
+
+
+def _unknown(position: int) -> None:
+    """Samples of an iterator have no index."""
 
 
 def _collate_into(station: _native.Station) -> None:

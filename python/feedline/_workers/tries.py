@@ -126,6 +126,11 @@ class Tries:
         shown = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else None
         return Bad(position, names, os_error, trouble, shown, attempts, then)
 
+    def given_up(self, raised: BaseException, position: int) -> Any:
+        """BAD, for a sample that cannot be tried again. Raises where the policy wants that."""
+        names, os_error = symptom(raised)
+        return self._give_up(raised, names, os_error, position, 1)
+
     def is_well(self) -> None:
         """Other samples were made meanwhile: what failed was not the source."""
         self._sources.is_well()

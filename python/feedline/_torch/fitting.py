@@ -1,0 +1,372 @@
+"""Which samples cannot be collated with the others of their batch. Asked only after collation has failed."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Number
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import _utils
+
+from feedline._torch.draws import Draws
+
+__all__ = ["Fitting", "Misfit", "name_misfits"]
+
+# The keys and indices that lead from a sample to one of its parts.
+Place = tuple[Any, ...]
+# What two parts must have in common, one aspect after another: the first in which they differ decides.
+_ASPECTS = ("none", "kind", "length", "shape", "dtype")
+_NONE = ("None",)
+# In the place of a key: several keys are as frequent, and nothing tells which is right.
+_UNDECIDED = object()
+
+# How often the collate function is called to find out which samples fit together.
+_MOST_TRIALS = 64
+_DEPTH = 16
+# Lists that are longer are not compared item by item.
+_ITEMS = 1000
+# A structure that needs more bytes is not remembered: it travels in the worker's journal.
+_MOST_BYTES = 1024
+# So many samples are named in a message.
+_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A sample that cannot be collated with the others."""
+
+    position: int
+    # "gives a tensor of shape (3, 200, 224), the other 31 give (3, 224, 224)"
+    words: str
+
+    def about(self, index: object) -> str:
+        """With the index of the sample, if it has one."""
+        named = f"the sample at position {self.position}" if index is None else f"sample {index!r}"
+        return f"{named} {self.words}"
+
+
+def name_misfits(raised: BaseException, misfits: Sequence[Misfit], index: Callable[[int], Any]) -> None:
+    """Adds a note for each sample to what collation has raised."""
+    for misfit in misfits[:_NAMED]:
+        raised.add_note(f"feedline: {misfit.about(index(misfit.position))}")
+    if len(misfits) > _NAMED:
+        raised.add_note(f"feedline: and {len(misfits) - _NAMED} more samples")
+
+
+@dataclass
+class _Group:
+    """Positions of samples that are alike, and do not fit to the others."""
+
+    positions: list[int]
+    words: str
+
+
+class Fitting:
+    """Compares samples with their neighbours, and asks the collate function whether that explains it."""
+
+    def __init__(self, collate: Callable[[Any], Any], draws: Draws) -> None:
+        self._collate = collate
+        self._is_default = collate is _utils.collate.default_collate
+        self._draws = draws
+        # What a good sample is made of: (place, aspect) -> key. It decides where a batch cannot.
+        self.memory: dict[tuple[Place, str], Any] | None = None
+
+    def remember(self, samples: Any) -> None:
+        """Notes what the samples of a batch that was collated are made of."""
+        memory: dict[tuple[Place, str], Any] = {}
+        try:
+            for place, value in _places(samples[0], ()):
+                memory.update({(place, aspect): _key(value, aspect) for aspect in _ASPECTS[1:]})
+            is_small = len(pickle.dumps(memory)) <= _MOST_BYTES
+        except Exception:
+            # A structure of the user's own that cannot be looked at.
+            is_small = False
+        self.memory = memory if is_small else {}
+
+    def check(self, samples: list[Any]) -> None:
+        """Raises what collating them raises."""
+        state = self._draws.state()
+        try:
+            self._collate(samples)
+        finally:
+            self._draws.restore(state)
+
+    def misfits(self, samples: Sequence[Any]) -> list[Misfit]:
+        """The samples that are to blame for a failed collation, in order; none if that is not known.
+
+        The others were collated without them, so it is known that they are the cause."""
+        state = self._draws.state()
+        try:
+            groups = self._groups(list(samples))
+        except Exception:
+            # A structure of the user's own that cannot be compared: the batch remains to be named.
+            return []
+        finally:
+            self._draws.restore(state)
+        found = [Misfit(position, group.words) for group in groups for position in group.positions]
+        return sorted(found, key=lambda misfit: misfit.position)
+
+    def _groups(self, samples: list[Any]) -> list[_Group]:
+        fitting = list(range(len(samples)))
+        groups: list[_Group] = []
+        while fitting:
+            split = self._split(samples, fitting)
+            if split is None:
+                return []
+            groups += split
+            odd = {position for group in split for position in group.positions}
+            fitting = [position for position in fitting if position not in odd]
+            if fitting and self._fits(samples, fitting):
+                break
+        return self._to_blame(samples, fitting, groups)
+
+    def _to_blame(self, samples: list[Any], fitting: list[int], groups: list[_Group]) -> list[_Group]:
+        """Without the groups that differ from the others and fit nevertheless."""
+        if not fitting or (len(groups) == 1 and (self._is_default or len(groups[0].positions) == 1)):
+            return groups
+        blamed: list[_Group] = []
+        trials = 0
+        for number, group in enumerate(groups):
+            parts = [group.positions]
+            if not self._is_default and len(group.positions) > 1:
+                parts = [[position] for position in group.positions]
+            odd: list[int] = []
+            for part in parts:
+                is_last = number == len(groups) - 1 and part is parts[-1]
+                if (is_last and not blamed and not odd) or trials >= _MOST_TRIALS:
+                    # All samples together did not fit, so these do not.
+                    odd += part
+                    continue
+                trials += 1
+                together = sorted(fitting + part)
+                if self._fits(samples, together):
+                    fitting = together
+                else:
+                    odd += part
+            if odd:
+                blamed.append(_Group(odd, group.words))
+        return blamed
+
+    def _fits(self, samples: list[Any], positions: list[int]) -> bool:
+        try:
+            self._collate([samples[position] for position in positions])
+        except Exception:
+            return False
+        return True
+
+    def _split(self, samples: list[Any], positions: list[int]) -> list[_Group] | None:
+        """The samples that differ from most others, in groups; None if all are alike."""
+        values = [samples[position] for position in positions]
+        for aspect in _ASPECTS:
+            for place, parts, keys in _differing(values, aspect, ()):
+                if aspect == "none":
+                    return [_without_value(place, parts, keys, positions, len(samples))]
+                norm = self._norm(samples, positions, keys, (place, aspect))
+                if norm is None:
+                    return None
+                return _odd(place, aspect, parts, keys, positions, norm, len(samples))
+        if len(samples) == 1:
+            return self._unlike_before(values[0])
+        if all(value is None for value in values):
+            return [_Group(positions, "gives None")]
+        if self._is_default:
+            for place, _, _ in _differing(values, "none", (), all_alike=True):
+                return [_Group(positions, f"gives None{_at(place)}")]
+        return None
+
+    def _norm(
+        self, samples: list[Any], positions: list[int], keys: list[Any], where: tuple[Place, str]
+    ) -> Any:
+        """The key that most samples have; `_UNDECIDED`; or None if the difference explains nothing."""
+        counts = Counter(keys)
+        most = max(counts.values())
+        first, *others = [key for key, count in counts.items() if count == most]
+        if not others:
+            return first
+        groups = {
+            key: [position for position, own in zip(positions, keys, strict=True) if own == key]
+            for key in (first, *others)[:_MOST_TRIALS]
+        }
+        good = [key for key, group in groups.items() if self._fits(samples, group)]
+        if not good:
+            return None
+        if len(good) == 1:
+            return good[0]
+        known = (self.memory or {}).get(where)
+        return known if known in good else _UNDECIDED
+
+    def _unlike_before(self, sample: Any) -> list[_Group] | None:
+        """A sample that is alone in its batch is compared with those of earlier batches."""
+        if sample is None:
+            return [_Group([0], "gives None")]
+        memory = self.memory or {}
+        for place, value in _places(sample, ()):
+            for aspect in _ASPECTS[1:]:
+                known = memory.get((place, aspect))
+                if known is not None and known != _key(value, aspect):
+                    words = f"gives {_described(value, aspect)}{_at(place)}, unlike earlier samples"
+                    return [_Group([0], words)]
+        return None
+
+
+# ---- what a sample is made of ----
+
+
+def _key(value: Any, aspect: str) -> Any:
+    """What a part is like in one aspect; an empty key where that means nothing for it."""
+    if value is None:
+        return _NONE
+    if aspect in ("none", "kind"):
+        return () if aspect == "none" else _kind(value)
+    if aspect == "length":
+        return (len(value),) if _is_sequence(value) else ()
+    if not isinstance(value, (torch.Tensor, np.ndarray)) or _is_nested(value):
+        return ()
+    return (tuple(value.shape),) if aspect == "shape" else (str(value.dtype),)
+
+
+def _kind(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return ("tensor", str(value.layout), _is_nested(value))
+    if isinstance(value, np.ndarray):
+        return ("array",)
+    if isinstance(value, (Number, np.generic)) and not isinstance(value, (np.str_, np.bytes_)):
+        # Whole and other numbers are collated side by side.
+        return ("number",)
+    if isinstance(value, Mapping):
+        return ("dict", frozenset(value))
+    if _is_sequence(value):
+        return ("sequence",)
+    return (type(value).__module__, type(value).__qualname__)
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and bool(value.is_nested)
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
+
+
+def _inside(values: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """The parts that all of them have, by key."""
+    first = values[0]
+    if all(isinstance(value, Mapping) for value in values):
+        for name in first:
+            if all(name in value for value in values):
+                yield name, [value[name] for value in values]
+    elif all(_is_sequence(value) for value in values):
+        length = len(first)
+        if length <= _ITEMS and all(len(value) == length for value in values):
+            for number in range(length):
+                yield number, [value[number] for value in values]
+
+
+def _places(sample: Any, place: Place) -> Iterator[tuple[Place, Any]]:
+    """A sample and all of its parts."""
+    yield place, sample
+    if len(place) < _DEPTH:
+        for step, (part,) in _inside([sample]):
+            yield from _places(part, (*place, step))
+
+
+def _differing(
+    values: list[Any], aspect: str, place: Place, *, all_alike: bool = False
+) -> Iterator[tuple[Place, list[Any], list[Any]]]:
+    """The places at which values differ in an aspect, or, if `all_alike`, at which all of them are None; with
+    the parts there, and the key of each."""
+    keys = [_key(value, aspect) for value in values]
+    if all(key == _NONE for key in keys) if all_alike else len(set(keys)) > 1:
+        yield place, values, keys
+    if len(place) < _DEPTH:
+        for step, parts in _inside(values):
+            yield from _differing(parts, aspect, (*place, step), all_alike=all_alike)
+
+
+# ---- in words ----
+
+
+def _without_value(
+    place: Place, parts: list[Any], keys: list[Any], positions: list[int], total: int
+) -> _Group:
+    """None is never what the others should be, however many of them are None."""
+    odd = [position for position, key in zip(positions, keys, strict=True) if key == _NONE]
+    good = [part for part, key in zip(parts, keys, strict=True) if key != _NONE]
+    others = _others(len(good), total)
+    return _Group(odd, f"gives None{_at(place)}, {others} {_described(good[0], 'shape')}")
+
+
+def _odd(
+    place: Place, aspect: str, parts: list[Any], keys: list[Any], positions: list[int], norm: Any, total: int
+) -> list[_Group]:
+    counts = Counter(keys)
+    groups: list[_Group] = []
+    for key in counts:
+        if key == norm:
+            continue
+        usual = norm if norm is not _UNDECIDED else next(other for other in counts if other != key)
+        own, other = parts[keys.index(key)], parts[keys.index(usual)]
+        gives, give = _two(own, other, aspect)
+        others = _others(counts[usual], total)
+        words = f"gives {gives}{_at(place)}, {others} {give}"
+        odd = [position for position, one in zip(positions, keys, strict=True) if one == key]
+        groups.append(_Group(odd, words))
+    return groups
+
+
+def _others(count: int, total: int) -> str:
+    """How many of the other samples are alike, with a verb."""
+    verb = "gives" if count == 1 else "give"
+    if count == total - 1:
+        return f"the other {verb}" if count == 1 else f"the other {count} {verb}"
+    return f"{count} of the other {total - 1} {verb}"
+
+
+def _two(own: Any, other: Any, aspect: str) -> tuple[str, str]:
+    """How two parts differ; what both are is said once."""
+    if isinstance(own, Mapping) and isinstance(other, Mapping):
+        missing = [name for name in other if name not in own]
+        extra = [name for name in own if name not in other]
+        if missing and not extra:
+            return f"a dict without {_keys(missing)}", "one with it"
+        if extra and not missing:
+            return f"a dict with {_keys(extra)}", "one without it"
+        return f"a dict with {_keys(own)}", f"one with {_keys(other)}"
+    gives, give = _described(own, aspect), _described(other, aspect)
+    for noun in ("a tensor of shape ", "an array of shape ", "a tensor of ", "an array of "):
+        if gives.startswith(noun) and give.startswith(noun):
+            return gives, give.removeprefix(noun)
+    return gives, give
+
+
+def _keys(names: Any) -> str:
+    listed = list(names)
+    shown = ", ".join(repr(name) for name in listed[:_NAMED])
+    return f"the key{'' if len(listed) == 1 else 's'} {shown}{', ...' if len(listed) > _NAMED else ''}"
+
+
+def _described(value: Any, aspect: str) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        noun = "a tensor" if isinstance(value, torch.Tensor) else "an array"
+        if _is_nested(value):
+            return "a nested tensor"
+        return f"{noun} of {value.dtype}" if aspect == "dtype" else f"{noun} of shape {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"a dict with {_keys(value)}"
+    kind = type(value)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    article = "an" if name[0].lower() in "aeiou" else "a"
+    return f"{article} {name} of {len(value)}" if _is_sequence(value) else f"{article} {name}"
+
+
+def _at(place: Place) -> str:
+    """The place in a sample, as it is written in Python."""
+    steps = "".join(f'["{step}"]' if isinstance(step, str) else f"[{step!r}]" for step in place)
+    return f" at {steps}" if steps else ""
