@@ -81,7 +81,7 @@ def test_every_cut_of_a_shard_is_named_but_between_two_records(tmp_path: Path) -
     whole = b"".join(shards.framed(record) for record in RECORDS[:4])
     starts = [int(start) for start in np.cumsum([0, *(16 + len(record) for record in RECORDS[:4])])]
     path = tmp_path / "a.tfrecord"
-    for length in range(len(whole)):
+    for length in range(1, len(whole)):
         path.write_bytes(whole[:length])
         loader = skipping(fl.tfrecord(path, index=None))
         complete = sum(1 for start in starts[1:] if start <= length)
@@ -454,7 +454,7 @@ def test_compressed_shards_are_shuffled_in_runs_and_dealt_out_whole(tmp_path: Pa
     assert {record[:1] for record in ranks[0]}.isdisjoint(record[:1] for record in ranks[1])
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "empty csv", "npy"])
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "npy"])
 def test_a_bad_first_record_is_a_fault_like_any_other(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "first"
     if kind == "jsonl":
@@ -463,10 +463,6 @@ def test_a_bad_first_record_is_a_fault_like_any_other(tmp_path: Path, kind: str)
     elif kind == "csv":
         path.write_text("x,y\n7\n1,1\n2,2\n")
         pipeline = fl.csv(path, index=None)
-    elif kind == "empty csv":
-        path.write_text("")
-        (tmp_path / "second").write_text("x,y\n1,1\n2,2\n")
-        pipeline = fl.csv([path, tmp_path / "second"], index=None)
     else:
         arrays = [io.BytesIO() for _ in range(3)]
         for number, array in enumerate(arrays):

@@ -16,6 +16,7 @@ __all__ = [
     "Damaged",
     "DamagedRecord",
     "DeadlinePassed",
+    "EmptyShardWarning",
     "FeedlineError",
     "Internal",
     "NoReplacement",
@@ -257,6 +258,10 @@ class WorkerNotStarted(FeedlineError, RuntimeError):
     """A worker could not be started."""
 
     code = "FL403"
+
+
+class EmptyShardWarning(UserWarning):
+    """Shards have no records. Nothing is wrong with them, and the run goes on with the others."""
 
 
 class WorkerDiedWarning(UserWarning):

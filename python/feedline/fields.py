@@ -155,7 +155,7 @@ def _made(call: str, of: str, shape: Shape, default: Any, key: str | None, dtype
         if not isinstance(axis, int) or isinstance(axis, bool) or axis < 1:
             wanted = "whole numbers from 1, of which the first may be None"
             raise BadSetting(f"{call}: shape must be {wanted}, got {list(axes)!r}")
-    if key is not None and (not isinstance(key, str) or not key):
+    if key is not None and not isinstance(key, str):
         raise BadSetting(f"{call}: key must be the name in the record, got {key!r}")
     field = Field(call, of, axes, plain(default), key, dtype)
     if default is not None and not _may_become_a_sequence(field):

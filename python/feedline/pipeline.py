@@ -5,7 +5,6 @@ A pipeline is plain settings for the stages of the path of a sample; nothing run
 
 from __future__ import annotations
 
-import glob as _glob
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -15,6 +14,7 @@ import numpy as np
 from feedline import _native
 from feedline._mapped.builder import Functions, has_functions, start_method
 from feedline._mapped.loader import MappedLoader
+from feedline._paths import Path, Paths, listed, local_path, shown
 from feedline._words import in_words, plain
 from feedline.errors import BadSetting, BadSource
 from feedline.events import Event
@@ -224,14 +224,41 @@ class Pipeline(Functions):
         self,
         mean: Numbers | None = None,
         std: Numbers | None = None,
-        layout: Literal["CHW", "HWC"] = "CHW",
+        layout: Literal["CHW", "HWC"] | None = None,
+        *,
+        field: str | Sequence[str] | None = None,
     ) -> Pipeline:
-        """Makes float32 from 0 to 1, less the mean, divided by std: torchvision's ToTensor and Normalize."""
-        return self._with("to_float", mean=mean, std=std, layout=layout)
+        """Makes float32 of a picture, from 0 to 1, less the mean, divided by std.
 
-    def cast(self, dtype: str, layout: Literal["CHW", "HWC"] = "HWC") -> Pipeline:
-        """Writes the values from 0 to 255 as numbers of another type, or in another layout."""
-        return self._with("cast", dtype=_dtype_name(dtype), layout=layout)
+        That is torchvision's ToTensor and Normalize. Other numbers keep their value, less the mean, divided by std.
+
+        Args:
+            mean: of each channel of a picture; one number for other fields.
+            std: the same.
+            layout: of a picture; "CHW" by default.
+            field: the fields of numbers that are meant, a name or a list. Without, it is the picture if there
+                is one, and otherwise the only field of numbers.
+        """
+        return self._with("to_float", mean=mean, std=std, layout=layout, field=_names(field))
+
+    def cast(
+        self,
+        dtype: str,
+        layout: Literal["CHW", "HWC"] | None = None,
+        *,
+        field: str | Sequence[str] | None = None,
+    ) -> Pipeline:
+        """Writes numbers as numbers of another type, as NumPy's `astype` does.
+
+        `fl.tokens("train.bin", "uint16", 1025).cast("int64")` makes token ids that an Embedding takes.
+
+        Args:
+            dtype: the new type.
+            layout: of a picture, whose values are 0 to 255; "HWC" by default.
+            field: the fields of numbers that are meant, a name or a list. Without, it is the picture if there
+                is one, and otherwise the only field of numbers.
+        """
+        return self._with("cast", dtype=_dtype_name(dtype), layout=layout, field=_names(field))
 
     # ---- collate, deliver ----
 
@@ -281,7 +308,7 @@ class Pipeline(Functions):
         files: int | Auto = "auto",
         seed: int | None = None,
         faults: FaultPolicy | None = None,
-        exclude: str | os.PathLike[str] | None = None,
+        exclude: str | bytes | os.PathLike[str] | None = None,
         on_event: Callable[[Event], object] | None = None,
         stall: float | None = 30.0,
         chaos: Mapping[str, float] | None = None,
@@ -323,7 +350,7 @@ class Pipeline(Functions):
             )
         if on_event is not None and not callable(on_event):
             raise BadSetting(f"loader: on_event must be a function, got {on_event!r}")
-        if exclude is not None and not isinstance(exclude, (str, os.PathLike)):
+        if exclude is not None and not isinstance(exclude, (str, bytes, os.PathLike)):
             raise BadSetting(f"loader: exclude must be a path, got {exclude!r}")
         if isinstance(stall, bool):
             raise BadSetting(f"loader: stall must be a number of seconds or None, got {stall!r}")
@@ -448,31 +475,25 @@ def _part(pipeline: Pipeline) -> dict[str, Any]:
     return {"shards": pipeline._source.shards, "calls": list(pipeline._calls)}
 
 
-def images(folder: str | os.PathLike[str]) -> Pipeline:
+def images(folder: Path) -> Pipeline:
     """A folder with a sub-folder for each class, in the order of torchvision's ImageFolder.
 
     Batches have "image" (after decode) or "bytes", and "label".
     """
-    return Pipeline(_native.Source.images(_path(folder, "images")), f"images({os.fspath(folder)!r})")
+    path = local_path(folder, "images")
+    return Pipeline(_native.Source.images(path), f"images({path!r})")
 
 
-def files(
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], labels: Sequence[int] | None = None
-) -> Pipeline:
+def files(paths: Paths, labels: Sequence[int] | None = None) -> Pipeline:
     """Files by list, in its order, or by a pattern such as "data/**/*.jpg", sorted.
+
+    Braces such as "img-{000..999}.jpg" work too, and a list may have patterns.
 
     Batches have "image" (after decode) or "bytes", and "label" if there are labels.
     """
     numbers = None if labels is None else [_label(label) for label in labels]
-    if isinstance(paths, (str, os.PathLike)):
-        pattern = os.fspath(paths)
-        if not _glob.has_magic(pattern):
-            return Pipeline(_native.Source.files([pattern], numbers), f"files({pattern!r})")
-        return Pipeline(_native.Source.glob(pattern, numbers), f"files({pattern!r})")
-    if not isinstance(paths, Sequence):
-        raise BadSource(f"files: give a pattern or a list of paths, got {paths!r}")
-    listed = [_path(path, "files") for path in paths]
-    return Pipeline(_native.Source.files(listed, numbers), f"files([... {len(listed)} paths])")
+    found = listed("files", paths)
+    return Pipeline(_native.Source.files(found, numbers), f"files({shown(paths)})")
 
 
 def arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Pipeline:
@@ -491,17 +512,15 @@ def arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Pipeline:
     return Pipeline(_native.Source.arrays(dict(arrays)), origin)
 
 
-def _path(path: str | os.PathLike[str], call: str) -> str:
-    if not isinstance(path, (str, os.PathLike)):
-        raise BadSource(f"{call}: a path must be text, got {path!r}")
-    return os.fspath(path)
-
-
 def _label(label: Any) -> int:
     given = plain(label)
     if isinstance(given, bool) or not isinstance(given, int) or not -(2**63) <= given < 2**63:
         raise BadSource(f"files: a label must be a whole number, got {label!r}")
     return given
+
+
+def _names(field: Any) -> Any:
+    return list(field) if isinstance(field, tuple) else field
 
 
 def _dtype_name(dtype: Any) -> Any:

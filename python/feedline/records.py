@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import glob as _glob
 import os
 import sys
 import time
-from collections.abc import Sequence
+import warnings
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from feedline import _native
-from feedline.errors import BadSetting, BadSource
-from feedline.pipeline import Pipeline, _path
+from feedline._paths import Paths, listed, local_path, shown
+from feedline.errors import BadSetting, BadSource, EmptyShardWarning
+from feedline.pipeline import Pipeline
 
 __all__ = ["csv", "example_schema", "jsonl", "tar", "tfrecord", "tokens"]
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-Index = Literal["auto", "beside"] | str | os.PathLike[str] | None
+Index = Literal["auto", "beside"] | str | bytes | os.PathLike[str] | None
 
 # Seconds that making indices may take before anything is said of it.
 _SILENT = 1.0
@@ -30,14 +29,15 @@ def tfrecord(
     *,
     check: bool = True,
     index: Index = "auto",
-    manifest: str | os.PathLike[str] | None = None,
+    manifest: str | bytes | os.PathLike[str] | None = None,
 ) -> Pipeline:
-    """Records of TFRecord files, by list or by a pattern such as "data/*.tfrecord", sorted.
+    """Records of TFRecord files, by a pattern such as "data/*.tfrecord", braces, or a list of these.
 
     Without `parse()`, batches have "bytes".
 
     Args:
-        paths: the shards.
+        paths: the shards: a path, a pattern such as "data/*.tfrecord", braces such as
+            "shard-{000..009}.tfrecord", or a list of these. The files of a pattern are sorted.
         check: compare the data of each record with their checksum. Those of lengths are always compared.
         index: where it is kept which record begins where: "auto" for a cache folder (FEEDLINE_CACHE, or
             feedline in the user's cache folder), "beside" for a file beside each shard, a folder, or None for
@@ -48,17 +48,19 @@ def tfrecord(
     return _records("tfrecord", paths, check=check, index=index, manifest=manifest)
 
 
-def example_schema(path: str | os.PathLike[str], records: int = 100) -> str:
+def example_schema(path: str | bytes | os.PathLike[str], records: int = 100) -> str:
     """Looks at the first records of a TFRecord file and writes the call of `parse()` for them.
 
     print(fl.example_schema("train-00000.tfrecord"))
     """
     if not isinstance(records, int) or isinstance(records, bool) or records < 1:
         raise BadSetting(f"example_schema: records must be a whole number from 1, got {records!r}")
-    return _native.example_schema(_path(path, "example_schema"), records)
+    return _native.example_schema(local_path(path, "example_schema"), records)
 
 
-def tar(paths: Paths, *, index: Index = "auto", manifest: str | os.PathLike[str] | None = None) -> Pipeline:
+def tar(
+    paths: Paths, *, index: Index = "auto", manifest: str | bytes | os.PathLike[str] | None = None
+) -> Pipeline:
     """Samples of tar files in the WebDataset convention: members of one key are one sample.
 
     Fields are named by their extensions. Without `parse()`, those of the first sample are expected in all:
@@ -68,7 +70,9 @@ def tar(paths: Paths, *, index: Index = "auto", manifest: str | os.PathLike[str]
     return _records("tar", paths, index=index, manifest=manifest)
 
 
-def jsonl(paths: Paths, *, index: Index = "auto", manifest: str | os.PathLike[str] | None = None) -> Pipeline:
+def jsonl(
+    paths: Paths, *, index: Index = "auto", manifest: str | bytes | os.PathLike[str] | None = None
+) -> Pipeline:
     """Lines of JSON. Without `parse()`, the fields of the first line are expected in all."""
     return _records("jsonl", paths, index=index, manifest=manifest)
 
@@ -78,7 +82,7 @@ def csv(
     *,
     delimiter: str = ",",
     index: Index = "auto",
-    manifest: str | os.PathLike[str] | None = None,
+    manifest: str | bytes | os.PathLike[str] | None = None,
 ) -> Pipeline:
     """Rows of CSV files, whose first line names the columns. Without `parse()`, every column is text."""
     if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
@@ -99,6 +103,11 @@ def tokens(
         length: numbers in a window.
         stride: from the beginning of a window to that of the next; `length` where nothing is said.
     """
+    if length is None and isinstance(dtype, int) and not isinstance(dtype, bool):
+        raise BadSetting.explained(
+            f"tokens: dtype must be the name of a type, got {dtype!r}",
+            f'name both: tokens({shown(paths)}, "uint16", {dtype}), or length={dtype} for .npy files',
+        )
     if not isinstance(length, int) or isinstance(length, bool) or length < 1:
         raise BadSetting(f"tokens: length must be a whole number from 1, got {length!r}")
     stride = length if stride is None else stride
@@ -106,7 +115,7 @@ def tokens(
         raise BadSetting(f"tokens: stride must be a whole number from 1, got {stride!r}")
     name = None if dtype is None else _dtype(dtype)
     files = []
-    for path in _listed("tokens", paths):
+    for path in listed("tokens", paths):
         start, count, known = _numbers_of(path)
         if known is not None and name is not None and known != name:
             raise BadSource.explained(f"tokens: {path!r} holds {known}, not {name}", "leave dtype out")
@@ -116,7 +125,7 @@ def tokens(
         files.append((path, start, count))
     if name is None or not files:
         raise BadSource("tokens: the list of files is empty")
-    origin = f"tokens({_shown(paths)}, {name!r}, {length})"
+    origin = f"tokens({shown(paths)}, {name!r}, {length})"
     return Pipeline(_native.Source.numbers(files, name, length, stride), origin)
 
 
@@ -162,40 +171,27 @@ def _numbers_of(path: str) -> tuple[int, int | None, str | None]:
 
 
 def _records(container: str, paths: Paths, **settings: Any) -> Pipeline:
-    listed = _listed(container, paths)
+    files = listed(container, paths)
     check, delimiter = settings.get("check", True), settings.get("delimiter", ",")
     if not isinstance(check, bool):
         raise BadSetting(f"{container}: check must be True or False, got {check!r}")
     manifest = settings["manifest"]
     source = _native.Source.records(
         container,
-        listed,
+        files,
         check=check,
         keep=_kept(container, settings["index"]),
-        manifest=None if manifest is None else _path(manifest, container),
+        manifest=None if manifest is None else local_path(manifest, container),
         delimiter=delimiter,
         tell=_Telling(),
     )
-    return Pipeline(source, f"{container}({_shown(paths)})")
-
-
-def _listed(call: str, paths: Paths) -> list[str]:
-    if isinstance(paths, (str, os.PathLike)):
-        pattern = os.fspath(paths)
-        if not isinstance(pattern, str):
-            raise BadSource(f"{call}: a path must be text, got {paths!r}")
-        if not _glob.has_magic(pattern):
-            return [pattern]
-        return [os.fspath(path) for path in _native.Source.matching(pattern)]
-    if not isinstance(paths, Sequence):
-        raise BadSource(f"{call}: give a pattern or a list of paths, got {paths!r}")
-    return [_path(path, call) for path in paths]
-
-
-def _shown(paths: Paths) -> str:
-    if isinstance(paths, (str, os.PathLike)):
-        return repr(os.fspath(paths))
-    return f"[... {len(paths)} paths]"
+    empty = [os.fspath(path) for path in source.empty_shards]
+    if empty:
+        count = "1 shard has" if len(empty) == 1 else f"{len(empty)} shards have"
+        text = f"{container}: {count} no records, of {len(files)}: {', '.join(empty[:3])}"
+        text += ", ..." if len(empty) > 3 else ""
+        warnings.warn(text, EmptyShardWarning, stacklevel=3)
+    return Pipeline(source, f"{container}({shown(paths)})")
 
 
 def _kept(call: str, index: Index) -> str:
@@ -210,9 +206,9 @@ def _kept(call: str, index: Index) -> str:
             return os.fspath((Path(home) if home else Path.home() / ".cache") / "feedline")
         except RuntimeError:  # Nobody knows where this user is at home.
             return ""
-    if not isinstance(index, (str, os.PathLike)) or not os.fspath(index):
+    if not isinstance(index, (str, bytes, os.PathLike)) or not os.fspath(index):
         raise BadSetting(f'{call}: index must be "auto", "beside", a folder or None, got {index!r}')
-    return os.fspath(index)
+    return os.fsdecode(index)
 
 
 class _Telling:

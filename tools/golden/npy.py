@@ -40,14 +40,25 @@ def main() -> None:
     good.append(
         {"file": written(column), "dtype": "float32", "shape": [4, 1], "data": column.tobytes().hex()}
     )
+    for name in [">u2", ">i8", ">f2", ">f8", "<i4"]:
+        for shape in [(5,), (2, 3), (3, 1, 4, 2)]:
+            array = np.asfortranarray(np.arange(int(np.prod(shape))).astype(name).reshape(shape))
+            little = array.astype(array.dtype.newbyteorder("<"))
+            good.append(
+                {
+                    "file": written(array),
+                    "dtype": little.dtype.name,
+                    "shape": list(shape),
+                    "data": little.tobytes().hex(),
+                }
+            )
     bad = {
         "objects": written(np.array([{}, None])),
         "named": written(np.zeros(2, [("a", "f4"), ("b", "i4")])),
         "text": written(np.array(["abc"])),
         "times": written(np.zeros(2, "M8[s]")),
         "complex": written(np.zeros(2, "c8")),
-        "big-endian": written(np.zeros(2, ">f4")),
-        "fortran": written(np.asfortranarray(np.zeros((2, 3), "f4"))),
+        "complex, big-endian": written(np.zeros(2, ">c16")),
     }
     GOLDEN.parent.mkdir(parents=True, exist_ok=True)
     GOLDEN.write_text(json.dumps({"good": good, "bad": bad}, indent=0) + "\n")

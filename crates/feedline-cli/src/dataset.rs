@@ -3,9 +3,9 @@
 use clap::{Args, ValueEnum};
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::format::{Container, tfrecord};
-use feedline_core::sample::{Location, shown};
+use feedline_core::sample::{Dtype, Location, shown};
 use feedline_core::source::EXTENSIONS;
-use feedline_core::source::files::matching;
+use feedline_core::source::paths;
 use feedline_core::source::records::columns_of_first;
 use feedline_core::sys::file::{self, EntryKind, Handle};
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ pub(crate) enum Format {
     Jsonl,
     Csv,
     Tsv,
+    Tokens,
 }
 
 impl Format {
@@ -30,6 +31,7 @@ impl Format {
             Format::Jsonl => "JSON lines",
             Format::Csv => "CSV",
             Format::Tsv => "TSV",
+            Format::Tokens => "token",
         }
     }
 }
@@ -55,6 +57,18 @@ pub(crate) struct Reading {
     /// What stands between the values of a CSV file
     #[arg(long, value_name = "CHARACTER", default_value = ",", value_parser = delimiter)]
     pub(crate) delimiter: u8,
+
+    /// The type of the numbers of a token file, such as uint16
+    #[arg(long, value_name = "TYPE", value_parser = dtype)]
+    pub(crate) dtype: Option<Dtype>,
+}
+
+fn dtype(typed: &str) -> std::result::Result<Dtype, String> {
+    let known = Dtype::ALL.iter().copied().find(|dtype| dtype.name() == typed);
+    known.ok_or_else(|| {
+        let names: Vec<_> = Dtype::ALL.iter().map(|dtype| dtype.name()).collect();
+        format!("give one of {}", names.join(", "))
+    })
 }
 
 fn delimiter(typed: &str) -> std::result::Result<u8, String> {
@@ -78,6 +92,8 @@ impl Reading {
             Format::Jsonl => Ok(Container::JsonLines),
             Format::Csv => rows(self.delimiter),
             Format::Tsv => rows(b'\t'),
+            Format::Tokens => Err(Error::new(Kind::BadSetting, "token files have no records")
+                .with_hint("look at them with feedline show or feedline verify")),
         }
     }
 
@@ -85,12 +101,15 @@ impl Reading {
     pub(crate) fn what(&self, path: &Path) -> Result<What> {
         let told = match self.kind {
             Some(format) => Some(What::Shard(format)),
-            None => by_name(path).or_else(|| by_first_bytes(path)),
+            None => by_name(path).or_else(|| by_first_bytes(path)).or_else(|| {
+                // Nothing but token files has numbers whose type must be said.
+                self.dtype.map(|_| What::Shard(Format::Tokens))
+            }),
         };
         told.ok_or_else(|| {
             let message = format!("the name of {} does not say what it is", shown(path));
             Error::new(Kind::BadSource, message)
-                .with_hint("say it: --as tfrecord, tar, jsonl, csv or tsv")
+                .with_hint("say it: --as tfrecord, tar, jsonl, csv, tsv or tokens")
         })
     }
 }
@@ -124,7 +143,7 @@ impl Paths {
             } else if path.exists() {
                 self.take(path.clone(), &mut found)?;
             } else {
-                for path in pattern(path)? {
+                for path in meant(path)? {
                     self.take(path, &mut found)?;
                 }
             }
@@ -168,6 +187,12 @@ impl Paths {
                     // A link to nothing is named when it is read.
                     EntryKind::File | EntryKind::BrokenLink => match self.reading.what(&entry.path)
                     {
+                        // Arrays beside other data are not meant unless they are asked for.
+                        Ok(What::Shard(Format::Tokens))
+                            if self.reading.kind.is_none() && self.reading.dtype.is_none() =>
+                        {
+                            found.passed += 1;
+                        }
                         Ok(What::Shard(format)) => {
                             found.shards.entry(format).or_default().push(entry.path);
                         }
@@ -186,21 +211,30 @@ impl Paths {
     }
 }
 
-/// The files that a pattern finds; a path without one is not there.
-fn pattern(path: &Path) -> Result<Vec<PathBuf>> {
-    let text = path.to_string_lossy();
-    if text.contains(['*', '?', '[']) {
-        return matching(&text);
+/// The files that patterns and braces stand for; what is none of these is not there.
+fn meant(path: &Path) -> Result<Vec<PathBuf>> {
+    let found = paths::expand(&[path.to_owned()])?;
+    match found.iter().find(|path| !path.exists()) {
+        Some(missing) => Err(missing_file(missing)),
+        None => Ok(found),
     }
-    Err(Error::new(Kind::BadSource, format!("{} is not there", shown(path)))
-        .with_hint("check the path; relative ones begin at the working folder"))
 }
+
+/// What is said of a file that is not there.
+pub(crate) fn missing_file(path: &Path) -> Error {
+    Error::new(Kind::BadSource, format!("{} is not there", shown(path)))
+        .with_hint("check the path; relative ones begin at the working folder")
+}
+
+/// Extensions of compressed files. What is not supported is known too, so that it is named.
+const PACKED: [&str; 11] =
+    [".gz", ".zst", ".zlib", ".xz", ".bz2", ".bz", ".lz4", ".lzma", ".lz", ".sz", ".z"];
 
 /// Told by the last extension, behind which there may be that of a compression, or the number of a shard.
 fn by_name(path: &Path) -> Option<What> {
     let name = path.file_name()?.to_string_lossy().to_lowercase();
     let name = without_number(&name);
-    let unpacked = [".gz", ".zst", ".zlib"].iter().find_map(|packed| name.strip_suffix(packed));
+    let unpacked = PACKED.iter().find_map(|packed| name.strip_suffix(packed));
     let name = unpacked.map_or(name, without_number);
     let (stem, extension) = name.rsplit_once('.')?;
     if stem.is_empty() {
@@ -208,10 +242,11 @@ fn by_name(path: &Path) -> Option<What> {
     }
     let format = match extension {
         "tfrecord" | "tfrecords" | "tfrec" => Format::Tfrecord,
-        "tar" | "tgz" => Format::Tar,
+        "tar" | "tgz" | "tzst" | "txz" | "tbz2" | "tbz" => Format::Tar,
         "jsonl" | "ndjson" => Format::Jsonl,
         "csv" => Format::Csv,
         "tsv" => Format::Tsv,
+        "npy" => Format::Tokens,
         _ => return EXTENSIONS.contains(&extension).then_some(What::Image),
     };
     Some(What::Shard(format))
@@ -268,9 +303,13 @@ mod tests {
             ("train-00003-of-00016.tfrecord.zst", Some(What::Shard(Format::Tfrecord))),
             ("a.tar.gz", Some(What::Shard(Format::Tar))),
             ("a.tgz", Some(What::Shard(Format::Tar))),
+            ("a.tar.xz", Some(What::Shard(Format::Tar))),
+            ("a.tbz2", Some(What::Shard(Format::Tar))),
+            ("a.tar.lz4", Some(What::Shard(Format::Tar))),
             ("a.jsonl.zst", Some(What::Shard(Format::Jsonl))),
             ("a.csv", Some(What::Shard(Format::Csv))),
             ("a.tsv", Some(What::Shard(Format::Tsv))),
+            ("a.npy", Some(What::Shard(Format::Tokens))),
             ("a.JPEG", Some(What::Image)),
             ("a.jpg.gz.txt", None),
             (".tar", None),

@@ -12,6 +12,7 @@ mod manifest;
 mod report;
 mod shards;
 mod show;
+mod tokens;
 mod verify;
 
 use clap::{Parser, Subcommand};

@@ -4,17 +4,21 @@ use clap::Args;
 use feedline_core::decode::{self, Header, Options};
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::format::example::{self, List};
-use feedline_core::format::{Container, Packing, Type, tar, text};
+use feedline_core::format::{Container, Packing, Type, npy, tar, text};
 use feedline_core::sample::{Value, shown};
 use feedline_core::source::index::Index;
+use feedline_core::source::paths::check_local;
 use feedline_core::source::walk::{Seen, walk_part};
 use feedline_core::sys::file;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::dataset::{Format, Reading, What, at};
+use crate::dataset::{Format, Reading, What, at, missing_file};
 use crate::report::{bytes, counted, mention, say};
 use crate::shards::cache;
+use crate::tokens;
+use crate::verify::look::{Depth, Eye};
+use crate::verify::tally::Tally;
 
 /// Records that are looked at to say how they are parsed, and bytes of them.
 const LOOKED_AT: u64 = 100;
@@ -36,6 +40,7 @@ const BYTES: usize = 16;
     feedline show data/a.tfrecord:17         record 17, counted from 0 as in messages\n  \
     feedline show data/a.tar:0               the members of the first sample\n  \
     feedline show photos/cat/1.jpg           a picture\n  \
+    feedline show train.bin --dtype uint16   a file of tokens\n  \
     feedline show part-7 --as tfrecord       a file whose name does not say what it is\n\n\
     Exit codes: 0 good, 1 the record is damaged, 2 could not run.")]
 pub(crate) struct Show {
@@ -59,6 +64,9 @@ impl Show {
         }
         let format = match self.reading.what(&path)? {
             What::Image => return picture_file(&path),
+            What::Shard(Format::Tokens) => {
+                return tokens::show(&path, number, self.reading.dtype);
+            }
             What::Shard(format) => format,
         };
         let container = self.reading.container(format, std::slice::from_ref(&path))?;
@@ -102,10 +110,23 @@ impl Show {
                 }
             },
             Some(_) | None => {
-                Err(Error::new(Kind::BadSource, format!("{} is not there", shown(&whole)))
-                    .with_hint("check the path; relative ones begin at the working folder"))
+                check_local(&self.record)?;
+                Err(missing_file(&whole))
             }
         }
+    }
+}
+
+/// What is printed of a record.
+struct Told {
+    lines: Vec<String>,
+    /// Whether something in it cannot be read.
+    is_damaged: bool,
+}
+
+impl Told {
+    fn good(lines: Vec<String>) -> Told {
+        Told { lines, is_damaged: false }
     }
 }
 
@@ -122,7 +143,11 @@ impl Shard<'_> {
         let records = counted(self.index.len() - damaged, "record", "records");
         let packing = match self.index.packing {
             Packing::Plain => String::new(),
-            packing @ (Packing::Gzip | Packing::Zlib | Packing::Zstd) => {
+            packing @ (Packing::Gzip
+            | Packing::Zlib
+            | Packing::Zstd
+            | Packing::Xz
+            | Packing::Bzip2) => {
                 format!(", {}", packing.name())
             }
         };
@@ -154,9 +179,9 @@ impl Shard<'_> {
                     bytes(seen.span.length)
                 ));
                 code = match self.lines(&seen) {
-                    Ok(lines) => {
+                    Ok(Told { lines, is_damaged }) => {
                         told.extend(lines.iter().map(|line| format!("  {line}")));
-                        0
+                        i32::from(is_damaged)
                     }
                     Err(what) => {
                         told.push(format!("  {what}"));
@@ -170,7 +195,7 @@ impl Shard<'_> {
         Ok(code)
     }
 
-    fn lines(&self, seen: &Seen<'_>) -> std::result::Result<Vec<String>, String> {
+    fn lines(&self, seen: &Seen<'_>) -> std::result::Result<Told, String> {
         let payload = seen.payload.as_ref().map_err(|error| error.message().to_owned())?;
         match &self.container {
             Container::Tfrecord { .. } => Ok(example_lines(payload)),
@@ -179,7 +204,7 @@ impl Shard<'_> {
             Container::Csv { delimiter, columns } => {
                 csv_lines(payload, columns, *delimiter).map_err(|error| error.message().to_owned())
             }
-            Container::Numbers { .. } => Ok(vec![summary(payload)]),
+            Container::Numbers { .. } => Ok(Told::good(vec![summary(payload).0])),
         }
     }
 
@@ -213,10 +238,14 @@ impl Shard<'_> {
 fn picture_file(path: &Path) -> Result<i32> {
     let data = file::read_bytes(path)
         .map_err(|error| Error::io(Kind::ReadFailed, "reading the file", error).at(at(path)))?;
+    let decoded = Eye::default().picture(&data, Depth::Pixels, &mut Tally::default());
     match picture(&data) {
         Ok(picture) => {
-            say(format_args!("{}: {picture}, {}", path.display(), bytes(data.len() as u64)))?;
-            Ok(0)
+            let size = bytes(data.len() as u64);
+            let what = decoded.err().map(|error| format!(": {}", error.message()));
+            let code = i32::from(what.is_some());
+            say(format_args!("{}: {picture}, {size}{}", path.display(), what.unwrap_or_default()))?;
+            Ok(code)
         }
         Err(error) => {
             say(format_args!("{}: {}", path.display(), error.message()))?;
@@ -240,17 +269,27 @@ pub(crate) fn format_name(format: decode::Format) -> &'static str {
     }
 }
 
-/// Bytes in words: a picture, a text, or the first of them.
-fn summary(data: &[u8]) -> String {
-    if data.is_empty() {
-        return "empty".into();
-    }
+/// Bytes in words: a picture, a text, or the first of them; and whether it is a picture that cannot be
+/// decoded.
+fn summary(data: &[u8]) -> (String, bool) {
     if decode::sniff(data).is_ok() {
         let size = bytes(data.len() as u64);
-        return match picture(data) {
-            Ok(picture) => format!("{picture}, {size}"),
-            Err(error) => format!("a picture that cannot be read: {}, {size}", error.message()),
+        let decoded = Eye::default().picture(data, Depth::Pixels, &mut Tally::default());
+        return match (picture(data), decoded) {
+            (Ok(picture), Ok(())) => (format!("{picture}, {size}"), false),
+            (Ok(picture), Err(error)) => (format!("{picture}, {size}: {}", error.message()), true),
+            (Err(error), _) => {
+                (format!("a picture that cannot be read: {}, {size}", error.message()), true)
+            }
         };
+    }
+    (words(data), false)
+}
+
+/// Bytes that are no picture.
+fn words(data: &[u8]) -> String {
+    if data.is_empty() {
+        return "empty".into();
     }
     let is_printed = |letter: char| !letter.is_control() || letter.is_whitespace();
     match std::str::from_utf8(data) {
@@ -266,33 +305,42 @@ fn summary(data: &[u8]) -> String {
     }
 }
 
-fn example_lines(record: &[u8]) -> Vec<String> {
+fn example_lines(record: &[u8]) -> Told {
     let features = match example::features(record) {
         Ok(features) if !features.is_empty() || record.is_empty() => features,
-        Ok(_) => return vec![summary(record)],
-        Err(error) => return vec![summary(record), error.message().to_owned()],
+        Ok(_) => {
+            let (line, is_damaged) = summary(record);
+            return Told { lines: vec![line], is_damaged };
+        }
+        Err(error) => {
+            let (line, is_damaged) = summary(record);
+            return Told { lines: vec![line, error.message().to_owned()], is_damaged };
+        }
     };
     let name = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
     let width = features.iter().map(|feature| name(feature.key).chars().count()).max();
     let width = width.unwrap_or_default();
-    let mut lines = Vec::new();
+    let (mut lines, mut is_damaged) = (Vec::new(), false);
     for feature in &features {
         let key = name(feature.key);
         if !feature.is_sequence {
-            lines.extend(feature.steps.iter().map(|list| format!("{key:<width$}  {}", line(list))));
+            for list in &feature.steps {
+                lines.push(format!("{key:<width$}  {}", line(list, &mut is_damaged)));
+            }
             continue;
         }
         let steps = counted(feature.steps.len() as u64, "step", "steps");
         lines.push(format!("{key:<width$}  {steps}"));
         for (number, list) in feature.steps.iter().take(VALUES).enumerate() {
-            lines.push(format!("{:<width$}  {number}: {}", "", line(list)));
+            let values = line(list, &mut is_damaged);
+            lines.push(format!("{:<width$}  {number}: {values}", ""));
         }
     }
-    lines
+    Told { lines, is_damaged }
 }
 
 /// The values of a feature in a line: type, count, the first of them.
-fn line(list: &List<'_>) -> String {
+fn line(list: &List<'_>, is_damaged: &mut bool) -> String {
     let joined = |name: &str, count: usize, values: Vec<String>| {
         let more = if count > values.len() { ", ..." } else { "" };
         match count {
@@ -304,7 +352,12 @@ fn line(list: &List<'_>) -> String {
     match list {
         List::Nothing => "no list of any type".into(),
         List::Bytes(values) => {
-            let shown = values.iter().take(VALUES).map(|value| summary(value)).collect();
+            let mut shown = Vec::new();
+            for value in values.iter().take(VALUES) {
+                let (text, is_bad) = summary(value);
+                *is_damaged |= is_bad;
+                shown.push(text);
+            }
             joined("bytes", values.len(), shown)
         }
         List::Floats(values) => {
@@ -318,24 +371,42 @@ fn line(list: &List<'_>) -> String {
     }
 }
 
-fn tar_lines(span: &[u8]) -> Result<Vec<String>> {
+fn tar_lines(span: &[u8]) -> Result<Told> {
     let mut rows = Vec::new();
     for member in tar::members(span) {
         let member = member?;
-        rows.push((String::from_utf8_lossy(member.name()).into_owned(), member.data));
+        rows.push((String::from_utf8_lossy(member.name()).into_owned(), member));
     }
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
-    let line = |(name, data): &(String, &[u8])| {
-        let size = bytes(data.len() as u64);
-        match decode::sniff(data).is_ok() {
-            true => format!("{name:<width$}  {}", summary(data)),
-            false => format!("{name:<width$}  {size}  {}", summary(data)),
+    let (mut lines, mut is_damaged) = (Vec::new(), false);
+    for (name, member) in &rows {
+        let (text, _) = summary(member.data);
+        let size = match decode::sniff(member.data).is_ok() {
+            true => String::new(),
+            false => format!("{}  ", bytes(member.data.len() as u64)),
+        };
+        lines.push(format!("{name:<width$}  {size}{text}"));
+        if let Err(error) = look_at(member) {
+            is_damaged = true;
+            lines.push(format!("{:<width$}  {}", "", error.message()));
         }
-    };
-    Ok(rows.iter().map(line).collect())
+    }
+    Ok(Told { lines, is_damaged })
 }
 
-fn csv_lines(row: &[u8], columns: &Arc<[String]>, delimiter: u8) -> Result<Vec<String>> {
+/// Whether a member is what its extension says.
+fn look_at(member: &tar::Member<'_>) -> Result<()> {
+    match member.extension.rsplit('.').next().unwrap_or_default() {
+        "jpg" | "jpeg" | "png" | "webp" => {
+            Eye::default().picture(member.data, Depth::Pixels, &mut Tally::default())
+        }
+        "json" => text::guess_json(member.data).map(drop),
+        "npy" => npy::array(member.data).map(drop),
+        _ => Ok(()),
+    }
+}
+
+fn csv_lines(row: &[u8], columns: &Arc<[String]>, delimiter: u8) -> Result<Told> {
     let mut wanted = text::guess_csv(row, columns, delimiter)?;
     wanted.iter_mut().for_each(|field| field.of = Type::Bytes);
     let parser = text::CsvParser::new(wanted.into(), None, columns, delimiter)?;
@@ -343,15 +414,19 @@ fn csv_lines(row: &[u8], columns: &Arc<[String]>, delimiter: u8) -> Result<Vec<S
     parser.read(row, &mut [], &mut values)?;
     let width = columns.iter().map(|column| column.chars().count()).max().unwrap_or_default();
     let cells = columns.iter().zip(&values).filter_map(|(column, value)| match value {
-        Value::Bytes(cell) => Some(format!("{column:<width$}  {}", summary(cell))),
+        Value::Bytes(cell) => Some(format!("{column:<width$}  {}", words(cell))),
         Value::Row(_) | Value::Array(_) | Value::Text(_) | Value::List(_) => None,
     });
-    Ok(cells.collect())
+    Ok(Told::good(cells.collect()))
 }
 
-fn json_lines(line: &[u8]) -> Vec<String> {
-    match serde_json::from_slice::<serde_json::Value>(line) {
-        Ok(value) => format!("{value:#}").lines().map(str::to_owned).collect(),
-        Err(error) => vec![summary(line), format!("this is no JSON: {error}")],
+fn json_lines(line: &[u8]) -> Told {
+    match (serde_json::from_slice::<serde_json::Value>(line), text::guess_json(line)) {
+        (Ok(value), _) => Told::good(format!("{value:#}").lines().map(str::to_owned).collect()),
+        // Python's NaN and Infinity, which other readers do not know.
+        (Err(_), Ok(_)) => Told::good(vec![String::from_utf8_lossy(line).into_owned()]),
+        (Err(error), Err(_)) => {
+            Told { lines: vec![words(line), format!("this is no JSON: {error}")], is_damaged: true }
+        }
     }
 }

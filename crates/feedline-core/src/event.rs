@@ -71,6 +71,13 @@ pub enum Event {
         /// How many.
         samples: u64,
     },
+    /// Shards have no samples; nothing is wrong with them.
+    ShardsEmpty {
+        /// How many.
+        shards: u64,
+        /// The first of them.
+        path: String,
+    },
     /// A fault ends the run: it is to be raised, or there were too many.
     FaultsStopped {
         /// The last one.
@@ -241,6 +248,7 @@ impl Event {
             Event::SampleReplaced { .. } => "sample_replaced",
             Event::SamplesRepeated { .. } => "samples_repeated",
             Event::SamplesExcluded { .. } => "samples_excluded",
+            Event::ShardsEmpty { .. } => "shards_empty",
             Event::FaultsStopped { .. } => "faults_stopped",
             Event::CallFailed(_) => "call_failed",
             Event::QuarantineFailed { .. } => "quarantine_failed",
@@ -281,6 +289,7 @@ impl Event {
             Event::SampleRetried(_)
             | Event::SampleSkipped(_)
             | Event::SampleReplaced { .. }
+            | Event::ShardsEmpty { .. }
             | Event::QuarantineFailed { .. }
             | Event::SourceOpened { .. }
             | Event::SourceClosed { .. }
@@ -318,6 +327,7 @@ impl Event {
             Event::SamplesRepeated { samples } | Event::SamplesExcluded { samples } => {
                 json!({"samples": samples})
             }
+            Event::ShardsEmpty { shards, path } => json!({"shards": shards, "path": path}),
             Event::FaultsStopped { fault, why } => {
                 with(fault_json(fault), "why", Value::from(why.as_str()))
             }
@@ -447,6 +457,10 @@ impl fmt::Display for Event {
             }
             Event::SamplesExcluded { samples } => {
                 write!(formatter, "{samples} samples are excluded")
+            }
+            Event::ShardsEmpty { shards: 1, path } => write!(formatter, "{path} has no records"),
+            Event::ShardsEmpty { shards, path } => {
+                write!(formatter, "{shards} shards have no records; the first is {path}")
             }
             Event::FaultsStopped { fault, why } => write!(formatter, "stopped, {why}: {fault}"),
             Event::CallFailed(fault) => write!(formatter, "{fault}"),

@@ -124,7 +124,8 @@ impl Report {
             }
             Event::WorkerRetired { .. } => note(&mut self.retired, event.to_string()),
             Event::SampleSlow(slow) => self.note_slow(slow),
-            Event::BudgetShrunk { .. }
+            Event::ShardsEmpty { .. }
+            | Event::BudgetShrunk { .. }
             | Event::ThreadsRefused { .. }
             | Event::QuarantineFailed { .. }
             | Event::SourceOpened { .. }

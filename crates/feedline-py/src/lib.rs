@@ -48,6 +48,15 @@ mod _native {
         source.check(words)
     }
 
+    /// Refuses a path that is not one of this machine.
+    #[pyfunction]
+    fn check_local(path: &str) -> PyResult<()> {
+        if std::path::Path::new(path).exists() {
+            return Ok(());
+        }
+        feedline_core::source::paths::check_local(path).map_err(errors::raise)
+    }
+
     /// Checks the words for worker processes.
     #[pyfunction]
     fn check_workers(words: &str) -> PyResult<()> {

@@ -9,6 +9,7 @@ use feedline_core::sample::{Batch, Column, Dtype};
 use feedline_core::source;
 use feedline_core::source::files::Files;
 use feedline_core::source::folder::Folder;
+use feedline_core::source::paths;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyString};
 use std::path::PathBuf;
@@ -57,11 +58,16 @@ impl Source {
         Ok(Source(Arc::new(Files::list(&paths, labels).map_err(raise)?)))
     }
 
-    /// Files that a pattern finds, sorted.
+    /// The files that are meant by paths, patterns and braces.
     #[staticmethod]
-    fn glob(py: Python<'_>, pattern: String, labels: Option<Vec<i64>>) -> PyResult<Source> {
-        let source = py.detach(|| Files::glob(&pattern, labels)).map_err(raise)?;
-        Ok(Source(Arc::new(source)))
+    fn expand(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Vec<PathBuf>> {
+        py.detach(|| paths::expand(&paths)).map_err(raise)
+    }
+
+    /// The shards that have no samples.
+    #[getter]
+    fn empty_shards(&self) -> Vec<PathBuf> {
+        self.0.empty_shards()
     }
 
     /// Arrays in memory.
@@ -99,12 +105,6 @@ impl Source {
     ) -> PyResult<Source> {
         let source = records::numbers(files, dtype, length, stride)?;
         Ok(Source(Arc::new(source)))
-    }
-
-    /// The files that a pattern finds, sorted.
-    #[staticmethod]
-    fn matching(py: Python<'_>, pattern: &str) -> PyResult<Vec<PathBuf>> {
-        py.detach(|| source::files::matching(pattern)).map_err(raise)
     }
 
     /// The same samples, with rows of other arrays beside them.

@@ -122,6 +122,8 @@ impl ToShards {
             Packing::Gzip => ".gz",
             Packing::Zlib => ".zlib",
             Packing::Zstd => ".zst",
+            Packing::Xz => ".xz",
+            Packing::Bzip2 => ".bz2",
         };
         format!("{extension}{packed}")
     }

@@ -1,11 +1,11 @@
 //! `feedline verify`: reads a whole data set, names all that is bad, and sums up.
 
 mod images;
-mod look;
+pub(crate) mod look;
 mod records;
 mod repair;
 mod summary;
-mod tally;
+pub(crate) mod tally;
 
 use clap::Args;
 use feedline_core::error::{Error, Kind, Result};
@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use crate::dataset::{Format, Found, Paths, at};
 use crate::report::{counted, mention, say};
+use crate::tokens;
 use images::Images;
 use look::Depth;
 use records::Shards;
@@ -30,6 +31,8 @@ use tally::Tally;
 /// be of another format; Examples must be such, lines must be JSON, rows must have their columns. What is bad is
 /// named with file, record, byte and cause, and each fault is one that a loader would meet.
 ///
+/// Of a token file the size and the header are checked, and that all of it can be read.
+///
 /// Folders are looked through: images, TFRecord, tar, JSON lines and CSV are known by their names.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -37,6 +40,7 @@ use tally::Tally;
     feedline verify data/*.tar --fast                     checksums and headers, but no pixels\n  \
     feedline verify data/ --quarantine bad.jsonl          for loader(exclude=\"bad.jsonl\")\n  \
     feedline verify data/*.tfrecord --repair mended/      shards without the bad records\n  \
+    feedline verify train.bin --dtype uint16              a file of tokens\n  \
     feedline verify data/ --json > report.json            for programs\n\n\
     Exit codes: 0 good, 1 found faults, 2 could not run.")]
 pub(crate) struct Verify {
@@ -80,6 +84,9 @@ impl Group {
             Group::Images(images) => {
                 format!("{} of {}", images.title, counted(images.len(), "image", "images"))
             }
+            Group::Shards(Format::Tokens, paths) => {
+                counted(paths.len() as u64, "token file", "token files")
+            }
             Group::Shards(format, paths) => {
                 let one = format!("{} shard", format.name());
                 counted(paths.len() as u64, &one, &format!("{one}s"))
@@ -105,8 +112,12 @@ impl Verify {
         for group in groups {
             let tally = match group {
                 Group::Images(images) => self.verify_images(images)?,
+                Group::Shards(Format::Tokens, paths) => {
+                    tokens::verify(&paths, self.paths.reading.dtype)?
+                }
                 Group::Shards(format, paths) => {
                     let opened = Arc::new(self.open(format, paths)?);
+                    mention_empty(&opened);
                     let tally = opened.verify(self.depth(), self.threads())?;
                     shards = Some(opened);
                     tally
@@ -201,6 +212,20 @@ impl Verify {
 
     fn threads(&self) -> usize {
         self.threads.map_or_else(processors, usize::from)
+    }
+}
+
+/// A shard without records is no fault, and may be a mistake all the same.
+fn mention_empty(shards: &Shards) {
+    let empty = shards.shards.iter().filter(|shard| shard.index.is_empty());
+    let paths: Vec<_> = empty.map(|shard| shard.path.display().to_string()).collect();
+    if !paths.is_empty() {
+        let count = counted(paths.len() as u64, "shard has", "shards have");
+        let more = if paths.len() > 3 { ", ..." } else { "" };
+        mention(format_args!(
+            "{count} no records: {}{more}",
+            paths[..paths.len().min(3)].join(", ")
+        ));
     }
 }
 

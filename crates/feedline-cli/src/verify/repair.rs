@@ -61,7 +61,7 @@ fn common_folder(paths: &[PathBuf]) -> PathBuf {
 pub(crate) fn check_format(format: Format) -> Result<()> {
     match format {
         Format::Tfrecord | Format::Tar | Format::Jsonl => Ok(()),
-        Format::Csv | Format::Tsv => {
+        Format::Csv | Format::Tsv | Format::Tokens => {
             let message = format!("{} files are not repaired", format.name());
             Err(Error::new(Kind::BadSetting, message)
                 .with_hint("leave bad rows out with --quarantine and loader(exclude=...)"))

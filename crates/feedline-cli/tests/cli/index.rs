@@ -33,7 +33,7 @@ fn what_is_damaged_is_named_with_record_and_byte() {
     let third = examples(0..2).len();
     bytes[third + 1] ^= 0x10;
     place.write("a.tfrecord", &bytes);
-    place.write("b.tfrecord", b"");
+    place.write("b.tfrecord", b"no record at all");
     let answer = place.run(&["index", "a.tfrecord", "b.tfrecord", "--manifest", "m.json"]);
     assert_eq!(answer.code, Some(1), "{}", answer.talk);
     insta::assert_snapshot!(answer.result);

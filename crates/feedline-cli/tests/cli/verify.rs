@@ -13,7 +13,7 @@ use feedline_core::testing::photos::photo_jpeg;
 use std::sync::Arc;
 
 /// A picture of which the last bytes are missing.
-fn cut(number: usize) -> Vec<u8> {
+pub(crate) fn cut(number: usize) -> Vec<u8> {
     let bytes = picture(number);
     bytes[..bytes.len() - 40].to_vec()
 }
@@ -199,7 +199,8 @@ fn repaired_shards_have_the_good_records_as_they_were() {
     shards(&place);
     place.write("data/d.tfrecord.gz", &packed(Packing::Gzip, &place.read("data/b.tfrecord")));
     place.write("data/deep/e.tfrecord", &examples(20..22));
-    place.write("data/f.tfrecord", b"");
+    place.write("data/f.tfrecord", b"no record at all");
+    place.write("data/g.tfrecord", b"");
     let before: Vec<_> =
         place.files("data").iter().map(|name| place.read(&format!("data/{name}"))).collect();
     let answer = place.run(&["verify", "data", "--repair", "out/mended"]);
@@ -208,8 +209,16 @@ fn repaired_shards_have_the_good_records_as_they_were() {
     insta::assert_snapshot!(written);
     assert_eq!(
         place.files("out/mended"),
-        ["a.tfrecord", "b.tfrecord", "c.tfrecord", "d.tfrecord.gz", "deep/e.tfrecord"]
+        [
+            "a.tfrecord",
+            "b.tfrecord",
+            "c.tfrecord",
+            "d.tfrecord.gz",
+            "deep/e.tfrecord",
+            "g.tfrecord"
+        ]
     );
+    assert!(answer.talk.contains("1 shard has no records: data/g.tfrecord"), "{}", answer.talk);
     let expected = shard(&[0, 1, 3, 4].map(labelled));
     assert_eq!(place.read("out/mended/a.tfrecord"), expected);
     let good = shard(&[labelled(5), labelled(6)]);

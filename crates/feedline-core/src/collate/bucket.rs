@@ -148,6 +148,7 @@ mod tests {
     fn columns() -> Columns {
         Columns {
             fields: [Field::fixed("x", Dtype::Uint8, &[2])].into(),
+            casts: [None].into(),
             size: 4,
             pad: None,
             joined: false,

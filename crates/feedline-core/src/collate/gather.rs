@@ -219,6 +219,7 @@ mod tests {
     fn columns(size: usize) -> Columns {
         Columns {
             fields: [Field::fixed("x", Dtype::Uint8, &[2])].into(),
+            casts: [None].into(),
             size,
             pad: None,
             joined: false,
@@ -312,7 +313,13 @@ mod tests {
         use crate::sample::Array;
         let ragged =
             Field { name: "image".into(), kind: FieldKind::Ragged { dtype: Dtype::Uint8 } };
-        let columns = Columns { fields: [ragged].into(), size: 4, pad: None, joined: false };
+        let columns = Columns {
+            fields: [ragged].into(),
+            casts: [None].into(),
+            size: 4,
+            pad: None,
+            joined: false,
+        };
         let mut gatherer = Gatherer::new(columns);
         let sample = |number, shape: &[usize]| {
             let bytes = vec![0; shape.iter().product()];

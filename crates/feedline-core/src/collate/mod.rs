@@ -2,6 +2,7 @@
 //! is written straight into its place; what has no fixed shape is copied when its batch is complete.
 
 mod bucket;
+mod cast;
 mod gather;
 mod lengths;
 mod pad;
@@ -10,6 +11,7 @@ mod promise;
 mod stack;
 
 pub use bucket::{Buckets, Collector};
+pub use cast::Cast;
 pub use gather::{Gathered, Gatherer};
 pub use pool::Pool;
 pub use promise::{Axes, Content, Promise};
@@ -27,6 +29,8 @@ use crate::sys::slab::{self, Block, Row};
 pub struct Columns {
     /// One column each.
     pub fields: Arc<[Field]>,
+    /// What becomes of the numbers of each, if they are to be of another type.
+    pub casts: Arc<[Option<Cast>]>,
     /// Samples in a full batch.
     pub size: usize,
     /// What arrays of different shapes are made equal with, if they are: a number for each field, as it
@@ -115,12 +119,16 @@ impl Columns {
         for (at, (field, values)) in self.fields.iter().zip(values).enumerate() {
             let element = self.pad.as_ref().map(|elements| &*elements[at]);
             match &field.kind {
-                FieldKind::Fixed { dtype, shape } if is_scattered => {
-                    let column = stack::scattered(*dtype, shape, values, number, pool, budget)?;
-                    columns.push((Arc::clone(&field.name), column));
-                }
                 FieldKind::Fixed { dtype, shape } => {
-                    columns.push((Arc::clone(&field.name), stack::rows(*dtype, shape, values)?));
+                    let column = match is_scattered {
+                        true => stack::scattered(*dtype, shape, values, number, pool, budget)?,
+                        false => stack::rows(*dtype, shape, values)?,
+                    };
+                    let column = match self.casts[at] {
+                        Some(cast) => cast.column(column, number, pool, budget)?,
+                        None => column,
+                    };
+                    columns.push((Arc::clone(&field.name), column));
                 }
                 FieldKind::Ragged { dtype } if self.joined => {
                     let (all, shapes) = pad::joined(*dtype, values, number, pool, budget)?;
@@ -139,7 +147,11 @@ impl Columns {
                     }
                 },
                 FieldKind::Variable { dtype, inner } => {
-                    let of = (*dtype, &**inner);
+                    let (dtype, values) = match self.casts[at] {
+                        Some(cast) => (cast.dtype, cast.values(values)?),
+                        None => (*dtype, values),
+                    };
+                    let of = (dtype, &**inner);
                     let (column, lengths) = match element {
                         Some(element) => {
                             lengths::padded(of, values, element, number, pool, budget)?

@@ -58,12 +58,15 @@ impl Columns {
             dtype,
             shape: Some([&[rows], shape].concat()),
         };
-        for field in self.fields.iter() {
+        for (field, cast) in self.fields.iter().zip(self.casts.iter()) {
+            let made = |dtype: &Dtype| cast.map_or(*dtype, |cast| cast.dtype);
             let name = Arc::clone(&field.name);
             let beside = |what: &str| Arc::from(format!("{name}_{what}"));
             let (lengths, shapes) = (beside("lengths"), beside("shape"));
             match &field.kind {
-                FieldKind::Fixed { dtype, shape } => promise(name, array(*dtype, &known(shape))),
+                FieldKind::Fixed { dtype, shape } => {
+                    promise(name, array(made(dtype), &known(shape)));
+                }
                 FieldKind::Ragged { dtype } => {
                     let inner = ragged(&name);
                     let content = match &inner {
@@ -77,9 +80,9 @@ impl Columns {
                 }
                 FieldKind::Variable { dtype, inner } => {
                     let content = if self.pad.is_some() {
-                        array(*dtype, &[&[None], &*known(inner)].concat())
+                        array(made(dtype), &[&[None], &*known(inner)].concat())
                     } else {
-                        Content::Groups { dtype: *dtype, inner: inner.clone() }
+                        Content::Groups { dtype: made(dtype), inner: inner.clone() }
                     };
                     promise(name, content);
                     promise(lengths, array(Dtype::Int64, &[]));
@@ -122,7 +125,13 @@ mod tests {
         let fields = kinds.map(|(name, kind)| Field { name: name.into(), kind });
         let elements = fields.iter().map(|_| vec![0]).collect();
         let pad = pad.then_some(elements);
-        Columns { fields: fields.into(), size: 2, pad, joined: false }
+        Columns {
+            casts: vec![None; fields.len()].into(),
+            fields: fields.into(),
+            size: 2,
+            pad,
+            joined: false,
+        }
     }
 
     fn sample(index: u64, Seat { mut rows }: Seat) -> Sample {

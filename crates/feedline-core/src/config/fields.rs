@@ -45,7 +45,12 @@ pub(super) fn wanted(call: &Call<'_>) -> Result<Vec<Wanted>> {
 
 fn field(words: &Call<'_>) -> Result<Wanted> {
     let name = name(words, "name")?.ok_or_else(|| words.lacks("name"))?;
-    let key = name_or(words, "key", name)?;
+    let key = match words.get("key") {
+        None => name,
+        // A file `a.` in a tar has an empty extension, and JSON may have an empty key.
+        Some(Value::String(text)) => text,
+        Some(other) => return Err(words.bad("key", "a name", other)),
+    };
     let mut of = words.choice("of", &TYPES)?.ok_or_else(|| words.lacks("of"))?;
     if let Type::Npy(dtype) = &mut of {
         let names: Vec<_> = Dtype::ALL.iter().map(|dtype| (dtype.name(), *dtype)).collect();
@@ -72,10 +77,6 @@ fn name<'a>(words: &Call<'a>, argument: &'static str) -> Result<Option<&'a str>>
         Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
         Some(other) => Err(words.bad(argument, "a name", other)),
     }
-}
-
-fn name_or<'a>(words: &Call<'a>, argument: &'static str, other: &'a str) -> Result<&'a str> {
-    Ok(name(words, argument)?.unwrap_or(other))
 }
 
 fn shape(words: &Call<'_>) -> Result<Shape> {

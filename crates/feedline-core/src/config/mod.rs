@@ -20,12 +20,13 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::collate::Cast;
 use crate::decode::Options;
 use crate::decode::resize::Filter;
 use crate::decode::{MAX_PIXELS, Mode};
 use crate::error::{Error, Kind, Result};
 use crate::fault::FaultPolicy;
-use crate::format::Wanted;
+use crate::format::{Container, Wanted};
 use crate::plan;
 use crate::sample::{Dtype, Field, FieldKind, Number};
 use crate::source::Contents;
@@ -114,6 +115,8 @@ pub struct Settings {
     pub steps: Vec<Step>,
     /// Worker: what is written.
     pub output: Output,
+    /// Collate: fields whose numbers become numbers of another type.
+    pub casts: Vec<(Arc<str>, Cast)>,
     /// Worker: functions of Python, in order.
     pub functions: Vec<Function>,
     /// Worker: how many threads.
@@ -152,6 +155,7 @@ impl Default for Settings {
             decoding: None,
             steps: Vec::new(),
             output: Output::plain(Dtype::Uint8, Layout::Hwc),
+            casts: Vec::new(),
             functions: Vec::new(),
             threads: Choice::Auto,
             seed: None,
@@ -286,6 +290,30 @@ impl Settings {
             {
                 Err(too_late(call, "to_float or cast"))
             }
+            "to_float" | "cast"
+                if !picture && (matches!(given, Given::Files) && call.get("field").is_none()) =>
+            {
+                Err(no_picture(call, given))
+            }
+            "to_float" | "cast"
+                if !picture
+                    || call.get("field").is_some_and(|name| name.as_str() != Some("image")) =>
+            {
+                let known = numbers(given, self.wanted.as_deref());
+                let cast = cast(call)?;
+                for name in cast_fields(call, &known)? {
+                    if self.casts.iter().any(|(other, _)| *other == name) {
+                        let message = format!(
+                            "{}: the numbers of {name:?} were decided already",
+                            call.name()
+                        );
+                        return Err(Error::new(Kind::BadSetting, message)
+                            .with_hint("call to_float or cast once for each field"));
+                    }
+                    self.casts.push((name, cast));
+                }
+                Ok(progress)
+            }
             "resize"
             | "center_crop"
             | "random_crop"
@@ -308,6 +336,7 @@ impl Settings {
                     .with_hint("call to_float or cast once, as the last step before batch"))
             }
             "to_float" | "cast" => {
+                let _ = call.get("field");
                 self.output = output(call, self.channels(given))?;
                 Ok(Progress::Written)
             }
@@ -469,6 +498,75 @@ fn output(call: &Call<'_>, channels: usize) -> Result<Output> {
         return Err(Error::new(Kind::BadSetting, message));
     }
     Ok(Output::normalised(layout.unwrap_or(Layout::Chw), &mean, &deviation))
+}
+
+/// What `cast` and `to_float` make of numbers that are no picture. Bytes of pictures are 0 to 255, and
+/// to_float makes 0 to 1 of them; other numbers are what they are.
+fn cast(call: &Call<'_>) -> Result<Cast> {
+    if call.get("layout").is_some() {
+        let message = format!("{}: layout is for pictures", call.name());
+        return Err(Error::new(Kind::BadSetting, message).with_hint("leave layout out"));
+    }
+    if call.name() == "cast" {
+        let dtypes: Vec<_> = Dtype::ALL.iter().map(|dtype| (dtype.name(), *dtype)).collect();
+        let dtype = call.choice("dtype", &dtypes)?.ok_or_else(|| call.lacks("dtype"))?;
+        return Ok(Cast { dtype, scale: None });
+    }
+    let (mean, deviation) = (call.numbers("mean", 1, 0.0)?, call.numbers("std", 1, 1.0)?);
+    if deviation[0] == 0.0 {
+        return Err(Error::new(Kind::BadSetting, "to_float: std must not be zero, got 0"));
+    }
+    Ok(Cast { dtype: Dtype::Float32, scale: Some((mean[0], deviation[0])) })
+}
+
+/// The fields of numbers that a source is known to have.
+fn numbers(given: &Given, wanted: Option<&[Wanted]>) -> Vec<Arc<str>> {
+    let is_numbers =
+        |field: &Field| matches!(field.kind, FieldKind::Fixed { .. } | FieldKind::Variable { .. });
+    let fields: Vec<Field> = match given {
+        Given::Files => Vec::new(),
+        Given::Arrays(fields) => fields.clone(),
+        Given::Records(contents) => match (&contents.container, wanted) {
+            (Container::Numbers { .. }, _) => return vec!["tokens".into()],
+            (_, Some(wanted)) => wanted.iter().map(Wanted::field).collect(),
+            (_, None) => contents.guessed.iter().map(Wanted::field).collect(),
+        },
+    };
+    fields.into_iter().filter(is_numbers).map(|field| field.name).collect()
+}
+
+/// Which fields are meant: those that are named, or the only one of numbers.
+fn cast_fields(call: &Call<'_>, known: &[Arc<str>]) -> Result<Vec<Arc<str>>> {
+    let named = match call.get("field") {
+        None => None,
+        Some(Value::String(name)) => Some(vec![Arc::from(name.as_str())]),
+        Some(value @ Value::Array(names)) => {
+            let texts: Option<Vec<Arc<str>>> =
+                names.iter().map(|name| name.as_str().map(Arc::from)).collect();
+            let texts = texts.filter(|names| !names.is_empty());
+            Some(texts.ok_or_else(|| call.bad("field", "a name, or a list of them", value))?)
+        }
+        Some(other) => return Err(call.bad("field", "a name, or a list of them", other)),
+    };
+    match (named, known) {
+        (Some(named), _) => Ok(named),
+        (None, [only]) => Ok(vec![Arc::clone(only)]),
+        (None, []) => {
+            let message = format!("{} needs a picture or a field of numbers", call.name());
+            Err(Error::new(Kind::BadSetting, message)
+                .with_hint("call decode() first for pictures, or parse({...}) for numbers"))
+        }
+        (None, several) => {
+            let names: Vec<_> = several.iter().map(|name| format!("{name:?}")).collect();
+            let message =
+                format!("{}: which field? of numbers are: {}", call.name(), names.join(", "));
+            Err(Error::new(Kind::BadSetting, message).with_hint(format!(
+                "say {}(..., field={})",
+                call.name(),
+                names[0]
+            )))
+        }
+    }
 }
 
 fn too_late(call: &Call<'_>, after: &str) -> Error {

@@ -6,6 +6,7 @@ use super::words::Call;
 use super::{Given, fields};
 use crate::error::{Error, Kind, Result};
 use crate::format::{Container, Parser, Shape, Type, Wanted};
+use crate::sample::FieldKind;
 use crate::source::Contents;
 
 /// Endings that name pictures in a tar.
@@ -14,6 +15,7 @@ const PICTURES: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
 /// The fields that `parse` names, which such records can have.
 pub(super) fn parse(call: &Call<'_>, given: &Given) -> Result<Arc<[Wanted]>> {
     let wanted: Arc<[Wanted]> = fields::wanted(call)?.into();
+    check_lengths(&wanted)?;
     match given {
         Given::Records(contents) => {
             Parser::new(&contents.container, &wanted, None)?;
@@ -24,6 +26,31 @@ pub(super) fn parse(call: &Call<'_>, given: &Given) -> Result<Arc<[Wanted]>> {
                 .with_hint("parse() is for tfrecord, tar, jsonl and csv"))
         }
     }
+}
+
+/// Refuses a field of the name under which the lengths of another come.
+fn check_lengths(wanted: &[Wanted]) -> Result<()> {
+    for one in wanted {
+        let has_lengths = match one.field().kind {
+            FieldKind::Variable { .. } | FieldKind::List | FieldKind::Texts => true,
+            FieldKind::Fixed { .. }
+            | FieldKind::Ragged { .. }
+            | FieldKind::Bytes
+            | FieldKind::Text
+            | FieldKind::Json => false,
+        };
+        let lengths = format!("{}_lengths", one.name);
+        if has_lengths && wanted.iter().any(|other| *other.name == *lengths) {
+            let message = format!(
+                "parse: {lengths:?} is the name under which the lengths of {:?} come",
+                one.name
+            );
+            return Err(Error::new(Kind::BadSetting, message).with_hint(format!(
+                "give the field another name: parse({{\"other\": fl.int64(key={lengths:?})}})"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Which field is decoded: the one that is named, or the only one that can be meant. None if it is the

@@ -55,6 +55,9 @@ impl Fields {
     /// What a field that has no row can hold at the most, for each byte of the record, and besides.
     pub(super) fn growth(&self, number: usize) -> (usize, usize) {
         let (one, has_row) = &self.wanted[number];
+        if *has_row && matches!(one.of, Type::Npy(_)) {
+            return (1, 0);
+        }
         if *has_row || Some(number) == self.picture {
             return (0, 0);
         }
@@ -67,7 +70,9 @@ impl Fields {
                 (9, shape.iter().product::<usize>() * (default + size_of::<Vec<u8>>()))
             }
             (Type::Bytes | Type::Text, Shape::Variable(_)) => (9, 0),
-            (Type::Bytes | Type::Text | Type::Json | Type::Npy(_), _) => (1, default),
+            // An array in another order is put into the usual one first.
+            (Type::Npy(_), _) => (2, default),
+            (Type::Bytes | Type::Text | Type::Json, _) => (1, default),
         }
     }
 }
@@ -229,15 +234,55 @@ pub(super) fn guessed(name: &str, of: Type, shape: Shape) -> Wanted {
 /// JSON may be nested so deep: Python's own reader gives up beyond some hundreds, by what is on its stack.
 const DEEPEST: usize = 128;
 
-/// Says what is wrong with a text that should be JSON.
+/// Says what is wrong with a text that should be JSON. NaN, Infinity and -Infinity are numbers, as Python
+/// writes and reads them.
 pub(super) fn check_json(text: &str) -> std::result::Result<(), String> {
-    serde_json::from_str::<IgnoredAny>(text).map_err(|error| error.to_string())?;
+    if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
+        let plain = without_pythons_numbers(text).ok_or_else(|| error.to_string())?;
+        serde_json::from_str::<IgnoredAny>(&plain).map_err(|error| error.to_string())?;
+    }
     // Mostly there are not even so many brackets.
     let is_flat = memchr::memchr2_iter(b'[', b'{', text.as_bytes()).nth(DEEPEST).is_none();
     if is_flat || depth(text) <= DEEPEST {
         return Ok(());
     }
     Err(format!("it is nested deeper than {DEEPEST}"))
+}
+
+/// The same text with zeros for NaN and Infinity, letter for letter, so that places stay the same. None if
+/// there is neither.
+fn without_pythons_numbers(text: &str) -> Option<String> {
+    let bytes = text.as_bytes();
+    let mut plain = None;
+    let (mut at, mut is_quoted) = (0, false);
+    // Where a number may begin, and what may stand behind one.
+    let is_edge = |byte: Option<&u8>| {
+        byte.is_none_or(|byte| matches!(byte, b'[' | b']' | b'{' | b'}' | b',' | b':'))
+            || byte.is_some_and(u8::is_ascii_whitespace)
+    };
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' if is_quoted => at += 1,
+            b'"' => is_quoted = !is_quoted,
+            b'N' | b'I' | b'-' if !is_quoted => {
+                let words = [&b"NaN"[..], b"Infinity", b"-Infinity"];
+                let word = words.into_iter().find(|word| bytes[at..].starts_with(word));
+                if let Some(word) = word
+                    && is_edge(at.checked_sub(1).and_then(|before| bytes.get(before)))
+                    && is_edge(bytes.get(at + word.len()))
+                {
+                    let plain: &mut Vec<u8> = plain.get_or_insert_with(|| bytes.to_vec());
+                    plain[at..at + word.len()].fill(b' ');
+                    plain[at] = b'0';
+                    at += word.len();
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    String::from_utf8(plain?).ok()
 }
 
 /// How deep a text of JSON is nested.

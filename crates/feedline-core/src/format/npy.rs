@@ -1,5 +1,7 @@
-//! Arrays in NumPy's own format: a header that says type and shape, then the numbers. Arrays of objects
-//! are pickles and are refused.
+//! Arrays in NumPy's own format: a header that says type and shape, then the numbers, which are given in C
+//! order and little-endian however they were written. Arrays of objects are pickles and are refused.
+
+use std::borrow::Cow;
 
 use crate::error::{Error, Kind, Result};
 use crate::sample::Dtype;
@@ -11,10 +13,14 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 pub struct Header {
     /// Of the numbers.
     pub dtype: Dtype,
-    /// Of the array, in C order.
+    /// Of the array.
     pub shape: Vec<usize>,
     /// Where the numbers begin.
     pub data: usize,
+    /// Whether the first axis changes fastest, and not the last.
+    pub is_fortran: bool,
+    /// Whether the highest byte of each number comes first.
+    pub is_big_endian: bool,
 }
 
 impl Header {
@@ -47,16 +53,16 @@ pub fn header(bytes: &[u8]) -> Result<Header> {
     let described = Words { rest: words }.described().ok_or_else(|| {
         wrong(format!("the header of the array cannot be understood: {:?}", short(words)))
     })?;
-    let dtype = dtype(&described.descr)?;
-    if described.is_fortran && described.shape.iter().filter(|size| **size != 1).count() > 1 {
-        return Err(wrong("the array is in Fortran order")
-            .with_hint("write it in C order: numpy.save(file, numpy.ascontiguousarray(array))"));
-    }
-    Ok(Header { dtype, shape: described.shape, data })
+    let (dtype, is_big_endian) = dtype(&described.descr)?;
+    // With one axis that counts, both orders are the same.
+    let is_fortran =
+        described.is_fortran && described.shape.iter().filter(|size| **size != 1).count() > 1;
+    Ok(Header { dtype, shape: described.shape, data, is_fortran, is_big_endian })
 }
 
-/// Reads the header of a whole array and gives the numbers, of which there must be as many as it says.
-pub fn array(bytes: &[u8]) -> Result<(Header, &[u8])> {
+/// Reads the header of a whole array and gives the numbers, in C order and little-endian. There must be as
+/// many as the header says.
+pub fn array(bytes: &[u8]) -> Result<(Header, Cow<'_, [u8]>)> {
     let header = header(bytes)?;
     let numbers = &bytes[header.data..];
     if header.bytes() != Some(numbers.len()) {
@@ -67,14 +73,48 @@ pub fn array(bytes: &[u8]) -> Result<(Header, &[u8])> {
             numbers.len()
         )));
     }
+    let mut numbers = Cow::Borrowed(numbers);
+    if header.is_fortran {
+        numbers = Cow::Owned(in_c_order(&numbers, &header.shape, header.dtype.bytes()));
+    }
+    if header.is_big_endian {
+        numbers.to_mut().chunks_exact_mut(header.dtype.bytes()).for_each(<[u8]>::reverse);
+    }
     Ok((header, numbers))
+}
+
+/// The numbers of an array whose first axis changes fastest, in the order in which the last does.
+fn in_c_order(numbers: &[u8], shape: &[usize], each: usize) -> Vec<u8> {
+    // How far apart neighbours along each axis lie.
+    let mut strides = Vec::with_capacity(shape.len());
+    let mut stride = each;
+    for size in shape {
+        strides.push(stride);
+        stride *= size;
+    }
+    let mut ordered = Vec::with_capacity(numbers.len());
+    let (mut place, mut at) = (vec![0; shape.len()], 0);
+    while ordered.len() < numbers.len() {
+        ordered.extend_from_slice(&numbers[at..at + each]);
+        for axis in (0..shape.len()).rev() {
+            place[axis] += 1;
+            at += strides[axis];
+            if place[axis] < shape[axis] {
+                break;
+            }
+            at -= strides[axis] * shape[axis];
+            place[axis] = 0;
+        }
+    }
+    ordered
 }
 
 fn little(field: &[u8]) -> u32 {
     field.iter().rev().fold(0, |sum, byte| sum << 8 | u32::from(*byte))
 }
 
-fn dtype(descr: &str) -> Result<Dtype> {
+/// The type of the numbers, and whether they are big-endian.
+fn dtype(descr: &str) -> Result<(Dtype, bool)> {
     let (order, kind) = match descr.split_at_checked(1) {
         Some((order @ ("<" | ">" | "|" | "="), kind)) => (order, kind),
         _ => ("=", descr),
@@ -101,11 +141,9 @@ fn dtype(descr: &str) -> Result<Dtype> {
         _ => None,
     };
     match found {
-        Some(dtype) if order != ">" || dtype.bytes() == 1 => Ok(dtype),
-        Some(_) | None => Err(wrong(format!("numbers of type {:?} are not read", short(descr)))
-            .with_hint(
-                "write them as one of NumPy's little-endian numbers: array.astype(\"<f4\")",
-            )),
+        Some(dtype) => Ok((dtype, order == ">" && dtype.bytes() > 1)),
+        None => Err(wrong(format!("numbers of type {:?} are not read", short(descr)))
+            .with_hint("write them as plain numbers: array.astype(\"float32\")")),
     }
 }
 
@@ -237,7 +275,7 @@ mod tests {
             let (header, numbers) = array(&file).unwrap();
             assert_eq!(header.dtype.name(), case["dtype"]);
             assert_eq!(serde_json::json!(header.shape), case["shape"]);
-            assert_eq!(numbers, unhex(&case["data"]));
+            assert_eq!(*numbers, unhex(&case["data"]));
             for end in 0..file.len() {
                 array(&file[..end]).unwrap_err();
             }
@@ -254,9 +292,8 @@ mod tests {
             format!("{name}: {}: {}", error.kind().name(), error.message())
         });
         insta::assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @r#"
-        big-endian: WrongField: numbers of type ">f4" are not read
         complex: WrongField: numbers of type "<c8" are not read
-        fortran: WrongField: the array is in Fortran order
+        complex, big-endian: WrongField: numbers of type ">c16" are not read
         named: WrongField: numbers of type "[('a', '<f4'), ('b', '<i4')]" are not read
         objects: Refused: an array of objects is a pickle, which runs code when it is read
         text: WrongField: numbers of type "<U3" are not read

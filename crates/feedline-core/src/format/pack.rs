@@ -1,6 +1,8 @@
 //! Bytes that are compressed one after another, as they were or will be unpacked.
 
+use bzip2::{Action as BzAction, Compress as Bzip, Compression as BzLevel, Status as BzStatus};
 use flate2::{Compress, Compression, FlushCompress, Status};
+use liblzma::stream::{Action, Check, Status as XzStatus, Stream as Xz};
 use zstd::stream::raw::{Encoder, InBuffer, Operation, OutBuffer};
 
 use super::Packing;
@@ -10,6 +12,8 @@ use crate::error::{Error, Kind, Result};
 const STEP: usize = 64 << 10;
 /// How hard zstd tries: its own default.
 const LEVEL: i32 = 3;
+/// How hard xz tries: its own default.
+const XZ_LEVEL: u32 = 6;
 
 /// Packs a stream.
 pub struct Packer {
@@ -20,6 +24,8 @@ enum By {
     Plain,
     Deflate(Box<Compress>),
     Zstd(Box<Encoder<'static>>),
+    Xz(Box<Xz>),
+    Bzip2(Box<Bzip>),
 }
 
 impl Packer {
@@ -31,6 +37,10 @@ impl Packer {
             Packing::Gzip => By::Deflate(Box::new(Compress::new_gzip(level, 15))),
             Packing::Zlib => By::Deflate(Box::new(Compress::new(level, true))),
             Packing::Zstd => By::Zstd(Box::new(zstd_encoder()?)),
+            Packing::Xz => {
+                By::Xz(Box::new(Xz::new_easy_encoder(XZ_LEVEL, Check::Crc64).map_err(broken)?))
+            }
+            Packing::Bzip2 => By::Bzip2(Box::new(Bzip::new(BzLevel::best(), 0))),
         };
         Ok(Packer { by })
     }
@@ -60,6 +70,24 @@ impl Packer {
                     ran.map_err(broken)?;
                 }
             }
+            By::Xz(xz) => {
+                let mut rest = bytes;
+                while !rest.is_empty() {
+                    to.reserve(STEP);
+                    let before = xz.total_in();
+                    xz.process_vec(rest, to, Action::Run).map_err(broken)?;
+                    rest = &rest[(xz.total_in() - before) as usize..];
+                }
+            }
+            By::Bzip2(bzip) => {
+                let mut rest = bytes;
+                while !rest.is_empty() {
+                    to.reserve(STEP);
+                    let before = bzip.total_in();
+                    bzip.compress_vec(rest, to, BzAction::Run).map_err(broken)?;
+                    rest = &rest[(bzip.total_in() - before) as usize..];
+                }
+            }
         }
         Ok(())
     }
@@ -84,6 +112,24 @@ impl Packer {
                 to.truncate(before + made);
                 if left.map_err(broken)? == 0 {
                     return Ok(());
+                }
+            },
+            By::Xz(xz) => loop {
+                to.reserve(STEP);
+                match xz.process_vec(&[], to, Action::Finish).map_err(broken)? {
+                    XzStatus::StreamEnd => return Ok(()),
+                    XzStatus::Ok | XzStatus::GetCheck | XzStatus::MemNeeded => {}
+                }
+            },
+            By::Bzip2(bzip) => loop {
+                to.reserve(STEP);
+                match bzip.compress_vec(&[], to, BzAction::Finish).map_err(broken)? {
+                    BzStatus::StreamEnd => return Ok(()),
+                    BzStatus::Ok
+                    | BzStatus::FlushOk
+                    | BzStatus::RunOk
+                    | BzStatus::FinishOk
+                    | BzStatus::MemNeeded => {}
                 }
             },
         }
@@ -123,7 +169,7 @@ mod tests {
     fn what_is_packed_in_any_parts_is_unpacked_here_and_by_others() {
         let bytes: Vec<u8> =
             (0..300_000_u64).map(|place| (crate::random::mix(place / 3) >> 60) as u8).collect();
-        for packing in [Packing::Plain, Packing::Gzip, Packing::Zlib, Packing::Zstd] {
+        for packing in Packing::ALL {
             for part in [1000, 70_000, bytes.len()] {
                 let (mut packer, mut packed) = (Packer::new(packing).unwrap(), Vec::new());
                 for some in bytes.chunks(part) {
@@ -140,6 +186,8 @@ mod tests {
                         flate2::read::ZlibDecoder::new(&*packed).read_to_end(&mut read)
                     }
                     Packing::Zstd => zstd::Decoder::new(&*packed).unwrap().read_to_end(&mut read),
+                    Packing::Xz => liblzma::read::XzDecoder::new(&*packed).read_to_end(&mut read),
+                    Packing::Bzip2 => bzip2::read::BzDecoder::new(&*packed).read_to_end(&mut read),
                 }
                 .unwrap();
                 assert!(read == bytes, "{packing:?} by {part}");
@@ -149,8 +197,8 @@ mod tests {
 
     #[test]
     fn a_stream_of_nothing_is_a_stream() {
-        for packing in [Packing::Gzip, Packing::Zlib, Packing::Zstd] {
-            let mut packed = Vec::new();
+        for packing in &Packing::ALL[1..] {
+            let (packing, mut packed) = (*packing, Vec::new());
             Packer::new(packing).unwrap().finish(&mut packed).unwrap();
             assert_eq!(unpacked(packing, &packed), b"");
         }

@@ -1,13 +1,17 @@
 //! Compressed bytes, unpacked one after another.
 
+use bzip2::{Decompress as Bunzip, Status as BzStatus};
 use flate2::{Decompress, FlushDecompress, Status};
+use liblzma::stream::{Action, Error as XzError, Status as XzStatus, Stream as Xz};
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
-use super::{Container, tfrecord};
+use super::{Container, tar, tfrecord};
 use crate::error::{Error, Kind, Result};
 
 /// Unpacked bytes that are made at once, at the most.
 const STEP: usize = 64 << 10;
+/// Memory that a stream of xz may ask for: a header can name a dictionary of 4 GiB. `xz -9` needs 65 MiB.
+const XZ_MEMORY: u64 = 256 << 20;
 
 /// How a file is compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,9 +25,19 @@ pub enum Packing {
     Zlib,
     /// One or more frames of zstd.
     Zstd,
+    /// One or more streams of xz.
+    Xz,
+    /// One or more streams of bzip2.
+    Bzip2,
 }
 
 impl Packing {
+    /// All of them.
+    pub const ALL: [Packing; 6] =
+        [Packing::Plain, Packing::Gzip, Packing::Zlib, Packing::Zstd, Packing::Xz, Packing::Bzip2];
+    /// Bytes of a file by which its compression is recognised: a block of a tar, with its checksum.
+    pub const FIRST: usize = 512;
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
@@ -31,31 +45,90 @@ impl Packing {
             Packing::Gzip => "gzip",
             Packing::Zlib => "zlib",
             Packing::Zstd => "zstd",
+            Packing::Xz => "xz",
+            Packing::Bzip2 => "bzip2",
         }
     }
 
-    /// Told by the first bytes of a file. What could be the length of a record is one if its checksum
-    /// says so.
-    pub fn of(first: &[u8], container: &Container) -> Packing {
-        let is_record =
-            matches!(container, Container::Tfrecord { .. }) && tfrecord::is_header(first);
+    /// Recognised by the first bytes of a file, `FIRST` of them if it has as many. A file that begins
+    /// like a whole record of its container is not compressed, whatever else its bytes may look like.
+    pub fn of(first: &[u8], container: &Container) -> Result<Packing> {
+        let is_plain = match container {
+            Container::Tfrecord { .. } => tfrecord::is_header(first),
+            Container::Tar => tar::is_header(first),
+            Container::JsonLines | Container::Csv { .. } => false,
+            Container::Numbers { .. } => true,
+        };
+        if is_plain {
+            return Ok(Packing::Plain);
+        }
         match first {
-            _ if is_record => Packing::Plain,
-            [0x1f, 0x8b, 8, ..] => Packing::Gzip,
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Packing::Zstd,
-            // A window of up to 32 KiB, deflate, and a sum that 31 divides.
-            [head, flags, ..]
-                if head & 0x0f == 8
-                    && head >> 4 <= 7
-                    && flags & 0x20 == 0
-                    && (u16::from(*head) << 8 | u16::from(*flags)).is_multiple_of(31)
-                    && matches!(container, Container::Tfrecord { .. }) =>
-            {
-                Packing::Zlib
+            [0x1f, 0x8b, 8, ..] => Ok(Packing::Gzip),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Ok(Packing::Zstd),
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Ok(Packing::Xz),
+            // The first block, or the end of a stream that has none.
+            [b'B', b'Z', b'h', b'1'..=b'9', b'1', b'A', b'Y', b'&', b'S', b'Y', ..]
+            | [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72, 0x45, 0x38, 0x50, 0x90, ..] => {
+                Ok(Packing::Bzip2)
             }
-            _ => Packing::Plain,
+            // A frame that readers skip; pzstd begins its files with one. lz4 has the same.
+            [0x50..=0x5f, 0x2a, 0x4d, 0x18, size @ ..] => {
+                let size = size.first_chunk().map_or(0, |size| u32::from_le_bytes(*size) as usize);
+                let next = first.get(8..).and_then(|rest| rest.get(size..)).unwrap_or_default();
+                unsupported(next).map_or(Ok(Packing::Zstd), |name| Err(refused(name)))
+            }
+            _ if is_zlib(first, container) => Ok(Packing::Zlib),
+            _ => unsupported(first).map_or(Ok(Packing::Plain), |name| Err(refused(name))),
         }
     }
+}
+
+/// A window of up to 32 KiB, deflate, and a sum that 31 divides. In other files than TFRecord a text may
+/// begin with such bytes by chance, and seldom goes on as deflate does.
+fn is_zlib(first: &[u8], container: &Container) -> bool {
+    let [head, flags, ..] = first else { return false };
+    let is_header = head & 0x0f == 8
+        && head >> 4 <= 7
+        && flags & 0x20 == 0
+        && (u16::from(*head) << 8 | u16::from(*flags)).is_multiple_of(31);
+    let goes_on = || {
+        let mut unpacked = Vec::with_capacity(4 * Packing::FIRST);
+        Decompress::new(true).decompress_vec(first, &mut unpacked, FlushDecompress::None).is_ok()
+    };
+    is_header
+        && match container {
+            Container::Tfrecord { .. } => true,
+            Container::Tar => goes_on(),
+            Container::JsonLines | Container::Csv { .. } => {
+                !matches!(flags, b' '..=b'~') && goes_on()
+            }
+            Container::Numbers { .. } => false,
+        }
+}
+
+/// What a file is that cannot be read, by its first bytes.
+fn unsupported(first: &[u8]) -> Option<&'static str> {
+    match first {
+        [0x04, 0x22, 0x4d, 0x18, ..] | [0x02, 0x21, 0x4c, 0x18, ..] => Some("lz4"),
+        [0xff, 0x06, 0, 0, b's', b'N', b'a', b'P', b'p', b'Y', ..] => Some("snappy"),
+        [b'7', b'z', 0xbc, 0xaf, 0x27, 0x1c, ..] => Some("7z"),
+        [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => Some("zip"),
+        [b'R', b'a', b'r', b'!', 0x1a, 7, ..] => Some("rar"),
+        [0x1f, 0x9d, ..] => Some("compress (.Z)"),
+        [b'L', b'Z', b'I', b'P', 0 | 1, ..] => Some("lzip"),
+        [0x89, b'L', b'Z', b'O', 0, 0x0d, 0x0a, 0x1a, 0x0a, ..] => Some("lzop"),
+        // The format before xz: properties, the size of a dictionary, and mostly an unknown length.
+        [0x5d, 0, 0, _, _, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, ..] => Some("lzma"),
+        _ => None,
+    }
+}
+
+fn refused(name: &str) -> Error {
+    Error::new(
+        Kind::BadSource,
+        format!("the file is compressed with {name}, which is not supported"),
+    )
+    .with_hint("use gzip, zstd, xz, bzip2 or no compression: unpack the file and pack it again")
 }
 
 /// Unpacks a stream.
@@ -71,6 +144,8 @@ enum By {
     Plain,
     Deflate(Box<Decompress>),
     Zstd(Box<Decoder<'static>>),
+    Xz(Box<Xz>),
+    Bzip2(Box<Bunzip>),
 }
 
 impl Unpacker {
@@ -83,6 +158,8 @@ impl Unpacker {
             Packing::Zstd => By::Zstd(Box::new(Decoder::new().map_err(|error| {
                 Error::io(Kind::OutOfMemory, "preparing to unpack zstd", error)
             })?)),
+            Packing::Xz => By::Xz(Box::new(xz_decoder()?)),
+            Packing::Bzip2 => By::Bzip2(Box::new(Bunzip::new(false))),
         };
         Ok(Unpacker { by, packing, is_between: true, has_begun: false })
     }
@@ -102,10 +179,9 @@ impl Unpacker {
             }
             By::Deflate(inflate) => {
                 if self.is_between && self.packing == Packing::Gzip && packed[0] == 0 {
-                    // Padding behind the last member, as tapes have it.
-                    return Ok(packed.iter().take_while(|byte| **byte == 0).count());
+                    return Ok(padding(packed));
                 }
-                if self.is_between && self.packing == Packing::Zlib && inflate.total_out() > 0 {
+                if self.is_between && self.packing == Packing::Zlib && inflate.total_in() > 0 {
                     return Err(damaged(self.packing, "bytes follow behind its end"));
                 }
                 self.is_between = false;
@@ -140,6 +216,47 @@ impl Unpacker {
                 }
                 Ok(used)
             }
+            By::Xz(xz) => {
+                if self.is_between && packed[0] == 0 {
+                    return Ok(padding(packed));
+                }
+                self.is_between = false;
+                to.reserve(STEP);
+                let used = xz.total_in();
+                let status = xz.process_vec(packed, to, Action::Run).map_err(xz_refused)?;
+                let used = (xz.total_in() - used) as usize;
+                match status {
+                    XzStatus::StreamEnd => {
+                        self.is_between = true;
+                        **xz = xz_decoder()?;
+                    }
+                    XzStatus::Ok | XzStatus::GetCheck | XzStatus::MemNeeded => {}
+                }
+                Ok(used)
+            }
+            By::Bzip2(bunzip) => {
+                if self.is_between && packed[0] == 0 {
+                    return Ok(padding(packed));
+                }
+                self.is_between = false;
+                to.reserve(STEP);
+                let used = bunzip.total_in();
+                let status = bunzip
+                    .decompress_vec(packed, to)
+                    .map_err(|error| damaged(self.packing, &error.to_string()))?;
+                let used = (bunzip.total_in() - used) as usize;
+                match status {
+                    BzStatus::StreamEnd => {
+                        self.is_between = true;
+                        **bunzip = Bunzip::new(false);
+                    }
+                    BzStatus::MemNeeded => {
+                        return Err(Error::new(Kind::OutOfMemory, "unpacking bzip2"));
+                    }
+                    BzStatus::Ok | BzStatus::FlushOk | BzStatus::RunOk | BzStatus::FinishOk => {}
+                }
+                Ok(used)
+            }
         }
     }
 
@@ -152,6 +269,146 @@ impl Unpacker {
     }
 }
 
+/// How many zeros follow: padding behind a member or a stream, as tapes and xz have it.
+fn padding(packed: &[u8]) -> usize {
+    packed.iter().take_while(|byte| **byte == 0).count()
+}
+
+fn xz_decoder() -> Result<Xz> {
+    Xz::new_stream_decoder(XZ_MEMORY, 0)
+        .map_err(|error| Error::new(Kind::OutOfMemory, format!("preparing to unpack xz: {error}")))
+}
+
+fn xz_refused(error: XzError) -> Error {
+    match error {
+        XzError::MemLimit => Error::new(
+            Kind::DamagedRecord,
+            format!(
+                "the xz stream needs more than {} MiB to be unpacked, which is not supported",
+                XZ_MEMORY >> 20
+            ),
+        ),
+        XzError::Mem => Error::new(Kind::OutOfMemory, "unpacking xz"),
+        XzError::Data
+        | XzError::Options
+        | XzError::Format
+        | XzError::Program
+        | XzError::NoCheck
+        | XzError::UnsupportedCheck => damaged(Packing::Xz, &error.to_string()),
+    }
+}
+
 fn damaged(packing: Packing, why: &str) -> Error {
     Error::new(Kind::DamagedRecord, format!("the {} stream is damaged: {why}", packing.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pack::Packer;
+    use super::*;
+
+    fn packed(packing: Packing, bytes: &[u8]) -> Vec<u8> {
+        let (mut packer, mut packed) = (Packer::new(packing).unwrap(), Vec::new());
+        packer.pack(bytes, &mut packed).unwrap();
+        packer.finish(&mut packed).unwrap();
+        packed
+    }
+
+    fn containers() -> [Container; 4] {
+        let columns = ["a".to_owned()];
+        [
+            Container::Tfrecord { check: true },
+            Container::Tar,
+            Container::JsonLines,
+            Container::Csv { delimiter: b',', columns: columns.into() },
+        ]
+    }
+
+    #[test]
+    fn every_compression_is_recognised_in_every_container() {
+        for container in containers() {
+            for packing in Packing::ALL {
+                for bytes in [&b""[..], b"{\"a\": 1}\n", &[7; 5000]] {
+                    let file = packed(packing, bytes);
+                    let first = &file[..file.len().min(Packing::FIRST)];
+                    let found = Packing::of(first, &container).unwrap();
+                    assert_eq!(found, packing, "{container:?}, {} bytes", bytes.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_begins_like_a_record_is_not_compressed() {
+        let mut archive = Vec::new();
+        tar::write(b"x^/a.txt", b"text", &mut archive);
+        assert_eq!(Packing::of(&archive[..512], &Container::Tar).unwrap(), Packing::Plain);
+        let (lines, rows) = (Container::JsonLines, &containers()[3]);
+        for text in ["hC,x\n1,2\n", "x^2,y\n", "8O\n", "BZh9 ate it\n", "PK\n"] {
+            assert_eq!(Packing::of(text.as_bytes(), rows).unwrap(), Packing::Plain, "{text}");
+            assert_eq!(Packing::of(text.as_bytes(), &lines).unwrap(), Packing::Plain, "{text}");
+        }
+    }
+
+    #[test]
+    fn zstd_behind_a_frame_that_is_skipped_is_zstd() {
+        let frame = [&[0x50, 0x2a, 0x4d, 0x18, 4, 0, 0, 0][..], b"pzst"].concat();
+        let bytes = vec![5; 200_000];
+        let file = [&frame, &packed(Packing::Zstd, &bytes)[..], &frame].concat();
+        assert_eq!(Packing::of(&file[..40], &Container::Tar).unwrap(), Packing::Zstd);
+        let mut unpacker = Unpacker::new(Packing::Zstd).unwrap();
+        let (mut found, mut used) = (Vec::new(), 0);
+        while used < file.len() {
+            used += unpacker.unpack(&file[used..], &mut found).unwrap();
+        }
+        unpacker.end().unwrap();
+        assert!(found == bytes);
+    }
+
+    #[test]
+    fn what_cannot_be_unpacked_is_named() {
+        let skipped = b"\x50\x2a\x4d\x18\x01\x00\x00\x00_";
+        let files: [(&[u8], &str); 9] = [
+            (b"\x04\x22\x4d\x18rest", "lz4"),
+            (&[&skipped[..], b"\x04\x22\x4d\x18rest"].concat(), "lz4"),
+            (b"\xff\x06\x00\x00sNaPpYrest", "snappy"),
+            (b"7z\xbc\xaf\x27\x1crest", "7z"),
+            (b"PK\x03\x04rest", "zip"),
+            (b"Rar!\x1a\x07\x00", "rar"),
+            (b"\x1f\x9d\x90rest", "compress (.Z)"),
+            (b"LZIP\x01rest", "lzip"),
+            (b"\x5d\x00\x00\x80\x00\xff\xff\xff\xff\xff\xff\xff\xff\x00", "lzma"),
+        ];
+        for (file, name) in files {
+            for container in containers() {
+                let error = Packing::of(file, &container).unwrap_err();
+                let expected =
+                    format!("the file is compressed with {name}, which is not supported");
+                assert_eq!((error.kind(), error.message()), (Kind::BadSource, &*expected));
+            }
+        }
+    }
+
+    #[test]
+    fn xz_that_asks_for_more_memory_than_allowed_is_refused_and_not_called_damaged() {
+        let mut file = packed(Packing::Xz, b"some text");
+        // The header of the first block, whose only filter says the size of its dictionary in a byte.
+        assert_eq!(file[14..16], [0x21, 1]);
+        file[16] = 40;
+        let end = 12 + (usize::from(file[12]) + 1) * 4;
+        let mut sum = flate2::Crc::new();
+        sum.update(&file[12..end - 4]);
+        file[end - 4..end].copy_from_slice(&sum.sum().to_le_bytes());
+        let mut unpacker = Unpacker::new(Packing::Xz).unwrap();
+        let (mut to, mut used) = (Vec::new(), 0);
+        let error = loop {
+            match unpacker.unpack(&file[used..], &mut to) {
+                Ok(more) => used += more,
+                Err(error) => break error,
+            }
+        };
+        let expected =
+            "the xz stream needs more than 256 MiB to be unpacked, which is not supported";
+        assert_eq!(error.message(), expected);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::collate::Cast;
 use crate::config::{Batching, Given, Padding, Settings, picture_of};
 use crate::error::{Error, Kind, Result};
 use crate::format::{Container, Wanted};
@@ -150,9 +151,38 @@ pub(super) fn writes(
     }
     writes
 }
+
+/// What becomes of the numbers of each field. Refuses casts of what is no numbers.
+pub(super) fn casts(fields: &[Field], settings: &Settings) -> Result<Arc<[Option<Cast>]>> {
+    let is_numbers =
+        |field: &Field| matches!(field.kind, FieldKind::Fixed { .. } | FieldKind::Variable { .. });
+    for (name, _) in &settings.casts {
+        if !fields.iter().any(|field| field.name == *name && is_numbers(field)) {
+            let there: Vec<_> = fields
+                .iter()
+                .filter(|field| is_numbers(field))
+                .map(|field| format!("{:?}", field.name))
+                .collect();
+            let message = format!(
+                "cast: there is no field {name:?} of numbers; there are: {}",
+                if there.is_empty() { "none".to_owned() } else { there.join(", ") }
+            );
+            return Err(Error::new(Kind::BadSetting, message));
+        }
+    }
+    let cast = |field: &Field| {
+        settings.casts.iter().find(|(name, _)| field.name == *name).map(|(_, cast)| *cast)
+    };
+    Ok(fields.iter().map(cast).collect())
+}
+
 /// What stands around the arrays of each field that are made equal, as it stands in memory; nothing for
 /// fields that never are.
-pub(super) fn padding(fields: &[Field], settings: &Settings) -> Result<Arc<[Vec<u8>]>> {
+pub(super) fn padding(
+    fields: &[Field],
+    casts: &[Option<Cast>],
+    settings: &Settings,
+) -> Result<Arc<[Vec<u8>]>> {
     let Padding { all, named } = &settings.padding;
     let padded = |field: &Field| match field.kind {
         FieldKind::Ragged { dtype } | FieldKind::Variable { dtype, .. } => Some(dtype),
@@ -175,8 +205,9 @@ pub(super) fn padding(fields: &[Field], settings: &Settings) -> Result<Arc<[Vec<
                 .with_hint(format!("padded are: {}", there.join(", "))));
         }
     }
-    let elements = fields.iter().map(|field| {
+    let elements = fields.iter().zip(casts).map(|(field, cast)| {
         let Some(dtype) = padded(field) else { return Ok(Vec::new()) };
+        let dtype = cast.map_or(dtype, |cast| cast.dtype);
         let own = named.iter().find(|(name, _)| *field.name == **name).map(|(_, number)| *number);
         let number = own.or(*all).unwrap_or(Number::Whole(0));
         dtype.element(number).ok_or_else(|| {

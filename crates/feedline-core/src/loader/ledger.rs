@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -123,6 +124,15 @@ impl Ledger {
         if samples > 0 {
             let mut books = self.books.lock();
             self.tell(&mut books, Event::SamplesExcluded { samples });
+        }
+    }
+
+    /// These shards have no samples.
+    pub fn empty_shards(&self, paths: &[PathBuf]) {
+        if let Some(first) = paths.first() {
+            let mut books = self.books.lock();
+            let (shards, path) = (paths.len() as u64, first.display().to_string());
+            self.tell(&mut books, Event::ShardsEmpty { shards, path });
         }
     }
 

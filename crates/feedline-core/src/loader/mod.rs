@@ -39,7 +39,7 @@ use crate::sys::{clock, limits};
 use crate::worker::Recipe;
 use crate::worker::predicate::{Bucketing, Place, Predicate};
 pub use fields::given;
-use fields::{PICTURE, Write, fields, padding, recipe, wanted, writes};
+use fields::{PICTURE, Write, casts, fields, padding, recipe, wanted, writes};
 pub use handed::{Part, Remark, Stand};
 pub use ledger::Ledger;
 use quarantine::left_out;
@@ -147,7 +147,7 @@ impl Loader {
             (Given::Files | Given::Arrays(_) | Given::Records(_), _) => None,
         };
         let fields = fields(&*source, &given, recipe.as_ref(), wanted.as_deref(), &settings);
-        check_names(&fields)?;
+        check_names(&fields, batching.pad, &settings.functions)?;
         let in_rows = !fields.iter().any(|field| matches!(field.kind, FieldKind::Ragged { .. }));
         let writes = writes(&given, &fields, &*source, batching.index);
         let ahead = ahead(&*source, &fields, batching.size);
@@ -159,9 +159,11 @@ impl Loader {
             bucketing.sizes.as_ref().map_or_else(alike, |sizes| sizes.to_vec())
         });
         let joined = !settings.functions.is_empty();
-        let pad = if batching.pad && !joined { Some(padding(&fields, &settings)?) } else { None };
+        let casts = casts(&fields, &settings)?;
+        let is_padded = batching.pad && !joined;
+        let pad = if is_padded { Some(padding(&fields, &casts, &settings)?) } else { None };
         let size = batching.size;
-        let columns = Columns { fields: fields.into(), size, pad, joined };
+        let columns = Columns { fields: fields.into(), casts, size, pad, joined };
 
         let threads = settings.threads.or(|| processors() as u64) as usize;
         let fetches = matches!(given, Given::Files | Given::Records(_));
@@ -183,6 +185,7 @@ impl Loader {
         });
         let ledger = Arc::new(Ledger::new(settings.faults.clone())?);
         ledger.excluded(excluded_count);
+        ledger.empty_shards(&source.empty_shards());
         let shared = Shared {
             source,
             plan,
@@ -478,7 +481,11 @@ fn plan(source: &dyn Source, settings: &Settings, excluded: Excluded) -> Result<
 pub fn check(source: &dyn Source, settings: &Settings) -> Result<()> {
     plan(source, settings, Excluded::default())?;
     let pads = settings.padding != Padding::default() && settings.functions.is_empty();
-    if settings.filter.is_none() && settings.bucketing.is_none() && !pads {
+    if settings.filter.is_none()
+        && settings.bucketing.is_none()
+        && settings.casts.is_empty()
+        && settings.batching.is_none()
+    {
         return Ok(());
     }
     let given = given(source);
@@ -491,8 +498,12 @@ pub fn check(source: &dyn Source, settings: &Settings) -> Result<()> {
     if let Some(bucketing) = &settings.bucketing {
         bucketing.placed(&fields, false)?;
     }
+    let casts = casts(&fields, settings)?;
     if pads {
-        padding(&fields, settings)?;
+        padding(&fields, &casts, settings)?;
+    }
+    if let Some(batching) = settings.batching {
+        check_names(&fields, batching.pad, &settings.functions)?;
     }
     Ok(())
 }
@@ -665,13 +676,39 @@ fn ahead(source: &dyn Source, fields: &[Field], size: usize) -> Option<u64> {
     (has_lists && source.mean_bytes() > 0).then(|| by_bytes.max(3 * size as u64))
 }
 
-/// Two columns of one name would hide each other.
-fn check_names(fields: &[Field]) -> Result<()> {
+/// Two columns of one name would hide each other. Some fields bring a second column with them: their
+/// lengths, or the shapes of pictures. Functions are given samples, which have neither.
+fn check_names(fields: &[Field], is_padded: bool, functions: &[Function]) -> Result<()> {
     for (at, field) in fields.iter().enumerate() {
         if fields[..at].iter().any(|earlier| earlier.name == field.name) {
             let message = format!("a batch would have two fields named {:?}", field.name);
             return Err(Error::new(Kind::BadSetting, message)
                 .with_hint("rename the array, or leave out index=True"));
+        }
+    }
+    if !functions.is_empty() {
+        return Ok(());
+    }
+    for field in fields {
+        let brought = match field.kind {
+            FieldKind::Variable { .. } | FieldKind::List | FieldKind::Texts => "lengths",
+            FieldKind::Ragged { .. } if is_padded => "shape",
+            FieldKind::Ragged { .. }
+            | FieldKind::Fixed { .. }
+            | FieldKind::Bytes
+            | FieldKind::Text
+            | FieldKind::Json => continue,
+        };
+        let brought = format!("{}_{brought}", field.name);
+        if fields.iter().any(|other| *other.name == *brought) {
+            let message = format!(
+                "a batch would have two fields named {brought:?}: one of the data, and one that \
+                 comes with {:?} and says how long its values are",
+                field.name
+            );
+            return Err(Error::new(Kind::BadSetting, message).with_hint(format!(
+                "give one of them another name: parse({{\"other\": fl.int64(key={brought:?})}})"
+            )));
         }
     }
     Ok(())

@@ -106,9 +106,13 @@ impl Shard {
             let rank =
                 counts.iter().position(|count| *count == 0).map_or(ranks, |rank| rank as u64);
             let message = format!(
-                "shard: rank {rank} of {} would have no samples, for there are only {} shards",
+                "shard: rank {rank} of {} would have no samples, for there are only {} shards{}",
                 self.world,
-                lengths.len()
+                lengths.len(),
+                match lengths.iter().filter(|length| **length == 0).count() {
+                    0 => String::new(),
+                    empty => format!(", of which {empty} have no samples"),
+                }
             );
             return Err(Error::new(Kind::BadSetting, message)
                 .with_hint("use by=\"record\", or remainder=\"uneven\""));

@@ -171,6 +171,10 @@ impl Source for Concat {
         self.parts.iter().flat_map(|part| part.source.shards()).collect()
     }
 
+    fn empty_shards(&self) -> Vec<PathBuf> {
+        self.parts.iter().flat_map(|part| part.source.empty_shards()).collect()
+    }
+
     fn fingerprint(&self) -> Fingerprint {
         let parts: Vec<_> =
             self.parts.iter().map(|part| part.source.fingerprint().in_hex()).collect();

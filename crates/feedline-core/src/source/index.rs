@@ -11,7 +11,7 @@ use crate::sample::Location;
 use crate::sys::file::{self, Handle, Stamp};
 
 /// Of the file that an index is kept in. Another one is not read, but made anew.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The ending of an index that lies beside its shard.
 const BESIDE: &str = "flindex";
 
@@ -111,9 +111,10 @@ impl Index {
         };
         let handle = Handle::open(path).map_err(failed)?;
         let stamp = handle.stamp().map_err(failed)?;
-        let mut first = [0; 16];
+        let mut first = [0; Packing::FIRST];
         let count = handle.read_at(&mut first, 0).map_err(failed)?;
-        let packing = Packing::of(&first[..count], container);
+        let packing =
+            Packing::of(&first[..count], container).map_err(|error| error.at(at(path)))?;
         let kept = kept_at(path, container, keep);
         let old = match reuse {
             Reuse::Fitting => kept.iter().find_map(|place| Index::read(place, container)),
@@ -132,7 +133,7 @@ impl Index {
         };
         let scanned = match packing {
             Packing::Plain => container.scan(stamp.size, &mut read),
-            Packing::Gzip | Packing::Zlib | Packing::Zstd => {
+            Packing::Gzip | Packing::Zlib | Packing::Zstd | Packing::Xz | Packing::Bzip2 => {
                 stream::scan(container, packing, &mut read)
             }
         };
@@ -270,8 +271,7 @@ impl Index {
         }
         scanned.damages =
             head.damages.into_iter().map(|(span, what)| Damage { span, what }).collect();
-        let packings = [Packing::Plain, Packing::Gzip, Packing::Zlib, Packing::Zstd];
-        let packing = packings.into_iter().find(|packing| packing.name() == head.packing)?;
+        let packing = Packing::ALL.into_iter().find(|packing| packing.name() == head.packing)?;
         Some(Index::new(Stamp { size: head.size, written: head.written }, packing, scanned))
     }
 }

@@ -6,6 +6,7 @@ pub mod folder;
 pub mod index;
 pub mod memory;
 pub mod numbers;
+pub mod paths;
 pub mod records;
 pub mod walk;
 pub mod zip;
@@ -89,6 +90,11 @@ pub trait Source: Send + Sync {
     /// How many samples each shard has, where it has shards; the samples stand in their order.
     fn shards(&self) -> Vec<u64> {
         vec![self.len()]
+    }
+
+    /// The shards that have no samples at all.
+    fn empty_shards(&self) -> Vec<PathBuf> {
+        Vec::new()
     }
 
     /// Differs when the samples do.

@@ -98,6 +98,9 @@ impl Records {
             samples += index.len();
             ends.push(samples);
         }
+        if samples == 0 {
+            return Err(nothing(&paths));
+        }
         let guessed = match &container {
             Container::Tar => {
                 guess(&paths, &indices, &container, &mut tar::guess, &tar::guess_from_damaged)?
@@ -136,6 +139,15 @@ impl Records {
     }
 }
 
+/// What is said where no shard has a record.
+fn nothing(paths: &[PathBuf]) -> Error {
+    let message = match paths {
+        [only] => format!("{} has no records", shown(only)),
+        _ => format!("none of the {} shards has a record", paths.len()),
+    };
+    Error::new(Kind::BadSource, message).with_hint("check that the shards were written completely")
+}
+
 /// The names of the columns of the first CSV file that has any; the others must have the same.
 pub fn columns_of_first(paths: &[PathBuf], delimiter: u8) -> Result<Vec<String>> {
     let mut first = None;
@@ -158,7 +170,7 @@ fn columns_of(path: &Path, delimiter: u8) -> Result<Vec<String>> {
     let count = handle.read_at(&mut packed, 0).map_err(failed)?;
     packed.truncate(count);
     let container = Container::Csv { delimiter, columns: [].into() };
-    let mut unpacker = Unpacker::new(Packing::of(&packed, &container))?;
+    let mut unpacker = Unpacker::new(Packing::of(&packed, &container)?)?;
     let (mut bytes, mut used) = (Vec::new(), 0);
     while bytes.len() < FIRST {
         let before = bytes.len();
@@ -317,6 +329,11 @@ impl Source for Records {
 
     fn shards(&self) -> Vec<u64> {
         self.indices.iter().map(Index::len).collect()
+    }
+
+    fn empty_shards(&self) -> Vec<PathBuf> {
+        let empty = self.each_shard().filter(|(_, index)| index.is_empty());
+        empty.map(|(path, _)| path.to_owned()).collect()
     }
 
     fn damage(&self, index: u64) -> Option<String> {

@@ -63,7 +63,7 @@ pub fn walk_part(
     let mut read = |offset: u64, buffer: &mut [u8]| handle.read_at(buffer, offset).map_err(failed);
     match index.packing {
         Packing::Plain => plain(index, container, numbers, &mut read, each),
-        Packing::Gzip | Packing::Zlib | Packing::Zstd => {
+        Packing::Gzip | Packing::Zlib | Packing::Zstd | Packing::Xz | Packing::Bzip2 => {
             packed(index, container, numbers, &mut read, each)
         }
     }

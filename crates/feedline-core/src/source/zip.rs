@@ -54,6 +54,10 @@ impl Source for Zip {
         self.main.shards()
     }
 
+    fn empty_shards(&self) -> Vec<PathBuf> {
+        self.main.empty_shards()
+    }
+
     fn beside(&self) -> &[Loaned] {
         &self.beside
     }

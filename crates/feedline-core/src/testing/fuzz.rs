@@ -11,7 +11,7 @@ use crate::worker::{Decoding, Native, Picture, Prepared, Recipe, Size, Step};
 use crate::{decode::resize::Filter, worker::Output};
 
 use super::fuzz_files::{bytes_of, row};
-pub use super::fuzz_files::{csv, jsonl, npy, tar};
+pub use super::fuzz_files::{csv, jsonl, npy, tar, unpack};
 
 /// Larger pictures are refused, so that a run stays fast.
 const MAX_PIXELS: usize = 1 << 20;

@@ -4,10 +4,14 @@ use std::sync::Arc;
 
 use crate::error::{Kind, Result};
 use crate::format::{
-    Container, Parser, ReadAt, Scanned, Shape, Split, Type, Wanted, npy, tar, text,
+    Container, Packing, Parser, ReadAt, Scanned, Shape, Split, Type, Unpacker, Wanted, npy, tar,
+    text,
 };
 use crate::sample::{Dtype, Value};
 use crate::sys::slab::{Block, Row, carve};
+
+/// Bytes that are unpacked of one stream.
+const MOST_UNPACKED: usize = 16 << 20;
 
 /// Takes bytes for a tar; the first byte says whether the checksums of headers are mended before. Spans
 /// lie in order, and a sample becomes values or a fault.
@@ -58,6 +62,41 @@ pub fn npy(input: &[u8]) {
         }
         Err(error) => {
             assert!([Kind::WrongField, Kind::Refused].contains(&error.kind()), "{error}");
+        }
+    }
+}
+
+/// Takes bytes for a compressed stream, of the kind that the first byte says: it is unpacked, in steps of
+/// a known size, or it is a fault.
+///
+/// # Panics
+/// If it is neither.
+pub fn unpack(input: &[u8]) {
+    let Some((kind, file)) = input.split_first() else { return };
+    let packing = Packing::ALL[usize::from(*kind) % Packing::ALL.len()];
+    let Ok(mut unpacker) = Unpacker::new(packing) else { return };
+    let (mut used, mut made) = (0, 0);
+    while made < MOST_UNPACKED {
+        let mut bytes = Vec::new();
+        match unpacker.unpack(&file[used..], &mut bytes) {
+            Ok(0) if bytes.is_empty() => break,
+            Ok(more) => used += more,
+            Err(error) => {
+                assert!(
+                    [Kind::DamagedRecord, Kind::OutOfMemory].contains(&error.kind()),
+                    "{error}"
+                );
+                return;
+            }
+        }
+        assert!(used <= file.len() && bytes.len() <= file.len().max(1 << 20), "{}", bytes.len());
+        made += bytes.len();
+    }
+    let _ = unpacker.end();
+    for container in [Container::Tar, Container::JsonLines, Container::Tfrecord { check: true }] {
+        let first = &file[..file.len().min(Packing::FIRST)];
+        if let Err(error) = Packing::of(first, &container) {
+            assert_eq!(error.kind(), Kind::BadSource, "{error}");
         }
     }
 }

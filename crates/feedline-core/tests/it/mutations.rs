@@ -77,13 +77,14 @@ type Target = (&'static str, fn(&[u8]));
 #[test]
 fn mutated_records_by_the_thousand_are_records_or_faults() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
-    let targets: [Target; 6] = [
+    let targets: [Target; 7] = [
         ("tfrecord", fuzz::tfrecord),
         ("example", fuzz::example),
         ("tar", fuzz::tar),
         ("npy", fuzz::npy),
         ("jsonl", fuzz::jsonl),
         ("csv", fuzz::csv),
+        ("unpack", fuzz::unpack),
     ];
     for (target, entry) in targets {
         let seeds: Vec<Vec<u8>> = fs::read_dir(corpus.join(target))
@@ -102,7 +103,7 @@ fn mutated_records_by_the_thousand_are_records_or_faults() {
 #[test]
 fn the_corpus_of_the_fuzzers_holds() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
-    let targets: [Target; 8] = [
+    let targets: [Target; 9] = [
         ("decode", fuzz::decode),
         ("settings", fuzz::settings),
         ("tfrecord", fuzz::tfrecord),
@@ -111,6 +112,7 @@ fn the_corpus_of_the_fuzzers_holds() {
         ("npy", fuzz::npy),
         ("jsonl", fuzz::jsonl),
         ("csv", fuzz::csv),
+        ("unpack", fuzz::unpack),
     ];
     for (target, entry) in targets {
         let mut count = 0;

@@ -59,7 +59,7 @@ impl<'a> Fields<'a> {
                 Part::Unknown
             }
             2 => {
-                let length = varint(&mut self.0)?;
+                let length = small_varint(&mut self.0)?;
                 Part::Bytes(self.take(length)?)
             }
             3 => {
@@ -76,7 +76,7 @@ impl<'a> Fields<'a> {
     #[inline]
     fn tag(&mut self) -> Result<(u32, u8)> {
         let start = self.0;
-        let tag = varint(&mut self.0)?;
+        let tag = small_varint(&mut self.0)?;
         match u32::try_from(tag) {
             Ok(tag) if tag >> 3 > 0 => Ok((tag >> 3, (tag & 7) as u8)),
             Ok(_) | Err(_) => Err(Malformed::new("a field has no valid number", start)),
@@ -107,7 +107,7 @@ impl<'a> Fields<'a> {
                     self.take(8)?;
                 }
                 2 => {
-                    let length = varint(&mut self.0)?;
+                    let length = small_varint(&mut self.0)?;
                     self.take(length)?;
                 }
                 3 if open.len() < DEEPEST => open.push(number),
@@ -126,25 +126,38 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// A value. Of one that has more than 64 bits the lowest 64 count, as for protobuf: some writers fill the
+/// last byte of a negative number with ones.
 #[inline]
 fn varint(bytes: &mut &[u8]) -> Result<u64> {
+    any_varint::<true>(bytes)
+}
+
+/// The number of a field, or a length, which never has as many bits.
+#[inline]
+fn small_varint(bytes: &mut &[u8]) -> Result<u64> {
+    any_varint::<false>(bytes)
+}
+
+#[inline]
+fn any_varint<const MAY_OVERFLOW: bool>(bytes: &mut &[u8]) -> Result<u64> {
     match bytes.split_first() {
         Some((first, rest)) if *first < 0x80 => {
             *bytes = rest;
             Ok(u64::from(*first))
         }
-        Some(_) => long_varint(bytes),
+        Some(_) => long_varint::<MAY_OVERFLOW>(bytes),
         None => Err(Malformed::new("a number is cut off", bytes)),
     }
 }
 
 #[inline]
-fn long_varint(bytes: &mut &[u8]) -> Result<u64> {
+fn long_varint<const MAY_OVERFLOW: bool>(bytes: &mut &[u8]) -> Result<u64> {
     let mut number = 0;
     for (place, byte) in bytes.iter().take(10).enumerate() {
         number |= u64::from(byte & 0x7f) << (7 * place);
         if *byte < 0x80 {
-            if place == 9 && *byte > 1 {
+            if place == 9 && *byte > 1 && !MAY_OVERFLOW {
                 return Err(Malformed::new("a number has more than 64 bits", bytes));
             }
             *bytes = &bytes[place + 1..];

@@ -59,7 +59,8 @@ pub(super) enum Role {
     Other,
 }
 
-/// What the headers before a member say about it. Of two that say the same, the first counts.
+/// What the headers before a member say about it. Of two headers that say the same, the first counts, as
+/// for Python; within one header the last does, as for everyone.
 #[derive(Default)]
 struct Extension {
     path: Option<Vec<u8>>,
@@ -166,6 +167,7 @@ impl Extension {
     /// Reads an extended header. One for all members that follow may hold anything but what a sample
     /// would then not have within its own bytes.
     fn read(&mut self, mut payload: &[u8], at: u64, is_global: bool) {
+        let (mut path, mut size) = (None, None);
         while !payload.is_empty() {
             let Some((key, value, rest)) = record(payload) else {
                 return self
@@ -180,17 +182,8 @@ impl Extension {
                 ));
             }
             match key {
-                b"path" => {
-                    self.path.get_or_insert(value.to_vec());
-                }
-                b"size" => match decimal(value) {
-                    Some(size) => {
-                        self.size.get_or_insert(size);
-                    }
-                    None => {
-                        self.object(format!("the size in the header at byte {at} is no number"))
-                    }
-                },
+                b"path" => path = Some(value),
+                b"size" => size = Some(decimal(value)),
                 b"GNU.sparse.name" => {
                     self.is_sparse = true;
                     self.path = Some(value.to_vec());
@@ -198,6 +191,16 @@ impl Extension {
                 _ if counts => self.is_sparse = true,
                 _ => {}
             }
+        }
+        if let Some(path) = path {
+            self.path.get_or_insert_with(|| path.to_vec());
+        }
+        match size {
+            Some(Some(size)) => {
+                self.size.get_or_insert(size);
+            }
+            Some(None) => self.object(format!("the size in the header at byte {at} is no number")),
+            None => {}
         }
     }
 

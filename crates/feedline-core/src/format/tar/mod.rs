@@ -18,8 +18,15 @@ mod parser_tests;
 #[cfg(test)]
 mod tests;
 
+use header::{BLOCK, Block};
+
 pub use members::{Member, Members, members};
 pub use parser::{Parser, guess, guess_from_damaged};
 pub use scan::scan;
 pub use split::Splitter;
 pub use write::{write, write_end};
+
+/// Whether these bytes begin with a header whose checksum holds.
+pub fn is_header(bytes: &[u8]) -> bool {
+    bytes.get(..BLOCK).is_some_and(|block| matches!(Block::of(block), Block::Header(_)))
+}

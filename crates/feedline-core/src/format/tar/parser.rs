@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Kind, Result};
 use crate::format::convert::{self, Fields, Place, guessed, internal, wrong};
 use crate::format::{Shape, Type, Wanted, npy};
-use crate::sample::{FieldKind, Value};
+use crate::sample::{Dtype, FieldKind, Value};
 use crate::sys::slab::Row;
 
 use super::members::{Member, members};
@@ -84,11 +84,29 @@ impl Parser {
     }
 }
 
+/// The extensions that a key asks for: the one that is written, then those between its semicolons, each as
+/// it is written and without dots and spaces around it. So `a..txt` and `a.my;ext` can be asked for too.
+fn choices(key: &str) -> Vec<String> {
+    let mut choices = vec![key.to_lowercase()];
+    for part in key.split(';') {
+        for choice in [part, part.trim().trim_start_matches('.')] {
+            let choice = choice.to_lowercase();
+            if !choices.contains(&choice) {
+                choices.push(choice);
+            }
+        }
+    }
+    if !key.is_empty() {
+        // "jpg;" asks for no file without an extension.
+        choices.retain(|choice| !choice.is_empty());
+    }
+    choices
+}
+
 /// Whether a tar can hold that at all; its extensions.
 fn check(one: &Wanted) -> Result<Vec<String>> {
     let key = &*one.key;
-    let choices: Vec<String> =
-        key.split(';').map(|choice| choice.trim().trim_start_matches('.').to_lowercase()).collect();
+    let choices = choices(key);
     if let Some(pickle) = choices.iter().find(|choice| is_pickle(choice))
         && one.of != Type::Bytes
     {
@@ -151,7 +169,7 @@ fn put(one: &Wanted, member: &Member<'_>, place: Place<'_>) -> Result<()> {
     let Type::Npy(dtype) = one.of else {
         return convert::put_text(one, called, member.data, place);
     };
-    let (header, data) = npy::array(member.data).map_err(|error| {
+    let (header, numbers) = npy::array(member.data).map_err(|error| {
         let what = format!("{}: {}", called(), error.message());
         Error::new(error.kind(), what).with_hint(error.hint().to_owned())
     })?;
@@ -159,7 +177,7 @@ fn put(one: &Wanted, member: &Member<'_>, place: Place<'_>) -> Result<()> {
         let (found, wanted) = (header.dtype.name(), dtype.name());
         return Err(wrong(called(), format!("holds {found}, {wanted} was wanted")));
     }
-    convert::put_numbers(one, called, Some(&header.shape), data, place)
+    convert::put_numbers(one, called, Some(&header.shape), &numbers, place)
 }
 
 /// The fields that a sample suggests where none were asked for: by the extensions of its members and by
@@ -168,9 +186,10 @@ pub fn guess(span: &[u8]) -> Result<Vec<Wanted>> {
     guess_by(span, &|error| Err(error))
 }
 
-/// The same for a sample of which something cannot be read: that comes as bytes.
+/// The same for a sample of which an array cannot be read: it stays an array, so that what is wrong with it
+/// is a fault of each sample.
 pub fn guess_from_damaged(span: &[u8]) -> Vec<Wanted> {
-    guess_by(span, &|_| Ok((Type::Bytes, Vec::new()))).unwrap_or_default()
+    guess_by(span, &|_| Ok((Type::Npy(Dtype::Uint8), Vec::new()))).unwrap_or_default()
 }
 
 /// What is to be done about an array that cannot be read.
@@ -180,7 +199,7 @@ fn guess_by(span: &[u8], unread: Unread<'_>) -> Result<Vec<Wanted>> {
     let sample = Found::of(span)?;
     let mut wanted = vec![guessed(KEY, Type::Text, Shape::Fixed(Vec::new()))];
     for member in &sample.members {
-        if member.extension.is_empty() || is_pickle(&member.extension) {
+        if is_pickle(&member.extension) {
             continue;
         }
         let last = member.extension.rsplit('.').next().unwrap_or_default();

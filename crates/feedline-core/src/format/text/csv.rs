@@ -108,7 +108,6 @@ pub fn scan_csv(
 ) -> Result<Scanned> {
     let mut scan = Scan { scanned: Scanned::default(), size, delimiter, open_quotes: 0, read };
     if size == 0 {
-        scan.scanned.push_damage(0, 0, "the file is empty");
         return Ok(scan.scanned);
     }
     let mut head = vec![0; MOST_HEADER.min(usize::try_from(size).unwrap_or(MOST_HEADER))];

@@ -194,7 +194,8 @@ impl Numbers {
             (_, Kind::Number) => {
                 let number: f64 = value.parse().map_err(|_| objection("a number of float32"))?;
                 let short = number as f32;
-                if !short.is_finite() {
+                // NaN and Infinity are written as such; other numbers may be too large.
+                if !short.is_finite() && value.contains(|letter: char| letter.is_ascii_digit()) {
                     return Err(objection("a number that float32 can hold"));
                 }
                 self.bytes.extend(short.to_le_bytes());

@@ -10,10 +10,6 @@ use crate::format::{ReadAt, Scanned, Split};
 /// Lists the lines of a file of that size, each with its newline.
 pub fn scan_lines(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
     let mut scanned = Scanned::default();
-    if size == 0 {
-        scanned.push_damage(0, 0, "the file is empty");
-        return Ok(scanned);
-    }
     let mut window = vec![0; WINDOW.min(usize::try_from(size).unwrap_or(WINDOW))];
     let (mut at, mut start, mut is_blank) = (0, 0, true);
     while at < size {

@@ -149,7 +149,7 @@ fn blank_lines_are_no_records_and_the_last_line_needs_no_newline() {
     let mut splitter = Container::JsonLines.splitter();
     let found = streamed(bytes, 1, |bytes, is_end| splitter.split(bytes, is_end));
     assert_eq!(found, (expected, vec![]));
-    assert_eq!(scanned(b"", scan_lines).1, ["the file is empty"]);
+    assert!(scanned(b"", scan_lines).1.is_empty());
 }
 
 #[test]

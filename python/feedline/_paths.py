@@ -1,0 +1,53 @@
+"""Which files are meant by what users write: paths, patterns, braces, and lists of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from feedline import _native
+from feedline.errors import BadSource
+
+__all__ = ["Path", "Paths", "listed", "path_text", "shown"]
+
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+Paths = Path | Sequence[Path]
+
+# What a path has that may be more than a path: a pattern, braces, or a place on another machine.
+_SPECIAL = frozenset("*?[{:")
+
+
+def path_text(path: Any, call: str) -> str:
+    """A path as text; bytes as the file system means them."""
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise BadSource(f"{call}: a path must be text, got {path!r}")
+    return os.fsdecode(path)
+
+
+def local_path(path: Any, call: str) -> str:
+    """A single path, which must be on this machine."""
+    text = path_text(path, call)
+    if ":" in text:
+        _native.check_local(text)
+    return text
+
+
+def listed(call: str, paths: Any) -> list[str]:
+    """All files that are meant, in the order in which they are written; those of one pattern sorted."""
+    if isinstance(paths, (str, bytes, os.PathLike)):
+        texts = [path_text(paths, call)]
+    elif isinstance(paths, Sequence):
+        texts = [path_text(path, call) for path in paths]
+    else:
+        raise BadSource(f"{call}: give a pattern or a list of paths, got {paths!r}")
+    if not any(_SPECIAL.intersection(text) for text in texts):
+        return texts
+    return [os.fsdecode(path) for path in _native.Source.expand(texts)]
+
+
+def shown(paths: Any) -> str:
+    """Paths in the name of a pipeline."""
+    if isinstance(paths, (str, bytes, os.PathLike)):
+        return repr(os.fsdecode(paths))
+    return f"[... {len(paths)} paths]"
