@@ -42,8 +42,8 @@ pub use fields::given;
 use fields::{PICTURE, Write, fields, padding, recipe, wanted, writes};
 pub use handed::{Part, Remark, Stand};
 pub use ledger::Ledger;
-pub use quarantine::excluded;
 use quarantine::left_out;
+pub use quarantine::{excluded, quarantined};
 use run::{Delivery, Run};
 
 /// How long closing waits for threads; a read that the kernel does not end is left behind then.
