@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import pickle
 import threading
 import warnings
 import weakref
@@ -20,7 +19,7 @@ from feedline._account import Account
 from feedline._workers.calls import Calls, Raised
 from feedline._workers.crew import Crew, GaveUp, Handle, load
 from feedline._workers.death import Death, Standstill, describe
-from feedline._workers.pickling import ERRORS, by_value, not_picklable
+from feedline._workers.pickling import ERRORS, by_name, by_value, not_picklable
 from feedline._workers.tries import Bad, Faulty
 from feedline._workers.trouble import Trouble
 from feedline.errors import DeadlinePassed, WorkerDied, WorkerDiedWarning, WorkerStalledWarning
@@ -362,7 +361,7 @@ def parcel(function: bytes, calls: list[Any]) -> bytes:
 
 def _arguments(calls: list[Any]) -> bytes:
     try:
-        return pickle.dumps(calls, protocol=5)
+        return by_name(calls)
     except ERRORS:
         pass
     try:
