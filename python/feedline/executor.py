@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from feedline import _native
 from feedline._account import OVERDUE, Account, check
+from feedline._arguments import suggests_all
 from feedline._pool import Call, Pool, parcel
 from feedline._words import call_in_words
 from feedline._workers.calls import Calls
@@ -33,6 +34,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@suggests_all(inside={"faults": FaultPolicy})
 class Executor(concurrent.futures.Executor):
     """A pool of worker processes, as `concurrent.futures.ProcessPoolExecutor`, that is never broken by
     the death of a worker: it is replaced, and its call is made again.

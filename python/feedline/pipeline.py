@@ -8,11 +8,12 @@ from __future__ import annotations
 import glob as _glob
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
 from feedline import _native
+from feedline._arguments import suggests, suggests_all
 from feedline._mapped.builder import Functions, has_functions, start_method
 from feedline._mapped.loader import MappedLoader
 from feedline._words import in_words, plain
@@ -33,6 +34,7 @@ Auto = Literal["auto"]
 _ORDER = frozenset(("shuffle", "shard", "interleave", "take", "skip", "repeat", "concat", "mix"))
 
 
+@suggests_all(inside={"faults": FaultPolicy})
 class Pipeline(Functions):
     """A source and what is to be done with its samples. Every method returns a new pipeline.
 
@@ -398,6 +400,10 @@ class Pipeline(Functions):
         """The number of samples of the source."""
         return len(self._source)
 
+    def __iter__(self) -> NoReturn:
+        message = "a pipeline says what is to be loaded, and cannot be iterated over itself"
+        raise TypeError(f"{message}\nhint: make a loader of it: for batch in pipeline.loader(): ...")
+
     def __repr__(self) -> str:
         steps = [self._origin]
         for call in self._calls:
@@ -411,6 +417,7 @@ class Pipeline(Functions):
         return ".".join(steps)
 
 
+@suggests
 def mix(
     parts: Mapping[Pipeline, float] | Sequence[tuple[Pipeline, float]],
     *,
@@ -448,6 +455,7 @@ def _part(pipeline: Pipeline) -> dict[str, Any]:
     return {"shards": pipeline._source.shards, "calls": list(pipeline._calls)}
 
 
+@suggests
 def images(folder: str | os.PathLike[str]) -> Pipeline:
     """A folder with a sub-folder for each class, in the order of torchvision's ImageFolder.
 
@@ -456,6 +464,7 @@ def images(folder: str | os.PathLike[str]) -> Pipeline:
     return Pipeline(_native.Source.images(_path(folder, "images")), f"images({os.fspath(folder)!r})")
 
 
+@suggests
 def files(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], labels: Sequence[int] | None = None
 ) -> Pipeline:
@@ -475,6 +484,7 @@ def files(
     return Pipeline(_native.Source.files(listed, numbers), f"files([... {len(listed)} paths])")
 
 
+@suggests
 def arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Pipeline:
     """Arrays in memory, read where they lie; each sample is a row of every array.
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from feedline import _native
+from feedline._arguments import suggests
 from feedline.errors import BadSetting, BadSource
 from feedline.pipeline import Pipeline, _path
 
@@ -25,6 +26,7 @@ Index = Literal["auto", "beside"] | str | os.PathLike[str] | None
 _SILENT = 1.0
 
 
+@suggests
 def tfrecord(
     paths: Paths,
     *,
@@ -48,6 +50,7 @@ def tfrecord(
     return _records("tfrecord", paths, check=check, index=index, manifest=manifest)
 
 
+@suggests
 def example_schema(path: str | os.PathLike[str], records: int = 100) -> str:
     """Looks at the first records of a TFRecord file and writes the call of `parse()` for them.
 
@@ -58,6 +61,7 @@ def example_schema(path: str | os.PathLike[str], records: int = 100) -> str:
     return _native.example_schema(_path(path, "example_schema"), records)
 
 
+@suggests
 def tar(paths: Paths, *, index: Index = "auto", manifest: str | os.PathLike[str] | None = None) -> Pipeline:
     """Samples of tar files in the WebDataset convention: members of one key are one sample.
 
@@ -68,11 +72,13 @@ def tar(paths: Paths, *, index: Index = "auto", manifest: str | os.PathLike[str]
     return _records("tar", paths, index=index, manifest=manifest)
 
 
+@suggests
 def jsonl(paths: Paths, *, index: Index = "auto", manifest: str | os.PathLike[str] | None = None) -> Pipeline:
     """Lines of JSON. Without `parse()`, the fields of the first line are expected in all."""
     return _records("jsonl", paths, index=index, manifest=manifest)
 
 
+@suggests
 def csv(
     paths: Paths,
     *,
@@ -86,6 +92,7 @@ def csv(
     return _records("csv", paths, delimiter=delimiter, index=index, manifest=manifest)
 
 
+@suggests
 def tokens(
     paths: Paths, dtype: Any = None, length: int | None = None, *, stride: int | None = None
 ) -> Pipeline:
