@@ -91,10 +91,11 @@ class Account:
         epoch: int = 0,
         worker: int | None = None,
         rank: int | None = None,
+        dataset: str | None = None,
     ) -> tuple[str, tuple[str, str] | None]:
         """The verdict on a fault: "skip", "replace" or "stop", then with kind and words of the error, if it
         is not the fault's own; "good" for one that another try has mended."""
-        line = self._line(bad, index, epoch, worker, rank)
+        line = self._line(bad, index, epoch, worker, rank, dataset)
         if not bad.then:
             self.ledger.retried(line)
             return "good", None
@@ -104,7 +105,15 @@ class Account:
         """Another sample takes the place of a bad one."""
         self.ledger.replaced(self._line(bad, index, epoch, worker))
 
-    def _line(self, bad: Bad, index: object, epoch: int, worker: int | None, rank: int | None = None) -> str:
+    def _line(
+        self,
+        bad: Bad,
+        index: object,
+        epoch: int,
+        worker: int | None,
+        rank: int | None = None,
+        dataset: str | None = None,
+    ) -> str:
         line = {
             "index": in_json(index),
             "epoch": epoch,
@@ -116,6 +125,7 @@ class Account:
             "attempts": bad.attempts,
             "worker": worker,
             "rank": rank,
+            "dataset": None if dataset is None else written(dataset),
         }
         return json.dumps(line)
 

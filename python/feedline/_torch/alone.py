@@ -221,7 +221,8 @@ class Alone(_SingleProcessDataLoaderIter):
         sample = index if position is None or not self._auto_collation else index[position]
         if self._dataset_kind == _DatasetKind.Iterable:
             sample = None
-        where = place(sample, position, self._num_yielded, None, stage)
+        path = None if position is None or sample is None else self._judging.samples.path(sample)
+        where = place(sample, position, self._num_yielded, None, stage, path)
         raised.add_note(f"feedline: {where}")
         return where
 
