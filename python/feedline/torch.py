@@ -59,17 +59,19 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             least 5. One more ends the run with `feedline.errors.TooManyDeaths` and the history.
         death_window: in seconds.
         memory: bytes of shared memory for batches on their way, as a number or as in "2GiB"; "auto" is
-            a quarter of what is free, at most 8 GiB.
+            a quarter of what is free, at most 8 GiB. In sizes, "4G" and "4GiB" are 4 * 1024**3 bytes, "4GB"
+            is 4 * 1000**3.
         faults: what is done about samples that raise, kill their worker or hang: a `feedline.FaultPolicy`.
             Without one, the first such sample raises, with its name.
         deadline: seconds that one sample may take in a worker. A worker that passes it is asked for its
             stack, killed and replaced; the sample is tried again or judged by `faults`.
         stall: seconds without progress after which a warning shows the stack of the worker, once. None
             for never.
-        max_worker_memory: bytes of resident memory, as in "4GiB", beyond which a worker is renewed: after
+        max_worker_memory: bytes of resident memory, as in "4G", beyond which a worker is renewed: after
             its batch, and when the next one is ready to go on.
         max_samples_per_worker: how many samples a worker makes before it is renewed in this way.
-        exclude: a quarantine file of an earlier run, or a folder of such: its samples are left out.
+        exclude: a quarantine file of an earlier run over the same data set, or a folder of such: its samples
+            are left out.
         on_event: called with each `feedline.Event`, in the thread that iterates.
 
     Attributes:
