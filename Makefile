@@ -19,13 +19,17 @@ STEP = @tools/step
 # Some machines have cargo-nextest, all have cargo test.
 RUST_TEST = $(shell cargo nextest --version >/dev/null 2>&1 && echo "cargo nextest run --no-fail-fast" || echo "cargo test")
 
-.PHONY: help demo test check fix bench fuzz
+# What runs with older versions of torch: all tests that need no other framework.
+TORCH_TESTS = $(sort $(wildcard tests/test_torch_*.py) tests/test_executor.py tests/test_executor_faults.py \
+	tests/test_open_files.py tests/test_arguments.py tests/faults)
+
+.PHONY: help demo test test-versions check fix bench fuzz
 .DEFAULT_GOAL := help
 
 help: ## explain the targets (the default)
 	@echo "Feedline: the data loader that does not die. The targets, each of which sets up what it needs:"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "The first build takes a few minutes; make test also installs torch and TensorFlow to compare with."
 
@@ -37,6 +41,13 @@ test: $(SETUP)/native $(SETUP)/test ## run all tests: Rust, Python against torch
 	cargo test -q -p feedline-core $(FEATURES) --doc
 	$(PYTHON) -m pytest -q -m "not alone" -n $(TEST_PROCESSES) --dist worksteal
 	$(PYTHON) -m pytest -q -m alone
+
+test-versions: $(SETUP)/torch-oldest $(SETUP)/torch-middle $(SETUP)/native ## run the torch tests with the oldest torch that is supported, and with one in the middle
+	@for age in oldest middle; do \
+		echo "the torch tests with $$(.venv-torch-$$age/bin/python -c 'import numpy, torch; print("torch", torch.__version__, "and NumPy", numpy.__version__)')"; \
+		PATH=$(CURDIR)/.venv-torch-$$age/bin:$$PATH VIRTUAL_ENV=$(CURDIR)/.venv-torch-$$age PYTHONPATH=$(CURDIR)/python \
+			.venv-torch-$$age/bin/python -m pytest -q $(TORCH_TESTS) || exit 1; \
+	done
 
 check: $(SETUP)/native $(SETUP)/test ## formats, lints, types, stubs, without changing a file
 	cargo fmt --all --check
@@ -82,6 +93,14 @@ $(SETUP)/demo: requirements/demo.txt | $(SETUP)/venv
 
 $(SETUP)/test: requirements/test.txt | $(SETUP)/venv
 	$(STEP) "installing torch, TensorFlow and the test tools (some minutes the first time)" $(PIP) -r $<
+	@touch $@
+
+# The built package is used where it lies: the same file serves every version of Python, torch and NumPy.
+$(SETUP)/torch-%: requirements/torch-%.txt
+	@mkdir -p $(SETUP)
+	@echo "installing an older torch (some gigabytes the first time)"
+	python3 -m venv .venv-torch-$*
+	.venv-torch-$*/bin/python -m pip install -q -r $<
 	@touch $@
 
 $(SETUP)/bench: requirements/bench.txt $(SETUP)/test

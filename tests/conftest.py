@@ -7,6 +7,19 @@ from pathlib import Path
 import pytest
 from pictures import encoded, photo, write
 
+# What older versions of torch and NumPy say about each other, and about themselves, in workers too.
+OF_OLDER_VERSIONS = [
+    # torch before 2.6, of its own way to pickle tensors.
+    "ignore:You are using `torch.load`:FutureWarning",
+    # NumPy, of what torch's own collate function does with its booleans.
+    "ignore:In future, it will be an error for 'np.bool:DeprecationWarning",
+]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in OF_OLDER_VERSIONS:
+        config.addinivalue_line("filterwarnings", line)
+
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:

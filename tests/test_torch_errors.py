@@ -723,7 +723,8 @@ def test_whatever_is_late_is_named(arguments: Arguments, words: str) -> None:
 def test_a_timeout_without_workers_is_refused_by_iter(kind: Kind) -> None:
     loader = kind(Fails({}), timeout=1)
 
-    with pytest.raises(AssertionError, match="requires timeout == 0"):
+    # Up to torch 2.9 it has no words.
+    with pytest.raises(AssertionError, match=r"^$|requires timeout == 0"):
         iter(loader)
 
 

@@ -38,8 +38,6 @@ class Streamed(IterableDataset[int]):
 
 REFUSED: list[Arguments] = [
     {"num_workers": -1},
-    {"num_workers": None},
-    {"num_workers": "2"},
     {"timeout": -1},
     {"timeout": None},
     {"prefetch_factor": 2},
@@ -65,7 +63,6 @@ REFUSED: list[Arguments] = [
     {"dataset": [], "shuffle": True},
     {"dataset": 5, "shuffle": True},
     {"generator": 5, "shuffle": True},
-    {"colour": "red"},
 ]
 
 

@@ -107,10 +107,11 @@ class Account:
         worker: int | None = None,
         rank: int | None = None,
         call: dict[str, Any] | None = None,
+        dataset: str | None = None,
     ) -> tuple[str, tuple[str, str] | None]:
         """The verdict on a fault: "skip", "replace" or "stop", then with kind and words of the error, if it
-        is not the fault's own; "good" for one that another try has mended."""
-        line = self._line(bad, index, epoch, worker, rank, call)
+        is not the fault's own; "good" for one that another try has fixed."""
+        line = self._line(bad, index, epoch, worker, rank, call, dataset)
         if not bad.then:
             self.ledger.retried(line)
             return "good", None
@@ -139,6 +140,7 @@ class Account:
         worker: int | None,
         rank: int | None = None,
         call: dict[str, Any] | None = None,
+        dataset: str | None = None,
     ) -> str:
         line = {
             "index": in_json(index),
@@ -152,6 +154,7 @@ class Account:
             "attempts": bad.attempts,
             "worker": worker,
             "rank": rank,
+            "dataset": None if dataset is None else written(dataset),
         }
         return json.dumps(line)
 

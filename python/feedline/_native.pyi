@@ -7,6 +7,7 @@ from typing_extensions import CapsuleType
 
 __all__ = [
     "Answer",
+    "ArrayMemory",
     "Breaker",
     "BytesList",
     "Epoch",
@@ -35,6 +36,7 @@ __all__ = [
     "excluded_calls",
     "go_first",
     "kinds",
+    "quarantined",
     "run",
 ]
 
@@ -48,6 +50,7 @@ def die_with_parent(parent: int) -> bool: ...
 def go_first() -> None: ...
 def excluded(path: str | os.PathLike[str]) -> list[Any]: ...
 def excluded_calls(path: str | os.PathLike[str]) -> list[Any]: ...
+def quarantined(path: str | os.PathLike[str]) -> list[dict[str, Any]]: ...
 def kinds() -> list[tuple[str, str, str, str]]: ...
 def run(arguments: Sequence[str]) -> int: ...
 
@@ -233,6 +236,12 @@ class Tensor:
         copy: bool | None = None,
     ) -> CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+    def memory(self) -> ArrayMemory: ...
+
+@final
+class ArrayMemory:
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
 
 @final
 class Processes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import pickle
 import threading
 import warnings
 import weakref
@@ -20,7 +19,7 @@ from feedline._call import FailedCall, Function, Skipped
 from feedline._workers.calls import CALLING, Calls
 from feedline._workers.crew import Crew, GaveUp, Handle, load
 from feedline._workers.death import Death, Standstill
-from feedline._workers.pickling import ERRORS, by_value, not_picklable
+from feedline._workers.pickling import ERRORS, by_name, by_value, not_picklable
 from feedline._workers.tries import Bad, Faulty
 from feedline._workers.trouble import Trouble
 from feedline.errors import DeadlinePassed, WorkerDied, WorkerDiedWarning, WorkerStalledWarning
@@ -402,7 +401,7 @@ def parcel(function: bytes, calls: list[Any]) -> bytes:
 
 def _arguments(calls: list[Any]) -> bytes:
     try:
-        return pickle.dumps(calls, protocol=5)
+        return by_name(calls)
     except ERRORS:
         pass
     try:

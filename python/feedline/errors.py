@@ -27,6 +27,7 @@ __all__ = [
     "ReadFailed",
     "Refused",
     "ShapeMismatch",
+    "SharedFileWarning",
     "SourceGone",
     "TooLarge",
     "TooManyDeaths",
@@ -270,6 +271,10 @@ class WorkerDiedWarning(UserWarning):
 
 class WorkerStalledWarning(UserWarning):
     """A worker makes no progress; it is left alone."""
+
+
+class SharedFileWarning(UserWarning):
+    """A data set holds an open file whose offset all forked workers would share."""
 
 
 class Internal(FeedlineError):

@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from feedline import _native
 from feedline._account import OVERDUE, Account, check
+from feedline._arguments import suggests_all
 from feedline._call import FailedCall, Function, Skipped, key, shown, user_line
 from feedline._pool import Call, Pool, parcel
 from feedline._words import call_in_words
@@ -39,6 +40,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@suggests_all(inside={"faults": FaultPolicy})
 class Executor(concurrent.futures.Executor):
     """A pool of worker processes, as `concurrent.futures.ProcessPoolExecutor`, that is never broken by
     the death of a worker: it is replaced, and its call is made again.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, final
 
 from feedline import _native
+from feedline._arguments import suggests_all
 from feedline._words import call_in_words, plain
 from feedline.errors import BadSetting
 
@@ -40,6 +41,7 @@ class Another:
 ANOTHER: Final = Another()
 
 
+@suggests_all()
 @dataclass(frozen=True)
 class Backoff:
     """How long to wait before a sample is tried again.
@@ -57,6 +59,7 @@ class Backoff:
     jitter: float = 0.5
 
 
+@suggests_all()
 @dataclass(frozen=True)
 class FaultPolicy:
     """What to do about samples that cannot be made.

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline._arguments import suggests
 from feedline._words import plain
 from feedline.errors import BadSetting
 
@@ -64,6 +65,7 @@ class Field:
         return words
 
 
+@suggests
 def bytes_(
     shape: Shape = (), default: bytes | Sequence[bytes] | None = None, key: str | None = None
 ) -> Field:
@@ -77,16 +79,19 @@ def bytes_(
     return _made("bytes_", "bytes", shape, default, key)
 
 
+@suggests
 def text(shape: Shape = (), default: str | Sequence[str] | None = None, key: str | None = None) -> Field:
     """Bytes that must be UTF-8. See `bytes_` for the arguments."""
     return _made("text", "text", shape, default, key)
 
 
+@suggests
 def json_(default: Any = None, key: str | None = None) -> Field:
     """What JSON says, of a tar or of a line: any value. See `bytes_` for the arguments."""
     return _made("json_", "json", (), default, key)
 
 
+@suggests
 def int64(shape: Shape = (), default: Any = None, key: str | None = None) -> Field:
     """Whole numbers, as an array of the batch.
 
@@ -99,11 +104,13 @@ def int64(shape: Shape = (), default: Any = None, key: str | None = None) -> Fie
     return _made("int64", "int64", shape, default, key)
 
 
+@suggests
 def float32(shape: Shape = (), default: Any = None, key: str | None = None) -> Field:
     """Real numbers, as an array of the batch. See `int64` for the arguments."""
     return _made("float32", "float32", shape, default, key)
 
 
+@suggests
 def npy(dtype: Any, shape: Shape = (), default: Any = None, key: str | None = None) -> Field:
     """An array in NumPy's own format, of a tar, whose numbers must be of this type. See `int64`."""
     try:
@@ -115,6 +122,7 @@ def npy(dtype: Any, shape: Shape = (), default: Any = None, key: str | None = No
     return _made("npy", "npy", shape, default, key, name)
 
 
+@suggests
 def sequence(field: Field) -> Field:
     """The list of features of that name in a tf.train.SequenceExample, of which each step is such a field."""
     if not isinstance(field, Field):

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-import numpy as np
-
 from feedline import _native
 from feedline._native import BytesList
+from feedline._numpy import array_on
 from feedline._workers.crew import Handle
 from feedline._workers.death import Death
 from feedline.events import Event, tell
@@ -28,9 +27,7 @@ Columns = list[tuple[str, "_native.Tensor | BytesList | list[str]"]]
 
 def numpy_columns(columns: Columns) -> dict[str, Any]:
     """As NumPy arrays, on the memory they were made in."""
-    return {
-        name: np.from_dlpack(value) if isinstance(value, _native.Tensor) else value for name, value in columns
-    }
+    return {name: array_on(value) if isinstance(value, _native.Tensor) else value for name, value in columns}
 
 
 class Loader:

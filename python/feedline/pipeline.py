@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
 from feedline import _native
+from feedline._arguments import suggests, suggests_all
 from feedline._mapped.builder import Functions, has_functions, start_method
 from feedline._mapped.loader import MappedLoader
 from feedline._paths import Path, Paths, listed, local_path, shown
@@ -33,6 +34,7 @@ Auto = Literal["auto"]
 _ORDER = frozenset(("shuffle", "shard", "interleave", "take", "skip", "repeat", "concat", "mix"))
 
 
+@suggests_all(inside={"faults": FaultPolicy})
 class Pipeline(Functions):
     """A source and what is to be done with its samples. Every method returns a new pipeline.
 
@@ -425,6 +427,10 @@ class Pipeline(Functions):
         """The number of samples of the source."""
         return len(self._source)
 
+    def __iter__(self) -> NoReturn:
+        message = "a pipeline says what is to be loaded, and cannot be iterated over itself"
+        raise TypeError(f"{message}\nhint: make a loader of it: for batch in pipeline.loader(): ...")
+
     def __repr__(self) -> str:
         steps = [self._origin]
         for call in self._calls:
@@ -438,6 +444,7 @@ class Pipeline(Functions):
         return ".".join(steps)
 
 
+@suggests
 def mix(
     parts: Mapping[Pipeline, float] | Sequence[tuple[Pipeline, float]],
     *,
@@ -475,6 +482,7 @@ def _part(pipeline: Pipeline) -> dict[str, Any]:
     return {"shards": pipeline._source.shards, "calls": list(pipeline._calls)}
 
 
+@suggests
 def images(folder: Path) -> Pipeline:
     """A folder with a sub-folder for each class, in the order of torchvision's ImageFolder.
 
@@ -484,6 +492,7 @@ def images(folder: Path) -> Pipeline:
     return Pipeline(_native.Source.images(path), f"images({path!r})")
 
 
+@suggests
 def files(paths: Paths, labels: Sequence[int] | None = None) -> Pipeline:
     """Files by list, in its order, or by a pattern such as "data/**/*.jpg", sorted.
 
@@ -496,6 +505,7 @@ def files(paths: Paths, labels: Sequence[int] | None = None) -> Pipeline:
     return Pipeline(_native.Source.files(found, numbers), f"files({shown(paths)})")
 
 
+@suggests
 def arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Pipeline:
     """Arrays in memory, read where they lie; each sample is a row of every array.
 

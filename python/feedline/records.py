@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from feedline import _native
+from feedline._arguments import suggests
 from feedline._paths import Paths, listed, local_path, shown
 from feedline.errors import BadSetting, BadSource, EmptyShardWarning
 from feedline.pipeline import Pipeline
@@ -24,6 +25,7 @@ Index = Literal["auto", "beside"] | str | bytes | os.PathLike[str] | None
 _SILENT = 1.0
 
 
+@suggests
 def tfrecord(
     paths: Paths,
     *,
@@ -48,6 +50,7 @@ def tfrecord(
     return _records("tfrecord", paths, check=check, index=index, manifest=manifest)
 
 
+@suggests
 def example_schema(path: str | bytes | os.PathLike[str], records: int = 100) -> str:
     """Looks at the first records of a TFRecord file and writes the call of `parse()` for them.
 
@@ -58,6 +61,7 @@ def example_schema(path: str | bytes | os.PathLike[str], records: int = 100) -> 
     return _native.example_schema(local_path(path, "example_schema"), records)
 
 
+@suggests
 def tar(
     paths: Paths, *, index: Index = "auto", manifest: str | bytes | os.PathLike[str] | None = None
 ) -> Pipeline:
@@ -70,6 +74,7 @@ def tar(
     return _records("tar", paths, index=index, manifest=manifest)
 
 
+@suggests
 def jsonl(
     paths: Paths, *, index: Index = "auto", manifest: str | bytes | os.PathLike[str] | None = None
 ) -> Pipeline:
@@ -77,6 +82,7 @@ def jsonl(
     return _records("jsonl", paths, index=index, manifest=manifest)
 
 
+@suggests
 def csv(
     paths: Paths,
     *,
@@ -90,6 +96,7 @@ def csv(
     return _records("csv", paths, delimiter=delimiter, index=index, manifest=manifest)
 
 
+@suggests
 def tokens(
     paths: Paths, dtype: Any = None, length: int | None = None, *, stride: int | None = None
 ) -> Pipeline:

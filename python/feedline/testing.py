@@ -219,11 +219,12 @@ def chaos(target: Any, seed: int = 0, **rates: Any) -> Any:
 def _chaotic_loader(loader: Any, striker: _Striker) -> Any:
     from feedline._account import Account
     from feedline._torch.kept import Kept
+    from feedline._torch.samples import Samples
 
     chaotic = copy.copy(loader)
     # torch's class forbids to set these after it was made; this one is not made anew.
     chaotic.__dict__["dataset"] = _ChaoticDataset(loader.dataset, striker)
-    chaotic.__dict__["_kept"] = Kept(Account(loader.faults, loader.on_event))
+    chaotic.__dict__["_kept"] = Kept(Account(loader.faults, loader.on_event), Samples(loader.dataset))
     chaotic.__dict__["_iterator"] = None
     return chaotic
 

@@ -5,7 +5,9 @@ Imported only by those who have torch.
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
+import operator
 import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -17,10 +19,13 @@ from torch.utils.dlpack import from_dlpack
 
 from feedline import _native
 from feedline._account import OVERDUE, Account, check
+from feedline._arguments import suggests_all
 from feedline._torch.alone import Alone
+from feedline._torch.excluded import excluded
 from feedline._torch.indices import keys
 from feedline._torch.kept import Kept
 from feedline._torch.rebuilt import Mark, stay_in_charge
+from feedline._torch.samples import Samples
 from feedline._torch.supervised import WithWorkers
 from feedline._words import call_in_words
 from feedline._workers.death import Death
@@ -33,8 +38,12 @@ from feedline.report import Report
 __all__ = ["Batches", "DataLoader"]
 
 T_co = TypeVar("T_co", covariant=True)
+# Seconds without progress after which a worker's stack is shown.
+_STALL = 30.0
+_TAKES_IN_ORDER = "in_order" in inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
+@suggests_all(inside={"faults": FaultPolicy})
 class DataLoader(torch.utils.data.DataLoader[T_co]):
     """torch's `DataLoader`, argument for argument and order for order, on supervised workers.
 
@@ -50,17 +59,19 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             least 5. One more ends the run with `feedline.errors.TooManyDeaths` and the history.
         death_window: in seconds.
         memory: bytes of shared memory for batches on their way, as a number or as in "2GiB"; "auto" is
-            a quarter of what is free, at most 8 GiB.
+            a quarter of what is free, at most 8 GiB. In sizes, "4G" and "4GiB" are 4 * 1024**3 bytes, "4GB"
+            is 4 * 1000**3.
         faults: what is done about samples that raise, kill their worker or hang: a `feedline.FaultPolicy`.
             Without one, the first such sample raises, with its name.
         deadline: seconds that one sample may take in a worker. A worker that passes it is asked for its
             stack, killed and replaced; the sample is tried again or judged by `faults`.
         stall: seconds without progress after which a warning shows the stack of the worker, once. None
             for never.
-        max_worker_memory: bytes of resident memory, as in "4GiB", beyond which a worker is renewed: after
+        max_worker_memory: bytes of resident memory, as in "4G", beyond which a worker is renewed: after
             its batch, and when the next one is ready to go on.
         max_samples_per_worker: how many samples a worker makes before it is renewed in this way.
-        exclude: a quarantine file of an earlier run, or a folder of such: its samples are left out.
+        exclude: a quarantine file of an earlier run over the same data set, or a folder of such: its samples
+            are left out.
         on_event: called with each `feedline.Event`, in the thread that iterates.
 
     Attributes:
@@ -93,13 +104,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         memory: int | str = "auto",
         faults: FaultPolicy | None = None,
         deadline: float | None = None,
-        stall: float | None = 30.0,
+        stall: float | None = _STALL,
         max_worker_memory: int | str | None = None,
         max_samples_per_worker: int | None = None,
         exclude: str | os.PathLike[str] | None = None,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         check(faults, on_event)
+        _check_workers(num_workers, deadline, stall, max_worker_memory, max_samples_per_worker)
         self.faults = faults
         self.deadline = deadline
         self.stall = stall
@@ -111,9 +123,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.max_deaths = max_deaths
         self.death_window = death_window
         self.memory = memory
-        self._kept = Kept(Account(faults, on_event))
-        # Now: a run must not change by what it adds to the file itself.
-        self._excluded = keys([] if self.exclude is None else _native.excluded(self.exclude))
+        self._kept = Kept(Account(faults, on_event), Samples(dataset))
         super().__init__(
             dataset,
             batch_size,
@@ -131,13 +141,17 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,
-            in_order=in_order,
+            **({"in_order": in_order} if _TAKES_IN_ORDER else {}),
         )
+        # Before torch 2.6 its class does not know this word; the order is made here in any case.
+        self.in_order = in_order
         _native.check_workers(call_in_words({**self._words(), "workers": max(1, num_workers)}))
         self.pin_memory_device = Mark.of(pin_memory_device, DataLoader, self._settings())
         stay_in_charge()
         if isinstance(dataset, IterableDataset):
             self._check_iterable()
+        # Now: a run must not change by what it adds to the file itself.
+        self._excluded = keys(() if self.exclude is None else excluded(self.exclude, self._kept.samples))
 
     def _check_iterable(self) -> None:
         """The samples of an iterable data set have no index."""
@@ -210,6 +224,39 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def report(self) -> Report:
         """What has become of all samples so far: delivered, skipped, retried; workers lost, and of what."""
         return self._kept.account.report()
+
+
+def _check_workers(
+    num_workers: object,
+    deadline: object,
+    stall: object,
+    max_worker_memory: object,
+    max_samples_per_worker: object,
+) -> None:
+    """Refuses a number of workers that is none, and settings that only workers can have."""
+    try:
+        # Whole numbers of NumPy are numbers too.
+        count = operator.index(num_workers)  # type: ignore[arg-type]
+    except TypeError:
+        raise BadSetting.explained(
+            f"DataLoader: num_workers must be a whole number from 0, got {num_workers!r}",
+            "give a number such as num_workers=len(os.sched_getaffinity(0))",
+        ) from None
+    if count != 0:
+        return
+    settings = {
+        "deadline": deadline,
+        # The default is there without workers too, and says nothing.
+        "stall": None if stall == _STALL else stall,
+        "max_worker_memory": max_worker_memory,
+        "max_samples_per_worker": max_samples_per_worker,
+    }
+    for name, value in settings.items():
+        if value is not None:
+            raise BadSetting.explained(
+                f"DataLoader: {name}={value!r} is for workers, and num_workers=0 has none",
+                f"use num_workers=1 or more, or leave {name} out",
+            )
 
 
 def _tensors(columns: Columns) -> dict[str, Any]:

@@ -1,5 +1,8 @@
-//! The memory of a batch as a DLPack capsule: NumPy and torch make arrays of it without a copy, and
-//! give it back from any thread when the last view is gone.
+//! The memory of a batch as a DLPack capsule, or as NumPy's array interface has it: NumPy and torch make
+//! arrays of it without a copy, and give it back from any thread when the last view is gone.
+//!
+//! There are two kinds of capsules. Only torch 2.9 and NumPy 2.1 understand the versioned one; every version
+//! understands the other.
 #![allow(unsafe_code, reason = "DLPack is a C interface")]
 
 use feedline_core::sample::Dtype;
@@ -7,9 +10,11 @@ use feedline_core::sys::slab::Row;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 use std::ffi::{CStr, c_void};
 
-const NAME: &CStr = c"dltensor_versioned";
+const NAME: &CStr = c"dltensor";
+const VERSIONED_NAME: &CStr = c"dltensor_versioned";
 const CPU: i32 = 1;
 
 #[repr(C)]
@@ -42,17 +47,39 @@ struct DlTensor {
     byte_offset: u64,
 }
 
+/// What a capsule before DLPack 1.0 points to.
 #[repr(C)]
 struct Managed {
-    version: Version,
+    tensor: DlTensor,
     context: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+    // Behind what DLPack defines.
+    own: Own,
+}
+
+/// What a capsule since DLPack 1.0 points to.
+#[repr(C)]
+struct Versioned {
+    version: Version,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
     flags: u64,
     tensor: DlTensor,
-    // Ours, behind what DLPack defines: what the pointers above point to.
+    own: Own,
+}
+
+/// What the pointers of a tensor point to.
+struct Own {
     shape: Vec<i64>,
     strides: Vec<i64>,
     _memory: Box<dyn Send>,
+}
+
+/// Which kind of capsule the consumer understands.
+#[derive(Clone, Copy)]
+pub(crate) enum Layout {
+    Unversioned,
+    Versioned,
 }
 
 /// What the numbers of an array are, in DLPack's terms.
@@ -72,6 +99,11 @@ impl Tensor {
     pub(crate) fn new(dtype: Dtype, shape: Vec<usize>, memory: Row) -> Tensor {
         Tensor { content: std::sync::Mutex::new(Some((dtype, shape, memory))) }
     }
+
+    fn take(&self) -> PyResult<(Dtype, Vec<usize>, Row)> {
+        let content = self.content.lock().ok().and_then(|mut content| content.take());
+        content.ok_or_else(|| PyBufferError::new_err("this array was taken already"))
+    }
 }
 
 #[pymethods]
@@ -87,22 +119,57 @@ impl Tensor {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let _ = stream;
-        if max_version.is_none_or(|(major, _)| major < 1) {
-            return Err(PyBufferError::new_err("DLPack 1.0 is needed: use NumPy 2.1 or newer"));
-        }
+        // Who does not say what it understands knows nothing of versions.
+        let layout = match max_version {
+            Some((major, _)) if major >= 1 => Layout::Versioned,
+            Some(_) | None => Layout::Unversioned,
+        };
         if dl_device.is_some_and(|device| device != (CPU, 0)) || copy == Some(true) {
             return Err(PyBufferError::new_err("only the memory itself can be had, on the CPU"));
         }
-        let content = self.content.lock().ok().and_then(|mut content| content.take());
-        let (dtype, shape, memory) =
-            content.ok_or_else(|| PyBufferError::new_err("this array was taken already"))?;
+        let (dtype, shape, memory) = self.take()?;
         let shape: Vec<i64> = shape.iter().map(|length| *length as i64).collect();
         let address = memory.address();
-        capsule(py, numbers(dtype), shape, None, address, Box::new(memory))
+        capsule(py, layout, numbers(dtype), shape, None, address, Box::new(memory))
+    }
+
+    /// The memory for `numpy.asarray`, which can be had once. An array that NumPy makes of a capsule can be
+    /// written to only since NumPy 2.1.
+    fn memory(&self) -> PyResult<ArrayMemory> {
+        let (dtype, shape, row) = self.take()?;
+        Ok(ArrayMemory { dtype, shape, row })
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {
         (CPU, 0)
+    }
+}
+
+/// The memory of an array, in NumPy's terms. Arrays made of it keep it alive.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct ArrayMemory {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    row: Row,
+}
+
+#[pymethods]
+impl ArrayMemory {
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let letter = match self.dtype {
+            Dtype::Int8 | Dtype::Int16 | Dtype::Int32 | Dtype::Int64 => 'i',
+            Dtype::Uint8 | Dtype::Uint16 | Dtype::Uint32 | Dtype::Uint64 => 'u',
+            Dtype::Float16 | Dtype::Float32 | Dtype::Float64 => 'f',
+            Dtype::Bool => 'b',
+        };
+        let order = if cfg!(target_endian = "big") { '>' } else { '<' };
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("typestr", format!("{order}{letter}{}", self.dtype.bytes()))?;
+        interface.set_item("shape", PyTuple::new(py, &self.shape)?)?;
+        interface.set_item("data", (self.row.address() as usize, false))?;
+        Ok(interface)
     }
 }
 
@@ -119,6 +186,7 @@ fn numbers(dtype: Dtype) -> Numbers {
 /// A capsule over memory that `keeper` keeps alive. Strides in elements; row by row if there are none.
 pub(crate) fn capsule<'py>(
     py: Python<'py>,
+    layout: Layout,
     numbers: Numbers,
     shape: Vec<i64>,
     strides: Option<Vec<i64>>,
@@ -132,30 +200,43 @@ pub(crate) fn capsule<'py>(
         }
         strides
     });
-    let mut managed = Box::new(Managed {
-        version: Version { major: 1, minor: 0 },
-        context: std::ptr::null_mut(),
-        deleter: Some(delete),
-        flags: 0,
-        tensor: DlTensor {
-            data: address.cast(),
-            device: Device { kind: CPU, number: 0 },
-            ndim: shape.len() as i32,
-            dtype: DataType { code: numbers.code, bits: numbers.bits, lanes: 1 },
-            shape: std::ptr::null_mut(),
-            strides: std::ptr::null_mut(),
-            byte_offset: 0,
-        },
-        shape,
-        strides,
-        _memory: keeper,
-    });
-    managed.tensor.shape = managed.shape.as_mut_ptr();
-    managed.tensor.strides = managed.strides.as_mut_ptr();
-    let pointer = Box::into_raw(managed);
+    let mut own = Own { shape, strides, _memory: keeper };
+    // The pointers stay right when `own` is moved: what they point to lies elsewhere.
+    let tensor = DlTensor {
+        data: address.cast(),
+        device: Device { kind: CPU, number: 0 },
+        ndim: own.shape.len() as i32,
+        dtype: DataType { code: numbers.code, bits: numbers.bits, lanes: 1 },
+        shape: own.shape.as_mut_ptr(),
+        strides: own.strides.as_mut_ptr(),
+        byte_offset: 0,
+    };
+    let context = std::ptr::null_mut();
+    match layout {
+        Layout::Unversioned => {
+            let deleter = Some(delete::<Managed> as unsafe extern "C" fn(_));
+            wrap(py, NAME, Managed { tensor, context, deleter, own }, drop_unversioned)
+        }
+        Layout::Versioned => {
+            let version = Version { major: 1, minor: 0 };
+            let deleter = Some(delete::<Versioned> as unsafe extern "C" fn(_));
+            let managed = Versioned { version, context, deleter, flags: 0, tensor, own };
+            wrap(py, VERSIONED_NAME, managed, drop_versioned)
+        }
+    }
+}
+
+/// A capsule that points to `managed`, which `destructor` drops if nobody takes it.
+fn wrap<'py, T>(
+    py: Python<'py>,
+    name: &'static CStr,
+    managed: T,
+    destructor: unsafe extern "C" fn(*mut ffi::PyObject),
+) -> PyResult<Bound<'py, PyAny>> {
+    let pointer = Box::into_raw(Box::new(managed));
     // SAFETY: the pointer is not null, the name lives for ever, and the destructor fits the pointer.
     unsafe {
-        let capsule = ffi::PyCapsule_New(pointer.cast(), NAME.as_ptr(), Some(drop_capsule));
+        let capsule = ffi::PyCapsule_New(pointer.cast(), name.as_ptr(), Some(destructor));
         if capsule.is_null() {
             delete(pointer);
         }
@@ -164,17 +245,30 @@ pub(crate) fn capsule<'py>(
 }
 
 /// Called by the last user of the memory, from any thread, with or without the GIL.
-unsafe extern "C" fn delete(managed: *mut Managed) {
-    // SAFETY: made by Box::into_raw in `capsule`, and DLPack calls this once.
+unsafe extern "C" fn delete<T>(managed: *mut T) {
+    // SAFETY: made by Box::into_raw in `wrap`, and DLPack calls this once.
     drop(unsafe { Box::from_raw(managed) });
 }
 
-/// A capsule that nobody took still owns its memory; whoever takes one renames it.
-unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
-    // SAFETY: called by Python with a capsule made above.
+unsafe extern "C" fn drop_unversioned(capsule: *mut ffi::PyObject) {
+    // SAFETY: called by Python with a capsule made above, of this type.
+    unsafe { drop_capsule::<Managed>(capsule, NAME) }
+}
+
+unsafe extern "C" fn drop_versioned(capsule: *mut ffi::PyObject) {
+    // SAFETY: called by Python with a capsule made above, of this type.
+    unsafe { drop_capsule::<Versioned>(capsule, VERSIONED_NAME) }
+}
+
+/// A capsule that nobody took still owns its memory; a consumer that takes one renames it.
+///
+/// # Safety
+/// `capsule` was made by `wrap` with this name and a `T`.
+unsafe fn drop_capsule<T>(capsule: *mut ffi::PyObject, name: &'static CStr) {
+    // SAFETY: the caller's word.
     unsafe {
-        if ffi::PyCapsule_IsValid(capsule, NAME.as_ptr()) == 1 {
-            let managed = ffi::PyCapsule_GetPointer(capsule, NAME.as_ptr()).cast::<Managed>();
+        if ffi::PyCapsule_IsValid(capsule, name.as_ptr()) == 1 {
+            let managed = ffi::PyCapsule_GetPointer(capsule, name.as_ptr()).cast::<T>();
             if !managed.is_null() {
                 delete(managed);
             }

@@ -352,6 +352,13 @@ pub(crate) fn events(py: Python<'_>, events: Vec<Event>) -> PyResult<Bound<'_, P
     PyList::new(py, told.collect::<Vec<_>>())
 }
 
+/// The lines of quarantine files, the first one of each sample, as dicts.
+pub(crate) fn quarantined(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
+    let found = py.detach(|| loader::quarantined(&path)).map_err(raise)?;
+    let lines: Vec<_> = found.iter().map(FaultLine::to_text).collect();
+    py.import("json")?.call_method1("loads", (format!("[{}]", lines.join(",")),))
+}
+
 /// The samples that quarantine files name.
 pub(crate) fn excluded(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
     let found = py.detach(|| loader::excluded(&path)).map_err(raise)?;

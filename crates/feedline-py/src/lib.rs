@@ -21,7 +21,7 @@ mod _native {
     use super::*;
 
     #[pymodule_export]
-    use super::dlpack::Tensor;
+    use super::dlpack::{ArrayMemory, Tensor};
     #[pymodule_export]
     use super::faults::{Breaker, Ledger, Policy};
     #[pymodule_export]
@@ -79,6 +79,12 @@ mod _native {
     #[pyfunction]
     fn excluded_calls(py: Python<'_>, path: std::path::PathBuf) -> PyResult<Bound<'_, PyAny>> {
         faults::excluded_calls(py, path)
+    }
+
+    /// The lines of a quarantine file, or of a folder of them, the first one of each sample.
+    #[pyfunction]
+    fn quarantined(py: Python<'_>, path: std::path::PathBuf) -> PyResult<Bound<'_, PyAny>> {
+        faults::quarantined(py, path)
     }
 
     /// The command line; returns the exit code.

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use crate::dlpack::{self, Numbers};
+use crate::dlpack::{self, Layout, Numbers};
 
 /// The buffers of some objects, held.
 pub(crate) fn views(buffers: &[Bound<'_, PyAny>]) -> PyResult<Vec<PyUntypedBuffer>> {
@@ -93,7 +93,9 @@ fn capsule<'py>(
         let message = format!("an array of shape {shape:?} does not fit into {bytes} bytes");
         return Err(PyValueError::new_err(message));
     }
-    dlpack::capsule(py, Numbers { code, bits }, shape, strides, address, keeper)
+    // Every torch understands this kind.
+    let layout = Layout::Unversioned;
+    dlpack::capsule(py, layout, Numbers { code, bits }, shape, strides, address, keeper)
 }
 
 /// A buffer of an answer, in the trainer. The last array made on it gives the slot back.

@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from feedline._arguments import suggests_all
 from feedline._mapped.functions import Named, named
 from feedline.errors import BadSetting
 from feedline.predicates import Predicate
@@ -18,6 +19,7 @@ __all__ = ["Functions", "has_functions", "start_method"]
 Sample = Mapping[str, Any]
 
 
+@suggests_all()
 class Functions:
     """The methods of a pipeline that take functions.
 

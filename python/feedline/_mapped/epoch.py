@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-import numpy as np
-
 from feedline import _native
 from feedline._mapped.doing import Job, Made
 from feedline._mapped.gathering import Batch, Entry, Fault, Gathering, Row
 from feedline._mapped.judging import Judging, NativeFault
 from feedline._mapped.samples import Samples
 from feedline._mapped.trees import joined
+from feedline._numpy import array_on
 from feedline._workers.crew import GaveUp, died
 from feedline._workers.death import Death
 from feedline._workers.trouble import Trouble
@@ -433,5 +432,5 @@ def _overdue(deaths: list[Death]) -> FeedlineError:
 def _plain(column: Any) -> Any:
     """What a function may see, and a worker can be sent."""
     if isinstance(column, _native.Tensor):
-        return np.from_dlpack(column)
+        return array_on(column)
     return column.tolist() if isinstance(column, _native.BytesList) else column

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from feedline import _native
 from feedline._mapped.loader import MappedLoader
+from feedline._numpy import array_on
 from feedline.errors import BadSetting, ShapeMismatch
 from feedline.loader import Columns, Epoch, Loader, numpy_columns
 
@@ -117,7 +118,7 @@ class _Converted(Epoch[dict[str, Any]]):
 def array_of(value: Any, kind: str) -> Any:
     """A column as an array; numbers stay where they are."""
     if kind in ("array", "groups"):
-        return np.from_dlpack(value)
+        return array_on(value)
     if kind == "json":
         value = [json.dumps(one) for one in value]
     return _strings(value)

@@ -307,7 +307,8 @@ class Alone(_SingleProcessDataLoaderIter):
         if position is not None:
             # Also while collating: it is a sample that does not fit to the others.
             stage = "fetching"
-        where = place(sample, position, self._num_yielded, None, stage)
+        path = None if position is None or sample is None else self._judging.samples.path(sample)
+        where = place(sample, position, self._num_yielded, None, stage, path)
         raised.add_note(f"feedline: {where}")
         return where
 

@@ -37,6 +37,7 @@ class Judging:
         self._is_batched = epoch._auto_collation
         self.drop_last = bool(epoch._drop_last)
         self._dataset: Any = epoch._dataset
+        self.samples = loader._kept.samples
         self._base_seed = int(epoch._base_seed)
         self._has_end = _has_length(epoch._index_sampler)
         self._ranks, self._rank = _ranks(loader)
@@ -144,8 +145,12 @@ class Judging:
     def verdict(self, bad: Bad, sample: Any, batch: int, worker: int | None) -> str | BaseException:
         """What becomes of a fault: "good" if another try went well, "skip", "replace", or the error that
         ends the run."""
+        name = None
+        if self._is_map:
+            bad.path = self.samples.path(sample) or bad.path
+            name = self.samples.name
         verdict, stopped = self._account.judge(
-            bad, sample, epoch=self._number, worker=worker, rank=self._rank
+            bad, sample, epoch=self._number, worker=worker, rank=self._rank, dataset=name
         )
         if verdict == "replace":
             self._account.replaced(bad, sample, worker, self._number)
@@ -155,8 +160,14 @@ class Judging:
         if verdict != "stop":
             return verdict
         self.has_raised = True
-        where = place(sample, bad.position, batch, worker, "fetching")
-        known = {"index": sample, "position": bad.position, "batch": batch, "worker": worker}
+        where = place(sample, bad.position, batch, worker, "fetching", bad.path)
+        known: dict[str, Any] = {
+            "index": sample,
+            "position": bad.position,
+            "batch": batch,
+            "worker": worker,
+            **({} if bad.path is None else {"path": bad.path}),
+        }
         cause = bad.trouble.exception("in a sample", f"\nfeedline: {where}", **known)
         if stopped is None:
             return cause

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from feedline._account import Account
+from feedline._torch.samples import Samples
 from feedline._workers.death import Death
 from feedline._workers.zygote import Zygote
 
@@ -15,8 +16,10 @@ class Kept:
     """The account, the deaths, and a fresh interpreter for the next epoch, since starting one takes seconds.
     Apart from the loader, so that loader and epoch do not keep each other alive."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: Account, samples: Samples) -> None:
         self.account = account
+        self.samples = samples
+        self.has_warned_of_files = False
         self.epochs = 0
         self.deaths: list[Death] = []
         self._zygote: Zygote | None = None

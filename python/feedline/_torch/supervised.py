@@ -26,6 +26,7 @@ from feedline._torch.making import Amended
 from feedline._torch.worker import LoaderWork
 from feedline._workers.crew import Crew, GaveUp, died, load
 from feedline._workers.death import Death, Standstill
+from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.tries import Bad, Faulty
 from feedline._workers.trouble import Trouble, place
 from feedline.errors import DeadlinePassed, NoReplacement, WorkerDiedWarning, WorkerStalledWarning
@@ -82,6 +83,7 @@ class WithWorkers(_BaseDataLoaderIter):
         self._kept = loader._kept
         self._judging = Judging(loader, self)
         self._account = loader._kept.account
+        self._look_for_open_files(loader)
         work = LoaderWork(
             dataset=self._dataset,
             kind=self._dataset_kind,
@@ -108,6 +110,13 @@ class WithWorkers(_BaseDataLoaderIter):
         self._crew.start()
         self._workers = self._crew.workers
         self._reset(loader, first_iter=True)
+
+    def _look_for_open_files(self, loader: DataLoader[Any]) -> None:
+        """Once for each loader. One worker alone has nobody to share an offset with."""
+        if self._is_fresh or self._num_workers < 2 or self._kept.has_warned_of_files:
+            return
+        self._kept.has_warned_of_files = True
+        warn_of_shared_files(loader.dataset, "dataset", _depth_of_user())
 
     def _init_fn(self, loader: DataLoader[Any]) -> Any:
         if not isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
@@ -280,7 +289,8 @@ class WithWorkers(_BaseDataLoaderIter):
         sample, position = self._sample(order.index, trouble.position, stage)
         if position in order.fills:
             sample = order.fills[position]
-        where = place(sample, position, order.batch, order.post, stage)
+        path = self._path(sample, position)
+        where = place(sample, position, order.batch, order.post, stage, path)
         return trouble.exception(
             f"in DataLoader worker process {order.post}",
             f"\nfeedline: {where}",
@@ -290,6 +300,7 @@ class WithWorkers(_BaseDataLoaderIter):
             position=position,
             batch=order.batch,
             worker=order.post,
+            **({} if path is None else {"path": path}),
         )
 
     # ---- faults ----
@@ -504,6 +515,12 @@ class WithWorkers(_BaseDataLoaderIter):
         except (LookupError, TypeError):
             return index, None
 
+    def _path(self, sample: Any, position: int | None) -> str | None:
+        """The file of one sample of a map-style data set."""
+        if position is None or self._dataset_kind == _DatasetKind.Iterable:
+            return None
+        return self._kept.samples.path(sample)
+
     def explain(self, death: Death) -> Death:
         for task in death.tasks:
             order = self._sent.get(task)
@@ -511,7 +528,8 @@ class WithWorkers(_BaseDataLoaderIter):
                 sample, position = self._sample(order.index, death.position, death.stage)
                 if position in order.fills:
                     sample = order.fills[position]
-                return death.explained(index=sample, position=position, batch=order.batch)
+                path = self._path(sample, position)
+                return death.explained(index=sample, path=path, position=position, batch=order.batch)
         return death.explained(position=None)
 
     def died(self, death: Death) -> None:
@@ -527,7 +545,8 @@ class WithWorkers(_BaseDataLoaderIter):
         where = ""
         if order is not None:
             sample, position = self._sample(order.index, still.position, still.stage)
-            where = place(sample, position, order.batch, None, still.stage)
+            path = self._path(sample, position)
+            where = place(sample, position, order.batch, None, still.stage, path)
         text = still.words(where)
         name = "zygote_reborn" if is_reborn else "worker_stalled"
         details = {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)}
@@ -565,7 +584,7 @@ class WithWorkers(_BaseDataLoaderIter):
         if doing["task"] != task:
             return f"{text}\nfeedline: worker {post} has batch {batch} and is {doing['stage']}"
         sample, position = self._sample(index, doing["position"], doing["stage"])
-        where = place(sample, position, batch, post, doing["stage"])
+        where = place(sample, position, batch, post, doing["stage"], self._path(sample, position))
         return f"{text}\nfeedline: it was {doing['stage']} {where}"
 
     def _shutdown_workers(self) -> None:

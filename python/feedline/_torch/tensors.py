@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["KINDS", "reduce_tensor", "room_for"]
+
+# Before torch 2.6 a tensor that is pickled by value, as the index of a sample or in a data set that goes to a
+# fresh interpreter, warns of torch.load, which the user has never called. Calls of the user's own still warn.
+warnings.filterwarnings("ignore", "You are using `torch.load`", FutureWarning, r"torch\.storage")
 
 # DLPack's code and bits for each kind of number that it knows. A kind goes over the wire as its place
 # in this list.

@@ -17,7 +17,7 @@ from feedline import _native
 from feedline._code import LIBRARIES, PACKAGE
 from feedline._words import call_in_words
 from feedline._workers.death import Death, Standstill, describe
-from feedline._workers.pickling import ERRORS, by_value, not_picklable
+from feedline._workers.pickling import ERRORS, Payload, not_picklable
 from feedline._workers.trouble import Trouble
 from feedline._workers.worker import Work
 from feedline._workers.zygote import Zygote
@@ -142,7 +142,7 @@ class Crew:
         # Not to be kept alive by what it keeps alive: who iterates is done when it is dropped.
         self._front = weakref.ref(front)
         self._home = os.getpid()
-        self._pickled = self._pickle() if fresh else b""
+        self._payload = self._pickle() if fresh else None
         self.zygote = zygote
         self.deaths: list[Death] = []
         self._failure: BaseException | None = None
@@ -153,15 +153,15 @@ class Crew:
         _alive.add(self)
         self.workers = [Handle(self, post) for post in range(work.posts)]
 
-    def _pickle(self) -> bytes:
+    def _pickle(self) -> Payload:
         try:
-            return by_value(self._work)
+            return Payload.of(self._work)
         except ERRORS as reason:
             for name, part in vars(self._work).items():
                 try:
-                    by_value(part)
+                    Payload.of(part)
                 except ERRORS:
-                    raise not_picklable(part, name, reason, by_value) from reason
+                    raise not_picklable(part, name, reason, Payload.of) from reason
             raise NotPicklable.explained(f"the work cannot be pickled: {reason}") from reason
 
     def submit(
@@ -269,7 +269,7 @@ class Crew:
         """From now on zygotes are fresh interpreters; or else, why they cannot be."""
         if not self._fresh:
             try:
-                self._pickled = self._pickle()
+                self._payload = self._pickle()
             except NotPicklable as reason:
                 return reason
             self._fresh = True
@@ -288,9 +288,9 @@ class Crew:
         while True:
             try:
                 loads = True
-                if self._fresh:
+                if self._payload is not None:
                     self.zygote = self.zygote or Zygote.by_spawn()
-                    loads = self.zygote.load(self._pickled)
+                    loads = self.zygote.load(self._payload)
                 else:
                     self.zygote = Zygote.by_fork(self._work)
             except OSError as refusal:

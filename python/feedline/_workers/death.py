@@ -24,6 +24,7 @@ class Death:
         exit_code: with which it ended by itself.
         stage: what it was at: starting, waiting, fetching, collating, answering.
         index: the sample it was at, as the sampler named it.
+        path: the file of that sample, if the data set says so.
         position: where that sample stands in its batch.
         batch: the number of the batch in the epoch.
         seconds: how long it had been at it.
@@ -46,6 +47,7 @@ class Death:
     exit_code: int | None = None
     stage: str = "starting"
     index: object = None
+    path: str | None = None
     position: int | None = None
     batch: int | None = None
     seconds: float = 0.0
@@ -112,7 +114,9 @@ class Death:
             return "while it had nothing to do"
         if self.what is not None:
             return f"in {self.what}"
-        return place(self.index, self.position, self.batch, None, self.stage) or f"while {self.stage}"
+        return (
+            place(self.index, self.position, self.batch, None, self.stage, self.path) or f"while {self.stage}"
+        )
 
     @property
     def certificate(self) -> str:

@@ -229,13 +229,21 @@ def _said(raised: BaseException) -> str:
     return words[0] if words else type(raised).__name__
 
 
-def place(index: object, position: int | None, batch: int | None, worker: int | None, stage: str) -> str:
+def place(
+    index: object,
+    position: int | None,
+    batch: int | None,
+    worker: int | None,
+    stage: str,
+    path: str | None = None,
+) -> str:
     """Where something happened, in words."""
     parts = []
     if stage == "collating":
         parts.append("while the samples were collated")
     elif position is not None and index is not None:
-        parts.append(f"at sample {index!r}, position {position}")
+        file = "" if path is None else f" ({path})"
+        parts.append(f"at sample {index!r}{file}, position {position}")
     elif index is not None:
         shown = repr(index)
         parts.append(f"among samples {shown if len(shown) < 200 else shown[:200] + '...'}")

@@ -7,8 +7,10 @@ means, it ends, and the kernel kills its workers with it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
+import multiprocessing
 import os
 import pickle
 import select
@@ -18,18 +20,23 @@ import struct
 import sys
 import time
 import traceback
+import weakref
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, NoReturn
 
 from feedline import _native
+from feedline._workers.pickling import Payload
 
 __all__ = ["DUMP_SIGNAL", "Zygote"]
 
 # What the trainer asks for, and what is reported; crates/feedline-core/src/worker/zygote.rs reads them.
-_FORK, _KILL, _LOAD, _DUMP = 1, 2, 3, 4
+_FORK, _KILL, _LOAD, _DUMP, _CARRY = 1, 2, 3, 4, 5
 _READY, _FORKED, _REFUSED, _ENDED, _FAILED = 1, 2, 3, 4, 5
 _HEAD = struct.Struct("<IIIi")
+# Descriptors in one packet; the kernel passes on 253 at most.
+_MOST_CARRIED = 250
 # Has a worker write down where it is. One that programs do not use for themselves.
 DUMP_SIGNAL = signal.SIGRTMIN + 7
 # How often an old kernel, that cannot wait for processes, is asked how they are.
@@ -50,6 +57,8 @@ class Zygote:
         self._channel: int | None = channel.detach()
         self._sent: bytes | None = None
         self._home = os.getpid()
+        self._is_ended = False
+        _born.add(self)
 
     @classmethod
     def by_fork(cls, work: Work) -> Zygote:
@@ -90,21 +99,34 @@ class Zygote:
             theirs.close()
         return cls(pid, ours)
 
-    def load(self, pickled: bytes) -> bool:
+    def load(self, payload: Payload) -> bool:
         """Sends the work. False if the zygote has just this already and need not load it again."""
-        if self._sent == pickled:
+        if self._sent == payload.pickled:
             return False
         assert self._channel is not None
         channel = socket.socket(fileno=self._channel)
-        place = pickle.dumps({"path": sys.path, "folder": str(Path.cwd()), "arguments": sys.argv})
+        tracker = _tracker()
+        place = pickle.dumps(
+            {
+                "path": sys.path,
+                "folder": str(Path.cwd()),
+                "arguments": sys.argv,
+                "key": bytes(multiprocessing.current_process().authkey),
+                "has_tracker": bool(tracker),
+            }
+        )
+        carried = payload.descriptors + tracker
         with os.fdopen(os.memfd_create("feedline-work"), "wb") as file:
-            file.write(len(place).to_bytes(8, "little") + place + pickled)
+            file.write(len(place).to_bytes(8, "little") + place + payload.pickled)
             file.flush()
             try:
+                for start in range(0, len(carried), _MOST_CARRIED):
+                    some = carried[start : start + _MOST_CARRIED]
+                    socket.send_fds(channel, [_HEAD.pack(_CARRY, 0, 0, 0)], some)
                 socket.send_fds(channel, [_HEAD.pack(_LOAD, 0, 0, 0)], [file.fileno()])
             finally:
                 channel.detach()
-        self._sent = pickled
+        self._sent = payload.pickled
         return True
 
     def lend(self) -> int:
@@ -123,8 +145,9 @@ class Zygote:
 
     def end(self) -> None:
         """Lets it go, and waits until it is gone: it does nothing but end."""
-        if self._home != os.getpid():
+        if self._is_ended or self._home != os.getpid():
             return
+        self._is_ended = True
         if self._channel is not None:
             # Closing alone says nothing to the other side while a fork of the trainer has a copy.
             with socket.socket(fileno=self._channel) as channel, contextlib.suppress(OSError):
@@ -136,6 +159,27 @@ class Zygote:
                 if time.monotonic() > until:
                     os.kill(self.pid, signal.SIGKILL)
                 time.sleep(0.0005)
+
+
+_born: weakref.WeakSet[Zygote] = weakref.WeakSet()
+
+
+def _end_all() -> None:
+    """Before the modules that ending takes are gone: a loader may live until then, with a zygote that waits
+    for its next epoch."""
+    for zygote in list(_born):
+        if zygote.is_usable:
+            zygote.end()
+
+
+atexit.register(_end_all)
+
+
+def _tracker() -> list[int]:
+    """The descriptor of the process that removes named semaphores and shared memory at the end, if there is
+    one. A zygote with one of its own would have them removed when it ends, while they are in use here."""
+    descriptor = resource_tracker._resource_tracker._fd  # type: ignore[attr-defined]
+    return [] if descriptor is None else [descriptor]
 
 
 def serve(descriptor: int, trainer: int) -> NoReturn:
@@ -169,12 +213,22 @@ def _nothing(_number: int, _frame: object) -> None:
     a data set starts would inherit."""
 
 
+def _use_tracker(descriptor: int) -> None:
+    tracker: Any = resource_tracker._resource_tracker
+    if tracker._fd is None:
+        tracker._fd = descriptor
+    else:
+        os.close(descriptor)
+
+
 class _Life:
     """A zygote from its own side."""
 
     def __init__(self, channel: socket.socket, work: Work | None, trainer: int) -> None:
         self._channel = channel
         self._work = work
+        # Descriptors that go with the work that comes next.
+        self._carried: list[int] = []
         self._workers: dict[int, tuple[int, int, int | None]] = {}
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
@@ -221,7 +275,7 @@ class _Life:
 
     def _hear(self) -> bool:
         try:
-            packet, descriptors, _, _ = socket.recv_fds(self._channel, 64, 5)
+            packet, descriptors, _, _ = socket.recv_fds(self._channel, 64, _MOST_CARRIED)
         except ConnectionResetError:
             return False
         if not packet:
@@ -237,6 +291,8 @@ class _Life:
             for pid, worker in self._workers.items():
                 if worker[:2] == (post, generation):
                     os.kill(pid, DUMP_SIGNAL)
+        elif kind == _CARRY:
+            self._carried += descriptors
         elif kind == _LOAD:
             return self._load(descriptors[0])
         return True
@@ -251,9 +307,13 @@ class _Life:
             sys.path[:] = place["path"]
             sys.argv[:] = place["arguments"]
             os.chdir(place["folder"])
+            multiprocessing.current_process().authkey = place["key"]
+            carried, self._carried = self._carried, []
+            if place["has_tracker"]:
+                _use_tracker(carried.pop())
             self._work = None
             gc.unfreeze()
-            self._work = pickle.loads(content[8 + length :])
+            self._work = Payload.open(content[8 + length :], carried)
             torch = sys.modules.get("torch")
             if torch is not None:
                 torch.set_num_threads(1)

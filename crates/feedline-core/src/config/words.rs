@@ -220,7 +220,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Bytes as a number or as words: 4096, "512MiB", "2GB", "auto".
+    /// Bytes as a number or as words: 4096, "512MiB", "2GB", "4G", "auto".
     pub(super) fn bytes_or_auto(&self, name: &'static str, low: u64) -> Result<Choice> {
         let Some(value) = self.get(name) else { return Ok(Choice::Auto) };
         let bytes = match value.as_str() {
@@ -231,8 +231,9 @@ impl<'a> Call<'a> {
         match bytes {
             Some(bytes) if bytes >= low && bytes <= 1 << 50 => Ok(Choice::Exactly(bytes)),
             Some(_) | None => {
-                let wanted =
-                    format!("\"auto\", a number of bytes from {low}, or words such as \"512MiB\"");
+                let wanted = format!(
+                    "\"auto\", a number of bytes from {low}, or words such as \"512MiB\" or \"4G\""
+                );
                 Err(self.bad(name, &wanted, value))
             }
         }
@@ -270,14 +271,17 @@ fn parse_bytes(words: &str) -> Option<u64> {
     let split = words.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(words.len());
     let (number, unit) = words.split_at(split);
     let number: f64 = number.trim().parse().ok().filter(|number: &f64| *number >= 0.0)?;
-    let unit: u64 = match unit {
-        "" | "B" => 1,
-        "kB" | "KB" => 1_000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
+    // A letter alone is a power of 1024, as for docker, systemd and Slurm; "GB" is one of 1000, as SI says.
+    let unit: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
         _ => return None,
     };
     Some((number * unit as f64) as u64)
@@ -295,5 +299,11 @@ mod tests {
             [Some(4096), Some(512 << 20), Some(3 << 29), Some(2_000_000_000), Some(0)]
         );
         assert_eq!(["", "MiB", "5 apples", "-1MiB", "1e"].map(parse_bytes), [None; 5]);
+        for words in ["4G", "4 G", "4g", "4GiB", "4 GiB", "4096M", "0.00390625T"] {
+            assert_eq!(parse_bytes(words), Some(4 << 30), "{words}");
+        }
+        for words in ["4GB", "4 GB", "4gb", "4000 MB", "0.004TB"] {
+            assert_eq!(parse_bytes(words), Some(4_000_000_000), "{words}");
+        }
     }
 }

@@ -54,6 +54,9 @@ pub struct FaultLine {
     /// Of which rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u64>,
+    /// The data set that it is a sample of, in words that change when its samples are others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataset: Option<String>,
     /// When it was judged, in seconds since 1970.
     #[serde(default)]
     pub time: f64,

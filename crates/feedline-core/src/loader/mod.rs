@@ -43,7 +43,7 @@ use fields::{PICTURE, Write, casts, fields, padding, recipe, wanted, writes};
 pub use handed::{Part, Remark, Stand};
 pub use ledger::Ledger;
 use quarantine::left_out;
-pub use quarantine::{excluded, excluded_calls};
+pub use quarantine::{excluded, excluded_calls, quarantined};
 use run::{Delivery, Run};
 
 /// How long closing waits for threads; a read that the kernel does not end is left behind then.

@@ -67,6 +67,11 @@ pub fn excluded_calls(path: &Path) -> Result<Vec<Value>> {
     Ok(written(path)?.into_iter().map(|line| line.call.unwrap_or_default()).collect())
 }
 
+/// The lines themselves: the first one of each sample.
+pub fn quarantined(path: &Path) -> Result<Vec<FaultLine>> {
+    written(path)
+}
+
 /// The same for a numbered source. A file that was written for another one is refused.
 pub(super) fn left_out(source: &dyn Source, path: &Path) -> Result<Excluded> {
     let indices = written(path)?.into_iter().map(|line| {

@@ -1,0 +1,46 @@
+"""The samples that a quarantine file names, if it is one of the same data set."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+from feedline import _native
+from feedline._torch.samples import Samples
+from feedline.errors import BadSetting
+
+__all__ = ["excluded"]
+
+
+def excluded(file: str, samples: Samples) -> list[Any]:
+    """The indices in a quarantine file, or in all of a folder. Refuses one of another data set: by index, by
+    the name of the file of a sample, or, where no file is known, by what the data set was."""
+    lines = _native.quarantined(file)
+    for line in lines:
+        index = line["index"]
+        _check_range(file, index, samples)
+        ours, theirs = samples.path(index), line.get("path")
+        if ours is not None and theirs is not None:
+            if PurePath(ours).name != PurePath(theirs).name:
+                raise _refused(file, f"sample {index!r} was {theirs!r}, and is {ours!r} here")
+            continue
+        was = line.get("dataset")
+        if was is not None and samples.name is not None and was != samples.name:
+            raise _refused(file, f"it is of another data set: {was}, and this is {samples.name}")
+    return [line["index"] for line in lines]
+
+
+def _check_range(file: str, index: Any, samples: Samples) -> None:
+    count = samples.count
+    if count is None or not isinstance(index, int) or isinstance(index, bool):
+        return
+    if not -count <= index < count:
+        raise _refused(file, f"there is no sample {index}: the data set has {count}")
+
+
+def _refused(file: str, message: str) -> BadSetting:
+    return BadSetting.explained(
+        f"exclude={file!r}: {message}",
+        "exclude= takes what a run over the same data set has written",
+        path=file,
+    )

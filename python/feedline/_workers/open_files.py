@@ -1,0 +1,122 @@
+"""Open files in what workers are forked with: they would all read from one place in the file.
+
+A file that is open across a fork has one offset for all processes. When a worker seeks, the reads of the
+others go elsewhere, and what they get is wrong without any error.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+import tarfile
+import types
+import warnings
+import zipfile
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import SharedFileWarning
+
+__all__ = ["shared_files", "warn_of_shared_files"]
+
+# How deep is looked, at how many objects, and at how many parts of each: it must cost next to nothing.
+_DEPTH = 5
+_LOOKED_AT = 1000
+_PARTS = 32
+# The most that one warning names.
+_NAMED = 4
+# What these hold is theirs, and made for several processes or none.
+_SAFE = ("threading", "multiprocessing", "logging", "torch.multiprocessing")
+_PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type, types.ModuleType)
+
+
+def warn_of_shared_files(thing: object, name: str, stacklevel: int) -> None:
+    """Warns if an object that several processes will have after a fork holds an open file."""
+    found = shared_files(thing, name)
+    if not found:
+        return
+    named = [f"{where} is the open file {path!r}" for where, path in found[:_NAMED]]
+    more = f" (and {len(found) - _NAMED} more)" if len(found) > _NAMED else ""
+    text = (
+        f"{', '.join(named)}{more}: all workers share its offset, so what one of them reads moves the place "
+        "that the others read from, and samples may silently be wrong\n"
+        f"hint: open it in each worker: when a sample first needs {found[0][0]}, or in worker_init_fn"
+    )
+    warnings.warn(text, SharedFileWarning, stacklevel=stacklevel + 1)
+
+
+def shared_files(thing: object, name: str) -> list[tuple[str, str]]:
+    """Where open files are in an object, and which files they are."""
+    found: list[tuple[str, str]] = []
+    waiting: deque[tuple[str, object, int]] = deque([(name, thing, 0)])
+    seen: set[int] = set()
+    while waiting and len(seen) < _LOOKED_AT:
+        where, part, depth = waiting.popleft()
+        if isinstance(part, _PLAIN) or id(part) in seen or type(part).__module__.startswith(_SAFE):
+            continue
+        seen.add(id(part))
+        try:
+            path = _open_file(part)
+            parts = list(_parts(where, part)) if path is None and depth < _DEPTH else []
+        except Exception:
+            # Objects of users may refuse anything.
+            continue
+        if path is not None:
+            found.append((where, path))
+        waiting.extend((where, inner, depth + 1) for where, inner in parts)
+    return found
+
+
+def _open_file(part: object) -> str | None:
+    """The path of the file that an object reads from, if its offset would be shared."""
+    if isinstance(part, zipfile.ZipFile):
+        part = part.fp
+    elif isinstance(part, tarfile.TarFile):
+        part = part.fileobj
+    h5py = sys.modules.get("h5py")
+    if h5py is not None and isinstance(part, h5py.HLObject):
+        return str(part.file.filename) if part else None
+    if any(part is stream for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        return None
+    if not isinstance(part, io.IOBase) or part.closed or not (part.readable() and part.seekable()):
+        return None
+    try:
+        descriptor = part.fileno()
+    except OSError:
+        # In memory.
+        return None
+    if descriptor <= 2 or not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return None
+    name = getattr(part, "name", None)
+    if isinstance(name, (str, bytes, os.PathLike)) and not os.fsdecode(name).startswith("<"):
+        return os.fsdecode(name)
+    return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+
+def _parts(where: str, part: object) -> Iterator[tuple[str, object]]:
+    if isinstance(part, Mapping):
+        for (key, inner), _ in zip(part.items(), range(_PARTS), strict=False):
+            yield f"{where}[{key!r}]", inner
+        return
+    if isinstance(part, (list, tuple, set, frozenset)):
+        for place, inner in zip(range(_PARTS), part, strict=False):
+            yield f"{where}[{place}]", inner
+        return
+    if isinstance(part, types.FunctionType):
+        cells = zip(part.__code__.co_freevars, part.__closure__ or (), strict=False)
+        for name, cell in cells:
+            yield f"{where}.{name}", cell.cell_contents
+        return
+    if isinstance(part, types.MethodType):
+        yield f"{where}.__self__", part.__self__
+        return
+    attributes: dict[str, Any] = getattr(part, "__dict__", {})
+    for (name, inner), _ in zip(list(attributes.items()), range(_PARTS), strict=False):
+        yield f"{where}.{name}", inner
+    for slot in getattr(type(part), "__slots__", ()):
+        if isinstance(slot, str) and hasattr(part, slot):
+            yield f"{where}.{slot}", getattr(part, slot)

@@ -1,0 +1,95 @@
+"""Arguments that are misspelt or cannot be are refused, with what was likely meant."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import feedline as fl
+import numpy as np
+import pytest
+from feedline import FaultPolicy
+from feedline.errors import BadSetting
+from feedline.torch import DataLoader
+
+
+def pipeline() -> Any:
+    return fl.arrays({"x": np.zeros((8, 2), np.float32)})
+
+
+def test_a_misspelt_argument_is_refused_with_the_one_that_was_meant() -> None:
+    made: Any = DataLoader
+    refused: list[tuple[Callable[[], Any], str, str]] = [
+        (lambda: made([1], retries=3), "DataLoader() ", "did you mean faults=FaultPolicy(retry=...)?"),
+        (lambda: made([1], workers=3), "DataLoader() ", "did you mean num_workers=?"),
+        (lambda: made([1], batchsize=3), "DataLoader() ", "did you mean batch_size=?"),
+        (lambda: FaultPolicy("skip", retries=3), "FaultPolicy() ", "did you mean retry=?"),  # type: ignore[call-arg]
+        (lambda: fl.Backoff(max=3), "Backoff() ", "it takes factor, first, jitter, longest"),  # type: ignore[call-arg]
+        (lambda: fl.Executor(num_workers=3), "Executor() ", "did you mean workers=?"),  # type: ignore[call-arg]
+        (lambda: fl.Executor(timeout=3), "Executor() ", "did you mean deadline=?"),  # type: ignore[call-arg]
+        (lambda: pipeline().batch(2).loader(thread=3), "Pipeline.loader() ", "did you mean threads=?"),
+        (lambda: pipeline().batch(2).loader(retry=3), "Pipeline.loader() ", "faults=FaultPolicy(retry=...)?"),
+        (lambda: pipeline().batch(2, droplast=True), "Pipeline.batch() ", "did you mean drop_last=?"),
+        (lambda: pipeline().shuffle(seeds=3), "Pipeline.shuffle() ", "did you mean seed=?"),
+        (lambda: pipeline().map(len, thread=True), "Functions.map() ", "did you mean threads=?"),
+        (lambda: fl.images(path="x"), "images() ", "it takes folder"),  # type: ignore[call-arg]
+        (lambda: fl.tar("x", fields={}), "tar() ", "'fields'"),  # type: ignore[call-arg]
+        (lambda: fl.int64(shapes=[]), "int64() ", "did you mean shape=?"),  # type: ignore[call-arg]
+    ]
+    for call, name, said in refused:
+        with pytest.raises(TypeError, match="unexpected keyword argument") as raised:
+            call()
+        assert str(raised.value).startswith(name), raised.value
+        assert said in str(raised.value), raised.value
+
+
+def test_help_shows_the_arguments_still() -> None:
+    assert list(inspect.signature(FaultPolicy).parameters)[:2] == ["then", "retry"]
+    assert "num_workers" in inspect.signature(DataLoader).parameters
+    assert "threads" in inspect.signature(fl.Pipeline.loader).parameters
+    assert (fl.Pipeline.batch.__doc__ or "").strip()
+
+
+def test_a_pipeline_is_not_iterated_over_and_says_what_is() -> None:
+    with pytest.raises(TypeError, match=r"pipeline\.loader\(\)"):
+        for _ in pipeline():
+            pass
+
+
+def test_a_number_of_workers_that_is_none_is_refused_with_its_value() -> None:
+    for value in ("auto", None, 2.0, [1]):
+        with pytest.raises(BadSetting, match="num_workers must be a whole number") as raised:
+            DataLoader([1], num_workers=value)  # type: ignore[arg-type]
+        assert f"got {value!r}" in str(raised.value)
+
+
+def test_sizes_are_read_alike_wherever_they_stand() -> None:
+    for size in ("4G", "4GB", "4GiB", "4 GB", "4g", 4 << 30):
+        DataLoader([1], num_workers=1, max_worker_memory=size, memory=size)  # type: ignore[arg-type]
+        fl.Executor(1, max_worker_memory=size, memory=size).shutdown()
+        pipeline().batch(2).loader(memory=size).close()
+    refused: list[Callable[[], Any]] = [
+        lambda: DataLoader([1], num_workers=1, max_worker_memory="4 apples"),  # type: ignore[arg-type]
+        lambda: DataLoader([1], num_workers=1, memory="4 apples"),  # type: ignore[arg-type]
+        lambda: fl.Executor(1, max_worker_memory="4 apples"),
+    ]
+    for call in refused:
+        with pytest.raises(BadSetting, match="4 apples"):
+            call()
+
+
+def test_what_only_workers_can_do_is_refused_without_workers() -> None:
+    for name, value in (
+        ("deadline", 5.0),
+        ("stall", 5.0),
+        ("max_worker_memory", "4GiB"),
+        ("max_samples_per_worker", 100),
+    ):
+        arguments: dict[str, Any] = {name: value}
+        with pytest.raises(BadSetting, match=f"{name}={value!r} is for workers") as raised:
+            DataLoader([1], **arguments)  # type: ignore[arg-type]
+        assert "num_workers=1" in raised.value.hint
+        DataLoader([1], num_workers=1, **arguments)  # type: ignore[arg-type]
+    DataLoader([1], stall=None)  # type: ignore[arg-type]
+    DataLoader([1], stall=30)  # type: ignore[arg-type]

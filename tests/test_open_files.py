@@ -1,0 +1,116 @@
+"""A file that is open across a fork has one offset for all workers, which gives wrong samples silently."""
+
+from __future__ import annotations
+
+import io
+import socket
+import sys
+import tarfile
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from feedline._workers.open_files import shared_files
+from feedline.errors import SharedFileWarning
+from feedline.torch import DataLoader
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+
+class Holding(Dataset[int]):
+    def __init__(self, **held: Any) -> None:
+        self.__dict__.update(held)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "numbers.bin"
+    path.write_bytes(bytes(100))
+    return path
+
+
+def test_an_open_file_in_a_data_set_is_warned_of_once(file: Path) -> None:
+    with file.open("rb") as opened:
+        loader = DataLoader(Holding(file=opened), num_workers=2)
+        with pytest.warns(SharedFileWarning, match="dataset.file is the open file") as caught:
+            assert len(list(loader)) == 4
+        (warning,) = caught
+        assert str(file) in str(warning.message)
+        assert "worker_init_fn" in str(warning.message)
+        assert warning.filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            list(loader)
+
+
+def test_where_no_offset_is_shared_there_is_no_warning(file: Path) -> None:
+    with file.open("rb") as opened, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for workers in (0, 1):
+            list(DataLoader(Holding(file=opened), num_workers=workers))
+        opened.close()
+        list(DataLoader(Holding(file=opened, path=str(file)), num_workers=2))
+
+
+def test_files_are_found_wherever_a_data_set_keeps_them(file: Path, tmp_path: Path) -> None:
+    archive, tar = tmp_path / "a.zip", tmp_path / "a.tar"
+    zipfile.ZipFile(archive, "w").close()
+    tarfile.open(tar, "w").close()
+    with (
+        file.open("rb") as raw,
+        file.open() as text,
+        zipfile.ZipFile(archive) as zipped,
+        tarfile.open(tar) as t,
+    ):
+        bare = file.open("rb", buffering=0)
+        held: dict[str, tuple[Any, str]] = {
+            "dataset.file": (Holding(file=raw), str(file)),
+            "dataset.text": (Holding(text=text), str(file)),
+            "dataset.bare": (Holding(bare=bare), str(file)),
+            "dataset.zip": (Holding(zip=zipped), str(archive)),
+            "dataset.tar": (Holding(tar=t), str(tar)),
+            "dataset.files['a'][1]": (Holding(files={"a": [0, raw]}), str(file)),
+            "dataset.dataset.file": (Subset(Holding(file=raw), [0]), str(file)),
+            "dataset.datasets[1].file": (ConcatDataset([Holding(), Holding(file=raw)]), str(file)),
+            "dataset.read.opened": (Holding(read=reader(raw)), str(file)),
+        }
+        for where, (dataset, path) in held.items():
+            assert shared_files(dataset, "dataset") == [(where, path)], where
+        bare.close()
+
+
+def reader(opened: Any) -> Any:
+    return lambda place: opened.seek(place)
+
+
+def test_what_has_no_offset_to_share_is_no_such_file(file: Path, tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    endless: list[Any] = []
+    endless.append(endless)
+    with ours, theirs, (tmp_path / "log").open("w") as log, ours.makefile("rb") as stream:
+        held = [sys.stdout, sys.stderr, sys.stdin, ours, stream, log, io.BytesIO(b"1"), io.StringIO("1")]
+        assert shared_files(Holding(held=held, endless=endless, path=file), "dataset") == []
+
+
+def test_looking_costs_the_same_for_any_size_of_a_data_set() -> None:
+    class Part:
+        looks = 0
+
+        def __getattribute__(self, name: str) -> Any:
+            Part.looks += 1
+            return super().__getattribute__(name)
+
+    looks = []
+    for size in (100, 1000):
+        Part.looks = 0
+        parts = [[Part() for _ in range(100)] for _ in range(size)]
+        assert shared_files(Holding(parts=parts), "dataset") == []
+        looks.append(Part.looks)
+    assert looks[0] == looks[1] > 0
