@@ -29,7 +29,6 @@ pytestmark = [
 
 TWO: dict[str, Any] = {"batch_size": 4, "num_workers": 2}
 SKIP = FaultPolicy("skip", fill=False)
-# Longer than any good sample takes, also where others use the processor.
 # Long enough that a healthy sample on a busy machine is never late by chance.
 DEADLINE = 2.0
 
@@ -256,7 +255,7 @@ def test_a_worker_that_stalls_is_told_of_once_with_its_stack_and_goes_on(tmp_pat
         events.append(event)
         if event.name == "worker_stalled":
             # So long that it would be told of again.
-            threading.Timer(0.5, gate.touch).start()
+            threading.Timer(2.5, gate.touch).start()
 
     dataset = Drawn(hook=Gate(gate, 10))
     loader = DataLoader(dataset, generator=seeded(1), stall=1.0, on_event=hear, **TWO)

@@ -32,7 +32,6 @@ pytestmark = [
 
 SKIP = fl.FaultPolicy("skip")
 COUNT = 30
-# Longer than any good sample takes, also where others use the processor.
 # Long enough that a healthy sample on a busy machine is never late by chance.
 DEADLINE = 2.0
 KINDS = ["map", "map_batch", "both"]
