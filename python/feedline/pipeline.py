@@ -232,8 +232,8 @@ class Pipeline(Functions):
     ) -> Pipeline:
         """Makes float32 of a picture, from 0 to 1, less the mean, divided by std.
 
-        That is torchvision's ToTensor and Normalize. Other numbers keep their value, less the mean,
-        divided by std.
+        That is torchvision's ToTensor and Normalize. Other numbers are not divided by 255: they keep their
+        value, less the mean, divided by std.
 
         Args:
             mean: of each channel of a picture; one number for other fields.

@@ -197,8 +197,17 @@ def _records(container: str, paths: Paths, **settings: Any) -> Pipeline:
         count = "1 shard has" if len(empty) == 1 else f"{len(empty)} shards have"
         text = f"{container}: {count} no records, of {len(files)}: {', '.join(empty[:3])}"
         text += ", ..." if len(empty) > 3 else ""
-        warnings.warn(text, EmptyShardWarning, stacklevel=3)
+        warnings.warn(text, EmptyShardWarning, stacklevel=_depth_of_user())
     return Pipeline(source, f"{container}({shown(paths)})")
+
+
+def _depth_of_user() -> int:
+    """How many frames lie between `warn` and the code that makes the source, however it is called."""
+    ours = os.fspath(Path(__file__).parent) + os.sep
+    frame, depth = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 def _kept(call: str, index: Index) -> str:
