@@ -8,6 +8,12 @@ import pytest
 from pictures import encoded, photo, write
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # Most tests of faults skip samples on purpose; those of the warnings ask for them.
+    for name in ("SampleSkippedWarning", "SourceAwayWarning"):
+        config.addinivalue_line("filterwarnings", f"ignore::feedline.errors.{name}")
+
+
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """24 JPEG photos of different sizes, as a list of files."""

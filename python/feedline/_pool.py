@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import pickle
 import threading
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -23,8 +21,8 @@ from feedline._workers.death import Death, Standstill, describe
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
 from feedline._workers.tries import Bad, Faulty
 from feedline._workers.trouble import Trouble
-from feedline.errors import DeadlinePassed, WorkerDied, WorkerDiedWarning, WorkerStalledWarning
-from feedline.faults import symptom
+from feedline.errors import DeadlinePassed, WorkerDied, WorkerStalledWarning
+from feedline.faults import hint_for, symptom
 
 __all__ = ["Call", "Pool", "parcel"]
 
@@ -163,6 +161,7 @@ class Pool:
             self._crew = None
             crew.close()
             del crew
+            self.account.close()
 
     def _hear(self, crew: Crew) -> None:
         answer = crew.next(_NO_ONE_IS_OLDEST, _LOOK)
@@ -298,24 +297,24 @@ class Pool:
         for task in death.tasks:
             call = self._running.get(task)
             if call is not None:
-                return death.explained(what=call.what(death.position), position=None)
+                hint = hint_for(self.account.policy, death.hint)
+                return death.explained(what=call.what(death.position), position=None, hint=hint)
         return death.explained(position=None)
 
     def died(self, death: Death) -> None:
         self.deaths.append(death)
         self.account.died(death)
-        # Where warnings are errors there is nobody here to whom one could be raised.
-        with contextlib.suppress(WorkerDiedWarning):
-            warnings.warn(death.announced("it is replaced"), WorkerDiedWarning, stacklevel=2)
+        self.account.notices.died(death, "it is replaced")
+        self.account.tell()
 
     def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
         call = None if still.task is None else self._running.get(still.task)
-        text = still.words("" if call is None else f"in {call.what(still.position)}")
+        text = still.words("" if call is None else f"in {call.what(still.position)}", self._words["deadline"])
         name = "zygote_reborn" if is_reborn else "worker_stalled"
         details = {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)}
         self.account.event(name, details)
-        with contextlib.suppress(WorkerStalledWarning):
-            warnings.warn(text, WorkerStalledWarning, stacklevel=2)
+        self.account.notices.add(text, WorkerStalledWarning)
+        self.account.tell()
 
     def retired(self, told: dict[str, Any]) -> None:
         self.account.event("worker_retired", told)

@@ -53,8 +53,8 @@ class Executor(concurrent.futures.Executor):
             `feedline.FaultPolicy`. A call that is skipped is left out of `map`; the future of a `submit` gets
             its exception. `then="replace"` needs `replacement=`, which becomes the result.
         deadline: seconds that one call may take.
-        stall: seconds after which a call that does not come back is told of in a warning; by default never,
-            since calls may be long.
+        stall: seconds after which a warning shows a call that does not come back, with its stack, once; None
+            for never.
         max_deaths, death_window, memory, max_worker_memory, max_samples_per_worker, on_event: as for
             `feedline.torch.DataLoader`; a sample is a call here, and `on_event` is called in a thread of
             the pool.
@@ -75,7 +75,7 @@ class Executor(concurrent.futures.Executor):
         memory: int | str = "auto",
         faults: FaultPolicy | None = None,
         deadline: float | None = None,
-        stall: float | None = None,
+        stall: float | None = 300.0,
         max_worker_memory: int | str | None = None,
         max_samples_per_worker: int | None = None,
         on_event: Callable[[Event], None] | None = None,
@@ -88,8 +88,11 @@ class Executor(concurrent.futures.Executor):
             raise TypeError(f"initializer must be callable, got {initializer!r}")
         check(faults, on_event)
         if faults is not None and faults.then == "replace" and not faults.has_replacement:
-            raise BadSetting.explained('then="replace" needs replacement= in an Executor: it is the result')
-        account = Account(faults, on_event)
+            raise BadSetting.explained(
+                'then="replace" needs replacement= in an Executor: it is the result',
+                'give FaultPolicy(then="replace", replacement=...)',
+            )
+        account = Account(faults, on_event, raises=False)
         context = mp_context
         if context is None or isinstance(context, str):
             context = multiprocessing.get_context(context)

@@ -111,7 +111,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.max_deaths = max_deaths
         self.death_window = death_window
         self.memory = memory
-        self._kept = Kept(Account(faults, on_event))
+        self._kept = Kept(Account(faults, on_event), dataset if faults is not None else None)
         # Now: a run must not change by what it adds to the file itself.
         self._excluded = keys([] if self.exclude is None else _native.excluded(self.exclude))
         super().__init__(

@@ -6,6 +6,7 @@ from typing import Any
 
 from feedline._account import Account
 from feedline._workers.death import Death
+from feedline._workers.sources import folders_of
 from feedline._workers.zygote import Zygote
 
 __all__ = ["Kept"]
@@ -15,8 +16,10 @@ class Kept:
     """The account, the deaths, and a fresh interpreter for the next epoch, since starting one takes seconds.
     Apart from the loader, so that loader and epoch do not keep each other alive."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: Account, dataset: object = None) -> None:
         self.account = account
+        # Folders of the data set that were there when the loader was made.
+        self.folders = folders_of(dataset)
         self.epochs = 0
         self.deaths: list[Death] = []
         self._zygote: Zygote | None = None

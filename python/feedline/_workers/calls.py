@@ -15,7 +15,7 @@ from typing import Any
 from feedline import _native
 from feedline._workers.tries import BAD, Faulty, Tries
 from feedline._workers.worker import FETCHING, PAUSING, Letters
-from feedline.faults import FaultPolicy
+from feedline.faults import FaultPolicy, explain_shortage
 
 __all__ = ["Calls", "Raised"]
 
@@ -136,6 +136,7 @@ class Caller:
         return False
 
     def _raised(self, raised: BaseException) -> Raised:
+        explain_shortage(raised)
         text = "".join(traceback.format_exception(raised))
         pickled: bytes | None
         try:

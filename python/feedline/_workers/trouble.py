@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.errors import FeedlineError
+from feedline.faults import explain_shortage
 
 __all__ = ["Trouble", "place"]
 
@@ -42,6 +43,7 @@ class Trouble:
     @classmethod
     def of(cls, raised: BaseException, *, position: int | None = None, stage: str = "") -> Trouble:
         """Keeps no reference to the exception: that would keep the frames alive."""
+        explain_shortage(raised)
         text = "".join(traceback.format_exception(raised))
         kind: bytes | None = None
         if not isinstance(raised, _MEANT_OTHERWISE):

@@ -71,6 +71,15 @@ impl FaultLine {
         serde_json::from_str(text)
     }
 
+    /// Which sample it is, or which call of an executor.
+    pub fn name(&self) -> String {
+        match self.index.as_str() {
+            Some(call) if self.stage == "calling" => call.to_owned(),
+            Some(_) | None if self.index.is_null() => "a sample".to_owned(),
+            Some(_) | None => format!("sample {}", self.index),
+        }
+    }
+
     /// Where one can look: the path, or nothing.
     pub fn place(&self) -> String {
         let Some(path) = &self.path else { return String::new() };
@@ -82,7 +91,7 @@ impl FaultLine {
 
 impl std::fmt::Display for FaultLine {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "sample {}", self.index)?;
+        formatter.write_str(&self.name())?;
         if !self.stage.is_empty() {
             write!(formatter, " failed in {}", self.stage)?;
         }
