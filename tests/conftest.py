@@ -19,6 +19,9 @@ OF_OLDER_VERSIONS = [
 def pytest_configure(config: pytest.Config) -> None:
     for line in OF_OLDER_VERSIONS:
         config.addinivalue_line("filterwarnings", line)
+    # Most tests of faults skip samples on purpose; those of the warnings ask for them.
+    for name in ("SampleSkippedWarning", "SourceAwayWarning"):
+        config.addinivalue_line("filterwarnings", f"ignore::feedline.errors.{name}")
 
 
 @pytest.fixture(scope="session")

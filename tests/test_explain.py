@@ -77,7 +77,13 @@ def test_the_command_line_prints_the_page(code: str, capfd: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("warning", "code"), [(errors.WorkerDiedWarning, "FL401"), (errors.WorkerStalledWarning, "FL208")]
+    ("warning", "code"),
+    [
+        (errors.WorkerDiedWarning, "FL401"),
+        (errors.WorkerStalledWarning, "FL208"),
+        (errors.SampleSkippedWarning, "FL209"),
+        (errors.SourceAwayWarning, "FL105"),
+    ],
 )
 def test_a_warning_is_explained_with_its_error(
     warning: type[Warning], code: str, capfd: pytest.CaptureFixture[str]

@@ -28,8 +28,8 @@ JPEG = encoded(PHOTO)
 PNG = encoded(PHOTO, "PNG")
 WEBP = encoded(PHOTO, "WEBP")
 
-SKIP = fl.FaultPolicy("skip")
-REPLACE = fl.FaultPolicy("replace")
+SKIP = fl.FaultPolicy("skip", limit=None)
+REPLACE = fl.FaultPolicy("replace", limit=None)
 
 
 def with_jpeg_size(content: bytes, width: int, height: int) -> bytes:
@@ -181,7 +181,8 @@ def test_a_picture_cut_anywhere_is_a_fault_never_silently_gray(tmp_path: Path, c
 
     batches, error = taken(loader)
 
-    assert error is None
+    # Nothing is left, so that is an error.
+    assert type(error) is errors.TooManyFaults
     assert [lengths[index] for (index,) in batches] == [], f"of {len(content)} bytes"
     assert {fault.kind for fault in loader.report().faults} <= {"Damaged", "UnknownFormat"}
 
@@ -342,12 +343,14 @@ def test_the_report_names_every_fault(photos: list[Path], bad: list[Path], tmp_p
     ]
 
 
-def test_an_epoch_without_any_good_sample_ends_without_batches(bad: list[Path]) -> None:
+def test_an_epoch_without_any_good_sample_is_an_error(bad: list[Path]) -> None:
     loader = small(bad).loader(faults=SKIP)
 
     batches, error = taken(loader)
 
-    assert (batches, error) == ([], None)
+    assert batches == []
+    assert type(error) is errors.TooManyFaults
+    assert f"all {len(bad)} samples were bad" in str(error)
     assert loader.report().skipped == len(bad)
 
 
@@ -493,6 +496,9 @@ def test_every_kind_of_the_core_has_its_class_and_every_class_its_kind() -> None
     assert set(errors.__all__) == {
         *kinds(),
         "FeedlineError",
+        "FeedlineWarning",
+        "SampleSkippedWarning",
+        "SourceAwayWarning",
         "WorkerDiedWarning",
         "WorkerStalledWarning",
     }

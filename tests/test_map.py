@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from pictures import encoded, photo, write
 
 PLACES = [pytest.param(False, id="workers"), pytest.param(True, id="threads")]
-SKIP = fl.FaultPolicy("skip")
+SKIP = fl.FaultPolicy("skip", limit=None)
 FEW = 23
 NONSENSE: Any = 5
 
@@ -449,7 +449,7 @@ def test_a_bad_batch_is_left_out_with_each_of_its_samples_named(threads: bool, m
 
 @pytest.mark.parametrize("threads", PLACES)
 def test_a_replaced_sample_has_the_next_good_one_in_its_place(threads: bool) -> None:
-    policy = fl.FaultPolicy("replace")
+    policy = fl.FaultPolicy("replace", limit=None)
     with (
         numbers(12)
         .map(raises_at(0, 3, 4, 11), threads=threads)
@@ -585,7 +585,7 @@ def test_a_run_resumed_after_any_batch_goes_on_as_the_run_itself(
     policy: str, faults: set[int], size: int, with_batches: bool, filters: bool, stop: int
 ) -> None:
     pipeline = run_of(faults, size, with_batches, filters, threads=True)
-    made = functools.partial(pipeline.loader, faults=fl.FaultPolicy(policy))  # type: ignore[arg-type]
+    made = functools.partial(pipeline.loader, faults=fl.FaultPolicy(policy, limit=None))  # type: ignore[arg-type]
     with made(workers=2) as loader:
         whole, checkpoints = [], [loader.checkpoint()]
         for _ in range(2):

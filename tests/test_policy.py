@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from feedline import _native, errors
 from feedline.events import tell
-from feedline.faults import ANOTHER, symptom
+from feedline.faults import ANOTHER, hint_for, symptom
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,40 @@ def test_a_policy_that_cannot_be_is_refused_with_its_value(arguments: dict[str, 
     assert value in str(caught.value)
 
 
+def test_a_refusal_points_to_the_help_of_what_was_refused() -> None:
+    for refused, place in (
+        (lambda: fl.FaultPolicy(limit="few"), "feedline.FaultPolicy"),  # type: ignore[arg-type]
+        (lambda: fl.FaultPolicy(by_type={int: 2}), "feedline.FaultPolicy"),  # type: ignore[dict-item]
+        (lambda: fl.Executor(faults="skip"), "feedline.FaultPolicy"),  # type: ignore[arg-type]
+        (lambda: fl.Executor(1, attempts=0), "feedline.Executor"),
+    ):
+        with pytest.raises(errors.BadSetting) as caught:
+            refused()
+
+        assert caught.value.hint == f"see help({place})"
+
+
+def test_the_default_limit_is_half_and_none_is_no_limit() -> None:
+    assert fl.FaultPolicy().limit == 0.5
+    assert fl.FaultPolicy.parse("then=skip") == fl.FaultPolicy("skip")
+    unlimited = fl.FaultPolicy("skip", limit=None)
+    assert unlimited.text == "then=skip,limit=none"
+    assert fl.FaultPolicy.parse(unlimited.text) == unlimited
+
+
+def test_advice_to_skip_is_left_out_where_the_policy_does_that() -> None:
+    hint = 'report the code named above to its library; skip the sample with faults=FaultPolicy(then="skip")'
+
+    assert hint_for(fl.FaultPolicy(), hint) == hint
+    assert hint_for(fl.FaultPolicy("skip"), hint) == "report the code named above to its library"
+    for _, _, _, hint in _native.kinds():
+        assert (
+            "skip" not in hint_for(fl.FaultPolicy("skip"), hint)
+            or "FaultPolicy" not in hint
+            or "use " in hint
+        )
+
+
 def test_a_policy_is_the_same_as_text_and_after_being_pickled() -> None:
     policy = fl.FaultPolicy(
         "skip", retry=2, limit=0.01, window=50, backoff=fl.Backoff(0.5, 3.0, 9.0, 0.0), fill=False,
@@ -87,9 +121,9 @@ class Strange(ValueError):
 
 
 def test_numpys_numbers_are_numbers() -> None:
-    policy = fl.FaultPolicy("skip", retry=np.int64(2), limit=np.float64(0.5))  # type: ignore[arg-type]
+    policy = fl.FaultPolicy("skip", retry=np.int64(2), limit=np.float64(0.25))  # type: ignore[arg-type]
 
-    assert policy.text == "then=skip,retry=2,limit=0.5"
+    assert policy.text == "then=skip,retry=2,limit=0.25"
 
 
 def test_an_exception_is_told_by_its_classes_and_its_number() -> None:

@@ -9,14 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline import _native
+from feedline._notices import Notices
 from feedline._workers.death import Death
 from feedline._workers.tries import Bad
-from feedline.errors import BadSetting, DeadlinePassed
+from feedline.errors import BadSetting, DeadlinePassed, SampleSkippedWarning
 from feedline.events import Event, tell
 from feedline.faults import FaultPolicy, symptom
 from feedline.report import CallReport, Report
 
-__all__ = ["OVERDUE", "Account", "check", "in_json", "written"]
+__all__ = ["OVERDUE", "Account", "Away", "check", "in_json", "written"]
 
 # What a sample that passed its deadline looks like to the policy.
 OVERDUE = symptom(DeadlinePassed(""))[0]
@@ -52,6 +53,29 @@ def written(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+class Away:
+    """Sources that are away, and since when each worker knows it. Several workers find one away and back: it
+    is told once."""
+
+    def __init__(self) -> None:
+        self._away: dict[str, dict[int | None, float]] = {}
+
+    def news(self, name: str, details: dict[str, Any], worker: int | None) -> dict[str, Any] | None:
+        """What is to be told of an event of a source; None if it was told already."""
+        away = self._away.setdefault(str(details.get("root")), {})
+        if name == "source_opened":
+            is_news = not away
+            away[worker] = time.monotonic()
+        elif name == "source_closed":
+            since = away.pop(worker, None)
+            is_news = since is not None and not away
+            details = {**details, "seconds": 0.0 if since is None else time.monotonic() - since}
+        else:
+            # Of all that wait for it, one tells what it finds.
+            is_news = worker == next(iter(away), worker)
+        return details if is_news else None
+
+
 class Account:
     """The ledger of one front, and whoever wants to hear of its events."""
 
@@ -61,27 +85,33 @@ class Account:
         on_event: Callable[[Event], None] | None,
         *,
         is_of_calls: bool = False,
+        raises: bool = True,
     ) -> None:
+        """Unless it `raises`, warnings that are errors by the user's filters are shown."""
         self.policy = policy or FaultPolicy()
+        self.notices = Notices(raises=raises)
+        self._raises = raises
         self._on_event = on_event
         self._rules = _native.Policy(self.policy.words())
         self.ledger = _native.Ledger(self.policy.words(), is_of_calls=is_of_calls)
-        # Sources that are away, and since when each worker knows it.
-        self._away: dict[str, dict[int | None, float]] = {}
+        self._away = Away()
         # Samples that took less than this are not among the slowest.
         self.slow_bar = 0.0
 
-    def __getstate__(self) -> tuple[FaultPolicy, Callable[[Event], None] | None]:
+    def __getstate__(self) -> tuple[FaultPolicy, Callable[[Event], None] | None, bool]:
         """A copy, and what arrives in another process, begins an account of its own."""
-        return self.policy, self._on_event
+        return self.policy, self._on_event, self._raises
 
-    def __setstate__(self, state: tuple[FaultPolicy, Callable[[Event], None] | None]) -> None:
-        Account.__init__(self, *state)
+    def __setstate__(self, state: tuple[FaultPolicy, Callable[[Event], None] | None, bool]) -> None:
+        policy, on_event, raises = state
+        Account.__init__(self, policy, on_event, raises=raises)
 
     def tell(self) -> None:
         """Hands on what has happened since the last time."""
         if self.ledger.has_events:
-            tell(self.ledger.take_events(), self._on_event)
+            tell(self.ledger.take_events(), self._on_event, self.notices)
+        if not self._raises:
+            self.notices.issue()
 
     def then(self, names: list[str], os_error: int | None = None) -> str:
         """What the policy wants for such a fault."""
@@ -165,21 +195,17 @@ class Account:
         self.ledger.event(name, json.dumps(details, default=repr))
 
     def noted(self, name: str, details: dict[str, Any], worker: int | None = None) -> None:
-        """What whoever makes samples tells of their source. Several workers find it away and back: it is told
-        once."""
-        away = self._away.setdefault(str(details.get("root")), {})
-        if name == "source_opened":
-            is_news = not away
-            away[worker] = time.monotonic()
-        elif name == "source_closed":
-            since = away.pop(worker, None)
-            is_news = since is not None and not away
-            details = {**details, "seconds": 0.0 if since is None else time.monotonic() - since}
-        else:
-            # Of all that wait for it, one tells what it finds.
-            is_news = worker == next(iter(away), worker)
-        if is_news:
-            self.event(name, details)
+        """What a worker tells of the source of its samples."""
+        news = self._away.news(name, details, worker)
+        if news is not None:
+            self.event(name, news)
+
+    def close(self) -> None:
+        """Of a front without epochs: sums up what was left out."""
+        warning = self.ledger.warning()
+        if warning is not None:
+            self.notices.add(warning, SampleSkippedWarning)
+        self.tell()
 
     def slow(self, index: object, seconds: float, worker: int | None, stage: str = "worker") -> None:
         """Notes how long a sample took, if it is among the slowest."""

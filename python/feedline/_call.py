@@ -14,14 +14,14 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
 from feedline._account import written
 
-__all__ = ["FailedCall", "Function", "Skipped", "key", "shown", "user_line"]
+__all__ = ["FailedCall", "Function", "Skipped", "key", "shown"]
 
 # Letters of one argument, and of a whole call, that are shown.
 _ARGUMENT = 80
@@ -36,8 +36,6 @@ _BITS = 256
 _WRITTEN = 16_384
 # Digits of a real number by which calls are compared: a file may have changed the last one.
 _DIGITS = 12
-
-_PACKAGE = f"{Path(__file__).parent}{os.sep}"
 
 
 @dataclass(frozen=True)
@@ -246,11 +244,3 @@ def _parts(value: Any, depth: int) -> Iterator[str]:
 
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
-
-
-def user_line() -> tuple[str, int]:
-    """File and line of the code that has called the package."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import site
+import sys
 import sysconfig
+import threading
+import warnings
 from pathlib import Path
+from types import FrameType
 
-__all__ = ["LIBRARIES", "PACKAGE", "is_in"]
+__all__ = ["LIBRARIES", "PACKAGE", "users_line", "warn_user"]
 
 
 def _folders(*paths: str | None) -> tuple[str, ...]:
@@ -35,7 +38,32 @@ LIBRARIES = _folders(
 )
 
 
-@functools.lru_cache(maxsize=1024)
-def is_in(path: str, *folders: str) -> bool:
-    """Whether a file lies in one of the folders."""
-    return path.startswith(tuple(f"{folder}{os.sep}" for folder in folders))
+def _users_frame() -> tuple[FrameType | None, int]:
+    """The innermost frame that is the user's, and its `stacklevel` for a warning of the caller; None in a
+    thread of our own, where no frame is."""
+    torch = sys.modules.get("torch")
+    ours = tuple(folder + os.sep for folder in (PACKAGE, *getattr(torch, "__path__", ())))
+    frame: FrameType | None = sys._getframe(1)
+    depth = 1
+    while frame is not None and frame.f_code.co_filename.startswith(ours):
+        frame = frame.f_back
+        depth += 1
+    if frame is None or frame.f_code.co_filename == threading.__file__:
+        return None, 1
+    return frame, depth
+
+
+def warn_user(text: str, category: type[Warning], otherwise: tuple[str, int] | None = None) -> None:
+    """Warns at the line of the user's code that called the package; `otherwise`, file and line, is for
+    threads of our own."""
+    frame, depth = _users_frame()
+    if frame is None and otherwise is not None:
+        warnings.warn_explicit(text, category, *otherwise)
+    else:
+        warnings.warn(text, category, stacklevel=depth)
+
+
+def users_line() -> tuple[str, int]:
+    """File and line of the user's code that called the package."""
+    frame, _ = _users_frame()
+    return ("feedline", 1) if frame is None else (frame.f_code.co_filename, frame.f_lineno)

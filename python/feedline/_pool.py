@@ -23,7 +23,7 @@ from feedline._workers.pickling import ERRORS, by_name, by_value, not_picklable
 from feedline._workers.tries import Bad, Faulty
 from feedline._workers.trouble import Trouble
 from feedline.errors import DeadlinePassed, WorkerDied, WorkerDiedWarning, WorkerStalledWarning
-from feedline.faults import symptom
+from feedline.faults import hint_for, symptom
 
 __all__ = ["Call", "Pool", "parcel"]
 
@@ -163,6 +163,7 @@ class Pool:
             self._crew = None
             crew.close()
             del crew
+            self.account.close()
 
     def _hear(self, crew: Crew) -> None:
         answer = crew.next(_NO_ONE_IS_OLDEST, _LOOK)
@@ -321,7 +322,8 @@ class Pool:
         for task in death.tasks:
             call = self._running.get(task)
             if call is not None:
-                return death.explained(what=call.what(death.position), position=None)
+                hint = hint_for(self.account.policy, death.hint)
+                return death.explained(what=call.what(death.position), position=None, hint=hint)
         return death.explained(position=None)
 
     def died(self, death: Death) -> None:
@@ -338,7 +340,7 @@ class Pool:
 
     def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
         call = None if still.task is None else self._running.get(still.task)
-        text = still.words("" if call is None else f"in {call.what(still.position)}")
+        text = still.words("" if call is None else f"in {call.what(still.position)}", self._words["deadline"])
         name = "zygote_reborn" if is_reborn else "worker_stalled"
         details = {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)}
         self.account.event(name, details)
@@ -347,9 +349,11 @@ class Pool:
     def _warn(self, text: str, kind: type[Warning], calls: list[Call]) -> None:
         """Warns of calls, at the line of the user's code that wants them."""
         file, number = calls[0].line if calls else self._line
-        # Where warnings are errors there is nobody here to whom one could be raised.
-        with contextlib.suppress(kind):
+        try:
             warnings.warn_explicit(text, kind, file, number)
+        except kind:
+            # Where warnings are errors, nothing here can raise one to the user: it is shown.
+            warnings.showwarning(kind(text), kind, file, number)
 
     def retired(self, told: dict[str, Any]) -> None:
         self.account.event("worker_retired", told)

@@ -18,6 +18,7 @@ __all__ = [
     "DeadlinePassed",
     "EmptyShardWarning",
     "FeedlineError",
+    "FeedlineWarning",
     "Internal",
     "NoReplacement",
     "NotPicklable",
@@ -26,8 +27,10 @@ __all__ = [
     "OutOfThreads",
     "ReadFailed",
     "Refused",
+    "SampleSkippedWarning",
     "ShapeMismatch",
     "SharedFileWarning",
+    "SourceAwayWarning",
     "SourceGone",
     "TooLarge",
     "TooManyDeaths",
@@ -105,6 +108,23 @@ class BadSetting(FeedlineError, ValueError):
     """A setting has a value it cannot have."""
 
     code = "FL101"
+
+    @classmethod
+    def explained(cls, message: str, hint: str = "", **attributes: Any) -> Self:
+        """An error with a hint below the message: where the call that it names is described, if there is no
+        better one."""
+        name = message.split(":")[0]
+        place = _HELP.get(name)
+        return super().explained(message, hint or (f"see help({place})" if place else ""), **attributes)
+
+
+_HELP = {
+    "FaultPolicy": "feedline.FaultPolicy",
+    "DataLoader": "feedline.torch.DataLoader",
+    "Executor": "feedline.Executor",
+    "chaos": "feedline.testing.chaos",
+    "loader": "feedline.Pipeline.loader",
+}
 
 
 class BadSource(FeedlineError):
@@ -261,15 +281,29 @@ class WorkerNotStarted(FeedlineError, RuntimeError):
     code = "FL403"
 
 
-class EmptyShardWarning(UserWarning):
+class FeedlineWarning(UserWarning):
+    """The root of all warnings of Feedline. Where a filter makes them errors, iterating raises them at a
+    point where nothing is lost: the next call goes on."""
+
+
+class SampleSkippedWarning(FeedlineWarning):
+    """Samples were skipped or replaced: the first one, the tenth, the hundredth and so on, and a summary at
+    the end of each epoch."""
+
+
+class SourceAwayWarning(FeedlineWarning):
+    """A source went away, and reading pauses; or it is back."""
+
+
+class EmptyShardWarning(FeedlineWarning):
     """Shards have no records. Nothing is wrong with them, and the run goes on with the others."""
 
 
-class WorkerDiedWarning(UserWarning):
+class WorkerDiedWarning(FeedlineWarning):
     """A worker died and was replaced; nothing was lost."""
 
 
-class WorkerStalledWarning(UserWarning):
+class WorkerStalledWarning(FeedlineWarning):
     """A worker makes no progress; it is left alone."""
 
 

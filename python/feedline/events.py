@@ -6,12 +6,15 @@ import json
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from feedline._notices import Notices
 
 __all__ = ["Event", "tell"]
 
 LOGGER = logging.getLogger("feedline")
-# Nothing is printed by a program that has set up no logging.
+# Nothing is logged by a program that has set up no logging; what must be seen is a warning besides.
 LOGGER.addHandler(logging.NullHandler())
 LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -37,13 +40,18 @@ class Event:
 
 
 def tell(
-    events: Iterable[tuple[str, str, str, str]], on_event: Callable[[Event], object] | None = None
+    events: Iterable[tuple[str, str, str, str]],
+    on_event: Callable[[Event], object] | None = None,
+    notices: Notices | None = None,
 ) -> None:
-    """Logs events, as the core gives them, under "feedline", and calls the user's function for each."""
+    """Logs events, as the core gives them, under "feedline", and calls the user's function for each.
+    `notices` hears them too, to warn of some."""
     for level, name, text, details in events:
         number = LEVELS[level]
         if LOGGER.isEnabledFor(number):
             LOGGER.log(number, "%s", text)
+        if notices is not None:
+            notices.hear(name, text, details)
         if on_event is None:
             continue
         try:

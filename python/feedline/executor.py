@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import threading
 import time
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -20,7 +19,8 @@ from typing import Any, ParamSpec, TypeVar
 from feedline import _native
 from feedline._account import OVERDUE, Account, check
 from feedline._arguments import suggests_all
-from feedline._call import FailedCall, Function, Skipped, key, shown, user_line
+from feedline._call import FailedCall, Function, Skipped, key, shown
+from feedline._code import users_line, warn_user
 from feedline._pool import Call, Pool, parcel
 from feedline._words import call_in_words
 from feedline._workers.calls import Calls
@@ -64,8 +64,8 @@ class Executor(concurrent.futures.Executor):
         exclude: the quarantine file of an earlier run, or a folder of such: calls of the same function with
             the same arguments are not made.
         deadline: seconds that one call may take.
-        stall: seconds after which a call that does not come back is told of in a warning; by default never,
-            since calls may be long.
+        stall: seconds after which a warning shows a call that does not come back, with its stack, once; None
+            for never.
         max_deaths, death_window, memory, max_worker_memory, max_samples_per_worker, on_event: as for
             `feedline.torch.DataLoader`; a sample is a call here, and `on_event` is called in a thread of
             the pool.
@@ -87,7 +87,7 @@ class Executor(concurrent.futures.Executor):
         faults: FaultPolicy | None = None,
         exclude: str | os.PathLike[str] | None = None,
         deadline: float | None = None,
-        stall: float | None = None,
+        stall: float | None = 300.0,
         max_worker_memory: int | str | None = None,
         max_samples_per_worker: int | None = None,
         on_event: Callable[[Event], None] | None = None,
@@ -105,7 +105,7 @@ class Executor(concurrent.futures.Executor):
                 'write FaultPolicy("replace", replacement=...)',
             )
         self._excluded = _excluded(exclude)
-        account = Account(faults, on_event, is_of_calls=True)
+        account = Account(faults, on_event, is_of_calls=True, raises=False)
         context = mp_context
         if context is None or isinstance(context, str):
             context = multiprocessing.get_context(context)
@@ -204,7 +204,7 @@ class Executor(concurrent.futures.Executor):
 
     def _submit(self, function: Function, calls: list[Any], *, is_single: bool = False) -> Future[Any]:
         future: Future[Any] = Future()
-        call = Call(future, function, calls, is_single, user_line(), positions=list(range(len(calls))))
+        call = Call(future, function, calls, is_single, users_line(), positions=list(range(len(calls))))
         if self._excluded:
             self._exclude(call)
         if call.calls:
@@ -282,7 +282,7 @@ def _excluded(path: str | os.PathLike[str] | None) -> set[str]:
     unknown = keys.count(None)
     if unknown:
         text = f"exclude={name!r}: {unknown} of {len(keys)} calls cannot be recognised and are made, since "
-        warnings.warn(text + "JSON cannot have their arguments, or they are too long", stacklevel=3)
+        warn_user(text + "JSON cannot have their arguments, or they are too long", UserWarning)
     return {found for found in keys if found is not None}
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, final
@@ -12,9 +14,9 @@ from typing import Any, Final, Literal, final
 from feedline import _native
 from feedline._arguments import suggests_all
 from feedline._words import call_in_words, plain
-from feedline.errors import BadSetting
+from feedline.errors import BadSetting, FeedlineError
 
-__all__ = ["Backoff", "FaultPolicy", "symptom"]
+__all__ = ["Backoff", "FaultPolicy", "explain_shortage", "hint_for", "symptom"]
 
 Then = Literal["raise", "skip", "replace"]
 Rule = int | str | Mapping[str, Any]
@@ -74,15 +76,23 @@ class FaultPolicy:
         replacement: the sample to use with "replace"; by default the sample of another index.
         fill: whether what follows moves up in the place of a skipped sample, so that batches stay full. The
             default depends on the loader.
-        limit: how many faults are borne: a count for each epoch (a whole number), or a share (a float
-            below 1.0) of the last `window` samples. Without a limit, any number.
+        limit: how many faults are allowed before the run ends: a count for each epoch (a whole number), or a
+            share (a float below 1.0) of the last `window` samples. By default half of them: then something
+            other than single samples is wrong. None for any number; but an epoch of which no sample is
+            left is always an error.
         window: samples over which a share is judged. An epoch with fewer is judged as a whole.
         by_type: rules for classes of errors, by class or name: how often to try again (a whole number), what
             to do ("raise", "skip", "replace"), or both as {"retry": 3, "then": "skip"}. The most
             particular class decides.
         quarantine: a file to which every bad sample is written, a line each, before the run goes on; or
             a folder ("bad/"), in which each process has its own. `exclude=` reads it.
-        patience: seconds that a source may be away, such as a mount; meanwhile nothing is skipped.
+        patience: seconds that a source may be away, such as a mount; meanwhile nothing is skipped. A
+            source is away only if it was there before.
+
+    What is skipped or replaced is shown in warnings: the first sample, the tenth, the hundredth and so on,
+    and a summary at the end of each epoch (`feedline.errors.SampleSkippedWarning`). What the machine is
+    short of (memory, threads, descriptors) is raised, unless `by_type` names it: MemoryError, OutOfFiles,
+    OutOfThreads.
     """
 
     then: Then = "raise"
@@ -90,7 +100,7 @@ class FaultPolicy:
     backoff: float | Backoff = field(default=0.1, kw_only=True)
     replacement: Any = field(default=ANOTHER, kw_only=True)
     fill: bool | None = field(default=None, kw_only=True)
-    limit: int | float | None = field(default=None, kw_only=True)
+    limit: int | float | None = field(default=0.5, kw_only=True)
     window: int = field(default=1000, kw_only=True)
     by_type: Mapping[type[BaseException] | str, Rule] | None = field(default=None, kw_only=True)
     quarantine: str | os.PathLike[str] | None = field(default=None, kw_only=True)
@@ -98,9 +108,11 @@ class FaultPolicy:
 
     def __post_init__(self) -> None:
         if self.then not in ("raise", "skip", "replace"):
-            raise BadSetting(f'FaultPolicy: then must be "raise", "skip" or "replace", got {self.then!r}')
+            raise BadSetting.explained(
+                f'FaultPolicy: then must be "raise", "skip" or "replace", got {self.then!r}'
+            )
         if self.replacement is not ANOTHER and "replace" not in self._deeds():
-            raise BadSetting(
+            raise BadSetting.explained(
                 f'FaultPolicy: replacement={self.replacement!r} is of use only with then="replace", '
                 f"got then={self.then!r}"
             )
@@ -113,7 +125,7 @@ class FaultPolicy:
 
     def _rules(self) -> dict[str, Any]:
         if not isinstance(self.by_type, Mapping):
-            raise BadSetting(
+            raise BadSetting.explained(
                 f"FaultPolicy: by_type must be a dict of rules by class or name, got {self.by_type!r}"
             )
         return {_class_name(kind): _rule(rule) for kind, rule in self.by_type.items()}
@@ -123,9 +135,13 @@ class FaultPolicy:
         given: dict[str, Any] = {"then": self.then}
         for name in ("retry", "fill", "limit", "window", "patience"):
             value = plain(getattr(self, name))
+            if name == "limit" and value is None:
+                # Nothing said would be the default.
+                given[name] = "none"
+                continue
             is_number = not isinstance(value, bool) and (not isinstance(value, float) or math.isfinite(value))
             if name != "fill" and not is_number:
-                raise BadSetting(f"FaultPolicy: {name} must be a number, got {value!r}")
+                raise BadSetting.explained(f"FaultPolicy: {name} must be a number, got {value!r}")
             if value is not None and value != FaultPolicy.__dataclass_fields__[name].default:
                 given[name] = value
         if isinstance(self.backoff, Backoff):
@@ -156,8 +172,10 @@ class FaultPolicy:
     def parse(cls, text: str) -> FaultPolicy:
         """From text, as the command line takes it: "retry=2,then=skip,limit=0.01,by_type.OSError=retry:5"."""
         if not isinstance(text, str):
-            raise BadSetting(f'FaultPolicy: give text such as "retry=2,then=skip", got {text!r}')
+            raise BadSetting.explained(f'FaultPolicy: give text such as "retry=2,then=skip", got {text!r}')
         given = json.loads(_native.Policy(text).words)
+        if given.get("limit") == "none":
+            given["limit"] = None
         if isinstance(given.get("backoff"), dict):
             given["backoff"] = Backoff(**given["backoff"])
         return cls(**given)
@@ -165,9 +183,69 @@ class FaultPolicy:
 
 def symptom(exception: BaseException) -> tuple[list[str], int | None]:
     """What an exception looks like to a policy: the names of its classes, and the system's error number."""
-    names = [_class_name(kind) for kind in type(exception).__mro__ if kind is not object]
+    # A base class may be no exception: urllib's HTTPError is a response too.
+    kinds = [kind for kind in type(exception).__mro__ if issubclass(kind, BaseException)]
+    names = [_class_name(kind) for kind in kinds]
+    shortage = _shortage(exception)
+    if shortage is not None:
+        # So that one rule for MemoryError holds for whatever says that there is none.
+        also = [shortage, "MemoryError"] if shortage == "OutOfMemory" else [shortage]
+        names += [name for name in also if name not in names]
+    return names, _number(exception)
+
+
+def _number(exception: BaseException) -> int | None:
     number = getattr(exception, "errno", None) if isinstance(exception, OSError) else None
-    return names, number if isinstance(number, int) and not isinstance(number, bool) else None
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+# What the machine is short of, by the number of the system's error, or by the words of a RuntimeError: torch
+# and Python have no classes for these.
+_SHORT_NUMBERS = {errno.ENOMEM: "OutOfMemory", errno.EMFILE: "OutOfFiles", errno.ENFILE: "OutOfFiles"}
+_SHORT_WORDS = (
+    (re.compile("(?i)can(not|'t) allocate memory|DefaultCPUAllocator|out of memory"), "OutOfMemory"),
+    (re.compile("can't start new thread"), "OutOfThreads"),
+)
+_SHORT_OF = {
+    "OutOfMemory": ("memory", "use fewer workers or smaller batches, or give the container more memory"),
+    "OutOfThreads": ("threads or processes", "use fewer workers, or raise the limit with ulimit -u"),
+    "OutOfFiles": ("descriptors", "raise the limit with ulimit -n, or close files in the data set"),
+}
+
+
+def _shortage(exception: BaseException) -> str | None:
+    """The kind of error for what the machine is short of, if that is what an exception says."""
+    if isinstance(exception, MemoryError):
+        return "OutOfMemory"
+    if isinstance(exception, OSError):
+        return _SHORT_NUMBERS.get(_number(exception) or 0)
+    if not isinstance(exception, RuntimeError) or isinstance(exception, FeedlineError):
+        # A worker that was killed for its memory is a fault of the sample that needs as much.
+        return None
+    try:
+        words = str(exception)
+    except Exception:
+        return None
+    return next((name for pattern, name in _SHORT_WORDS if pattern.search(words)), None)
+
+
+def explain_shortage(exception: BaseException) -> None:
+    """Has an exception say what the machine is short of, and what to do, if that is its cause."""
+    shortage = _shortage(exception)
+    if shortage is None:
+        return
+    what, hint = _SHORT_OF[shortage]
+    note = f"feedline: the machine is short of {what}, which is no fault of this sample\nhint: {hint}"
+    if note not in getattr(exception, "__notes__", ()):
+        exception.add_note(note)
+
+
+_SKIP_IT = re.compile(r'(, or |; |, )?skip [a-z ]+ with faults=FaultPolicy\(then="skip"\)(, or )?')
+
+
+def hint_for(policy: FaultPolicy, hint: str) -> str:
+    """A hint without the advice to skip, where the policy does that already."""
+    return hint if policy.then == "raise" else _SKIP_IT.sub("", hint)
 
 
 def _class_name(kind: Any) -> str:
@@ -175,7 +253,7 @@ def _class_name(kind: Any) -> str:
         # Python's own second names of one class.
         return {"IOError": "OSError", "EnvironmentError": "OSError"}.get(kind, kind)
     if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-        raise BadSetting(f"FaultPolicy: by_type must be by class or name, got {kind!r}")
+        raise BadSetting.explained(f"FaultPolicy: by_type must be by class or name, got {kind!r}")
     if kind.__module__ in ("builtins", "feedline.errors"):
         return kind.__qualname__
     return f"{kind.__module__}.{kind.__qualname__}"
@@ -191,4 +269,4 @@ def _path(path: Any) -> str:
     try:
         return os.fsdecode(path)
     except TypeError:
-        raise BadSetting(f"FaultPolicy: quarantine must be a path, got {path!r}") from None
+        raise BadSetting.explained(f"FaultPolicy: quarantine must be a path, got {path!r}") from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from feedline import _native
 from feedline._native import BytesList
+from feedline._notices import Notices
 from feedline._numpy import array_on
 from feedline._workers.crew import Handle
 from feedline._workers.death import Death
@@ -47,6 +48,7 @@ class Loader:
         self._native = native
         self._words = words
         self._on_event = on_event
+        self._notices = Notices()
         self.classes = classes
 
     def __iter__(self) -> Epoch[dict[str, Any]]:
@@ -60,7 +62,7 @@ class Loader:
     def _tell(self) -> None:
         """Logs what has happened since the last time, and calls the user's function."""
         if self._native.has_events:
-            tell(self._native.take_events(), self._on_event)
+            tell(self._native.take_events(), self._on_event, self._notices)
 
     def __len__(self) -> int:
         """Batches of an epoch without faults."""
@@ -125,21 +127,38 @@ class Epoch(Generic[Batch]):
         self._loader = loader
         self._native = native
         self._make = make
+        # A batch that was taken and not delivered yet.
+        self._taken: Columns | None = None
+        self._is_over = False
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
+        if self._is_over:
+            raise StopIteration
+        if self._taken is None:
+            self._taken = self._take()
+        self._is_over = self._taken is None
+        # What was taken stays, should a warning be an error.
+        self._loader._notices.issue()
+        columns, self._taken = self._taken, None
+        if columns is None:
+            raise StopIteration
+        return self._make(columns)
+
+    def _take(self) -> Columns | None:
+        """The next batch; None at the end."""
         try:
             # True: nothing yet, but there is something to tell.
             while (columns := self._native.next()) is True:
                 self._loader._tell()
+                self._loader._notices.issue()
         finally:
             self._loader._tell()
         if columns is None:
             self._native.close()
-            raise StopIteration
-        return self._make(columns)
+        return columns
 
     def close(self) -> None:
         """Ends its threads."""

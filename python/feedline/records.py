@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from feedline import _native
 from feedline._arguments import suggests
+from feedline._code import warn_user
 from feedline._paths import Paths, listed, local_path, shown
 from feedline.errors import BadSetting, BadSource, EmptyShardWarning
 from feedline.pipeline import Pipeline
@@ -197,17 +197,8 @@ def _records(container: str, paths: Paths, **settings: Any) -> Pipeline:
         count = "1 shard has" if len(empty) == 1 else f"{len(empty)} shards have"
         text = f"{container}: {count} no records, of {len(files)}: {', '.join(empty[:3])}"
         text += ", ..." if len(empty) > 3 else ""
-        warnings.warn(text, EmptyShardWarning, stacklevel=_depth_of_user())
+        warn_user(text, EmptyShardWarning)
     return Pipeline(source, f"{container}({shown(paths)})")
-
-
-def _depth_of_user() -> int:
-    """How many frames lie between `warn` and the code that makes the source, however it is called."""
-    ours = os.fspath(Path(__file__).parent) + os.sep
-    frame, depth = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
-        frame, depth = frame.f_back, depth + 1
-    return depth
 
 
 def _kept(call: str, index: Index) -> str:

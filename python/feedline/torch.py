@@ -123,7 +123,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.max_deaths = max_deaths
         self.death_window = death_window
         self.memory = memory
-        self._kept = Kept(Account(faults, on_event), Samples(dataset))
+        watched = dataset if faults is not None else None
+        self._kept = Kept(Account(faults, on_event), Samples(dataset), watched)
         super().__init__(
             dataset,
             batch_size,

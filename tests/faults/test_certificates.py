@@ -262,7 +262,9 @@ def test_a_limit_of_address_space_is_told_when_native_code_dies_of_it(trainers: 
     assert "the address space is limited to 32.0 GiB" in text
 
 
-def test_a_limit_of_address_space_is_a_fault_of_the_sample_when_python_notices(trainers: Trainers) -> None:
+def test_a_limit_of_address_space_is_raised_when_python_notices_unless_it_is_named(
+    trainers: Trainers,
+) -> None:
     program = """
     import resource, warnings
     import torch
@@ -275,13 +277,22 @@ def test_a_limit_of_address_space_is_a_fault_of_the_sample_when_python_notices(t
         def __getitem__(self, index):
             return len(bytearray(64 << 30)) if index == 5 else index
 
-    loader = DataLoader(Large(), num_workers=1, faults=fl.FaultPolicy("skip"))
+    warnings.simplefilter("ignore")
+    try:
+        list(DataLoader(Large(), num_workers=1, faults=fl.FaultPolicy("skip")))
+    except MemoryError as error:
+        raised = str(error)
+    policy = fl.FaultPolicy(by_type={MemoryError: "skip"})
+    loader = DataLoader(Large(), num_workers=1, faults=policy)
     indices = [int(index) for index in loader]
-    say([indices, [[fault.index, fault.kind] for fault in loader.report().faults], len(loader.deaths)])
+    faults = [[fault.index, fault.kind] for fault in loader.report().faults]
+    say([raised, indices, faults, len(loader.deaths)])
     """
 
-    indices, faults, deaths = trainers.answer(textwrap.dedent(program))
+    raised, indices, faults, deaths = trainers.answer(textwrap.dedent(program))
 
+    assert "short of memory" in raised
+    assert "sample 5" in raised
     assert (sorted(indices), faults, deaths) == ([0, 1, 2, 3, 4, 6, 7], [[5, "MemoryError"]], 0)
 
 

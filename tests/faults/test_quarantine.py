@@ -65,7 +65,7 @@ class Names:
 
 
 def skip(path: object) -> fl.FaultPolicy:
-    return fl.FaultPolicy("skip", quarantine=str(path), patience=0)
+    return fl.FaultPolicy("skip", quarantine=str(path), patience=0, limit=None)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -1,9 +1,10 @@
 """The evils, and the programs that meet them: one run is one process, which says what became of it.
 
-    python tools/faults/evils.py FRONT EVIL FOLDER
+    python tools/faults/evils.py FRONT EVIL FOLDER [--default]
 
-Fronts: torch (torch's own DataLoader), feedline (feedline.torch.DataLoader), executor, native. FOLDER has the
-files that some evils need, and markers that outlive a worker.
+With --default nothing is set but the data set and the workers. Fronts: torch (torch's own DataLoader),
+feedline (feedline.torch.DataLoader), executor, native. FOLDER has the files that some evils need, and markers
+that outlive a worker.
 """
 
 from __future__ import annotations
@@ -187,24 +188,24 @@ def policy() -> fl.FaultPolicy:
     return fl.FaultPolicy("skip", retry=5, backoff=0.02)
 
 
-def loader_of(front: str, evil: str) -> Any:
+def loader_of(front: str, evil: str, *, is_default: bool) -> Any:
     """What the front gives batches with."""
     common: dict[str, Any] = {"batch_size": BATCH, "num_workers": WORKERS}
     if front == "torch":
         return torch.utils.data.DataLoader(Samples(evil), **common)
-    more: dict[str, Any] = {}
-    if evil == "slow leak of memory":
-        more = {"max_worker_memory": "700MiB"}
+    more: dict[str, Any] = {} if is_default else {"faults": policy(), "deadline": 2.0}
+    if evil == "slow leak of memory" and not is_default:
+        more["max_worker_memory"] = "700MiB"
     if front == "feedline":
         from feedline.torch import DataLoader
 
-        return DataLoader(Samples(evil), **common, faults=policy(), deadline=2.0, **more)
+        return DataLoader(Samples(evil), **common, **more)
     if front == "executor":
-        return fl.Executor(WORKERS, faults=policy(), deadline=2.0, **more)
-    return native(evil)
+        return fl.Executor(WORKERS, **more)
+    return native(evil, is_default=is_default)
 
 
-def native(evil: str) -> Any:
+def native(evil: str, *, is_default: bool) -> Any:
     files = folder / "mount"
     if evil == "exception":
         (files / f"{AT:03}.png").write_bytes(b"no picture")
@@ -215,7 +216,8 @@ def native(evil: str) -> Any:
         from feedline.testing import chaos
 
         pipeline = chaos(pipeline, seed=1, eio=0.1)
-    return pipeline.loader(faults=policy(), prefetch=1)
+    # Batches ahead of the consumer would hide what happens in the middle.
+    return pipeline.loader(faults=None if is_default else policy(), prefetch=1)
 
 
 def vanish(files: Path) -> None:
@@ -276,17 +278,25 @@ def main() -> None:
     parser.add_argument("front")
     parser.add_argument("evil")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--default", action="store_true", help="set nothing but the data set and the workers")
     arguments = parser.parse_args()
     front, evil, folder = arguments.front, arguments.evil, arguments.folder
     prepare(evil)
+    began = time.monotonic()
     told: list[str] = []
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        told.append(str(message))
+        # At once: a run that hangs comes to no end.
+        print("warned " + json.dumps([round(time.monotonic() - began), str(message)]), flush=True)
+
     warnings.simplefilter("always")
-    warnings.showwarning = lambda message, *_, **__: told.append(str(message))
+    warnings.showwarning = show
     delivered: list[int] = []
     ended = "completed"
     loader: Any = None
     try:
-        loader = loader_of(front, evil)
+        loader = loader_of(front, evil, is_default=arguments.default)
         for number, batch in enumerate(iterate(front, evil, loader)):
             delivered += indices_of(front, batch)
             if number == 1 and evil in TRAINER:

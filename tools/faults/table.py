@@ -1,6 +1,7 @@
-"""Meets every evil with every front, in processes of their own, and writes the table of docs/faults.md.
+"""Meets every evil with every front, in processes of their own, and writes the tables of docs/faults.md.
 
-    python tools/faults/table.py                 all of it, into docs/faults.md
+    python tools/faults/table.py                 the table of runs with a policy, into docs/faults.md
+    python tools/faults/table.py --default       the table of runs with nothing set
     python tools/faults/table.py --only SIGKILL  one evil, whose lines in docs/faults.md are made anew
 
 Each run has a time limit: what is not done then hangs, and the table says so. After each run the processes
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evils import AT, EVILS, LENGTH, SAMPLES, STRIKES, TRAINER
+from evils import EVILS, LENGTH, SAMPLES, STRIKES, TRAINER
 
 PROGRAM = Path(__file__).parent / "evils.py"
 FRONTS = ("torch", "feedline", "executor", "native")
@@ -36,9 +37,15 @@ NAMES = {
 # Evils that a native pipeline can meet: it runs no code of others.
 NATIVE = {"exception", "EIO at 10 % of the reads", "mount that vanishes for 1.5 s", *TRAINER}
 LIMIT = 20.0
+# Evils that a run with nothing set does not end. Its first warning comes after `stall` seconds, by front.
+HANGS = {evil for evil in STRIKES if "hang" in evil} | {"SIGSTOP", "lock held while forking"}
+STALLS = {"feedline": 90.0, "executor": 400.0}
 GROUP = Path("/sys/fs/cgroup/memory/feedline-table")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
-BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+MARKS = {
+    False: ("<!-- table: begin -->", "<!-- table: end -->"),
+    True: ("<!-- default table: begin -->", "<!-- default table: end -->"),
+}
 
 
 @dataclass
@@ -50,17 +57,21 @@ class Run:
     seconds: float
     errors: str
     left: list[str] = field(default_factory=list)
+    # Each warning, and after how many seconds it was shown.
+    warned: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def is_hanging(self) -> bool:
         return self.code is None
 
 
-def meet(front: str, evil: str) -> Run:
-    """Runs one front against one evil."""
+def meet(front: str, evil: str, *, is_default: bool = False) -> Run:
+    """Runs one front against one evil; `is_default`: with nothing set."""
     before = shared_names()
     with tempfile.TemporaryDirectory(prefix="feedline-table-") as folder:
-        command = [sys.executable, str(PROGRAM), front, evil, folder]
+        command = [sys.executable, str(PROGRAM), front, evil, folder, *(["--default"] if is_default else [])]
+        # Only what hangs for sure is worth a short limit: on a busy machine others are slow.
+        limit = LIMIT if not is_default else STALLS[front] if evil in HANGS else 4 * LIMIT
         marker = f"FEEDLINE_TABLE={os.getpid()}-{time.monotonic_ns()}"
         environment = {**os.environ, **dict([marker.split("=")])}
         in_group = evil.endswith("(cgroup)") and make_group()
@@ -74,20 +85,21 @@ def meet(front: str, evil: str) -> Run:
             start_new_session=True,
             preexec_fn=join_group if in_group else None,
         )
-        code, output, errors = watch(process, evil)
+        code, output, errors = watch(process, evil, limit)
         seconds = time.monotonic() - began
         time.sleep(1.0)
-        left = [f"process {pid}" for pid in marked(marker)] + sorted(shared_names() - before)
+        left = [f"process {pid}" for pid in marked(marker)] + staying(shared_names() - before)
         for pid in marked(marker):
             os.kill(pid, signal.SIGKILL)
         process.wait()
         if in_group:
             GROUP.rmdir()
     lines = [line for line in output.splitlines() if line.startswith("{")]
-    return Run(json.loads(lines[-1]) if lines else None, code, seconds, errors, left)
+    warned = [json.loads(line[7:]) for line in output.splitlines() if line.startswith("warned ")]
+    return Run(json.loads(lines[-1]) if lines else None, code, seconds, errors, left, warned)
 
 
-def watch(process: subprocess.Popen[str], evil: str) -> tuple[int | None, str, str]:
+def watch(process: subprocess.Popen[str], evil: str, limit: float) -> tuple[int | None, str, str]:
     """Waits for the end, within the limit; does what somebody outside does in the middle."""
     output = ""
     outside = {"Ctrl-C": "SIGINT", "SIGTERM of the trainer": "SIGTERM", "SIGKILL of the trainer": "SIGKILL"}
@@ -96,7 +108,7 @@ def watch(process: subprocess.Popen[str], evil: str) -> tuple[int | None, str, s
         output = process.stdout.readline()
         process.send_signal(signal.Signals[outside[evil]])
     try:
-        more, errors = process.communicate(timeout=LIMIT)
+        more, errors = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired as late:
         output += (late.stdout or b"").decode() if isinstance(late.stdout, bytes) else (late.stdout or "")
         return None, output, ""
@@ -117,6 +129,15 @@ def marked(marker: str) -> list[int]:
         if has_mark and state != "Z":
             found.append(int(folder.name))
     return found
+
+
+def staying(names: set[str]) -> list[str]:
+    """Those that stay: others on the same machine come and go."""
+    until = time.monotonic() + LIMIT
+    while names and time.monotonic() < until:
+        time.sleep(0.2)
+        names &= shared_names()
+    return sorted(names)
 
 
 def shared_names() -> set[str]:
@@ -140,7 +161,12 @@ def join_group() -> None:
 def told(run: Run, evil: str) -> str:
     """What happened and what the user saw, in few words."""
     if run.is_hanging:
-        return f"hangs, stopped after {LIMIT:.0f} s"
+        text = f"hangs, stopped after {run.seconds:.0f} s"
+        if run.warned:
+            # In tens of seconds: a busy machine is slow to start.
+            text += f"; warned after {10 * (run.warned[0][0] // 10)} s: {shown(run.warned[0][1])}"
+            text += "; names the deadline= that would end it" if "deadline=" in run.warned[0][1] else ""
+        return text
     answer = run.answer
     if answer is None:
         return f"ended with {how(run.code)}"
@@ -150,7 +176,7 @@ def told(run: Run, evil: str) -> str:
     if ended != "completed":
         if evil in TRAINER:
             return f"`{ended.split(':')[0]}` reached the program"
-        names_it = f"sample {AT}" in ended or f"({AT})" in ended
+        names_it = re.search(r"\bsample \d+|Call\(\d+\)", ended) is not None
         where = "names the sample" if names_it else "does not name the sample"
         return f"after {len(delivered)} samples `{shown(ended)}`: {where}"
     text = f"completed: {len(set(delivered))} delivered"
@@ -166,6 +192,7 @@ def told(run: Run, evil: str) -> str:
 
 def shown(text: str) -> str:
     line = re.sub(r" \(pid(\(s\))? [\d, ]+\)", "", text.splitlines()[0]).replace("|", "/")
+    line = re.sub(r"/\S*/feedline-table-\w+/", "", line)
     return line if len(line) < 110 else line[:107] + "..."
 
 
@@ -188,16 +215,22 @@ def cell(run: Run | None, evil: str) -> str:
     return f"{told(run, evil)} | {lost(run, evil)} | {len(run.left)}"
 
 
-def table(evils: list[str], fronts: list[str]) -> list[str]:
+def fronts_of(evil: str, *, is_default: bool) -> list[str]:
+    """The fronts that a table has lines of. What torch's own loader does is in the first."""
+    fronts = [front for front in FRONTS if front != "native" or evil in NATIVE]
+    return [front for front in fronts if not (is_default and front == "torch")]
+
+
+def table(evils: list[str], fronts: list[str], *, is_default: bool) -> list[str]:
     lines = [
         "| evil | front | what happened, what the user saw | lost | left behind |",
         "|---|---|---|---|---|",
     ]
     for evil in evils:
-        for front in fronts:
-            if front == "native" and evil not in NATIVE:
+        for front in fronts_of(evil, is_default=is_default):
+            if front not in fronts:
                 continue
-            run = meet(front, evil)
+            run = meet(front, evil, is_default=is_default)
             print(f"{evil} / {front}: {told(run, evil)} ({run.seconds:.1f} s)", file=sys.stderr, flush=True)
             if run.answer is None and run.errors and not run.is_hanging and evil not in TRAINER:
                 print(run.errors[-800:], file=sys.stderr)
@@ -209,24 +242,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", action="append", choices=EVILS, metavar="EVIL")
     parser.add_argument("--front", action="append", choices=FRONTS)
+    parser.add_argument("--default", action="store_true", help="runs with nothing set")
     arguments = parser.parse_args()
     assert set(EVILS) == {*STRIKES, *SAMPLES, *TRAINER}
-    lines = table(list(arguments.only or EVILS), list(arguments.front or FRONTS))
+    evils, fronts = list(arguments.only or EVILS), list(arguments.front or FRONTS)
+    lines = table(evils, fronts, is_default=arguments.default)
     print("\n".join(lines))
-    write(lines)
+    write(lines, is_default=arguments.default)
 
 
-def write(lines: list[str]) -> None:
+def write(lines: list[str], *, is_default: bool) -> None:
     """Puts lines into the document, in the places of those of the same evil and front."""
     import torch
 
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    made = f"Made by `python tools/faults/table.py` with {versions}."
-    first, rest = DOCUMENT.read_text().split(BEGIN)
-    before, last = rest.split(END)
-    rows = {key(line): line for line in before.splitlines() if line.startswith("|")}
-    rows.update({key(line): line for line in lines})
-    DOCUMENT.write_text(f"{first}{BEGIN}\n\n{made}\n\n" + "\n".join(rows.values()) + f"\n\n{END}{last}")
+    made = f"Made by `python tools/faults/table.py{' --default' if is_default else ''}` with {versions}."
+    begin, end = MARKS[is_default]
+    first, rest = DOCUMENT.read_text().split(begin)
+    last = rest.split(end)[1]
+    found = {**rows(is_default=is_default), **{key(line): line for line in lines}}
+    order = {key: number for number, key in enumerate(keys(is_default=is_default))}
+    ordered = sorted(found, key=lambda one: order.get(one, -1))
+    table = "\n".join(found[one] for one in ordered)
+    DOCUMENT.write_text(f"{first}{begin}\n\n{made}\n\n{table}\n\n{end}{last}")
+
+
+def rows(*, is_default: bool) -> dict[tuple[str, ...], str]:
+    """The lines that the document has, by evil and front."""
+    begin, end = MARKS[is_default]
+    lines = DOCUMENT.read_text().split(begin)[1].split(end)[0].splitlines()
+    return {key(line): line for line in lines if line.startswith("|")}
+
+
+def keys(*, is_default: bool) -> list[tuple[str, ...]]:
+    """The lines that it must have."""
+    return [(f"| {evil}", NAMES[front]) for evil in EVILS for front in fronts_of(evil, is_default=is_default)]
 
 
 def key(line: str) -> tuple[str, ...]:

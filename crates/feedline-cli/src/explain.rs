@@ -9,8 +9,12 @@ use feedline_core::error::{self, Kind};
 use crate::report::{mention, say};
 
 /// Names that are met in a terminal and are no kinds: what they are explained with.
-const WARNINGS: [(&str, Kind); 2] =
-    [("WorkerDiedWarning", Kind::WorkerDied), ("WorkerStalledWarning", Kind::DeadlinePassed)];
+const WARNINGS: [(&str, Kind); 4] = [
+    ("WorkerDiedWarning", Kind::WorkerDied),
+    ("WorkerStalledWarning", Kind::DeadlinePassed),
+    ("SampleSkippedWarning", Kind::TooManyFaults),
+    ("SourceAwayWarning", Kind::SourceGone),
+];
 /// How many others are named where there is no such kind.
 const NEAREST: usize = 3;
 

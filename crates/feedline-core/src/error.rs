@@ -121,7 +121,7 @@ kinds! {
     TooManyFaults {
         name: "TooManyFaults",
         code: "FL209",
-        hint: "raise faults=FaultPolicy(limit=...) if so many bad samples are expected",
+        hint: "look at the causes above; if they are expected, allow more with faults=FaultPolicy(limit=...): a count, a share below 1.0, or None for any number",
         example: "11 faults are more than the limit of 10"
     },
     NoReplacement {

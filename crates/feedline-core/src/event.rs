@@ -98,6 +98,8 @@ pub enum Event {
         root: String,
         /// What was seen of it.
         why: String,
+        /// For how long it is waited; the ledger knows.
+        patience: Option<Duration>,
     },
     /// Somebody looks whether it is back.
     SourceHalfOpen {
@@ -181,6 +183,8 @@ pub enum Event {
         summary: String,
         /// Whether there was anything to bear.
         is_clean: bool,
+        /// What was skipped or replaced, by cause, if anything was.
+        warning: Option<String>,
     },
     /// The consumer left an epoch, or an error ended it, before its end.
     EpochLeft,
@@ -332,7 +336,9 @@ impl Event {
                 with(fault_json(fault), "why", Value::from(why.as_str()))
             }
             Event::QuarantineFailed { why } | Event::ZygoteReborn { why } => json!({"why": why}),
-            Event::SourceOpened { root, why } => json!({"root": root, "why": why}),
+            Event::SourceOpened { root, why, patience } => {
+                json!({"root": root, "why": why, "patience": patience.map(|time| time.as_secs_f64())})
+            }
             Event::SourceHalfOpen { root } => json!({"root": root}),
             Event::SourceClosed { root, after } => {
                 json!({"root": root, "seconds": after.as_secs_f64()})
@@ -358,8 +364,8 @@ impl Event {
                 json!({"budget": budget, "from": from, "to": to})
             }
             Event::ThreadsRefused { wanted, got } => json!({"wanted": wanted, "got": got}),
-            Event::EpochEnded { dropped, summary, .. } => {
-                json!({"dropped": dropped, "summary": summary})
+            Event::EpochEnded { dropped, summary, warning, .. } => {
+                json!({"dropped": dropped, "summary": summary, "warning": warning})
             }
             Event::EpochLeft => json!({}),
             Event::EventsLost { count } => json!({"count": count}),
@@ -396,7 +402,7 @@ impl Event {
             "zygote_reborn" => Event::ZygoteReborn { why: needed("why")? },
             "source_opened" => {
                 let why = text("why").unwrap_or_else(|| "it does not answer".to_owned());
-                Event::SourceOpened { root: root(), why }
+                Event::SourceOpened { root: root(), why, patience: None }
             }
             "source_half_open" => Event::SourceHalfOpen { root: root() },
             "source_closed" => Event::SourceClosed { root: root(), after: seconds("seconds") },
@@ -467,12 +473,20 @@ impl fmt::Display for Event {
             Event::QuarantineFailed { why } => {
                 write!(formatter, "a fault could not be written to the quarantine file: {why}")
             }
-            Event::SourceOpened { root, why } => {
-                write!(formatter, "{root} is away, reading pauses: {why}")
+            Event::SourceOpened { root, why, patience } => {
+                write!(formatter, "{root} is away, reading pauses")?;
+                if let Some(patience) = patience {
+                    write!(formatter, " for at most {} s", patience.as_secs_f64())?;
+                }
+                write!(formatter, ": {why}")
             }
             Event::SourceHalfOpen { root } => write!(formatter, "looking whether {root} is back"),
             Event::SourceClosed { root, after } => {
-                write!(formatter, "{root} is back after {:.1} s", after.as_secs_f64())
+                write!(
+                    formatter,
+                    "{root} is back after {:.1} s, reading goes on",
+                    after.as_secs_f64()
+                )
             }
             Event::WorkerDied { text, .. }
             | Event::WorkerStalled { text, .. }

@@ -449,7 +449,12 @@ mod tests {
         report.apply(&Event::SampleSkipped(bad(7)));
         report.apply(&delivered(4));
         report.apply(&delivered(4));
-        report.apply(&Event::EpochEnded { dropped: 1, summary: String::new(), is_clean: false });
+        report.apply(&Event::EpochEnded {
+            dropped: 1,
+            summary: String::new(),
+            is_clean: false,
+            warning: None,
+        });
         report.apply(&Event::EpochStarted { epoch: 1, expected: Some(10) });
         report.apply(&Event::SampleSkipped(bad(7)));
         report.apply(&Event::BudgetShrunk { budget: "files", from: 64, to: 10 });

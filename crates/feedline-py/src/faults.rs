@@ -307,6 +307,11 @@ impl Ledger {
         self.0.epoch_ended(dropped).map_err(raise)
     }
 
+    /// What was left out or replaced so far, by cause, where anything was: for a front without epochs.
+    fn warning(&self) -> Option<String> {
+        self.0.warning()
+    }
+
     /// The epoch was left before its end.
     fn epoch_left(&self) {
         self.0.epoch_left();

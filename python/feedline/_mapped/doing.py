@@ -37,8 +37,10 @@ class Plan:
         self.of_batches = [step for step in self.steps if step.kind == "map_batch"]
         self.listed = [name for name, kind in self.kinds.items() if kind == "listed"]
         self.filters = any(step.kind == "filter" for step in self.steps)
-        policy = self.faults or FaultPolicy()
-        self.may_retry = policy.retry > 0 or policy.by_type is not None
+        # What is done about faults where they are met. Without a policy a source is not waited for, as in a
+        # torch loader: the function's own error is raised.
+        self.policy = self.faults or FaultPolicy(patience=0.0)
+        self.may_retry = self.policy.retry > 0 or self.policy.by_type is not None or self.policy.patience > 0
 
 
 @dataclass

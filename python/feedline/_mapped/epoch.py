@@ -21,7 +21,7 @@ from feedline._numpy import array_on
 from feedline._workers.crew import GaveUp, died
 from feedline._workers.death import Death
 from feedline._workers.trouble import Trouble
-from feedline.errors import Closed, DeadlinePassed, FeedlineError
+from feedline.errors import Closed, DeadlinePassed, FeedlineError, FeedlineWarning
 
 if TYPE_CHECKING:
     from feedline._mapped.loader import MappedLoader
@@ -75,6 +75,8 @@ class MappedEpoch(Generic[T]):
             drop_last=loader._drop_last,
             stays=self._stays,
         )
+        # A batch that was made and not delivered yet.
+        self._held: list[T] = []
         self._parts: deque[_Part] = deque()
         self._batches: deque[Batch] = deque()
         # Who waits for which task.
@@ -92,25 +94,35 @@ class MappedEpoch(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        if self._is_over:
-            raise StopIteration
+        if not self._held and not self._is_over:
+            self._held += self._next()
+        # What was made stays, should a warning be an error.
+        self._loader._notices.issue()
+        if self._held:
+            return self._held.pop()
+        raise StopIteration
+
+    def _next(self) -> list[T]:
+        """The next batch; none at the end."""
         began = time.perf_counter()
         try:
             while True:
                 batch = self._due()
                 if batch is not None:
-                    return self._deliver(batch, time.perf_counter() - began)
+                    return [self._deliver(batch, time.perf_counter() - began)]
                 if self._is_finished:
                     self._end()
-                    break
+                    return []
                 self._work()
+        except FeedlineWarning:
+            # Nothing was taken: the next call goes on.
+            raise
         except BaseException:
             # Also Ctrl-C: what workers have at hand is of no use to anybody.
             self.close()
             raise
         finally:
             self._loader._tell()
-        raise StopIteration
 
     def close(self) -> None:
         """Leaves the epoch."""
@@ -363,6 +375,8 @@ class MappedEpoch(Generic[T]):
         told = self._place.next(first.task, looks=looks)
         self._loader._tell()
         if told is None:
+            # Such as that the source is away.
+            self._loader._notices.issue()
             return
         task, came, answer = told
         thing = self._tasks.pop(task, None)

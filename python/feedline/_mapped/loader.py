@@ -65,7 +65,7 @@ class MappedLoader(Loader):
         self._current: weakref.ref[MappedEpoch[Any]] | None = None
         self._place: Workers | Threads
         if any(call.get("threads") is True for call in calls):
-            self._place = Threads(self._plan, count)
+            self._place = Threads(self._plan, count, _Teller(native.ledger))
             return
         rules = _native.Policy((faults or FaultPolicy()).words())
         retries = rules.rule(OVERDUE, None)[1] if rules.retry_after(OVERDUE, None, 1, [0]) is not None else 0
@@ -84,7 +84,13 @@ class MappedLoader(Loader):
         }
         _native.check_workers(call_in_words(words_of_workers))
         self._place = Workers(
-            self._plan, words_of_workers, _Teller(native.ledger), fresh=mp_context != "fork"
+            self._plan,
+            words_of_workers,
+            _Teller(native.ledger),
+            fresh=mp_context != "fork",
+            notices=self._notices,
+            location=native.location,
+            tell=weakref.WeakMethod(self._tell),
         )
 
     @property

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import pickle
-import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from feedline import _native
+from feedline._account import Away
 from feedline._mapped.doing import Job, Made, Plan
 from feedline._mapped.worker import MapWork, closed, reducers
+from feedline._notices import Notices
 from feedline._workers.crew import Crew, GaveUp, Handle, load
 from feedline._workers.death import Death, Standstill
 from feedline._workers.pickling import ERRORS, Packer, not_picklable
 from feedline._workers.trouble import Trouble, place
-from feedline.errors import WorkerDiedWarning, WorkerStalledWarning
+from feedline.errors import FeedlineWarning, WorkerStalledWarning
+from feedline.faults import FaultPolicy, hint_for
 
 __all__ = ["Workers"]
 
@@ -37,9 +38,22 @@ class Workers:
     may_be_whole = True
 
     def __init__(
-        self, plan: Plan, words: dict[str, Any], event: Callable[[str, dict[str, Any]], None], *, fresh: bool
+        self,
+        plan: Plan,
+        words: dict[str, Any],
+        event: Callable[[str, dict[str, Any]], None],
+        *,
+        fresh: bool,
+        notices: Notices,
+        location: Callable[[int], tuple[str, int | None] | None],
+        tell: Callable[[], Callable[[], None] | None],
     ) -> None:
-        """`event` hears what is told of workers."""
+        """`event` hears what is told of workers, `notices` what the user must see; `location` knows the file
+        of a sample; `tell` refers to what hands events on."""
+        self._tell = tell
+        self._notices = notices
+        self._location = location
+        self._away = Away()
         self.count: int = words["workers"]
         self._plan = plan
         self._words = words
@@ -90,7 +104,7 @@ class Workers:
         assert self._crew is not None
         try:
             answer = self._crew.next(oldest)
-        except (WorkerDiedWarning, WorkerStalledWarning):
+        except FeedlineWarning:
             raise
         except Exception:
             # The next epoch starts others.
@@ -124,34 +138,32 @@ class Workers:
 
     def explain(self, death: Death) -> Death:
         index, position = self._place(next(iter(death.tasks), None), death.position)
-        return death.explained(index=index, position=position)
+        hint = hint_for(self._plan.faults or FaultPolicy(), death.hint)
+        return death.explained(index=index, position=position, hint=hint)
 
     def died(self, death: Death) -> None:
         self.deaths.append(death)
         self._event("worker_died", death.to_dict())
-        text = death.announced("it is replaced, and its samples are made again")
-        warnings.warn(text, WorkerDiedWarning, stacklevel=_depth_of_user())
+        self._notices.died(death, "it is replaced, and its samples are made again")
+        self._notices.issue()
 
     def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
         index, position = self._place(still.task, still.position)
-        text = still.words(place(index, position, None, None, still.stage))
+        path, _ = (self._location(index) if isinstance(index, int) else None) or (None, None)
+        text = still.words(place(index, position, None, None, still.stage), self._words["deadline"], path)
         name = "zygote_reborn" if is_reborn else "worker_stalled"
         self._event(name, {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)})
-        warnings.warn(text, WorkerStalledWarning, stacklevel=_depth_of_user())
+        self._notices.add(text, WorkerStalledWarning)
+        self._notices.issue()
 
     def retired(self, told: dict[str, Any]) -> None:
         self._event("worker_retired", told)
 
     def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
-        self._event(name, details)
-
-
-def _depth_of_user() -> int:
-    """How many frames lie between `warn` and the code that iterates, which the warning is for."""
-    ours = __file__.rsplit("/_mapped/", 1)[0]
-    frame = sys._getframe(1)
-    depth = 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
-        frame = frame.f_back
-        depth += 1
-    return depth
+        news = self._away.news(name, details, post)
+        if news is not None:
+            self._event(name, news)
+            # Now: while the source is away, nothing else happens.
+            if (tell := self._tell()) is not None:
+                tell()
+            self._notices.issue()

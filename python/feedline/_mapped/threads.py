@@ -6,14 +6,17 @@ import contextlib
 import copy
 import queue
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from feedline import _native
+from feedline._account import Away
 from feedline._mapped.doing import Doer, Job, Made, Plan, Watcher
 from feedline._workers.crew import Handle
 from feedline._workers.death import Death
 from feedline._workers.tries import Tries
 from feedline._workers.trouble import Trouble
-from feedline.faults import FaultPolicy
 
 __all__ = ["Threads"]
 
@@ -30,13 +33,16 @@ class Threads:
     # A job may have to be done a second time otherwise, and functions may have changed what it has.
     may_be_whole = False
 
-    def __init__(self, plan: Plan, count: int) -> None:
+    def __init__(self, plan: Plan, count: int, event: Callable[[str, dict[str, Any]], None]) -> None:
+        """`event` hears what becomes of the sources that functions read."""
         self.count = count
+        self._event = event
+        self._away = Away()
         self._plan = plan
         self.deaths: list[Death] = []
         self.workers: list[Handle] = []
         self._jobs: queue.SimpleQueue[tuple[int, Job] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[int, Made | Trouble]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, Made | Trouble] | _Note] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._is_closed = threading.Event()
 
@@ -68,7 +74,12 @@ class Threads:
     def next(self, oldest: int, *, looks: bool) -> tuple[int, Made | Trouble, None] | None:
         """What came of a job; None if nothing did, and it is to be looked for other things."""
         with contextlib.suppress(queue.Empty):
-            return (*self._done.get(timeout=_LOOK if looks else None), None)
+            came = self._done.get(timeout=_LOOK if looks else None)
+            if not isinstance(came, _Note):
+                return (*came, None)
+            news = self._away.news(came.name, came.details, came.thread)
+            if news is not None:
+                self._event(came.name, news)
         return None
 
     def close(self) -> None:
@@ -85,19 +96,32 @@ class Threads:
         self.close()
 
 
+@dataclass
+class _Note:
+    """What a thread has to tell of a source."""
+
+    name: str
+    details: dict[str, Any]
+    thread: int
+
+
 def _live(
     plan: Plan,
     jobs: queue.SimpleQueue[tuple[int, Job] | None],
-    done: queue.SimpleQueue[tuple[int, Made | Trouble]],
+    done: queue.SimpleQueue[tuple[int, Made | Trouble] | _Note],
     is_closed: threading.Event,
 ) -> None:
     def pause(seconds: float) -> None:
         is_closed.wait(seconds)
 
+    def note(name: str, details: dict[str, Any]) -> None:
+        done.put(_Note(name, details, threading.get_ident()))
+
     tries = Tries(
-        plan.faults or FaultPolicy(),
+        plan.policy,
         stage="worker",
         pause=pause,
+        tell=note,
         raises=False,
     )
     doer = Doer(plan, tries, Watcher(), seeds_all=False)

@@ -16,7 +16,6 @@ from feedline import _native
 from feedline._mapped.doing import Doer, Job, Plan, Watcher
 from feedline._workers.tries import Tries
 from feedline._workers.worker import COLLATING, FETCHING, PAUSING, Letters
-from feedline.faults import FaultPolicy
 
 __all__ = ["MapWork", "closed", "reducers"]
 
@@ -94,9 +93,7 @@ class MapWorker:
 
     def __init__(self, plan: Plan, station: _native.Station) -> None:
         self._station = station
-        tries = Tries(
-            plan.faults or FaultPolicy(), stage="worker", pause=self._pause, tell=self._tell, raises=False
-        )
+        tries = Tries(plan.policy, stage="worker", pause=self._pause, tell=self._tell, raises=False)
         self._doer = Doer(plan, tries, _Station(station), seeds_all=True)
 
     def _pause(self, seconds: float) -> None:

@@ -15,6 +15,7 @@ from feedline._torch.judging import Judging
 from feedline._torch.making import Failing, Maker, Odd, is_list_of
 from feedline._workers.tries import BAD, Bad, Tries
 from feedline._workers.trouble import place
+from feedline.faults import explain_shortage
 
 if TYPE_CHECKING:
     from feedline.torch import DataLoader
@@ -40,6 +41,8 @@ class Alone(_SingleProcessDataLoaderIter):
         self._sampler_iter = self._judging.begin(self._sampler_iter)
         self._batch = 0
         self._fitting = Fitting(self._collate_fn, Draws())
+        # A batch that is made, and not delivered yet.
+        self._ready: tuple[Any] | None = None
         # Of the sample that has raised; the indices of all samples of its batch.
         self._position: int | None = None
         self._indices: Any = None
@@ -49,15 +52,24 @@ class Alone(_SingleProcessDataLoaderIter):
         policy = loader.faults
         if policy is None:
             return None
-        tries = Tries(policy, seed=int(self._base_seed), tell=self._noted)
+        tries = Tries(policy, seed=int(self._base_seed), tell=self._noted, folders=loader._kept.folders)
         return Maker(self._dataset, tries, policy.replacement if policy.has_replacement else BAD)
 
     def _noted(self, name: str, details: dict[str, Any]) -> None:
         self._account.noted(name, details)
         # Now: while the source is away, nothing else happens.
         self._account.tell()
+        self._account.notices.issue(is_safe=False)
 
     def _next_data(self) -> Any:
+        if self._ready is None:
+            self._ready = (self._next_batch(),)
+        # What was made stays, should a warning be an error.
+        self._account.notices.issue()
+        (data,), self._ready = self._ready, None
+        return data
+
+    def _next_batch(self) -> Any:
         while True:
             began = time.perf_counter()
             try:
@@ -65,6 +77,7 @@ class Alone(_SingleProcessDataLoaderIter):
                 data, samples, repeats = self._fetch(index, self._judging.expect(index))
             except (_End, StopIteration):
                 self._judging.end()
+                self._account.notices.issue()
                 raise StopIteration from None
             except BaseException:
                 self._judging.has_raised = True
@@ -304,6 +317,7 @@ class Alone(_SingleProcessDataLoaderIter):
         sample = index if position is None or not self._auto_collation else index[position]
         if self._dataset_kind == _DatasetKind.Iterable:
             sample = None
+        explain_shortage(raised)
         if position is not None:
             # Also while collating: it is a sample that does not fit to the others.
             stage = "fetching"

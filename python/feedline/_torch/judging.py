@@ -231,8 +231,10 @@ class Judging:
             # What was in a batch that raised is named in the error.
             ledger.epoch_left()
         else:
-            ledger.epoch_ended(self._dropped + len(self.spares) + never_asked_for)
-        self._account.tell()
+            try:
+                ledger.epoch_ended(self._dropped + len(self.spares) + never_asked_for)
+            finally:
+                self._account.tell()
 
     def leave(self) -> None:
         """The epoch was left before its end. It may be the interpreter that ends: nobody is told."""

@@ -7,6 +7,7 @@ from typing import Any
 from feedline._account import Account
 from feedline._torch.samples import Samples
 from feedline._workers.death import Death
+from feedline._workers.sources import folders_of
 from feedline._workers.zygote import Zygote
 
 __all__ = ["Kept"]
@@ -16,10 +17,12 @@ class Kept:
     """The account, the deaths, and a fresh interpreter for the next epoch, since starting one takes seconds.
     Apart from the loader, so that loader and epoch do not keep each other alive."""
 
-    def __init__(self, account: Account, samples: Samples) -> None:
+    def __init__(self, account: Account, samples: Samples, dataset: object = None) -> None:
         self.account = account
         self.samples = samples
         self.has_warned_of_files = False
+        # Folders of the data set that were there when the loader was made.
+        self.folders = folders_of(dataset)
         self.epochs = 0
         self.deaths: list[Death] = []
         self._zygote: Zygote | None = None

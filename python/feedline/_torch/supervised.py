@@ -5,14 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 import pickle
-import sys
 import time
-import warnings
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.utils.data import IterDataPipe, MapDataPipe, _utils
 from torch.utils.data.dataloader import (
     _BaseDataLoaderIter,
@@ -29,8 +26,8 @@ from feedline._workers.death import Death, Standstill
 from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.tries import Bad, Faulty
 from feedline._workers.trouble import Trouble, place
-from feedline.errors import DeadlinePassed, NoReplacement, WorkerDiedWarning, WorkerStalledWarning
-from feedline.faults import symptom
+from feedline.errors import DeadlinePassed, FeedlineWarning, NoReplacement, WorkerStalledWarning
+from feedline.faults import hint_for, symptom
 
 if TYPE_CHECKING:
     from feedline.torch import DataLoader
@@ -81,6 +78,7 @@ class WithWorkers(_BaseDataLoaderIter):
         self._is_fresh = loader._is_fresh
         self._has_policy = loader.faults is not None
         self._kept = loader._kept
+        self._deadline = loader.deadline
         self._judging = Judging(loader, self)
         self._account = loader._kept.account
         self._look_for_open_files(loader)
@@ -97,6 +95,7 @@ class WithWorkers(_BaseDataLoaderIter):
             values=loader._is_fresh,
             faults=loader.faults,
             fill=self._judging.fill,
+            folders=loader._kept.folders,
         )
         self._crew: Crew | None = None
         self._crew = Crew(
@@ -116,7 +115,7 @@ class WithWorkers(_BaseDataLoaderIter):
         if self._is_fresh or self._num_workers < 2 or self._kept.has_warned_of_files:
             return
         self._kept.has_warned_of_files = True
-        warn_of_shared_files(loader.dataset, "dataset", _depth_of_user())
+        warn_of_shared_files(loader.dataset, "dataset")
 
     def _init_fn(self, loader: DataLoader[Any]) -> Any:
         if not isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
@@ -179,6 +178,9 @@ class WithWorkers(_BaseDataLoaderIter):
     def _next_data(self) -> Any:
         began = time.perf_counter()
         while True:
+            # Here, where nothing is lost if a warning is an error.
+            self._account.tell()
+            self._account.notices.issue()
             task = self._due()
             if task is not None:
                 return self._deliver(task, time.perf_counter() - began)
@@ -186,6 +188,7 @@ class WithWorkers(_BaseDataLoaderIter):
                 if not self._persistent_workers:
                     self._shutdown_workers()
                 self._judging.end()
+                self._account.notices.issue()
                 raise StopIteration
             if self._crew is None:
                 raise RuntimeError("the workers of this iterator were shut down")
@@ -214,7 +217,7 @@ class WithWorkers(_BaseDataLoaderIter):
         try:
             answer = self._crew.next(oldest, self._timeout or None)
             self._account.tell()
-        except (WorkerDiedWarning, WorkerStalledWarning):
+        except FeedlineWarning:
             raise
         except Exception:
             self._shutdown_workers()
@@ -529,16 +532,19 @@ class WithWorkers(_BaseDataLoaderIter):
                 if position in order.fills:
                     sample = order.fills[position]
                 path = self._path(sample, position)
-                return death.explained(index=sample, path=path, position=position, batch=order.batch)
+                hint = hint_for(self._account.policy, death.hint)
+                return death.explained(
+                    index=sample, path=path, position=position, batch=order.batch, hint=hint
+                )
         return death.explained(position=None)
 
     def died(self, death: Death) -> None:
         self._kept.deaths.append(death)
         self._did.pop(death.worker, None)
         self._account.died(death)
-        text = death.announced("it is replaced, and its batch is made again")
         self._account.tell()
-        warnings.warn(text, WorkerDiedWarning, stacklevel=_depth_of_user())
+        self._account.notices.died(death, "it is replaced, and its batch is made again")
+        self._account.notices.issue()
 
     def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
         order = None if still.task is None else self._sent.get(still.task)
@@ -547,12 +553,13 @@ class WithWorkers(_BaseDataLoaderIter):
             sample, position = self._sample(order.index, still.position, still.stage)
             path = self._path(sample, position)
             where = place(sample, position, order.batch, None, still.stage, path)
-        text = still.words(where)
+        text = still.words(where, self._deadline)
         name = "zygote_reborn" if is_reborn else "worker_stalled"
         details = {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)}
         self._account.event(name, details)
         self._account.tell()
-        warnings.warn(text, WorkerStalledWarning, stacklevel=_depth_of_user())
+        self._account.notices.add(text, WorkerStalledWarning)
+        self._account.notices.issue()
 
     def retired(self, told: dict[str, Any]) -> None:
         why = str(told["why"])
@@ -571,6 +578,7 @@ class WithWorkers(_BaseDataLoaderIter):
         self._account.noted(name, details, post)
         # Now: while the source is away, nothing else happens.
         self._account.tell()
+        self._account.notices.issue()
 
     def _late(self) -> str:
         text = f"DataLoader timed out after {self._timeout} seconds"
@@ -602,20 +610,3 @@ class WithWorkers(_BaseDataLoaderIter):
         if getattr(self, "_crew", None) is not None:
             self._shutdown_workers()
             self._judging.leave()
-
-
-def _depth_of_user() -> int:
-    """How many frames lie between `warn` and the code that iterates, which the warning is for."""
-    frame = sys._getframe(1)
-    depth = 1
-    while frame.f_back is not None and _is_ours(frame.f_code.co_filename):
-        frame = frame.f_back
-        depth += 1
-    return depth
-
-
-_OURS = (str(torch.__path__[0]), __file__.rsplit("/_torch/", 1)[0])
-
-
-def _is_ours(path: str) -> bool:
-    return path.startswith(_OURS)

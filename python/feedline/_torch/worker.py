@@ -59,6 +59,7 @@ class LoaderWork:
         values: bool,
         faults: FaultPolicy | None,
         fill: bool,
+        folders: frozenset[str] = frozenset(),
     ) -> None:
         self.dataset = dataset
         self.kind = kind
@@ -72,6 +73,7 @@ class LoaderWork:
         self.values = values
         self.faults = faults
         self.fill = fill
+        self.folders = folders
 
     def start(self, post: int, station: _native.Station) -> _LoaderWorker:
         return _LoaderWorker(self, post, station)
@@ -123,7 +125,7 @@ class _LoaderWorker:
         policy, work = self._work.faults, self._work
         if policy is None:
             return None
-        tries = Tries(policy, seed=work.base_seed, pause=self._pause, tell=self._tell)
+        tries = Tries(policy, seed=work.base_seed, pause=self._pause, tell=self._tell, folders=work.folders)
         return Maker(work.dataset, tries, policy.replacement if policy.has_replacement else BAD)
 
     def _pause(self, seconds: float) -> None:

@@ -130,8 +130,13 @@ class Death:
         return "\n".join(lines)
 
     def announced(self, otherwise: str) -> str:
-        """The certificate, and what follows, if the worker is replaced."""
-        return f"{self.certificate}\n{otherwise}" if self.replaced else self.certificate
+        """In few lines: who, where, the best evidence, what to do, and what follows if the worker is
+        replaced. The certificate has all of it."""
+        lines = [f"{self}; {otherwise}" if self.replaced else str(self)]
+        lines += [] if self.code is None else [f"  code  {self.code}"]
+        lines += [f"  why   {line}" for line in self.why[:1]]
+        lines += [f"hint: {self.hint}"] if self.hint else []
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -194,15 +199,24 @@ class Standstill:
             remedy += f"all workers are forked anew, and not from a fresh interpreter, since {reason}"
         return dataclasses.replace(self, remedy=remedy)
 
-    def words(self, where: str) -> str:
-        """Who, since when, where and how, and what is done about it."""
+    def words(self, where: str, deadline: float | None = None, path: str | None = None) -> str:
+        """Who, since when, where and how, and what is done about it, or could be."""
         pid = "" if self.pid is None else f" (pid {self.pid})"
         doing = where or f"while {self.stage}"
         lines = [f"worker {self.worker}{pid} has made no progress for {self.seconds:.0f} s {doing}"]
+        lines += [] if path is None else [f"  in    {path}"]
         if self.posture is not None:
             lines.append(f"  how   {self.posture}")
         lines += [f"  code  {frame}" for frame in self.stack[:8]]
-        lines += [self.remedy] if self.remedy else []
+        if self.remedy:
+            lines.append(self.remedy)
+        elif deadline is not None:
+            lines.append(f"it is ended when it has taken deadline={deadline:g} s")
+        else:
+            # About twice as long.
+            enough = max(10, 10 * round(self.seconds / 5))
+            hint = f"nothing ends it unless it ends by itself; with deadline={enough} it would be killed and "
+            lines.append(f"hint: {hint}replaced after {enough} s, and faults= would decide about the sample")
         return "\n".join(lines)
 
 

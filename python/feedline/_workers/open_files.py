@@ -12,13 +12,13 @@ import stat
 import sys
 import tarfile
 import types
-import warnings
 import zipfile
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from feedline._code import warn_user
 from feedline.errors import SharedFileWarning
 
 __all__ = ["shared_files", "warn_of_shared_files"]
@@ -34,7 +34,7 @@ _SAFE = ("threading", "multiprocessing", "logging", "torch.multiprocessing")
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type, types.ModuleType)
 
 
-def warn_of_shared_files(thing: object, name: str, stacklevel: int) -> None:
+def warn_of_shared_files(thing: object, name: str) -> None:
     """Warns if an object that several processes will have after a fork holds an open file."""
     found = shared_files(thing, name)
     if not found:
@@ -46,7 +46,7 @@ def warn_of_shared_files(thing: object, name: str, stacklevel: int) -> None:
         "that the others read from, and samples may silently be wrong\n"
         f"hint: open it in each worker: when a sample first needs {found[0][0]}, or in worker_init_fn"
     )
-    warnings.warn(text, SharedFileWarning, stacklevel=stacklevel + 1)
+    warn_user(text, SharedFileWarning)
 
 
 def shared_files(thing: object, name: str) -> list[tuple[str, str]]:

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from feedline import _native
+from feedline._workers.sources import Sources
 from feedline._workers.trouble import Trouble
-from feedline.errors import SourceGone
 from feedline.faults import FaultPolicy, symptom
 
 __all__ = ["BAD", "Bad", "Faulty", "Tries"]
 
-# What a change of the breaker is called as an event.
-_EVENTS = {
-    "opened": "source_opened",
-    "half open": "source_half_open",
-    "closed": "source_closed",
-    "gave up": "source_gone",
-}
 # In the place of a sample that could not be made.
 BAD: Any = object()
 
@@ -68,11 +59,13 @@ class Tries:
         pause: Callable[[float], None] = time.sleep,
         tell: Callable[[str, dict[str, Any]], None] | None = None,
         raises: bool = True,
+        folders: Iterable[str] = (),
     ) -> None:
         """`stage` is what making a sample is called; `pause` waits; `tell` hears what becomes of the
-        source. Unless it `raises`, what is to be raised is a fault as any other, for others to raise."""
+        source. Unless it `raises`, what is to be raised is a fault as any other, for others to raise.
+        `folders` were there when the loader was made."""
         self._policy = _native.Policy(policy.words())
-        self._sources = _Sources(self._policy.patience, pause, tell)
+        self._sources = Sources(self._policy.patience, pause, tell, folders)
         self._pause = pause
         self._seed = seed
         self._stage = stage
@@ -139,77 +132,3 @@ class Tries:
         """The faults so far, which are then forgotten."""
         bad, self.bad = self.bad, []
         return bad
-
-
-class _Sources:
-    """Whether the folders that samples come from are there."""
-
-    def __init__(
-        self,
-        patience: float,
-        pause: Callable[[float], None],
-        tell: Callable[[str, dict[str, Any]], None] | None,
-    ) -> None:
-        self._patience = patience
-        self._pause = pause
-        self._tell = tell
-        self._breakers: dict[str, _native.Breaker] = {}
-
-    def came_back(self, raised: BaseException) -> bool:
-        """Whether the source of a sample was away, and is back: then the sample is worth another try."""
-        folder = _folder(raised)
-        if folder is None or self._patience <= 0 or not _native.Policy.may_be_of_source(*symptom(raised)):
-            return False
-        is_there = _is_there(folder)
-        if is_there and getattr(raised, "errno", None) in (errno.ENOENT, errno.ENOTDIR):
-            # The file alone is missing.
-            return False
-        breaker = self._breakers.get(folder)
-        if breaker is None:
-            breaker = self._breakers[folder] = _native.Breaker(self._patience)
-        self._note(folder, breaker.failed(is_there, time.monotonic()))
-        was_away = False
-        while True:
-            said, seconds = breaker.may_try(time.monotonic())
-            if said == "go":
-                return was_away
-            if said == "give up":
-                message = f"{folder} has been away for {self._patience:g} s"
-                raise SourceGone.explained(message, path=folder) from raised
-            was_away = True
-            if said == "wait":
-                self._pause(seconds)
-                continue
-            self._note(folder, ["half open"])
-            if _is_there(folder):
-                self._note(folder, breaker.worked(time.monotonic()))
-            else:
-                self._note(folder, breaker.failed(False, time.monotonic()))
-
-    def is_well(self) -> None:
-        """A sample was made: what failed before it was not the source."""
-        for folder, breaker in self._breakers.items():
-            self._note(folder, breaker.worked(time.monotonic()))
-
-    def _note(self, folder: str, changes: list[str]) -> None:
-        if self._tell is not None:
-            for change in changes:
-                text = f"{folder} has been away for {self._patience:g} s"
-                self._tell(_EVENTS[change], {"root": folder, "text": text})
-
-
-def _folder(raised: BaseException) -> str | None:
-    """The folder of the file that could not be read."""
-    name = getattr(raised, "filename", None)
-    if not isinstance(raised, OSError) or not isinstance(name, (str, bytes, os.PathLike)):
-        return None
-    return str(Path(os.fsdecode(name)).absolute().parent)
-
-
-def _is_there(folder: str) -> bool:
-    """A mount that has gone leaves an empty folder, or none."""
-    try:
-        with os.scandir(folder) as entries:
-            return next(entries, None) is not None
-    except OSError:
-        return False

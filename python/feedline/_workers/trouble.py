@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.errors import FeedlineError
+from feedline.faults import explain_shortage
 
 __all__ = ["RemoteTraceback", "Trouble", "place"]
 
@@ -59,6 +60,7 @@ class Trouble:
     ) -> Trouble:
         """Keeps no reference to the exception: that would keep the frames alive. `exact`: it can be made
         again as it was, also where its type needs more than a text."""
+        explain_shortage(raised)
         text = "".join(traceback.format_exception(raised))
         kind: bytes | None = None
         if not isinstance(raised, _MEANT_OTHERWISE):

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::words::Call;
 use crate::error::{Error, Kind, Result};
-use crate::fault::{Backoff, FaultPolicy, Rule, Then};
+use crate::fault::{Backoff, FaultPolicy, Limit, Rule, Then};
 
 /// The most tries that can be asked for.
 const MAX_RETRY: u64 = 1000;
@@ -40,7 +40,7 @@ pub(super) fn from_json(value: &Value) -> Result<FaultPolicy> {
         backoff: backoff(&call)?,
         then: call.choice("then", &Then::ALL)?.unwrap_or_default(),
         fill: call.truth("fill")?,
-        limit: call.limit("limit")?,
+        limit: limit(&call)?,
         window: call.whole("window", 1, 1 << 40)?.unwrap_or(plain.window),
         by_type: by_type(&call)?,
         quarantine: call.path("quarantine")?,
@@ -52,6 +52,15 @@ pub(super) fn from_json(value: &Value) -> Result<FaultPolicy> {
 
 fn seconds(call: &Call<'_>, name: &'static str, most: f64) -> Result<Option<Duration>> {
     Ok(call.real(name, 0.0, most)?.map(Duration::from_secs_f64))
+}
+
+/// Nothing said is the default; that there is none must be said.
+fn limit(call: &Call<'_>) -> Result<Option<Limit>> {
+    match call.get("limit") {
+        None => Ok(FaultPolicy::default().limit),
+        Some(Value::String(word)) if word == "none" => Ok(None),
+        Some(_) => call.limit("limit"),
+    }
 }
 
 fn backoff(call: &Call<'_>) -> Result<Backoff> {

@@ -13,6 +13,10 @@ use crate::sample::Location;
 
 /// Faults that the last words of a run spell out.
 const LAST: usize = 3;
+/// Kinds of faults that a table has.
+const KINDS: usize = 8;
+/// Letters of a message that an example has.
+const BRIEF: usize = 120;
 
 /// What is done about a fault.
 #[derive(Debug)]
@@ -139,6 +143,8 @@ impl Judge {
     fn too_many(&self) -> Option<Error> {
         let Standing { seen, faults, recent } = &self.standing;
         let window = self.policy.window;
+        let is_default = self.policy.limit == Some(Limit::DEFAULT);
+        let default = if is_default { ", the default" } else { "" };
         let (count, limit) = match (self.policy.limit?, self.expected) {
             (Limit::Count(count), _) if *faults > count => (*faults, count.to_string()),
             (Limit::Count(_), _) => return None,
@@ -147,7 +153,7 @@ impl Judge {
                 if *faults <= most {
                     return None;
                 }
-                (*faults, format!("{most} ({share} of {expected} samples)"))
+                (*faults, format!("{most} ({share} of {expected} samples{default})"))
             }
             (Limit::Share(share), _) => {
                 let most = allowed(share, window);
@@ -156,19 +162,48 @@ impl Judge {
                 if *seen < window || within <= most {
                     return None;
                 }
-                (within, format!("{most} ({share} of the last {window} samples)"))
+                (within, format!("{most} ({share} of the last {window} samples{default})"))
             }
         };
         let mut message = format!("{count} faults are more than the limit of {limit}");
-        let width = self.kinds.keys().map(|kind| kind.chars().count()).max().unwrap_or(0);
-        for (kind, (count, example)) in &self.kinds {
-            let _ = write!(message, "\n  {kind:<width$} {count:>6}  such as {}", brief(example));
-        }
+        message += &self.causes();
         let _ = write!(message, "\nthe last of them:");
         for line in &self.last {
             let _ = write!(message, "\n  {line}");
         }
-        let mut error = Error::new(Kind::TooManyFaults, message);
+        Some(self.at_last(Error::new(Kind::TooManyFaults, message)))
+    }
+
+    /// The epoch is over, and all of its samples were bad: a run without samples is no success, whatever
+    /// the limit.
+    pub fn nothing_left(&self) -> Option<Error> {
+        let Standing { seen, faults, .. } = &self.standing;
+        if *faults == 0 || seen != faults {
+            return None;
+        }
+        let message = format!("all {faults} samples were bad, nothing is left{}", self.causes());
+        let hint = "look at the causes above: one mistake is likelier than as many bad samples";
+        Some(self.at_last(Error::new(Kind::TooManyFaults, message).with_hint(hint)))
+    }
+
+    /// The faults of the epoch by their kind, a line each, with an example.
+    pub fn causes(&self) -> String {
+        let mut kinds: Vec<_> = self.kinds.iter().collect();
+        kinds.sort_by_key(|(_, (count, _))| std::cmp::Reverse(*count));
+        let more = kinds.split_off(kinds.len().min(KINDS));
+        let width = kinds.iter().map(|(kind, _)| kind.chars().count()).max().unwrap_or(0);
+        let mut causes = String::new();
+        for (kind, (count, example)) in kinds {
+            let _ = write!(causes, "\n  {kind:<width$} {count:>6}  such as {}", brief(example));
+        }
+        if !more.is_empty() {
+            let _ = write!(causes, "\n  and {} other kinds", more.len());
+        }
+        causes
+    }
+
+    /// An error that names the last fault.
+    fn at_last(&self, mut error: Error) -> Error {
         if let Some(line) = self.last.back() {
             let location = line.path.as_ref().map(|path| Location {
                 path: path.into(),
@@ -180,17 +215,22 @@ impl Judge {
                 error = error.of_sample(index, stage_name(&line.stage));
             }
         }
-        Some(error)
+        error
     }
 }
 
 /// What a policy wants for a fault, however many there were: what the verdict is unless there are too many.
 pub fn wanted(policy: &FaultPolicy, symptom: &Symptom, line: &FaultLine) -> Then {
-    let ruling = policy.rule(symptom);
-    let is_of_sample = Kind::named(&line.kind).is_none_or(Kind::is_of_sample)
+    let is_of_sample =
+        Kind::named(&line.kind).is_none_or(Kind::is_of_sample) && !symptom.is_a_wish_to_stop();
+    if is_of_sample { policy.rule(symptom).then } else { Then::Raise }
+}
+
+/// Whether a fault is the sample's, so that a run without the sample does not have it.
+pub fn is_of_sample(symptom: &Symptom, line: &FaultLine) -> bool {
+    Kind::named(&line.kind).is_none_or(Kind::is_of_sample)
         && !symptom.is_a_wish_to_stop()
-        && (!symptom.is_scarcity() || ruling.is_then_by_name);
-    if is_of_sample { ruling.then } else { Then::Raise }
+        && !symptom.is_shortage()
 }
 
 fn allowed(share: f64, samples: u64) -> u64 {
@@ -199,10 +239,17 @@ fn allowed(share: f64, samples: u64) -> u64 {
 
 /// An example in few words.
 fn brief(line: &FaultLine) -> String {
-    match line.place() {
-        place if place.is_empty() => line.name(),
-        place => format!("{}, {place}", line.name()),
+    let mut brief = line.name();
+    if line.path.is_some() {
+        let _ = write!(brief, ", {}", line.place());
     }
+    let message = line.message.lines().next().unwrap_or_default();
+    if !message.is_empty() {
+        let end = message.char_indices().nth(BRIEF).map_or(message.len(), |(end, _)| end);
+        let _ =
+            write!(brief, ": {}{}", &message[..end], if end < message.len() { "..." } else { "" });
+    }
+    brief
 }
 
 /// The stage of that name, or what stands for the user's own code.
@@ -288,6 +335,29 @@ mod tests {
     }
 
     #[test]
+    fn the_default_limit_is_half_and_the_error_says_that_it_is_the_default() {
+        let mut judge = Judge::new(FaultPolicy { then: Then::Skip, ..FaultPolicy::default() });
+        judge.begin(Standing::default(), Some(40));
+        assert!((0..20).all(|index| tried(&mut judge, index).is_none()));
+        let error = tried(&mut judge, 20).unwrap();
+        let said = "21 faults are more than the limit of 20 (0.5 of 40 samples, the default)";
+        assert!(error.message().starts_with(said), "{error}");
+        assert!(error.hint().contains("limit="), "{error}");
+    }
+
+    #[test]
+    fn an_epoch_without_a_good_sample_is_an_error_whatever_the_limit() {
+        let mut judge = judge(Then::Skip, None, 1000, None);
+        assert!(judge.nothing_left().is_none());
+        assert!(tried(&mut judge, 3).is_none());
+        let error = judge.nothing_left().unwrap();
+        assert_eq!(error.kind(), Kind::TooManyFaults);
+        assert!(error.message().contains("such as sample 3, data/3.jpg: cut off"), "{error}");
+        judge.good(1);
+        assert!(judge.nothing_left().is_none());
+    }
+
+    #[test]
     fn an_epoch_of_unknown_length_is_judged_at_its_end() {
         let mut judge = judge(Then::Skip, Some(Limit::Share(0.1)), 1000, None);
         judge.expect(4);
@@ -307,6 +377,11 @@ mod tests {
         assert!(matches!(verdict, Verdict::Stop(Stop::Raised)));
         let few = Symptom { os_error: Some(24), ..named(&["OSError", "Exception"]) };
         assert!(matches!(judge.judge(&few, &bad(0, "OSError")), Verdict::Stop(Stop::Raised)));
+        for shortage in ["MemoryError", "OutOfMemory", "OutOfThreads"] {
+            let short = named(&["RuntimeError", "Exception", shortage]);
+            let verdict = judge.judge(&short, &bad(0, "RuntimeError"));
+            assert!(matches!(verdict, Verdict::Stop(Stop::Raised)), "{shortage}: {verdict:?}");
+        }
         let stop = named(&["KeyboardInterrupt", "BaseException"]);
         assert!(matches!(judge.judge(&stop, &bad(0, "KeyboardInterrupt")), Verdict::Stop(_)));
         assert!(matches!(

@@ -93,6 +93,15 @@ impl FaultLine {
         serde_json::from_str(text)
     }
 
+    /// Which sample it is, or which call of an executor.
+    pub fn name(&self) -> String {
+        match self.index.as_str() {
+            Some(call) if self.stage == "calling" => call.to_owned(),
+            Some(_) | None if self.index.is_null() => "a sample".to_owned(),
+            Some(_) | None => format!("sample {}", self.index),
+        }
+    }
+
     /// Where one can look: the path, or nothing.
     pub fn place(&self) -> String {
         let Some(path) = &self.path else { return String::new() };

@@ -8,7 +8,7 @@ mod policy;
 mod symptom;
 
 pub use breaker::{Breaker, Change, Pace, Try};
-pub use judge::{Judge, Standing, Stop, Verdict, wanted};
+pub use judge::{Judge, Standing, Stop, Verdict, is_of_sample, wanted};
 pub use line::{CALLING, FaultLine, named};
 pub use policy::{Backoff, FaultPolicy, Limit, Rule, Ruling, Then};
 pub use symptom::Symptom;

@@ -46,6 +46,9 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// What holds unless the user says otherwise: when every other sample is bad, something else is wrong.
+    pub const DEFAULT: Limit = Limit::Share(0.5);
+
     /// As a user gives it: a count, or a share below one.
     pub fn of(number: f64, is_whole: bool) -> Option<Limit> {
         match (is_whole, number) {
@@ -94,9 +97,10 @@ pub struct Ruling {
     pub then: Then,
     /// Whether the user named this class: then it is tried again even if it looks lasting.
     pub is_retry_by_name: bool,
-    /// Whether the user named this class for what comes then.
-    pub is_then_by_name: bool,
 }
+
+/// Classes of so many kinds of errors that a rule for them does not name a shortage of the machine.
+const BROAD: &[&str] = &["OSError", "RuntimeError", "Exception", "BaseException"];
 
 /// The user's wish for faults.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,7 +113,7 @@ pub struct FaultPolicy {
     pub then: Then,
     /// Whether what follows moves up in the place of a skipped sample; decided by the front if None.
     pub fill: Option<bool>,
-    /// Up to how many; without one, any number.
+    /// How many faults are allowed; without one, any number.
     pub limit: Option<Limit>,
     /// Samples over which a share is judged.
     pub window: u64,
@@ -128,7 +132,7 @@ impl Default for FaultPolicy {
             backoff: Backoff::default(),
             then: Then::Raise,
             fill: None,
-            limit: None,
+            limit: Some(Limit::DEFAULT),
             window: 1000,
             by_type: Vec::new(),
             quarantine: None,
@@ -144,19 +148,30 @@ impl FaultPolicy {
         self.then == Then::Skip || by_type.any(|then| then == Then::Skip)
     }
 
-    /// What holds for a fault: the first of its classes that the user named decides.
+    /// What holds for a fault: the first of its classes that the user named decides. What the machine is
+    /// short of is raised, unless the user named that, and not only a class that has many other errors in it.
     pub fn rule(&self, symptom: &Symptom) -> Ruling {
-        let named = symptom.names.iter().find_map(|class| {
-            let exact = self.by_type.iter().find(|(name, _)| name == class);
-            exact.or_else(|| self.by_type.iter().find(|(name, _)| fits(class, name)))
-        });
-        let rule = named.map_or_else(Rule::default, |(_, rule)| *rule);
+        let rule = self.named(symptom, |_| true);
+        let is_shortage = symptom.is_shortage();
+        let then = if is_shortage {
+            self.named(symptom, |name| !BROAD.contains(&name)).then
+        } else {
+            rule.then
+        };
         Ruling {
             retry: rule.retry.unwrap_or(self.retry),
-            then: rule.then.unwrap_or(self.then),
+            then: then.unwrap_or(if is_shortage { Then::Raise } else { self.then }),
             is_retry_by_name: rule.retry.is_some(),
-            is_then_by_name: rule.then.is_some(),
         }
+    }
+
+    fn named(&self, symptom: &Symptom, counts: impl Fn(&str) -> bool) -> Rule {
+        let rules = || self.by_type.iter().filter(|(name, _)| counts(name));
+        let named = symptom.names.iter().find_map(|class| {
+            let exact = rules().find(|(name, _)| name == class);
+            exact.or_else(|| rules().find(|(name, _)| fits(class, name)))
+        });
+        named.map_or_else(Rule::default, |(_, rule)| *rule)
     }
 
     /// How long to wait before the next try, if there is to be one. `attempt` counts the tries that
@@ -196,11 +211,11 @@ impl FaultPolicy {
         say("backoff", backoff, self.backoff != plain.backoff);
         say("fill", self.fill.into(), self.fill.is_some());
         let limit = match self.limit {
-            None => Value::Null,
+            None => "none".into(),
             Some(Limit::Count(count)) => count.into(),
             Some(Limit::Share(share)) => share.into(),
         };
-        say("limit", limit, self.limit.is_some());
+        say("limit", limit, self.limit != plain.limit);
         say("window", self.window.into(), self.window != plain.window);
         let rule = |rule: &Rule| {
             let retry = rule.retry.map(|retry| ("retry".to_owned(), Value::from(retry)));
@@ -236,7 +251,8 @@ impl fmt::Display for FaultPolicy {
             parts.push(format!("fill={fill}"));
         }
         match self.limit {
-            None => {}
+            limit if limit == plain.limit => {}
+            None => parts.push("limit=none".to_owned()),
             Some(Limit::Count(count)) => parts.push(format!("limit={count}")),
             Some(Limit::Share(share)) => parts.push(format!("limit={share:?}")),
         }
@@ -291,6 +307,23 @@ mod tests {
         assert_eq!((gone.retry, gone.then), (0, Then::Skip));
         let broken = policy.rule(&read_error(Errno::IO));
         assert_eq!((broken.retry, broken.then), (5, Then::Raise));
+    }
+
+    #[test]
+    fn a_shortage_of_the_machine_is_raised_unless_it_was_named_and_not_only_its_broad_class() {
+        let then = |name: &str, symptom: &Symptom| {
+            let policy = by_type(name, None, Some(Then::Skip));
+            FaultPolicy { then: Then::Skip, ..policy }.rule(symptom).then
+        };
+        let memory = named(&["RuntimeError", "Exception", "OutOfMemory"]);
+        for name in ["RuntimeError", "Exception", "ValueError"] {
+            assert_eq!(then(name, &memory), Then::Raise, "{name}");
+        }
+        assert_eq!(then("OutOfMemory", &memory), Then::Skip);
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN] {
+            assert_eq!(then("OSError", &read_error(errno)), Then::Raise, "{errno:?}");
+        }
+        assert_eq!(then("OSError", &read_error(Errno::IO)), Then::Skip);
     }
 
     #[test]

@@ -48,8 +48,12 @@ const VANISHED: &[Errno] = &[
     Errno::SHUTDOWN,
 ];
 
-/// Want of what the whole machine shares: leaving samples out does not help.
-const SCARCE: &[Errno] = &[Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+/// The machine is short of something that all samples need: leaving one out does not help.
+const SHORTAGES: &[Errno] = &[Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
+
+/// Classes that say the same. A front adds Feedline's own to what it knows by its message alone, such
+/// as a RuntimeError of torch's allocator.
+const SHORTAGE_NAMES: &[&str] = &["MemoryError", "OutOfMemory", "OutOfFiles", "OutOfThreads"];
 
 /// Classes that may be gone the next time, whatever their number.
 const PASSING_NAMES: &[&str] =
@@ -107,10 +111,12 @@ impl Symptom {
             .is_some_and(|number| PASSING.iter().any(|errno| errno.raw_os_error() == number))
     }
 
-    /// Whether the machine has run out of something.
-    pub fn is_scarcity(&self) -> bool {
-        self.os_error
-            .is_some_and(|number| SCARCE.iter().any(|errno| errno.raw_os_error() == number))
+    /// Whether the machine is short of something.
+    pub fn is_shortage(&self) -> bool {
+        self.names.iter().any(|class| SHORTAGE_NAMES.contains(&class.as_str()))
+            || self
+                .os_error
+                .is_some_and(|number| SHORTAGES.iter().any(|errno| errno.raw_os_error() == number))
     }
 
     /// Whether it is no error but a wish to stop, such as KeyboardInterrupt.

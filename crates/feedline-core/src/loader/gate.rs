@@ -141,7 +141,7 @@ impl Gate {
             None | Some(Change::GaveUp { .. }) => {}
             Some(Change::Opened { .. }) => {
                 let why = why.to_owned();
-                self.ledger.event(Event::SourceOpened { root: root(), why });
+                self.ledger.event(Event::SourceOpened { root: root(), why, patience: None });
             }
             Some(Change::HalfOpened) => self.ledger.event(Event::SourceHalfOpen { root: root() }),
             Some(Change::Closed { after }) => {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::quarantine::Quarantine;
 use crate::error::{Error, Kind, Result};
 use crate::event::{Event, Slow};
-use crate::fault::{FaultLine, FaultPolicy, Judge, Standing, Stop, Symptom, Verdict};
+use crate::fault::{self, FaultLine, FaultPolicy, Judge, Standing, Stop, Symptom, Verdict};
 use crate::metrics::{Report, SLOWEST};
 use crate::sys::clock;
 use crate::sys::lock::Mutex;
@@ -155,7 +155,10 @@ impl Ledger {
         line.time = clock::unix_seconds();
         let mut books = self.books.lock();
         let verdict = books.judge.judge(symptom, &line);
-        self.write_down(&mut books, symptom, &line);
+        let is_borne = !matches!(verdict, Verdict::Stop(_));
+        if is_borne || fault::is_of_sample(symptom, &line) {
+            self.write_down(&mut books, &line);
+        }
         match &verdict {
             Verdict::Skip => {
                 books.epoch.skipped += 1;
@@ -179,7 +182,9 @@ impl Ledger {
     pub fn failed(&self, symptom: &Symptom, mut line: FaultLine) {
         line.time = clock::unix_seconds();
         let mut books = self.books.lock();
-        self.write_down(&mut books, symptom, &line);
+        if fault::is_of_sample(symptom, &line) {
+            self.write_down(&mut books, &line);
+        }
         self.tell(&mut books, Event::CallFailed(line));
     }
 
@@ -188,11 +193,7 @@ impl Ledger {
         self.books.lock().report.cancelled += calls;
     }
 
-    fn write_down(&self, books: &mut Books, symptom: &Symptom, line: &FaultLine) {
-        let is_of_sample = Kind::named(&line.kind).is_none_or(Kind::is_of_sample);
-        if !is_of_sample || symptom.is_a_wish_to_stop() {
-            return;
-        }
+    fn write_down(&self, books: &mut Books, line: &FaultLine) {
         match books.quarantine.as_mut().map(|quarantine| quarantine.add(line)) {
             None => {}
             Some(Ok(())) => books.report.quarantined += 1,
@@ -235,8 +236,11 @@ impl Ledger {
     }
 
     /// Something else has happened.
-    pub fn event(&self, event: Event) {
+    pub fn event(&self, mut event: Event) {
         let mut books = self.books.lock();
+        if let Event::SourceOpened { patience, .. } = &mut event {
+            *patience = Some(self.policy.patience);
+        }
         if matches!(event, Event::WorkerDied { .. }) {
             books.epoch.deaths += 1;
         }
@@ -262,7 +266,10 @@ impl Ledger {
         };
         let summary = account.summary();
         let is_clean = account.is_clean();
-        self.tell(&mut books, Event::EpochEnded { dropped, summary, is_clean });
+        let (skipped, replaced) = (account.skipped, account.replaced);
+        let head = format!("epoch {}: ", account.epoch);
+        let warning = books.warning(&head, skipped, replaced, (due, "samples"));
+        self.tell(&mut books, Event::EpochEnded { dropped, summary, is_clean, warning });
         if accounted != due + account.repeated {
             let message = format!(
                 "{} samples were delivered ({} of them again), {} skipped, {} filtered and {dropped} dropped, but {due} were due",
@@ -270,7 +277,17 @@ impl Ledger {
             );
             return Err(Error::new(Kind::Internal, message));
         }
-        books.judge.end().map_or(Ok(()), Err)
+        let has_given = account.delivered + account.filtered + dropped > 0;
+        let nothing = if has_given { None } else { books.judge.nothing_left() };
+        nothing.or_else(|| books.judge.end()).map_or(Ok(()), Err)
+    }
+
+    /// What became of all that was judged so far, by cause, where anything was left out or replaced: for a
+    /// front without epochs.
+    pub fn warning(&self) -> Option<String> {
+        let books = self.books.lock();
+        let Report { skipped, replaced, expected, .. } = books.report;
+        books.warning("", skipped, replaced, (expected, "calls"))
     }
 
     /// The epoch was left before its end.
@@ -329,6 +346,34 @@ impl Ledger {
     }
 }
 
+impl Books {
+    /// What was left out or replaced, by cause, and where all of it can be seen.
+    fn warning(
+        &self,
+        head: &str,
+        skipped: u64,
+        replaced: u64,
+        (of, what): (u64, &str),
+    ) -> Option<String> {
+        let counts = [(skipped, "skipped"), (replaced, "replaced")];
+        let counts: Vec<_> = counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, fate)| format!("{count} of {of} {what} were {fate}"))
+            .collect();
+        if counts.is_empty() {
+            return None;
+        }
+        let causes = self.judge.causes();
+        let place = match &self.judge.policy().quarantine {
+            Some(path) => format!("all of them are in {}", path.display()),
+            None => "report() lists them; faults=FaultPolicy(quarantine=\"bad.jsonl\") keeps them"
+                .to_owned(),
+        };
+        Some(format!("{head}{}{causes}\n{place}", counts.join(", ")))
+    }
+}
+
 impl Account {
     fn is_clean(&self) -> bool {
         self.skipped + self.replaced + self.retried + self.deaths == 0
@@ -377,6 +422,7 @@ mod tests {
         let ledger = ledger("skip");
         begin(&ledger, Some(10));
         assert!(matches!(bad(&ledger, 4), Verdict::Skip));
+        ledger.good(9);
         ledger.delivered(9, Duration::from_millis(5));
         ledger.epoch_ended(0).unwrap();
         let told: Vec<_> =
@@ -389,6 +435,45 @@ mod tests {
     }
 
     #[test]
+    fn what_was_skipped_is_summed_up_by_cause() {
+        let ledger = ledger("skip,quarantine=/dev/null");
+        begin(&ledger, Some(10));
+        bad(&ledger, 4);
+        bad(&ledger, 6);
+        ledger.good(8);
+        ledger.delivered(8, Duration::ZERO);
+        ledger.epoch_ended(0).unwrap();
+        let events = ledger.take_events();
+        let Some(Event::EpochEnded { warning: Some(warning), .. }) = events.last() else {
+            panic!("{events:?}");
+        };
+        let said = "epoch 0: 2 of 10 samples were skipped\n  Damaged      2  such as sample 4: cut off\n\
+                    all of them are in /dev/null";
+        assert_eq!(warning, said);
+        begin(&ledger, Some(1));
+        ledger.delivered(1, Duration::ZERO);
+        ledger.epoch_ended(0).unwrap();
+        assert!(matches!(
+            ledger.take_events().last(),
+            Some(Event::EpochEnded { warning: None, .. })
+        ));
+    }
+
+    #[test]
+    fn an_epoch_that_gives_nothing_is_an_error_unless_a_filter_wants_it() {
+        let ledger = ledger("skip,limit=none");
+        begin(&ledger, Some(2));
+        bad(&ledger, 0);
+        bad(&ledger, 1);
+        assert_eq!(ledger.epoch_ended(0).unwrap_err().kind(), Kind::TooManyFaults);
+        begin(&ledger, Some(2));
+        bad(&ledger, 0);
+        ledger.good(1);
+        ledger.filtered(1);
+        ledger.epoch_ended(0).unwrap();
+    }
+
+    #[test]
     fn what_is_learnt_on_the_way_is_expected_and_what_comes_again_is_not() {
         let ledger = ledger("skip");
         begin(&ledger, None);
@@ -396,6 +481,7 @@ mod tests {
         ledger.expect(6);
         bad(&ledger, 1);
         bad(&ledger, 2);
+        ledger.good(12);
         ledger.delivered(12, Duration::ZERO);
         ledger.repeated(2);
         ledger.epoch_ended(0).unwrap();
@@ -408,6 +494,7 @@ mod tests {
         let ledger = ledger("skip");
         begin(&ledger, None);
         bad(&ledger, 1);
+        ledger.good(5);
         ledger.delivered(5, Duration::ZERO);
         ledger.epoch_ended(0).unwrap();
         assert_eq!(ledger.report().expected, 6);

@@ -42,7 +42,7 @@ proptest! {
         let fill_word = fill.map_or(String::new(), |fill| format!(",fill={fill}"));
         let rest = |threads: u64| format!(
             r#""threads": {threads}, "readers": {threads}, "chaos": {{"seed": {seed}, "eio": 0.1, "raise": {rate}}},
-               "faults": "{then},retry={retry},backoff=0{fill_word}""#
+               "faults": "{then},retry={retry},backoff=0,limit=none{fill_word}""#
         );
         let mut lengths = Vec::new();
         let mut seen = Vec::new();

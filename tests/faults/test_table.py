@@ -1,0 +1,42 @@
+"""The tables of docs/faults.md: a line for every failure on every front, which says what really happens."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOOLS = Path(__file__).parents[2] / "tools" / "faults"
+
+
+@pytest.fixture(scope="module")
+def table() -> Any:
+    sys.path.insert(0, str(TOOLS))
+    try:
+        return importlib.import_module("table")
+    finally:
+        sys.path.remove(str(TOOLS))
+
+
+def test_both_tables_have_a_line_for_every_failure_on_every_front(table: Any) -> None:
+    for is_default in (False, True):
+        found = [
+            key
+            for key in table.rows(is_default=is_default)
+            if key[0] not in ("| evil", "|---|---|---|---|---|")
+        ]
+        assert found == table.keys(is_default=is_default)
+
+
+@pytest.mark.parametrize(
+    ("evil", "front"), [("exception", "feedline"), ("SIGKILL", "feedline"), ("exception", "native")]
+)
+def test_a_line_of_the_table_of_default_runs_is_what_happens(table: Any, evil: str, front: str) -> None:
+    run = table.meet(front, evil, is_default=True)
+
+    assert table.rows(is_default=True)[f"| {evil}", table.NAMES[front]].endswith(
+        f"| {table.cell(run, evil)} |"
+    )
