@@ -10,7 +10,8 @@ pub const CALLING: &str = "calling";
 pub fn named(index: &Value, stage: &str) -> String {
     match index.as_str() {
         Some(call) if stage == CALLING => format!("call {call}"),
-        _ => format!("sample {index}"),
+        Some(_) | None if index.is_null() => "a sample".to_owned(),
+        Some(_) | None => format!("sample {index}"),
     }
 }
 
@@ -91,15 +92,6 @@ impl FaultLine {
     /// From one line.
     pub fn from_text(text: &str) -> serde_json::Result<FaultLine> {
         serde_json::from_str(text)
-    }
-
-    /// Which sample it is, or which call of an executor.
-    pub fn name(&self) -> String {
-        match self.index.as_str() {
-            Some(call) if self.stage == "calling" => call.to_owned(),
-            Some(_) | None if self.index.is_null() => "a sample".to_owned(),
-            Some(_) | None => format!("sample {}", self.index),
-        }
     }
 
     /// Where one can look: the path, or nothing.
