@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import itertools
@@ -36,7 +37,7 @@ def records_of(loader: fl.Loader) -> list[bytes]:
 
 
 def skipping(pipeline: fl.Pipeline, size: int = 2, **policy: Any) -> fl.Loader:
-    return pipeline.batch(size).loader(faults=fl.FaultPolicy("skip", **policy))
+    return pipeline.batch(size).loader(faults=fl.FaultPolicy("skip", **{"limit": None, **policy}))
 
 
 def test_records_come_as_bytes_in_order(tmp_path: Path) -> None:
@@ -85,7 +86,9 @@ def test_every_cut_of_a_shard_is_named_but_between_two_records(tmp_path: Path) -
         path.write_bytes(whole[:length])
         loader = skipping(fl.tfrecord(path, index=None))
         complete = sum(1 for start in starts[1:] if start <= length)
-        assert records_of(loader) == RECORDS[:complete]
+        # Of a shard without a whole record nothing is left, which is an error.
+        with contextlib.nullcontext() if complete else contextlib.suppress(errors.TooManyFaults):
+            assert records_of(loader) == RECORDS[:complete]
         faults = loader.report().faults
         if length in starts[1:]:
             assert not faults
@@ -396,7 +399,12 @@ def test_a_cut_tar_is_named_and_never_a_silent_end(tmp_path: Path) -> None:
     for length in [700, 5000, 12_000, len(whole) // 2]:
         path.write_bytes(whole[:length])
         loader = skipping(fl.tar(path, index=None).parse({"cls": fl.int64()}))
-        seen = [number for batch in loader for number in batch["cls"].tolist()]
+        seen: list[int] = []
+        try:
+            for batch in loader:
+                seen += batch["cls"].tolist()
+        except errors.TooManyFaults:
+            assert not seen
         assert seen == list(range(len(seen))), length
         assert loader.report().skipped >= 1, length
 
@@ -484,8 +492,10 @@ def test_a_bad_first_record_is_a_fault_like_any_other(tmp_path: Path, kind: str)
 def test_nothing_but_bad_lines_are_faults_and_no_bytes(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text("{\n{\n")
-    with fl.jsonl(path, index=None).batch(1).loader(faults=fl.FaultPolicy("skip")) as loader:
-        assert list(loader) == []
+    policy = fl.FaultPolicy("skip", limit=None)
+    with fl.jsonl(path, index=None).batch(1).loader(faults=policy) as loader:
+        with pytest.raises(errors.TooManyFaults):
+            list(loader)
         assert loader.report().skipped == 2
 
 

@@ -188,7 +188,7 @@ def test_missing_and_mistyped_features_are_named_with_what_was_found(tmp_path: P
     ) as caught:
         list(pipeline.loader())
     assert (caught.value.index, caught.value.record, caught.value.path) == (1, 1, str(path))
-    loader = pipeline.loader(faults=fl.FaultPolicy("skip"))
+    loader = pipeline.loader(faults=fl.FaultPolicy("skip", limit=None))
     assert [batch["label"].tolist() for batch in loader] == [[1, 7]]
     reasons = [fault.reason for fault in loader.report().faults]
     wanted = "1 of int64 was wanted"
@@ -204,7 +204,12 @@ def test_missing_and_mistyped_features_are_named_with_what_was_found(tmp_path: P
 def test_a_record_that_is_no_example_is_a_fault_of_its_own(tmp_path: Path) -> None:
     good = shards.example({"label": [1]})
     path = shards.tfrecord(tmp_path / "a.tfrecord", [good, b"\x0a\xff\xff\x7f", b"\x07", good])
-    loader = fl.tfrecord(path).parse({"label": fl.int64()}).batch(4).loader(faults=fl.FaultPolicy("skip"))
+    loader = (
+        fl.tfrecord(path)
+        .parse({"label": fl.int64()})
+        .batch(4)
+        .loader(faults=fl.FaultPolicy("skip", limit=None))
+    )
     assert [batch["label"].tolist() for batch in loader] == [[1, 1]]
     for fault in loader.report().faults:
         assert fault.kind == "DamagedRecord"
