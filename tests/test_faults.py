@@ -495,9 +495,11 @@ def test_every_kind_of_the_core_has_its_class_and_every_class_its_kind() -> None
     }
     assert set(errors.__all__) == {
         *kinds(),
+        "EmptyShardWarning",
         "FeedlineError",
         "FeedlineWarning",
         "SampleSkippedWarning",
+        "SharedFileWarning",
         "SourceAwayWarning",
         "WorkerDiedWarning",
         "WorkerStalledWarning",

@@ -307,7 +307,7 @@ class WorkerStalledWarning(FeedlineWarning):
     """A worker makes no progress; it is left alone."""
 
 
-class SharedFileWarning(UserWarning):
+class SharedFileWarning(FeedlineWarning):
     """A data set holds an open file whose offset all forked workers would share."""
 
 
