@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from programs import threads
 
@@ -90,18 +91,23 @@ def _mappings() -> Counter[str]:
 _KINDS = ("children", "threads", "descriptors", "names in /dev/shm", "memory files that are mapped")
 
 
-def _all() -> tuple[object, ...]:
+def _all() -> tuple[set[Any] | Counter[str], ...]:
     return children(os.getpid()), threads(), _descriptors(), shared_names(), _mappings()
 
 
+def _more(before: tuple[set[Any] | Counter[str], ...]) -> list[str]:
+    """What there is now and was not before. What a test before this one had left may be gone meanwhile."""
+    kinds = zip(_KINDS, before, _all(), strict=True)
+    return [f"{name}: {then} before, {now} after" for name, then, now in kinds if now - then]  # type: ignore[operator]
+
+
 @contextlib.contextmanager
-def nothing_left(seconds: float = 10) -> Iterator[None]:
+def nothing_left(seconds: float = 30) -> Iterator[None]:
     """What the block has taken of the system must be given back after it."""
     gc.collect()
     before = _all()
     yield
     gc.collect()
     # A thread that has ended is still listed for some moments.
-    soon(lambda: _all() == before, seconds)
-    for name, then, now in zip(_KINDS, before, _all(), strict=True):
-        assert now == then, f"{name}: {then} before, {now} after"
+    soon(lambda: not _more(before), seconds)
+    assert not (more := _more(before)), more
