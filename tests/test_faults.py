@@ -494,6 +494,7 @@ def test_every_kind_of_the_core_has_its_class_and_every_class_its_kind() -> None
     assert set(errors.__all__) == {
         *kinds(),
         "FeedlineError",
+        "SharedFileWarning",
         "WorkerDiedWarning",
         "WorkerStalledWarning",
     }
