@@ -146,7 +146,7 @@ def test_a_quarantine_file_of_another_data_set_is_refused(tmp_path: Path) -> Non
         (folder, Folder(5), "there is no sample 5: the data set has 5"),
         (folder, Subset(Folder(), [0, 1, 2, 3, 4, 6]), "sample 5 was 'data/5.jpg', and is 'data/6.jpg' here"),
         (plain, Plain(9), "Plain of 8 samples, and this is Plain of 9 samples"),
-        (plain, TensorDataset(torch.arange(8)), "Plain of 8 samples, and this is TensorDataset of 8 samples"),
+        (plain, TensorDataset(torch.arange(9)), "Plain of 8 samples, and this is TensorDataset of 9 samples"),
         (half, Subset(Plain(), [2, 5, 7]), "another data set"),
         (half, Plain(3, bad=None), "Subset of 3 samples"),
     ]
@@ -159,7 +159,14 @@ def test_a_quarantine_file_of_another_data_set_is_refused(tmp_path: Path) -> Non
             DataLoader(dataset, exclude=file)
         assert said in str(raised.value)
         assert str(file) in str(raised.value)
-    for file, dataset in ((folder, Folder()), (plain, Plain()), (half, Subset(Plain(), [1, 5, 7]))):
+    taken: list[tuple[Path, Any]] = [
+        (folder, Folder()),
+        (plain, Plain()),
+        (half, Subset(Plain(), [1, 5, 7])),
+        # A class that was renamed, or wraps the other.
+        (plain, Hooked()),
+    ]
+    for file, dataset in taken:
         assert len(list(DataLoader(dataset, exclude=file))) == len(dataset) - 1
     # Samples that files know more of than these lines, which are of another program, are believed.
     bare = tmp_path / "bare.jsonl"

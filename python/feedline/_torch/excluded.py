@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 from typing import Any
 
@@ -25,9 +26,16 @@ def excluded(file: str, samples: Samples) -> list[Any]:
                 raise _refused(file, f"sample {index!r} was {theirs!r}, and is {ours!r} here")
             continue
         was = line.get("dataset")
-        if was is not None and samples.name is not None and was != samples.name:
+        if was is not None and samples.name is not None and _counted(was) != _counted(samples.name):
             raise _refused(file, f"it is of another data set: {was}, and this is {samples.name}")
     return [line["index"] for line in lines]
+
+
+def _counted(name: str) -> tuple[str, ...]:
+    """What must be the same: how many samples there are, and which of another data set's. Not the class: the
+    same samples may come from one that was renamed, or wrapped."""
+    found = re.search(r" of (\d+) samples( \(\w+\))?", name)
+    return () if found is None else found.groups(default="")
 
 
 def _check_range(file: str, index: Any, samples: Samples) -> None:
