@@ -79,7 +79,7 @@ def policy(**more: Any) -> fl.FaultPolicy:
 def test_a_folder_that_goes_away_is_waited_for_and_nothing_is_skipped(folder: Path, workers: int) -> None:
     witness = Witness(folder)
     # Shorter than the wait, which is no hang.
-    deadline = 0.3 if workers else None
+    deadline = 0.45 if workers else None
     loader = DataLoader(
         Files(folder), batch_size=4, num_workers=workers, faults=policy(), on_event=witness, deadline=deadline
     )
