@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from faults.trainers import Trainers
 
@@ -130,6 +131,8 @@ def test_a_batch_larger_than_the_budget_passes(trainers: Trainers) -> None:
 @pytest.fixture
 def processes() -> Iterator[Path]:
     """A control group for the number of processes."""
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
+        pytest.skip("torch before 2.6 waits for ever, in set_num_threads, for a thread that is refused")
     root = Path("/sys/fs/cgroup/pids")
     folder = root / f"feedline-test-{os.getpid()}"
     try:
