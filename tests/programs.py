@@ -76,7 +76,7 @@ def start(program: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def run(program: str, *arguments: object, seconds: float = 60) -> tuple[int, str, str]:
+def run(program: str, *arguments: object, seconds: float = 200) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a program. One that does not end in time is killed: the test fails."""
     with start(program, *arguments) as process:
         try:
@@ -88,7 +88,7 @@ def run(program: str, *arguments: object, seconds: float = 60) -> tuple[int, str
     return process.returncode, output, errors
 
 
-def answer(program: str, *arguments: object, seconds: float = 60) -> Any:
+def answer(program: str, *arguments: object, seconds: float = 200) -> Any:
     """What a program says, which must end well."""
     code, output, errors = run(program, *arguments, seconds=seconds)
     assert code == 0, errors

@@ -133,7 +133,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: P
         say([error.path, error.stage])
     """
 
-    assert answer(program, tmp_path / "pipe", seconds=20) == [str(tmp_path / "pipe"), "fetch"]
+    assert answer(program, tmp_path / "pipe", seconds=200) == [str(tmp_path / "pipe"), "fetch"]
 
 
 def test_the_first_bad_sample_in_order_is_raised_for_any_number_of_threads(
@@ -471,7 +471,7 @@ def test_a_shape_that_does_not_fit_is_replaced_by_one_that_does_if_one_is_found(
         say([type(error).__name__, error.index, error.path])
     """
 
-    said = answer(program, wide, high, seconds=20)
+    said = answer(program, wide, high, seconds=200)
 
     tries = [Draws(0, 1, (1 << 64) - 1 - attempt).below(count) for attempt in range(8)]
     assert said == ([0, 0] if 0 in tries else ["NoReplacement", 1, str(high)])

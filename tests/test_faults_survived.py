@@ -406,7 +406,7 @@ def test_trouble_leaves_no_thread_and_no_descriptor_behind(tmp_path: Path) -> No
     say([before, count(), len(set(batches))])
     """
 
-    before, after, kinds = answer(program, tmp_path / "data", tmp_path / "bad.jsonl", seconds=60)
+    before, after, kinds = answer(program, tmp_path / "data", tmp_path / "bad.jsonl", seconds=200)
 
     assert after[0] == before[0]
     assert after[1] <= before[1]

@@ -393,7 +393,7 @@ def test_workers_forked_with_a_lock_held_come_anew_from_a_fresh_interpreter(
         """
     )
 
-    is_right, names, told = trainers.answer(program, module, seconds=50)
+    is_right, names, told = trainers.answer(program, module, seconds=200)
 
     assert is_right
     assert names.count("zygote_reborn") == 1

@@ -411,7 +411,7 @@ def test_when_memory_runs_short_the_worker_that_has_grown_most_is_renewed(
     say([indices == list(range(200)), retired, len(loader.deaths), killed])
     """
 
-    is_right, renewals, deaths, killed = trainers.answer(textwrap.dedent(program), group, seconds=50)
+    is_right, renewals, deaths, killed = trainers.answer(textwrap.dedent(program), group, seconds=200)
 
     assert (is_right, deaths) == (True, 0)
     assert killed in ([], ["0"])

@@ -50,7 +50,7 @@ def test_all_batches_can_be_kept_with_few_descriptors(trainers: Trainers) -> Non
     say([is_right(batches, 5000), descriptors() - before])
     """
 
-    assert trainers.answer(with_sets(program), seconds=60) == [True, 0]
+    assert trainers.answer(with_sets(program), seconds=200) == [True, 0]
 
 
 def test_the_number_of_descriptors_does_not_grow_with_the_batches(trainers: Trainers) -> None:
@@ -110,7 +110,7 @@ def test_arenas_stay_within_the_budget_when_every_batch_is_kept(trainers: Traine
     say([is_right(kept, 100), most])
     """
 
-    right, most = trainers.answer(with_sets(program), seconds=60)
+    right, most = trainers.answer(with_sets(program), seconds=200)
 
     assert right
     # The flags of the slots come on top.
@@ -172,7 +172,7 @@ def test_the_run_goes_on_when_forks_are_refused_for_a_moment(trainers: Trainers,
     say([is_right([first, *running], 20), came > grown[0]])
     """
 
-    right, waited = trainers.answer(with_sets(program, REFUSED), processes, seconds=60)
+    right, waited = trainers.answer(with_sets(program, REFUSED), processes, seconds=200)
 
     assert (right, waited) == (True, True)
 
@@ -187,7 +187,7 @@ def test_the_run_ends_when_forks_are_refused_for_long(trainers: Trainers, proces
         say(str(error))
     """
 
-    text = trainers.answer(with_sets(program, REFUSED), processes, seconds=60)
+    text = trainers.answer(with_sets(program, REFUSED), processes, seconds=200)
 
     assert "Resource temporarily unavailable" in text
     assert "hint" in text

@@ -256,7 +256,7 @@ def test_two_epochs_of_one_loader_run_at_the_same_time(trainers: Trainers) -> No
     say([[int(one), int(other)] for one, other in zip(loader, loader)])
     """
 
-    assert trainers.answer(program, seconds=20) == [[number, number] for number in range(20)]
+    assert trainers.answer(program, seconds=200) == [[number, number] for number in range(20)]
 
 
 def test_ctrl_c_ends_a_wait_for_a_batch_and_the_epoch_goes_on(trainers: Trainers) -> None:

@@ -124,7 +124,7 @@ def test_two_loaders_are_iterated_at_the_same_time(trainers: Trainers) -> None:
     """
 
     tens = [list(range(first, first + 10)) for first in range(0, 100, 10)]
-    assert trainers.answer(program, seconds=60) == [[ten, ten] for ten in tens]
+    assert trainers.answer(program, seconds=200) == [[ten, ten] for ten in tens]
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -140,7 +140,7 @@ def test_of_two_loaders_that_run_either_can_be_closed_first(trainers: Trainers, 
     say(1 + len(list(running[1 - first])))
     """
 
-    assert trainers.answer(program, first, seconds=60) == 100
+    assert trainers.answer(program, first, seconds=200) == 100
 
 
 def test_a_loader_is_closed_while_a_forked_child_of_the_trainer_lives(trainers: Trainers) -> None:
@@ -162,7 +162,7 @@ def test_a_loader_is_closed_while_a_forked_child_of_the_trainer_lives(trainers: 
     say("closed")
     """
 
-    assert trainers.answer(program, seconds=60) == "closed"
+    assert trainers.answer(program, seconds=200) == "closed"
 
 
 def test_a_loader_made_in_a_thread_is_used_after_the_thread_has_ended() -> None:
@@ -199,7 +199,7 @@ def test_two_threads_iterate_a_loader_each_without_harm(trainers: Trainers) -> N
     say(taken)
     """
 
-    assert trainers.answer(program, seconds=30) == [list(range(50)) * 3] * 2
+    assert trainers.answer(program, seconds=200) == [list(range(50)) * 3] * 2
 
 
 @pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)"])
@@ -233,7 +233,7 @@ def test_a_forked_child_that_drops_what_it_inherited_does_no_harm(trainers: Trai
          all(bool((item == number).all()) for number, item in enumerate(kept)), len(kept)])
     """
 
-    assert trainers.answer(program, seconds=30) == [0, True, True, 60]
+    assert trainers.answer(program, seconds=200) == [0, True, True, 60]
 
 
 def test_workers_see_neither_the_trainers_signal_handlers_nor_its_ctrl_c(trainers: Trainers) -> None:
@@ -256,7 +256,7 @@ def test_workers_see_neither_the_trainers_signal_handlers_nor_its_ctrl_c(trainer
     say([[int(index), bool(default)] for index, default in taken])
     """
 
-    assert trainers.answer(program, seconds=30) == [[index, True] for index in range(8)]
+    assert trainers.answer(program, seconds=200) == [[index, True] for index in range(8)]
 
 
 def test_the_zygote_is_the_only_child_of_the_trainer() -> None:

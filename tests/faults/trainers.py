@@ -63,7 +63,7 @@ class Trainer:
         assert "\n" in self.output, self.errors
         return json.loads(self.output.splitlines()[0])
 
-    def wait(self, seconds: float = 20) -> int:
+    def wait(self, seconds: float = 200) -> int:
         """Its exit code. One that does not end in time is killed: the test fails."""
         return self._trainers.wait(self, seconds)
 
@@ -112,13 +112,13 @@ class Trainers:
             raise AssertionError(f"no end after {seconds} s; it said {trainer.output!r}, {trainer.errors!r}")
         return self._read()
 
-    def run(self, program: str, *arguments: object, seconds: float = 30) -> tuple[int, str, str]:
+    def run(self, program: str, *arguments: object, seconds: float = 200) -> tuple[int, str, str]:
         """Exit code, stdout and stderr."""
         trainer = self.start(program, *arguments)
         code = trainer.wait(seconds)
         return code, trainer.output, trainer.errors
 
-    def answer(self, program: str, *arguments: object, seconds: float = 30) -> Any:
+    def answer(self, program: str, *arguments: object, seconds: float = 200) -> Any:
         """What a program says, which must end well."""
         code, output, errors = self.run(program, *arguments, seconds=seconds)
         assert code == 0, errors
