@@ -99,7 +99,7 @@ pub struct Ruling {
     pub is_retry_by_name: bool,
 }
 
-/// Classes of so many kinds of errors that a rule for them does not name a shortage of the machine.
+/// Classes too general for a rule for them to name a shortage of the machine.
 const BROAD: &[&str] = &["OSError", "RuntimeError", "Exception", "BaseException"];
 
 /// The user's wish for faults.
