@@ -2,7 +2,8 @@
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
-PIP := $(PYTHON) -m pip install -q --disable-pip-version-check
+# Files are compiled when they are first imported: most of torch and TensorFlow never is.
+PIP := $(PYTHON) -m pip install -q --disable-pip-version-check --no-compile
 SETUP := .setup
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -37,7 +38,7 @@ demo: $(SETUP)/native ## load a small data set with bad files in it, and kill wo
 	@feedline demo
 
 test: $(SETUP)/native $(SETUP)/test ## run all tests: Rust, Python against torch, TensorFlow and Pillow, the fuzz corpus
-	$(RUST_TEST) -p feedline-core -p feedline-cli $(FEATURES)
+	$(RUST_TEST) -p feedline-kernels -p feedline-core -p feedline-cli $(FEATURES)
 	cargo test -q -p feedline-core $(FEATURES) --doc
 	$(PYTHON) -m pytest -q -m "not alone" -n $(TEST_PROCESSES) --dist worksteal
 	$(PYTHON) -m pytest -q -m alone
@@ -108,7 +109,7 @@ $(SETUP)/bench: requirements/bench.txt $(SETUP)/test
 	@touch $@
 
 $(SETUP)/native: $(RUST_SOURCES) $(SETUP)/jpeg $(SETUP)/demo
-	$(STEP) "compiling Feedline (about two minutes the first time)" maturin develop --locked $(FEATURES)
+	$(STEP) "compiling Feedline (about a minute the first time)" maturin develop --locked $(FEATURES)
 	@touch $@
 	@rm -f $(SETUP)/release
 

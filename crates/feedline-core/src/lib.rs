@@ -46,7 +46,7 @@ pub mod error;
 pub mod event;
 pub mod fault;
 pub mod metrics;
-pub mod random;
+pub use feedline_kernels::random;
 pub mod sample;
 
 pub mod decode;

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use crate::budget::Permit;
 use crate::bytes::Piece;
 use crate::sys::slab::{Borrowed, Row};
+use feedline_kernels::dtype::to_half;
+pub use feedline_kernels::dtype::{Dtype, half};
 
 /// One sample's place in the order of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -78,100 +80,6 @@ impl fmt::Display for Location {
         match self.offset {
             Some(offset) => write!(formatter, ", byte {offset}"),
             None => Ok(()),
-        }
-    }
-}
-
-/// The type of the numbers in an array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Dtype {
-    Bool,
-    Uint8,
-    Uint16,
-    Uint32,
-    Uint64,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    Float16,
-    Float32,
-    Float64,
-}
-
-impl Dtype {
-    /// All of them.
-    pub const ALL: &[Dtype] = &[
-        Dtype::Bool,
-        Dtype::Uint8,
-        Dtype::Uint16,
-        Dtype::Uint32,
-        Dtype::Uint64,
-        Dtype::Int8,
-        Dtype::Int16,
-        Dtype::Int32,
-        Dtype::Int64,
-        Dtype::Float16,
-        Dtype::Float32,
-        Dtype::Float64,
-    ];
-
-    /// NumPy's name of it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Dtype::Bool => "bool",
-            Dtype::Uint8 => "uint8",
-            Dtype::Uint16 => "uint16",
-            Dtype::Uint32 => "uint32",
-            Dtype::Uint64 => "uint64",
-            Dtype::Int8 => "int8",
-            Dtype::Int16 => "int16",
-            Dtype::Int32 => "int32",
-            Dtype::Int64 => "int64",
-            Dtype::Float16 => "float16",
-            Dtype::Float32 => "float32",
-            Dtype::Float64 => "float64",
-        }
-    }
-
-    /// A number of this type as it stands in memory; None if the type cannot hold it. Fractions are rounded
-    /// to the nearest that it has.
-    pub fn element(self, number: Number) -> Option<Vec<u8>> {
-        macro_rules! whole {
-            ($type:ty) => {
-                <$type>::try_from(number.whole()?).ok()?.to_ne_bytes().to_vec()
-            };
-        }
-        Some(match self {
-            Dtype::Bool => vec![u8::try_from(number.whole()?).ok().filter(|bit| *bit < 2)?],
-            Dtype::Uint8 => whole!(u8),
-            Dtype::Uint16 => whole!(u16),
-            Dtype::Uint32 => whole!(u32),
-            Dtype::Uint64 => whole!(u64),
-            Dtype::Int8 => whole!(i8),
-            Dtype::Int16 => whole!(i16),
-            Dtype::Int32 => whole!(i32),
-            Dtype::Int64 => whole!(i64),
-            Dtype::Float16 => nearest_half(number.real())?.to_ne_bytes().to_vec(),
-            Dtype::Float32 => {
-                let near = number.real() as f32;
-                (near.is_finite() || !number.real().is_finite())
-                    .then_some(near)?
-                    .to_ne_bytes()
-                    .to_vec()
-            }
-            Dtype::Float64 => number.real().to_ne_bytes().to_vec(),
-        })
-    }
-
-    /// Bytes of one number.
-    pub fn bytes(self) -> usize {
-        match self {
-            Dtype::Bool | Dtype::Uint8 | Dtype::Int8 => 1,
-            Dtype::Uint16 | Dtype::Int16 | Dtype::Float16 => 2,
-            Dtype::Uint32 | Dtype::Int32 | Dtype::Float32 => 4,
-            Dtype::Uint64 | Dtype::Int64 | Dtype::Float64 => 8,
         }
     }
 }
@@ -258,6 +166,39 @@ pub enum Number {
 }
 
 impl Number {
+    /// The number as it stands in memory as that type; None if the type cannot hold it. Fractions are rounded
+    /// to the nearest that it has.
+    pub fn element(self, dtype: Dtype) -> Option<Vec<u8>> {
+        macro_rules! whole {
+            ($type:ty) => {
+                <$type>::try_from(self.whole()?).ok()?.to_ne_bytes().to_vec()
+            };
+        }
+        Some(match dtype {
+            Dtype::Bool => vec![u8::try_from(self.whole()?).ok().filter(|bit| *bit < 2)?],
+            Dtype::Uint8 => whole!(u8),
+            Dtype::Uint16 => whole!(u16),
+            Dtype::Uint32 => whole!(u32),
+            Dtype::Uint64 => whole!(u64),
+            Dtype::Int8 => whole!(i8),
+            Dtype::Int16 => whole!(i16),
+            Dtype::Int32 => whole!(i32),
+            Dtype::Int64 => whole!(i64),
+            Dtype::Float16 => {
+                // Beyond the largest it would become infinite.
+                (self.real().abs() <= 65504.0).then(|| to_half(self.real()))?.to_ne_bytes().to_vec()
+            }
+            Dtype::Float32 => {
+                let near = self.real() as f32;
+                (near.is_finite() || !self.real().is_finite())
+                    .then_some(near)?
+                    .to_ne_bytes()
+                    .to_vec()
+            }
+            Dtype::Float64 => self.real().to_ne_bytes().to_vec(),
+        })
+    }
+
     fn whole(self) -> Option<i128> {
         match self {
             Number::Whole(number) => Some(number),
@@ -280,26 +221,6 @@ impl fmt::Display for Number {
             Number::Real(number) => number.fmt(formatter),
         }
     }
-}
-
-/// What the bits of a float16 say.
-pub fn half(bits: u16) -> f64 {
-    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
-    let magnitude = match exponent {
-        0 => fraction * f64::powi(2.0, -24),
-        31 if fraction == 0.0 => f64::INFINITY,
-        31 => f64::NAN,
-        exponent => (1024.0 + fraction) * f64::powi(2.0, exponent - 25),
-    };
-    if bits >> 15 == 1 { -magnitude } else { magnitude }
-}
-
-/// The float16 that comes nearest; None beyond the largest. All are tried, for it is asked rarely.
-fn nearest_half(number: f64) -> Option<u16> {
-    let distance = |bits: &u16| (half(*bits) - number.abs()).abs();
-    let nearest = (0..0x7c00).min_by(|one, other| distance(one).total_cmp(&distance(other)))?;
-    let sign = if number.is_sign_negative() { 0x8000 } else { 0 };
-    (number.abs() <= half(0x7bff)).then_some(nearest | sign)
 }
 
 impl Field {
@@ -522,7 +443,7 @@ mod tests {
             (Dtype::Float16, Real(65504.0), Some(0x7bff_u16.to_ne_bytes().to_vec())),
             (Dtype::Float16, Real(70000.0), None),
         ] {
-            assert_eq!(dtype.element(number), expected, "{} {number}", dtype.name());
+            assert_eq!(number.element(dtype), expected, "{} {number}", dtype.name());
         }
     }
 }

@@ -125,7 +125,7 @@ impl Columns {
                         false => stack::rows(*dtype, shape, values)?,
                     };
                     let column = match self.casts[at] {
-                        Some(cast) => cast.column(column, number, pool, budget)?,
+                        Some(cast) => cast::convert_column(cast, column, number, pool, budget)?,
                         None => column,
                     };
                     columns.push((Arc::clone(&field.name), column));
@@ -148,7 +148,7 @@ impl Columns {
                 },
                 FieldKind::Variable { dtype, inner } => {
                     let (dtype, values) = match self.casts[at] {
-                        Some(cast) => (cast.dtype, cast.values(values)?),
+                        Some(cast) => (cast.dtype, cast::convert_values(cast, values)?),
                         None => (*dtype, values),
                     };
                     let of = (dtype, &**inner);

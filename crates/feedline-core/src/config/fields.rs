@@ -159,7 +159,7 @@ fn number(dtype: Dtype, value: &Value) -> Option<Vec<u8>> {
         | Dtype::Int64
         | Dtype::Float16
         | Dtype::Float32
-        | Dtype::Float64 => dtype.element(words::number(value)?),
+        | Dtype::Float64 => words::number(value)?.element(dtype),
     }
 }
 

@@ -3,39 +3,29 @@
 //! What is decoded is told by the content and never by a name. The size is read and judged before
 //! anything is allocated. Only the part of a picture that somebody will look at is computed.
 
-pub mod canvas;
-pub mod color;
 pub mod jpeg;
-pub mod orientation;
 pub mod png;
-pub mod resize;
 pub mod webp;
 
 use crate::error::{Error, Kind, Result};
 use canvas::{Canvas, Rect};
+pub use feedline_kernels::color::Mode;
+pub use feedline_kernels::{canvas, resize};
+use feedline_kernels::{color, orientation};
 use orientation::Orientation;
 
 /// The limit of pixels where the user set none: that of Pillow's own alarm, 512 MiB as RGB.
 pub const MAX_PIXELS: usize = 178_956_970;
 
-/// The channels that are asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// Red, green, blue.
-    #[default]
-    Rgb,
-    /// One channel.
-    Gray,
-}
-
-impl Mode {
-    /// How many bytes a pixel has.
-    pub fn channels(self) -> usize {
-        match self {
-            Mode::Rgb => 3,
-            Mode::Gray => 1,
-        }
-    }
+/// How the file says that the picture must be turned; upright if it says nothing that can be read.
+pub fn orientation_of(bytes: &[u8]) -> Orientation {
+    exif::Reader::new()
+        .read_from_container(&mut std::io::Cursor::new(bytes))
+        .ok()
+        .and_then(|exif| {
+            exif.get_field(exif::Tag::Orientation, exif::In::PRIMARY)?.value.get_uint(0)
+        })
+        .map_or_else(Orientation::default, Orientation::new)
 }
 
 /// A file format, told by the first bytes.
@@ -100,7 +90,7 @@ impl Header {
             return Err(Error::new(Kind::TooLarge, message));
         }
         let orientation =
-            if options.orient { Orientation::read(bytes) } else { Orientation::default() };
+            if options.orient { orientation_of(bytes) } else { Orientation::default() };
         let (width, height) = orientation.turned(width, height);
         Ok(Header { format, width, height, orientation, progressive })
     }
@@ -211,6 +201,11 @@ impl Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_without_exif_data_is_upright() {
+        assert!(orientation_of(b"not an image").is_upright());
+    }
 
     #[test]
     fn what_is_no_image_is_named_by_its_first_bytes() {

@@ -210,7 +210,7 @@ pub(super) fn padding(
         let dtype = cast.map_or(dtype, |cast| cast.dtype);
         let own = named.iter().find(|(name, _)| *field.name == **name).map(|(_, number)| *number);
         let number = own.or(*all).unwrap_or(Number::Whole(0));
-        dtype.element(number).ok_or_else(|| {
+        number.element(dtype).ok_or_else(|| {
             let (name, dtype) = (&field.name, dtype.name());
             let message = format!("batch: pad={number} does not fit to {name:?}, which is {dtype}");
             Error::new(Kind::BadSetting, message)

@@ -10,7 +10,6 @@ pub mod limits;
 pub mod lock;
 pub mod memory;
 pub mod process;
-pub mod simd;
 pub mod slab;
 pub mod socket;
 pub mod thread;

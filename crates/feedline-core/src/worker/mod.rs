@@ -16,7 +16,6 @@ pub mod inbox;
 pub mod lastwords;
 pub mod leaks;
 mod native;
-mod output;
 pub mod predicate;
 pub mod processes;
 mod recipe;
@@ -25,7 +24,7 @@ pub mod supervisor;
 pub mod wire;
 pub mod zygote;
 
+pub use feedline_kernels::output::{Layout, Output};
 pub use geometry::{Prepared, Step as PlacedStep};
 pub use native::Native;
-pub use output::{Layout, Output};
 pub use recipe::{Decoding, Picture, Recipe, Size, Step};

@@ -1,6 +1,6 @@
 //! What is done to the picture of a sample, as checked settings.
 
-use super::output::{Layout, Output};
+use super::{Layout, Output};
 use crate::decode::Options;
 use crate::decode::resize::Filter;
 

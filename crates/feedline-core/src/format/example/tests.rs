@@ -6,6 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use prost::Message;
 
+use super::walk::{Fields, Part};
 use super::*;
 use crate::error::{Error, Kind as ErrorKind};
 use crate::format::{Shape, Type, Wanted};
@@ -526,13 +527,29 @@ fn some_maps() -> impl Strategy<Value = Vec<Vec<Entry>>> {
     prop::collection::vec(prop::collection::vec(entry, 0..5), 0..3)
 }
 
+/// Whether each entry of a map is written as bytes. If not, protobuf skips it as an unknown field, and prost, which
+/// ignores the type there, reads a number as a length: then prost is no judge.
+fn maps_are_written_as_bytes(record: &[u8]) -> bool {
+    let mut fields = Fields(record);
+    while let Ok(Some((number, part))) = fields.next() {
+        let (1 | 2, Part::Bytes(map)) = (number, part) else { continue };
+        let mut entries = Fields(map);
+        while let Ok(Some((number, part))) = entries.next() {
+            if number == 1 && !matches!(part, Part::Bytes(_)) {
+                return false;
+            }
+        }
+    }
+    true
+}
+
 /// Reads every key as every type, and compares with what prost makes of the record; whether it did.
 fn agrees(record: &[u8]) -> bool {
-    let prost = SequenceExample::decode(record);
+    let prost = SequenceExample::decode(record).ok().filter(|_| maps_are_written_as_bytes(record));
     for key in KEYS {
         for of in [Type::Bytes, Type::Float32, Type::Int64] {
             let got = read(&[any_number(key, of)], record);
-            let Ok(example) = &prost else { continue };
+            let Some(example) = &prost else { continue };
             let feature = example.context.as_ref().and_then(|context| context.feature.get(key));
             let expected = match (of, feature.and_then(|feature| feature.kind.as_ref())) {
                 (Type::Bytes, Some(Kind::Bytes(list))) => Some(Out::List(list.value.clone())),
@@ -560,7 +577,7 @@ fn agrees(record: &[u8]) -> bool {
         (lent, copied) => panic!("lent {lent:?}, copied {copied:?}"),
     }
     schema([record].into_iter()).python();
-    prost.is_ok()
+    prost.is_some()
 }
 
 proptest! {

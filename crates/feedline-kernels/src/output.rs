@@ -1,7 +1,7 @@
 //! From bytes of pixels to the numbers that are asked for, written into the sample's row.
 
-use crate::decode::canvas::{Canvas, Rect};
-use crate::sample::Dtype;
+use crate::canvas::{Canvas, Rect};
+use crate::dtype::Dtype;
 
 /// Which axis comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Pixels in memory that is used again: rows of interleaved bytes, of which only a part may be valid.
 
-use crate::sys::simd::SLACK;
+use crate::simd::SLACK;
 
 /// A part of a picture, in pixels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::canvas::{Canvas, Rect};
-use crate::sys::simd::{self, Taps};
+use crate::canvas::{Canvas, Rect};
+use crate::simd::{self, Taps};
 
 /// Weights that are kept: pictures of a data set often share their sizes.
 const KNOWN: usize = 8;
@@ -260,7 +260,7 @@ fn rows(from: &Canvas, part: Rect, weights: &Weights, window: Rect, to: &mut Can
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::photos::photo;
+    use crate::photo::photo;
     use proptest::prelude::*;
 
     fn canvas(seed: u64, width: usize, height: usize) -> Canvas {

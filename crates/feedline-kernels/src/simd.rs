@@ -3,26 +3,26 @@
 
 /// Weights of one pass: output `x` is the sum of `taps` inputs from `starts[x]` on.
 #[derive(Clone, Copy)]
-pub struct Taps<'a> {
+pub(crate) struct Taps<'a> {
     /// The first input of each output.
-    pub starts: &'a [u32],
+    pub(crate) starts: &'a [u32],
     /// `count` weights for each output, one after another; those beyond an output's reach are zero.
-    pub weights: &'a [i16],
+    pub(crate) weights: &'a [i16],
     /// Inputs of each output, a multiple of four.
-    pub count: usize,
+    pub(crate) count: usize,
     /// The weights are whole numbers of that many bits behind the point.
-    pub precision: u32,
+    pub(crate) precision: u32,
 }
 
 /// Bytes that must lie behind the last input: a vector is wider than four pixels.
-pub const SLACK: usize = 4;
+pub(crate) const SLACK: usize = 4;
 
 /// Sums along rows of three-channel pixels. False, and nothing is done, where the machine lacks the
 /// instructions for it.
 ///
 /// # Panics
 /// If the slices are too short for that.
-pub fn rows_of_rgb(
+pub(crate) fn rows_of_rgb(
     from: &[u8],
     from_pitch: usize,
     to: &mut [u8],
@@ -51,7 +51,7 @@ pub fn rows_of_rgb(
 ///
 /// # Panics
 /// If `from` is too short for that.
-pub fn columns(from: &[u8], pitch: usize, to: &mut [u8], weights: &[i16], precision: u32) {
+pub(crate) fn columns(from: &[u8], pitch: usize, to: &mut [u8], weights: &[i16], precision: u32) {
     assert!((1..=30).contains(&precision));
     assert!(weights.is_empty() || (weights.len() - 1) * pitch + to.len() <= from.len());
     let mut done = 0;
@@ -71,7 +71,7 @@ pub fn columns(from: &[u8], pitch: usize, to: &mut [u8], weights: &[i16], precis
 }
 
 /// A sum of weighed bytes as a byte.
-pub fn rounded(sum: i32, precision: u32) -> u8 {
+pub(crate) fn rounded(sum: i32, precision: u32) -> u8 {
     ((sum + (1 << (precision - 1))) >> precision).clamp(0, 255) as u8
 }
 

@@ -1,6 +1,24 @@
 //! From the channels a file has to those that are asked for, in Pillow's arithmetic.
 
-use super::Mode;
+/// The channels that are asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Red, green, blue.
+    #[default]
+    Rgb,
+    /// One channel.
+    Gray,
+}
+
+impl Mode {
+    /// How many bytes a pixel has.
+    pub fn channels(self) -> usize {
+        match self {
+            Mode::Rgb => 3,
+            Mode::Gray => 1,
+        }
+    }
+}
 
 /// What the bytes of a decoder are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

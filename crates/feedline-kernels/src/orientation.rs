@@ -1,6 +1,6 @@
 //! Turning a picture as its EXIF data says.
 
-use super::canvas::{Canvas, Rect};
+use crate::canvas::{Canvas, Rect};
 
 /// How a stored picture must be turned to stand upright: EXIF's numbers 1 to 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,17 +19,6 @@ impl Orientation {
             Ok(number @ 1..=8) => Orientation(number),
             Ok(_) | Err(_) => Orientation(1),
         }
-    }
-
-    /// What the file says; upright where it says nothing that can be read.
-    pub fn read(bytes: &[u8]) -> Orientation {
-        exif::Reader::new()
-            .read_from_container(&mut std::io::Cursor::new(bytes))
-            .ok()
-            .and_then(|exif| {
-                exif.get_field(exif::Tag::Orientation, exif::In::PRIMARY)?.value.get_uint(0)
-            })
-            .map_or_else(Orientation::default, Orientation::new)
     }
 
     /// Whether there is nothing to do.
@@ -117,6 +106,5 @@ mod tests {
     #[test]
     fn nonsense_means_upright() {
         assert!(Orientation::new(0).is_upright() && Orientation::new(9).is_upright());
-        assert!(Orientation::read(b"not an image").is_upright());
     }
 }

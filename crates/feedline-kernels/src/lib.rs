@@ -1,0 +1,16 @@
+//! The inner loops: what is done to every pixel of a picture and to every number of an array.
+//!
+//! Pure arithmetic on memory that the caller owns. No errors, no files, no threads, no clock. It is a crate of its
+//! own so that every build optimises it, also those that compile everything else quickly.
+
+pub mod canvas;
+pub mod cast;
+pub mod color;
+pub mod dtype;
+pub mod orientation;
+pub mod output;
+pub mod photo;
+pub mod random;
+pub mod resize;
+#[allow(unsafe_code, reason = "vector instructions are unsafe")]
+mod simd;
