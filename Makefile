@@ -13,18 +13,21 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml
 # Which JPEG decoder can be built here, found out by tools/system-tools.
 JPEG = $(shell cat $(SETUP)/jpeg)
 FEATURES = --no-default-features --features $(JPEG)
+# Tests compare the two decoders. The package, its tests and the linter have one set of features, so that no crate is
+# compiled twice.
+TESTED = --no-default-features --features $(JPEG),jpeg-rust
 # Many tests wait for other processes: more of them than processors keep the processors busy.
 TEST_PROCESSES ?= $(shell expr $$(nproc) + 2)
 # Prints one line per step with its time; what the step prints is shown if it fails.
 STEP = @tools/step
 # Some machines have cargo-nextest, all have cargo test.
-RUST_TEST = $(shell cargo nextest --version >/dev/null 2>&1 && echo "cargo nextest run --no-fail-fast" || echo "cargo test")
+RUST_TEST = $(shell cargo nextest --version >/dev/null 2>&1 && echo "cargo nextest run --no-fail-fast --cargo-profile" || echo "cargo test --profile")
 
 # What runs with older versions of torch: all tests that need no other framework.
 TORCH_TESTS = $(sort $(wildcard tests/test_torch_*.py) tests/test_executor.py tests/test_executor_faults.py \
 	tests/test_open_files.py tests/test_arguments.py tests/faults)
 
-.PHONY: help demo test test-versions check fix bench fuzz
+.PHONY: help demo test test-versions check check-rust check-python fix bench fuzz
 .DEFAULT_GOAL := help
 
 help: ## explain the targets (the default)
@@ -37,22 +40,26 @@ help: ## explain the targets (the default)
 demo: $(SETUP)/native ## load a small data set with bad files in it, and kill workers in an epoch of Python code
 	@feedline demo
 
-test: $(SETUP)/native $(SETUP)/test ## run all tests: Rust, Python against torch, TensorFlow and Pillow, the fuzz corpus
-	$(RUST_TEST) -p feedline-kernels -p feedline-core -p feedline-cli $(FEATURES)
-	cargo test -q -p feedline-core $(FEATURES) --doc
+test: $(SETUP)/tested $(SETUP)/test ## run all tests: Rust, Python against torch, TensorFlow and Pillow, the fuzz corpus
+	$(RUST_TEST) testing --workspace $(TESTED)
+	cargo test -q --profile testing --workspace $(TESTED) --doc
 	$(PYTHON) -m pytest -q -m "not alone" -n $(TEST_PROCESSES) --dist worksteal
 	$(PYTHON) -m pytest -q -m alone
 
-test-versions: $(SETUP)/torch-oldest $(SETUP)/torch-middle $(SETUP)/native ## run the torch tests with the oldest torch that is supported, and with one in the middle
+test-versions: $(SETUP)/torch-oldest $(SETUP)/torch-middle $(SETUP)/tested ## run the torch tests with the oldest torch that is supported, and with one in the middle
 	@for age in oldest middle; do \
 		echo "the torch tests with $$(.venv-torch-$$age/bin/python -c 'import numpy, torch; print("torch", torch.__version__, "and NumPy", numpy.__version__)')"; \
 		PATH=$(CURDIR)/.venv-torch-$$age/bin:$$PATH VIRTUAL_ENV=$(CURDIR)/.venv-torch-$$age PYTHONPATH=$(CURDIR)/python \
 			.venv-torch-$$age/bin/python -m pytest -q $(TORCH_TESTS) || exit 1; \
 	done
 
-check: $(SETUP)/native $(SETUP)/test ## formats, lints, types, stubs, without changing a file
+check: check-rust check-python ## formats, lints, types, stubs, without changing a file
+
+check-rust: $(SETUP)/tested
 	cargo fmt --all --check
-	cargo clippy -q --workspace --all-targets $(FEATURES) -- -D warnings
+	cargo clippy -q --profile testing --workspace --all-targets $(TESTED) -- -D warnings
+
+check-python: $(SETUP)/tested $(SETUP)/test
 	ruff check
 	ruff format --check
 	mypy
@@ -94,6 +101,7 @@ $(SETUP)/demo: requirements/demo.txt | $(SETUP)/venv
 
 $(SETUP)/test: requirements/test.txt | $(SETUP)/venv
 	$(STEP) "installing torch, TensorFlow and the test tools (some minutes the first time)" $(PIP) -r $<
+	$(STEP) "importing them once" $(PYTHON) -c "import torch, torchvision, tensorflow, lightning, accelerate, datasets, webdataset"
 	@touch $@
 
 # The built package is used where it lies: the same file serves every version of Python, torch and NumPy.
@@ -108,11 +116,18 @@ $(SETUP)/bench: requirements/bench.txt $(SETUP)/test
 	$(STEP) "installing DALI and grain" $(PIP) -r $<
 	@touch $@
 
+# The package as it is built last is the one in use: each of these makes the others old.
 $(SETUP)/native: $(RUST_SOURCES) $(SETUP)/jpeg $(SETUP)/demo
 	$(STEP) "compiling Feedline (about a minute the first time)" maturin develop --locked $(FEATURES)
+	@rm -f $(SETUP)/tested $(SETUP)/release
 	@touch $@
-	@rm -f $(SETUP)/release
 
-$(SETUP)/release: $(SETUP)/native
+$(SETUP)/tested: $(RUST_SOURCES) $(SETUP)/jpeg $(SETUP)/demo
+	$(STEP) "compiling Feedline for tests" maturin develop --locked --profile testing $(TESTED)
+	@rm -f $(SETUP)/native $(SETUP)/release
+	@touch $@
+
+$(SETUP)/release: $(RUST_SOURCES) $(SETUP)/jpeg $(SETUP)/demo
 	$(STEP) "compiling Feedline with all optimisations" maturin develop --locked --release $(FEATURES)
+	@rm -f $(SETUP)/native $(SETUP)/tested
 	@touch $@

@@ -16,7 +16,7 @@ def is_there(file: str, test: str) -> bool:
     if file.endswith(".py"):
         candidates = [ROOT / "tests" / file, ROOT / file]
     else:
-        candidates = [CORE / file, ROOT / file, *CORE.glob(f"src/**/{file}")]
+        candidates = [CORE / file, ROOT / file, *ROOT.glob(f"crates/*/src/**/{file}")]
     written = re.compile(rf"\b(fn|def) {test}\(")
     return any(path.is_file() and written.search(path.read_text()) for path in candidates)
 

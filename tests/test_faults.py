@@ -252,6 +252,18 @@ def test_a_shape_that_does_not_fit_names_both_samples(photos: list[Path]) -> Non
     assert "sample 0 in the same batch [77, 63, 3]" in str(caught.value)
 
 
+def test_an_odd_first_sample_is_the_one_that_does_not_fit(photos: list[Path]) -> None:
+    pipeline = fl.files([photos[5], photos[3], photos[3], photos[3]]).decode().batch(4)
+
+    with pytest.raises(errors.ShapeMismatch) as caught:
+        next(iter(pipeline.loader()))
+    assert (caught.value.index, caught.value.path) == (0, str(photos[5]))
+
+    with pytest.warns(errors.SampleSkippedWarning, match="sample 0"):
+        (batch,) = pipeline.loader(faults=fl.FaultPolicy("skip"))
+    assert batch["image"].shape == (3, 77, 63, 3)
+
+
 # ---- skip ----
 
 

@@ -11,6 +11,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import feedline as fl
+import numpy as np
 import pytest
 from feedline._workers.open_files import shared_files
 from feedline.errors import SharedFileWarning
@@ -114,3 +116,50 @@ def test_looking_costs_the_same_for_any_size_of_a_data_set() -> None:
         assert shared_files(Holding(parts=parts), "dataset") == []
         looks.append(Part.looks)
     assert looks[0] == looks[1] > 0
+
+
+def test_an_open_file_in_a_function_of_map_is_warned_of_once(file: Path) -> None:
+    with file.open("rb") as opened:
+
+        def read(sample: dict[str, Any]) -> dict[str, Any]:
+            opened.tell()
+            return sample
+
+        loader = fl.arrays({"x": np.arange(8)}).map(read).batch(2).loader(workers=2)
+        with pytest.warns(SharedFileWarning, match="read.opened is the open file") as caught:
+            assert len(list(loader)) == 4
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            list(loader)
+        loader.close()
+
+
+_opened: Any = None
+
+
+def _place(_: int) -> int:
+    return 0 if _opened is None else int(_opened.tell())
+
+
+def test_an_open_file_in_the_module_of_a_called_function_is_warned_of_once(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with file.open("rb") as opened, fl.Executor(workers=2) as executor:
+        monkeypatch.setattr(sys.modules[__name__], "_opened", opened)
+        with pytest.warns(SharedFileWarning, match="_opened is the open file") as caught:
+            assert list(executor.map(_place, range(4))) == [0] * 4
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert executor.submit(_place, 1).result() == 0
+
+
+def test_an_open_file_among_the_arguments_of_an_initializer_is_warned_of(file: Path) -> None:
+    with file.open("rb") as opened:
+        with pytest.warns(SharedFileWarning, match=r"initargs\[0\] is the open file"):
+            executor = fl.Executor(workers=2, initializer=id, initargs=(opened,))
+        with executor:
+            assert executor.submit(abs, -1).result() == 1

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import shards
 from feedline import errors
+from once import once
 
 GOLDEN = Path(__file__).parent / "golden" / "tfrecord"
 CASES = json.loads((GOLDEN / "golden.json").read_text())
@@ -51,10 +52,12 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of TensorFlow, and found.json, which says what it reads from them."""
-    folder = tmp_path_factory.mktemp("written")
-    done = subprocess.run([sys.executable, str(PROGRAM), str(folder)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return folder
+
+    def write(folder: Path) -> None:
+        done = subprocess.run([sys.executable, str(PROGRAM), str(folder)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    return once(tmp_path_factory, "written", write)
 
 
 def value_of(words: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import threading
 import time
+import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -26,6 +27,7 @@ from feedline._words import call_in_words
 from feedline._workers.calls import Calls
 from feedline._workers.crew import Handle
 from feedline._workers.death import Death
+from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
 from feedline.errors import BadSetting
 from feedline.events import Event
@@ -127,6 +129,12 @@ class Executor(concurrent.futures.Executor):
             "max_samples_per_worker": max_samples_per_worker,
         }
         _native.check_workers(call_in_words(words))
+        # What was looked at for open files; None where workers share none.
+        self._looked_at: weakref.WeakSet[Any] | None = None
+        if not is_fresh and self._count > 1:
+            self._looked_at = weakref.WeakSet()
+            warn_of_shared_files(initializer, "initializer", "the initializer")
+            warn_of_shared_files(initargs, "initargs", "the initializer")
         work = Calls(initializer, initargs, self._count, faults)
         self._pool = Pool(work, words, account, fresh=is_fresh)
         # When nobody has the executor any more, its workers end after what they were given.
@@ -228,6 +236,10 @@ class Executor(concurrent.futures.Executor):
     def _function(self, function: Any) -> Function:
         if not callable(function):
             raise TypeError(f"what is called must be a function, got {shown(function)}")
+        looked_at = self._looked_at
+        if looked_at is not None and isinstance(function, types.FunctionType) and function not in looked_at:
+            looked_at.add(function)
+            warn_of_shared_files(function, function.__name__, "the initializer")
         try:
             return Function(function, by_value(function))
         except ERRORS as reason:

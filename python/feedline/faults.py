@@ -218,7 +218,10 @@ def _shortage(exception: BaseException) -> str | None:
     if isinstance(exception, MemoryError):
         return "OutOfMemory"
     if isinstance(exception, OSError):
-        return _SHORT_NUMBERS.get(_number(exception) or 0)
+        number = _number(exception) or 0
+        if number == errno.EAGAIN and _starts_processes(exception):
+            return "OutOfThreads"
+        return _SHORT_NUMBERS.get(number)
     if not isinstance(exception, RuntimeError) or isinstance(exception, FeedlineError):
         # A worker that was killed for its memory is a fault of the sample that needs as much.
         return None
@@ -227,6 +230,19 @@ def _shortage(exception: BaseException) -> str | None:
     except Exception:
         return None
     return next((name for pattern, name in _SHORT_WORDS if pattern.search(words)), None)
+
+
+# What code calls that starts a process.
+_STARTS = frozenset(("fork", "forkpty", "fork_exec", "_fork_exec", "posix_spawn", "posix_spawnp"))
+
+
+def _starts_processes(exception: BaseException) -> bool:
+    """Whether the code that raised it starts a process: the system has the same error number for a limit of
+    processes and for a read that would have to wait."""
+    trace = exception.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and not _STARTS.isdisjoint(trace.tb_frame.f_code.co_names)
 
 
 def explain_shortage(exception: BaseException) -> None:

@@ -351,12 +351,18 @@ def test_leaving_or_dropping_a_loader_leaves_nothing_behind() -> None:
 
 def test_ctrl_c_ends_the_wait_and_the_epoch() -> None:
     with pipeline("map", hangs_at(17)).loader(workers=2) as loader:
-        epoch = iter(loader)
-        timer = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
-        timer.start()
+        got: list[Any] = []
+        due = next(at for at, batch in enumerate(expected("map")) if 17 in batch["x"])
+
+        def interrupt() -> None:
+            assert soon(lambda: len(got) == due, 100)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
         with pytest.raises(KeyboardInterrupt):
-            list(epoch)
-        timer.join()
+            got.extend(loader)
+        thread.join()
 
 
 TRAINER = """

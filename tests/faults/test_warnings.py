@@ -217,6 +217,13 @@ def no_thread(_index: int) -> None:
     raise RuntimeError("can't start new thread")
 
 
+def no_process(index: int) -> None:
+    if index < 0:
+        os.fork()
+    # What fork raises at a limit of processes.
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
 class NoRoom:
     """An error of the system."""
 
@@ -233,6 +240,7 @@ SHORTAGES: list[tuple[Callable[[int], None], type[Exception], str, str]] = [
     (no_thread, RuntimeError, "short of threads", "OutOfThreads"),
     (NoRoom(errno.ENOMEM), OSError, "short of memory", "OutOfMemory"),
     (NoRoom(errno.EMFILE), OSError, "short of descriptors", "OutOfFiles"),
+    (no_process, BlockingIOError, "short of threads or processes", "OutOfThreads"),
     (NoRoom(errno.EAGAIN), BlockingIOError, "", "BlockingIOError"),
 ]
 

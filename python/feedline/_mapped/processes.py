@@ -14,6 +14,7 @@ from feedline._mapped.worker import MapWork, closed, reducers
 from feedline._notices import Notices
 from feedline._workers.crew import Crew, GaveUp, Handle, load
 from feedline._workers.death import Death, Standstill
+from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.pickling import ERRORS, Packer, not_picklable
 from feedline._workers.trouble import Trouble, place
 from feedline.errors import FeedlineWarning, WorkerStalledWarning
@@ -62,6 +63,7 @@ class Workers:
         self._crew: Crew | None = None
         self._jobs: dict[int, Job] = {}
         self.deaths: list[Death] = []
+        self._has_looked = False
 
     @property
     def workers(self) -> list[Handle]:
@@ -69,9 +71,18 @@ class Workers:
 
     def start(self) -> None:
         if self._crew is None:
+            self._look_for_open_files()
             work = MapWork(self._plan, self.count, values=self._fresh)
             self._crew = Crew(work, self._words, fresh=self._fresh, name="Loader", front=self)
             self._crew.start()
+
+    def _look_for_open_files(self) -> None:
+        """Once. One worker alone has nobody to share an offset with."""
+        if self._fresh or self.count < 2 or self._has_looked:
+            return
+        self._has_looked = True
+        for step in self._plan.steps:
+            warn_of_shared_files(step.function, step.name)
 
     def wake_by(self, epoch: _native.Epoch) -> None:
         assert self._crew is not None

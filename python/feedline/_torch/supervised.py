@@ -115,7 +115,7 @@ class WithWorkers(_BaseDataLoaderIter):
         if self._is_fresh or self._num_workers < 2 or self._kept.has_warned_of_files:
             return
         self._kept.has_warned_of_files = True
-        warn_of_shared_files(loader.dataset, "dataset")
+        warn_of_shared_files(loader.dataset, "dataset", "worker_init_fn")
 
     def _init_fn(self, loader: DataLoader[Any]) -> Any:
         if not isinstance(self._dataset, (IterDataPipe, MapDataPipe)):

@@ -34,8 +34,9 @@ _SAFE = ("threading", "multiprocessing", "logging", "torch.multiprocessing")
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type, types.ModuleType)
 
 
-def warn_of_shared_files(thing: object, name: str) -> None:
-    """Warns if an object that several processes will have after a fork holds an open file."""
+def warn_of_shared_files(thing: object, name: str, opener: str = "") -> None:
+    """Warns if an object that several processes will have after a fork holds an open file. `opener` is where
+    else a worker could open it."""
     found = shared_files(thing, name)
     if not found:
         return
@@ -44,7 +45,7 @@ def warn_of_shared_files(thing: object, name: str) -> None:
     text = (
         f"{', '.join(named)}{more}: all workers share its offset, so what one of them reads moves the place "
         "that the others read from, and samples may silently be wrong\n"
-        f"hint: open it in each worker: when a sample first needs {found[0][0]}, or in worker_init_fn"
+        f"hint: open it in each worker, when {found[0][0]} is first needed{opener and ', or in '}{opener}"
     )
     warn_user(text, SharedFileWarning)
 
@@ -110,6 +111,9 @@ def _parts(where: str, part: object) -> Iterator[tuple[str, object]]:
         cells = zip(part.__code__.co_freevars, part.__closure__ or (), strict=False)
         for name, cell in cells:
             yield f"{where}.{name}", cell.cell_contents
+        for name in part.__code__.co_names[:_PARTS]:
+            if name in part.__globals__:
+                yield name, part.__globals__[name]
         return
     if isinstance(part, types.MethodType):
         yield f"{where}.__self__", part.__self__

@@ -1,7 +1,7 @@
 //! Puts samples of similar length together: every bucket has an open batch, and each sample goes to that
 //! of its own, in order. At the end the open batches come as they are, bucket by bucket.
 
-use super::gather::{mismatch, seat_of};
+use super::gather::{Norm, seat_of};
 use super::{Columns, Gathered, Gatherer, Seat};
 use crate::fault::Fault;
 use crate::sample::{Sample, Stage};
@@ -32,7 +32,10 @@ impl Buckets {
         bucket: usize,
     ) -> Result<Option<Gathered>, Box<(Fault, Seat)>> {
         let open = &mut self.open[bucket];
-        if let Some(error) = mismatch(&self.columns, open.samples.first(), &sample) {
+        // Which samples come into a bucket is not known ahead: its first decides.
+        let norm = open.samples.first().filter(|_| self.columns.may_differ());
+        let norm = norm.map(|first| Norm::of(&self.columns, first));
+        if let Some(error) = norm.and_then(|norm| norm.mismatch(&self.columns, &sample)) {
             let fault = Fault::new(sample.ticket, Stage::Collate, error);
             return Err(Box::new((fault, seat_of(sample))));
         }
@@ -71,6 +74,21 @@ impl Collector {
         match self {
             Collector::InOrder(gatherer) => gatherer.push(number, sample),
             Collector::ByBucket(buckets) => buckets.push(number, sample, bucket),
+        }
+    }
+
+    /// How many of the samples that come next must be shown to `set_norm` before the first of them is pushed.
+    pub fn undecided(&self) -> Option<u64> {
+        match self {
+            Collector::InOrder(gatherer) => gatherer.undecided(),
+            Collector::ByBucket(_) => None,
+        }
+    }
+
+    /// Decides what the samples of the next batch must fit to.
+    pub fn set_norm<'a>(&mut self, samples: impl Iterator<Item = &'a Sample>) {
+        if let Collector::InOrder(gatherer) = self {
+            gatherer.set_norm(samples);
         }
     }
 

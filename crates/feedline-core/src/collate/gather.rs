@@ -36,6 +36,16 @@ pub struct Gatherer {
     lost: usize,
     /// Whether a batch that has lost all of its samples is still one.
     tells_empty: bool,
+    /// What the samples of this batch must fit to, if that is known.
+    norm: Option<Norm>,
+}
+
+/// The shapes that most samples of a batch have.
+pub(super) struct Norm {
+    /// A sample that has them.
+    index: u64,
+    /// Of each field; empty where any shape fits.
+    shapes: Vec<Vec<usize>>,
 }
 
 impl Gatherer {
@@ -49,6 +59,7 @@ impl Gatherer {
             stays: false,
             lost: 0,
             tells_empty: false,
+            norm: None,
         }
     }
 
@@ -64,16 +75,40 @@ impl Gatherer {
         Gatherer { stays: true, tells_empty: true, ..self }
     }
 
+    /// How many of the samples that come next must be shown to `set_norm` before the first of them is pushed;
+    /// None if that is not needed.
+    pub fn undecided(&self) -> Option<u64> {
+        (self.norm.is_none() && self.columns.may_differ()).then(|| self.missing())
+    }
+
+    /// Decides what the samples of this batch must fit to: the shapes that most of these have. Of as many the first.
+    pub fn set_norm<'a>(&mut self, samples: impl Iterator<Item = &'a Sample>) {
+        let mut seen: Vec<(Norm, usize)> = Vec::new();
+        for sample in samples {
+            let norm = Norm::of(&self.columns, sample);
+            match seen.iter_mut().find(|(other, _)| other.differs(&self.columns, &norm).is_none()) {
+                Some((_, count)) => *count += 1,
+                None => seen.push((norm, 1)),
+            }
+        }
+        let most =
+            seen.into_iter().reduce(|most, other| if other.1 > most.1 { other } else { most });
+        self.norm = most.map(|(norm, _)| norm);
+    }
+
     /// Takes the next sample. Returns the batch if it is complete now. A sample that does not fit
-    /// to the others is a fault, and gives its seat back.
+    /// to the norm is a fault, and gives its seat back.
     pub fn push(
         &mut self,
         number: u64,
         mut sample: Sample,
     ) -> Result<Option<Gathered>, Box<(Fault, Seat)>> {
-        if let Some(error) = mismatch(&self.columns, self.samples.first(), &sample) {
-            let fault = Fault::new(sample.ticket, Stage::Collate, error);
-            return Err(Box::new((fault, seat_of(sample))));
+        if self.columns.may_differ() {
+            let norm = self.norm.get_or_insert_with(|| Norm::of(&self.columns, &sample));
+            if let Some(error) = norm.mismatch(&self.columns, &sample) {
+                let fault = Fault::new(sample.ticket, Stage::Collate, error);
+                return Err(Box::new((fault, seat_of(sample))));
+            }
         }
         if let Some(seat) = self.free.pop_front() {
             let left = move_to(&mut sample, seat);
@@ -114,6 +149,7 @@ impl Gatherer {
             return None;
         }
         let is_told = self.is_told();
+        self.norm = None;
         if self.stays {
             self.lost = 0;
             self.free.clear();
@@ -141,6 +177,7 @@ impl Gatherer {
 
     /// What was gathered so far, also if that is nothing.
     pub fn take(&mut self, end: u64) -> Gathered {
+        self.norm = None;
         if self.stays {
             self.lost = 0;
             self.free.clear();
@@ -153,33 +190,42 @@ impl Gatherer {
     }
 }
 
-/// What keeps a sample from a batch that has this one first.
-pub(super) fn mismatch(
-    columns: &Columns,
-    first: Option<&Sample>,
-    sample: &Sample,
-) -> Option<Error> {
-    let first = first.filter(|_| !columns.joined)?;
-    for ((field, ours), theirs) in columns.fields.iter().zip(&first.values).zip(&sample.values) {
-        // Those of a variable length are made for it.
-        if !matches!(field.kind, FieldKind::Ragged { .. }) {
-            continue;
-        }
-        let (Value::Array(ours), Value::Array(theirs)) = (ours, theirs) else { continue };
-        let fits = if columns.pad.is_some() {
-            ours.shape.len() == theirs.shape.len()
-        } else {
-            ours.shape == theirs.shape
-        };
-        if !fits {
-            let message = format!(
-                "{} of sample {} has shape {:?}, that of sample {} in the same batch {:?}",
-                field.name, sample.ticket.index, theirs.shape, first.ticket.index, ours.shape
-            );
-            return Some(Error::new(Kind::ShapeMismatch, message));
-        }
+impl Norm {
+    /// The shapes of a sample.
+    pub(super) fn of(columns: &Columns, sample: &Sample) -> Norm {
+        let shapes = columns.fields.iter().zip(&sample.values).map(|(field, value)| match value {
+            Value::Array(array) if matches!(field.kind, FieldKind::Ragged { .. }) => {
+                array.shape.clone()
+            }
+            // Those of a variable length are made for it.
+            Value::Array(_) | Value::Row(_) | Value::Bytes(_) | Value::Text(_) | Value::List(_) => {
+                Vec::new()
+            }
+        });
+        Norm { index: sample.ticket.index, shapes: shapes.collect() }
     }
-    None
+
+    /// The first field whose shape cannot stand beside that of the other. If they are padded, only the number of
+    /// axes counts.
+    fn differs(&self, columns: &Columns, other: &Norm) -> Option<usize> {
+        let pairs = self.shapes.iter().zip(&other.shapes);
+        let mut fits = pairs.map(|(ours, theirs)| match columns.pad {
+            Some(_) => ours.len() == theirs.len(),
+            None => ours == theirs,
+        });
+        fits.position(|fits| !fits)
+    }
+
+    /// What keeps a sample from this batch.
+    pub(super) fn mismatch(&self, columns: &Columns, sample: &Sample) -> Option<Error> {
+        let found = Norm::of(columns, sample);
+        let at = self.differs(columns, &found)?;
+        let message = format!(
+            "{} of sample {} has shape {:?}, that of sample {} in the same batch {:?}",
+            columns.fields[at].name, found.index, found.shapes[at], self.index, self.shapes[at]
+        );
+        Some(Error::new(Kind::ShapeMismatch, message))
+    }
 }
 
 /// Copies the rows of a sample to another seat; returns the one it leaves.

@@ -48,6 +48,12 @@ pub struct Seat {
 }
 
 impl Columns {
+    /// Whether samples can have shapes that do not fit into one batch.
+    pub fn may_differ(&self) -> bool {
+        let is_ragged = |field: &Field| matches!(field.kind, FieldKind::Ragged { .. });
+        !self.joined && self.fields.iter().any(is_ragged)
+    }
+
     /// Bytes of the rows of one batch.
     pub fn batch_bytes(&self) -> u64 {
         let row: usize = self.fields.iter().filter_map(Field::row_bytes).sum();

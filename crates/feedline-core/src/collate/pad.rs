@@ -82,18 +82,20 @@ fn shapes(
     Ok(Column::Array { dtype: Dtype::Int64, shape: vec![arrays.len(), axes], memory })
 }
 
-/// Copies runs of the last axis to where they stand in the larger box.
+/// Copies runs of numbers to where they stand in the larger box. Axes at the end that are as long as the largest
+/// belong to the run: of a picture it is a row, not a pixel.
 fn place(array: &Array, largest: &[usize], target: &mut [u8]) {
-    let Some((last, outer)) = array.shape.split_last() else {
-        return target.copy_from_slice(&array.bytes);
-    };
-    let run = last * array.dtype.bytes();
+    let axes = array.shape.len();
+    let equal = (1..axes).rev().take_while(|axis| array.shape[*axis] == largest[*axis]).count();
+    let outer = &array.shape[..(axes - equal).saturating_sub(1)];
+    let run: usize = array.shape[outer.len()..].iter().product::<usize>() * array.dtype.bytes();
     if run == 0 {
         return;
     }
+    let row: usize = largest[outer.len()..].iter().product();
     for (number, bytes) in array.bytes.chunks_exact(run).enumerate() {
         // The place of this run, counted in the smaller box, spelt in the larger one.
-        let (mut rest, mut start, mut stride) = (number, 0, largest[outer.len()]);
+        let (mut rest, mut start, mut stride) = (number, 0, row);
         for axis in (0..outer.len()).rev() {
             start += rest % outer[axis] * stride;
             rest /= outer[axis];
@@ -107,6 +109,7 @@ fn place(array: &Array, largest: &[usize], target: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn array(shape: &[usize], start: u8) -> Value {
         let count: usize = shape.iter().product();
@@ -125,6 +128,31 @@ mod tests {
         let Column::Array { shape, memory, .. } = shapes else { panic!("an array") };
         assert_eq!((shape, memory.len()), (vec![2, 2], 32));
         assert_eq!(memory[8], 3);
+    }
+
+    proptest! {
+        #[test]
+        fn every_number_of_a_padded_array_stands_where_its_place_says(
+            shape in prop::collection::vec(0_usize..4, 0..4), more in prop::collection::vec(0_usize..3, 4),
+        ) {
+            let largest: Vec<usize> = shape.iter().zip(&more).map(|(length, more)| length + more).collect();
+            let count: usize = shape.iter().product();
+            let bytes = (1..=count).flat_map(|number| (number as u16).to_ne_bytes()).collect();
+            let mut target = vec![0; largest.iter().product::<usize>() * 2];
+            place(&Array { dtype: Dtype::Uint16, shape: shape.clone(), bytes }, &largest, &mut target);
+            let mut expected = 0_u16;
+            for (at, found) in target.chunks_exact(2).enumerate() {
+                let mut rest = at;
+                let is_inside = (0..shape.len()).rev().all(|axis| {
+                    let place = rest % largest[axis];
+                    rest /= largest[axis];
+                    place < shape[axis]
+                });
+                expected += u16::from(is_inside);
+                let number = if is_inside { expected } else { 0 };
+                prop_assert_eq!(u16::from_ne_bytes([found[0], found[1]]), number);
+            }
+        }
     }
 
     #[test]

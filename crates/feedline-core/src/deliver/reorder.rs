@@ -72,6 +72,17 @@ impl<T> Reorder<T> {
         }
     }
 
+    /// The next `count` results in order, if all of them are here.
+    pub fn peek(&self, count: usize) -> Option<impl Iterator<Item = &T>> {
+        let others = count.saturating_sub(self.first.len());
+        let results = || {
+            let firsts = self.first.iter().take(count).map(|number| self.early_first.get(number));
+            firsts.chain(self.early.iter().take(others).map(Option::as_ref))
+        };
+        let is_whole = results().count() == count && results().all(|result| result.is_some());
+        is_whole.then(|| results().flatten())
+    }
+
     /// The number that is awaited.
     pub fn next(&self) -> u64 {
         self.first.front().copied().unwrap_or(self.next)

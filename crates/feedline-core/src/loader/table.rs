@@ -143,6 +143,7 @@ impl Table {
         }
         while !self.is_over
             && drained.again.is_none()
+            && self.norm_is_known()
             && let Some((number, outcome)) = self.reorder.pop()
         {
             let mut by = 0;
@@ -186,6 +187,19 @@ impl Table {
         }
         run.update_urgent(self);
         drained
+    }
+
+    /// Whether it is decided which shapes the next batch has. Most of its samples decide, so all must be here: the
+    /// first alone might be the odd one, and then all others would be taken for bad.
+    fn norm_is_known(&mut self) -> bool {
+        let Some(count) = self.collector.undecided() else { return true };
+        let count = count.min(self.end - self.reorder.next());
+        let Some(outcomes) = self.reorder.peek(count as usize) else { return false };
+        self.collector.set_norm(outcomes.filter_map(|outcome| match outcome {
+            Ok(Made::Kept(sample, _)) => Some(sample),
+            Ok(Made::LeftOut(_)) | Err(_) => None,
+        }));
+        true
     }
 
     /// A sample that the user does not want: those that follow move up.

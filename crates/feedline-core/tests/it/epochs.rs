@@ -4,7 +4,9 @@ use feedline_core::error::Kind;
 use feedline_core::sample::{Batch, Dtype, Field, Loaned};
 use feedline_core::source::memory::Arrays;
 use feedline_core::sys::slab::Borrowed;
+use feedline_core::testing::photos::photo_jpeg;
 use proptest::prelude::*;
+use std::fs;
 use std::sync::Arc;
 
 use crate::data::{content, folder_loader, indices, loader, photographs};
@@ -143,6 +145,32 @@ fn different_shapes_are_padded_on_request_and_a_fault_otherwise() {
     assert_eq!(batch.get("image_shape").unwrap().shape(), Some([8, 3].as_slice()));
 }
 
+#[test]
+fn most_samples_of_a_batch_decide_which_shape_fits() {
+    let folder = tempfile::tempdir().unwrap();
+    let odd = [0, 1, 8, 15, 16];
+    for number in 0..24 {
+        let width = if odd.contains(&number) { 30 + number } else { 40 };
+        let bytes = photo_jpeg(number as u64, width, 20, 85);
+        fs::create_dir_all(folder.path().join("x")).unwrap();
+        fs::write(folder.path().join(format!("x/{number:02}.jpg")), bytes).unwrap();
+    }
+    for threads in [1, 3] {
+        for faults in ["skip", "then=skip,fill=false"] {
+            let words = format!(
+                r#"[{{"call": "decode"}}, {{"call": "batch", "size": 8}},
+                    {{"call": "loader", "threads": {threads}, "faults": "{faults}"}}]"#
+            );
+            let loader = folder_loader(folder.path(), &words);
+            let batches: Vec<_> = loader.epoch().unwrap().map(Result::unwrap).collect();
+            let delivered: Vec<u64> = indices(&batches).concat();
+            let good: Vec<u64> = (0..24).filter(|at| !odd.contains(&(*at as usize))).collect();
+            assert_eq!(delivered, good, "{threads} threads, {faults}");
+            assert_eq!(loader.report().skipped, odd.len() as u64);
+        }
+    }
+}
+
 fn numbers(rows: u64) -> Arc<Arrays> {
     let values: Vec<u8> = (0..rows as u32).flat_map(u32::to_ne_bytes).collect();
     let field = Field::fixed("x", Dtype::Uint32, &[]);
@@ -175,7 +203,7 @@ fn a_consumer_that_keeps_every_batch_still_gets_all_of_them() {
 
 #[test]
 fn leaving_an_epoch_starts_the_next_one_and_leaves_no_thread() {
-    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let threads = || fs::read_dir("/proc/self/task").unwrap().count();
     let before = threads();
     let folder = photographs(20, &[]);
     let loader = folder_loader(folder.path(), &words(r#""threads": 3"#));
