@@ -1,6 +1,14 @@
 //! Which process this is, what it uses, and with whom it ends. Threads do not survive a fork, so objects
 //! that own threads must notice one.
 
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::clock;
+
 /// The process an object was made in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Home(u32);
@@ -62,6 +70,21 @@ pub fn stance(pid: u32) -> Option<Stance> {
     Some(Stance { letter, ticks, waits_for_lock })
 }
 
+/// Waits until another process has ended, for at most that long. Returns at once where the system cannot wait for
+/// the processes of others.
+pub fn wait_for_end(pid: u32, most: Duration) {
+    let until = clock::now() + most;
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let Some(Ok(process)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else { return };
+    loop {
+        let left = Timespec::try_from(until.saturating_duration_since(clock::now())).ok();
+        match poll(&mut [PollFd::new(&process, PollFlags::IN)], left.as_ref()) {
+            Err(Errno::INTR) => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
+}
+
 /// The number of the system call that waits for a lock, as /proc shows it.
 #[cfg(target_arch = "x86_64")]
 const FUTEX: &str = "202";
@@ -85,6 +108,14 @@ pub fn go_first() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_process_is_waited_for_but_not_for_ever() {
+        wait_for_end(std::process::id(), Duration::from_millis(1));
+        // No process has that number.
+        wait_for_end(u32::MAX, Duration::from_secs(1000));
+        wait_for_end(i32::MAX as u32, Duration::from_secs(1000));
+    }
 
     #[test]
     fn the_stance_of_a_process_is_read_whatever_its_name() {

@@ -10,7 +10,7 @@ use super::evidence::{self, Evidence};
 use super::{Broken, GivenUp, Inner, Obituary, Options, Outcome, Retired, Standstill, Words};
 use crate::sys::memory::Shared;
 use crate::sys::socket::{Moved, Socket};
-use crate::sys::{clock, limits};
+use crate::sys::{clock, limits, process};
 use crate::worker::answer::Answer;
 use crate::worker::arena::{self, Account};
 use crate::worker::blackbox::{Boxes, Doing, Owner, Snapshot, Word};
@@ -31,6 +31,8 @@ const PASSING: [i32; 4] = [11, 12, 23, 24];
 const WEIGH_EVERY: Duration = Duration::from_millis(250);
 /// How long a renewal for want of memory is given to help before the next.
 const RENEW_EVERY: Duration = Duration::from_secs(2);
+/// How long the workers of a zygote that is gone may take to end.
+const WORKERS_END: Duration = Duration::from_secs(2);
 
 pub(super) struct Engine {
     pub(super) supervisor: Supervisor,
@@ -256,6 +258,12 @@ impl Engine {
         if let Some(zygote) = self.zygote.take() {
             inner.poll.forget(&zygote);
             inner.watch.forget(&zygote);
+        }
+        // The kernel closes the files of a process before it kills its children: these may still be at work. What
+        // they answer until they are dead counts, and what they write down must not be newer than that.
+        let until = clock::now() + WORKERS_END;
+        for pid in self.running.values().filter_map(|running| running.pid) {
+            process::wait_for_end(pid, until.saturating_duration_since(clock::now()));
         }
         let lives: Vec<_> = self.running.keys().copied().collect();
         for life in &lives {
