@@ -27,7 +27,7 @@ RUST_TEST = $(shell cargo nextest --version >/dev/null 2>&1 && echo "cargo nexte
 TORCH_TESTS = $(sort $(wildcard tests/test_torch_*.py) tests/test_executor.py tests/test_executor_faults.py \
 	tests/test_open_files.py tests/test_arguments.py tests/faults)
 
-.PHONY: help demo test test-versions check check-rust check-python fix bench fuzz
+.PHONY: help demo test test-rust test-python test-versions check check-rust check-python fix bench fuzz
 .DEFAULT_GOAL := help
 
 help: ## explain the targets (the default)
@@ -40,11 +40,15 @@ help: ## explain the targets (the default)
 demo: $(SETUP)/native ## load a small data set with bad files in it, and kill workers in an epoch of Python code
 	@feedline demo
 
-test: $(SETUP)/tested $(SETUP)/test ## run all tests: Rust, Python against torch, TensorFlow and Pillow, the fuzz corpus
+test: test-rust test-python ## run all tests: Rust, Python against torch, TensorFlow and Pillow, the fuzz corpus
+	$(PYTHON) -m pytest -q -m alone
+
+test-rust: $(SETUP)/tested
 	$(RUST_TEST) testing --workspace $(TESTED)
 	cargo test -q --profile testing --workspace $(TESTED) --doc
+
+test-python: $(SETUP)/tested $(SETUP)/test
 	$(PYTHON) -m pytest -q -m "not alone" -n $(TEST_PROCESSES) --dist worksteal
-	$(PYTHON) -m pytest -q -m alone
 
 test-versions: $(SETUP)/torch-oldest $(SETUP)/torch-middle $(SETUP)/tested ## run the torch tests with the oldest torch that is supported, and with one in the middle
 	@for age in oldest middle; do \
