@@ -140,10 +140,10 @@ def test_a_shard_that_shrinks_after_it_was_indexed_is_a_fault(tmp_path: Path) ->
     with path.open("r+b") as file:
         file.truncate(1000)
     loader = skipping(pipeline)
-    got = records_of(loader)
-    assert got == [b"%d" % number * 100 for number in range(len(got))]
-    assert len(got) + len(loader.report().faults) == 50
-    assert "shrunk" in loader.report().faults[0].reason
+    with pytest.raises(errors.TooManyFaults):
+        records_of(loader)
+    assert len(loader.report().faults) == 50
+    assert "when it was indexed, and has 1000 now" in loader.report().faults[0].reason
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
@@ -223,8 +223,9 @@ def test_a_token_file_that_shrinks_is_a_fault_and_no_bus_error(tmp_path: Path) -
     with path.open("r+b") as file:
         file.truncate(20_000)
     loader = skipping(pipeline)
-    assert sum(len(batch["tokens"]) for batch in loader) == 10
-    assert len(loader.report().faults) == 90
+    with pytest.raises(errors.TooManyFaults):
+        list(loader)
+    assert len(loader.report().faults) == 100
 
 
 def test_arrays_stand_beside_records(tmp_path: Path) -> None:

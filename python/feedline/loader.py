@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -119,8 +119,12 @@ class Loader:
         return f"<feedline.Loader of {len(self)} batches: {self._words}>"
 
 
-class Epoch(Generic[Batch]):
-    """The batches of one epoch."""
+class Epoch(_native.BatchIterator, Generic[Batch]):
+    """The batches of one epoch.
+
+    A batch belongs to the epoch until `next()` returns it: if a signal handler raises meanwhile (Ctrl-C),
+    the next call delivers it.
+    """
 
     def __init__(self, loader: Loader, native: _native.Epoch, make: Callable[[Columns], Batch]) -> None:
         # Keeps the loader alive: it owns the threads.
@@ -130,11 +134,14 @@ class Epoch(Generic[Batch]):
         # A batch that was taken and not delivered yet.
         self._taken: Columns | None = None
         self._is_over = False
+        # Called when the batch that was made last is the consumer's.
+        self._confirm: Callable[[], None] = native.confirm
 
-    def __iter__(self) -> Iterator[Batch]:
-        return self
+    if TYPE_CHECKING:
 
-    def __next__(self) -> Batch:
+        def __next__(self) -> Batch: ...
+
+    def _produce(self) -> Batch:
         if self._is_over:
             raise StopIteration
         if self._taken is None:

@@ -4,7 +4,7 @@ use clap::Args;
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::sample::Location;
 use feedline_core::source::index::{Index, Keep, Reuse};
-use feedline_core::sys::file;
+use feedline_core::sys::draft;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -170,7 +170,7 @@ fn write_manifest(rows: &[Row], manifest: &Path) -> Result<()> {
         })
         .collect();
     let text = format!("{:#}\n", Value::Object(shards));
-    file::replace(manifest, text.as_bytes()).map_err(|error| {
+    draft::replace(manifest, text.as_bytes()).map_err(|error| {
         Error::io(Kind::BadSource, "writing the manifest", error)
             .at(at(manifest))
             .with_hint("name a file that can be written")

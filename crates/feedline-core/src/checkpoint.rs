@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Kind, Result};
 use crate::fault::Standing;
 
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Where a run stands after a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +29,9 @@ pub struct Checkpoint {
     /// before it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     waiting: Vec<u64>,
+    /// Of all of the above, as text: a number that was changed may still be a possible one.
+    #[serde(default)]
+    checksum: u32,
 }
 
 /// How far samples came a second time in the places of those that were skipped, so that every rank has as
@@ -62,7 +65,18 @@ impl Checkpoint {
     ) -> Checkpoint {
         let waiting = Vec::new();
         let version = VERSION;
-        Checkpoint { version, samples, source, settings, position, standing, filling, waiting }
+        let checksum = 0;
+        Checkpoint {
+            version,
+            samples,
+            source,
+            settings,
+            position,
+            standing,
+            filling,
+            waiting,
+            checksum,
+        }
     }
 
     /// With samples, ascending, that were made and are in no batch yet.
@@ -73,18 +87,27 @@ impl Checkpoint {
         Checkpoint { waiting, ..self }
     }
 
-    /// These samples.
-    pub fn waiting(&self) -> Vec<u64> {
-        let next = |number: &mut u64, distance: &u64| {
-            *number = number.saturating_add(*distance);
-            Some(*number)
+    /// These samples; None if their numbers are larger than any.
+    pub fn waiting(&self) -> Option<Vec<u64>> {
+        let mut number: u64 = 0;
+        let mut next = |distance: &u64| {
+            number = number.checked_add(*distance)?;
+            Some(number)
         };
-        self.waiting.iter().scan(0, next).collect()
+        self.waiting.iter().map(&mut next).collect()
     }
 
     /// As text.
     pub fn to_text(&self) -> String {
-        serde_json::to_string(self).expect("numbers and text can always be written")
+        let checksum = self.checksum();
+        let whole = Checkpoint { checksum, ..self.clone() };
+        serde_json::to_string(&whole).expect("numbers and text can always be written")
+    }
+
+    fn checksum(&self) -> u32 {
+        let bare = Checkpoint { checksum: 0, ..self.clone() };
+        let text = serde_json::to_string(&bare).expect("numbers and text can always be written");
+        crc32c::crc32c(text.as_bytes())
     }
 
     /// From text, whoever wrote it.
@@ -99,7 +122,12 @@ impl Checkpoint {
             );
             return Err(Error::new(Kind::WrongCheckpoint, message));
         }
-        Ok(checkpoint)
+        if checkpoint.checksum != checkpoint.checksum() {
+            let message = "the checkpoint is damaged: its checksum does not match";
+            return Err(Error::new(Kind::WrongCheckpoint, message)
+                .with_hint("go on from an earlier one; a checkpoint cannot be changed by hand"));
+        }
+        Ok(Checkpoint { checksum: 0, ..checkpoint })
     }
 
     /// Refuses to go on with other data or settings, saying what differs.
@@ -168,8 +196,22 @@ mod tests {
         let numbers: Vec<u64> = (0..200).map(|at| 1_000_000 + at * 7).collect();
         let bucketed = checkpoint.with_waiting(&numbers);
         let read = Checkpoint::from_text(&bucketed.to_text()).unwrap();
-        assert_eq!((read.waiting(), &read), (numbers, &bucketed));
+        assert_eq!((read.waiting(), &read), (Some(numbers), &bucketed));
         assert!(bucketed.to_text().len() < 800);
+    }
+
+    #[test]
+    fn a_checkpoint_in_which_any_byte_was_changed_is_refused_or_the_same() {
+        let checkpoint = made(10, b"a", b"b").with_waiting(&[3, 5]);
+        let text = checkpoint.to_text().into_bytes();
+        for (at, other) in
+            (0..text.len()).flat_map(|at| [(at, b'0'), (at, b'7'), (at, b'-'), (at, b' ')])
+        {
+            let mut changed = text.clone();
+            changed[at] = other;
+            let read = Checkpoint::from_text(&String::from_utf8(changed).unwrap());
+            assert!(read.is_err() || read.unwrap() == checkpoint, "byte {at} is {other}");
+        }
     }
 
     #[test]
@@ -180,7 +222,7 @@ mod tests {
             .map(|old| old.must_fit(&now).unwrap_err().to_string())
             .chain([
                 Checkpoint::from_text("hello").unwrap_err().to_string(),
-                Checkpoint::from_text(&now.to_text().replace("\"version\":3", "\"version\":9"))
+                Checkpoint::from_text(&now.to_text().replace("\"version\":4", "\"version\":9"))
                     .unwrap_err()
                     .to_string(),
             ])

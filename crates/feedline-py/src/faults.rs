@@ -199,6 +199,28 @@ impl Ledger {
         self.0.delivered(samples, Duration::try_from_secs_f64(waited_seconds).unwrap_or_default());
     }
 
+    /// The consumer took a batch of a front that counts by batches: `is_judged` if its samples were counted as good
+    /// before, `is_expected` if they were expected; so many of them came a second time.
+    fn batch_delivered(
+        &self,
+        samples: u64,
+        waited_seconds: f64,
+        is_judged: bool,
+        is_expected: bool,
+        repeats: u64,
+    ) {
+        if !is_judged {
+            self.0.good(samples);
+        }
+        if !is_expected {
+            self.0.expect(samples);
+        }
+        if repeats > 0 {
+            self.0.repeated(repeats);
+        }
+        self.delivered(samples, waited_seconds);
+    }
+
     /// Of what was delivered, so many came a second time.
     fn repeated(&self, samples: u64) {
         self.0.repeated(samples);

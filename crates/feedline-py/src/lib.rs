@@ -1,9 +1,11 @@
 //! Feedline for Python: conversions only. Every wait releases the GIL and lets Ctrl-C through.
 
 mod arrays;
+mod batch_iterator;
 mod dlpack;
 mod errors;
 mod faults;
+mod interrupts;
 mod lists;
 mod loader;
 mod memory;
@@ -21,9 +23,13 @@ mod _native {
     use super::*;
 
     #[pymodule_export]
+    use super::batch_iterator::BatchIterator;
+    #[pymodule_export]
     use super::dlpack::{ArrayMemory, Tensor};
     #[pymodule_export]
     use super::faults::{Breaker, Ledger, Policy};
+    #[pymodule_export]
+    use super::interrupts::{call_interruptibly, check_interrupts, restore_handlers};
     #[pymodule_export]
     use super::lists::BytesList;
     #[pymodule_export]
@@ -39,6 +45,8 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("ForkReturned", module.py().get_type::<station::ForkReturned>())?;
+        module.add("Interrupted", module.py().get_type::<interrupts::Interrupted>())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 

@@ -20,6 +20,7 @@ use crate::arrays;
 use crate::dlpack::Tensor;
 use crate::errors::raise;
 use crate::faults::{self, Ledger};
+use crate::interrupts;
 use crate::lists::BytesList;
 use crate::processes::Processes;
 use crate::records;
@@ -315,13 +316,13 @@ impl Epoch {
 #[pymethods]
 impl Epoch {
     /// The next batch as (name, value) pairs; None at the end; True if there is something to tell
-    /// meanwhile. Ctrl-C ends the wait.
+    /// meanwhile. Ctrl-C ends the wait. The batch counts as delivered when `confirm` is called.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         loop {
             let (waited, has_events) = py.detach(|| {
                 let mut epoch = self.0.lock().unwrap_or_else(PoisonError::into_inner);
                 match &mut *epoch {
-                    Some(epoch) => (epoch.next_within(BREATH), epoch.has_events()),
+                    Some(epoch) => (epoch.take_within(BREATH), epoch.has_events()),
                     None => (Ok(Waited::End), false),
                 }
             });
@@ -330,11 +331,19 @@ impl Epoch {
                     return columns(py, *batch).map(|columns| Some(columns.into_any()));
                 }
                 Waited::End => return Ok(None),
-                Waited::NotYet => py.check_signals()?,
+                Waited::NotYet => interrupts::check(py)?,
             }
             if has_events {
                 return Ok(Some(PyBool::new(py, true).to_owned().into_any()));
             }
+        }
+    }
+
+    /// The consumer has the batch that `next` gave last.
+    fn confirm(&self) {
+        let mut epoch = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(epoch) = epoch.as_mut() {
+            epoch.confirm();
         }
     }
 
@@ -351,7 +360,7 @@ impl Epoch {
                     return Ok(Some(Bound::new(py, Part::new(py, *part)?)?.into_any()));
                 }
                 Some(None) => return Ok(None),
-                None => py.check_signals()?,
+                None => interrupts::check(py)?,
             }
             if has_events || !wait {
                 return Ok(Some(PyBool::new(py, has_events && wait).to_owned().into_any()));

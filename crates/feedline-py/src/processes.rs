@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::errors::raise;
+use crate::interrupts;
 use crate::memory::{Lease, slices, views};
 
 /// How long a wait goes on before Ctrl-C is looked for.
@@ -156,7 +157,7 @@ impl Processes {
                 Outcome::Failed(broken) => ("failed", failed(py, broken)?.into_any()),
                 Outcome::Woken => ("woken", py.None().into_bound(py)),
                 Outcome::Nothing => {
-                    py.check_signals()?;
+                    interrupts::check(py)?;
                     if let Some(left) = &mut left {
                         let passed = feedline_core::sys::clock::now() - before;
                         *left = left.saturating_sub(passed);

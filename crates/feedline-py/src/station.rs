@@ -1,12 +1,12 @@
 //! A worker's end as a Python object.
 #![allow(unsafe_code, reason = "descriptors and buffers come from Python")]
 
-use feedline_core::sys::process;
+use feedline_core::sys::process::{self, Home};
 use feedline_core::sys::socket::Socket;
 use feedline_core::worker::blackbox::Doing;
 use feedline_core::worker::station::{self, Received, Sent};
 use feedline_core::worker::wire::Said;
-use pyo3::exceptions::{PyBrokenPipeError, PyValueError};
+use pyo3::exceptions::{PyBaseException, PyBrokenPipeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -39,13 +39,28 @@ const DOINGS: [Doing; 6] = [
     Doing::Pausing,
 ];
 
-/// One worker process: tasks come in, answers go out.
+pyo3::create_exception!(
+    feedline._native,
+    ForkReturned,
+    PyBaseException,
+    "Ends a process that was forked inside a worker and came back from the user's code: it is not the worker."
+);
+
+/// One worker process: tasks come in, answers go out. In a child that the user's code has forked, nothing of it works:
+/// socket and arena are the worker's.
 #[pyclass(module = "feedline._native", frozen)]
-pub(crate) struct Station(Mutex<station::Station>);
+pub(crate) struct Station {
+    station: Mutex<station::Station>,
+    home: Home,
+}
 
 impl Station {
-    fn lock(&self) -> MutexGuard<'_, station::Station> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Refused in a forked child. There the lock may be held by a thread that does not exist.
+    fn lock(&self) -> PyResult<MutexGuard<'_, station::Station>> {
+        if self.home.is_left() {
+            return Err(ForkReturned::new_err(()));
+        }
+        Ok(self.station.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn sent(&self, py: Python<'_>, mut sent: Sent) -> PyResult<()> {
@@ -55,7 +70,7 @@ impl Station {
                 Sent::Ended => return Err(PyBrokenPipeError::new_err("the trainer is gone")),
                 Sent::Interrupted => py.check_signals()?,
             }
-            sent = py.detach(|| self.lock().go_on());
+            sent = py.detach(|| Ok::<_, PyErr>(self.lock()?.go_on()))?;
         }
     }
 }
@@ -83,14 +98,21 @@ impl Station {
             )
         };
         let station = station::Station::open(post, generation, posts, socket, arena, boxes, inbox)?;
-        Ok(Station(Mutex::new(station)))
+        Ok(Station { station: Mutex::new(station), home: Home::here() })
+    }
+
+    /// Whether this process is not the worker, but a child that was forked in it.
+    #[getter]
+    fn is_left(&self) -> bool {
+        self.home.is_left()
     }
 
     /// Waits for an order: (0 task, 1 resume, 2 stop or 3 trial; task; the position of the one sample that is
     /// tried; body; the buffers beside it). None when the trainer is gone.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Order<'py>>> {
         loop {
-            let order = match py.detach(|| self.lock().receive()) {
+            let received = py.detach(|| Ok::<_, PyErr>(self.lock()?.receive()))?;
+            let order = match received {
                 Received::Order(order) => order,
                 Received::Ended => return Ok(None),
                 Received::Interrupted => {
@@ -121,9 +143,9 @@ impl Station {
         }
     }
 
-    /// Memory of the arena, or None if it has no such room.
+    /// Memory of the arena, or None if it has no such room. A forked child has none: it may make batches, of its own.
     fn take(&self, py: Python<'_>, bytes: usize) -> Option<Slot> {
-        py.detach(|| self.lock().take(bytes)).map(Slot)
+        py.detach(|| self.lock().ok()?.take(bytes)).map(Slot)
     }
 
     /// Finds places for the buffers of an answer; `send` follows when the batch was let go.
@@ -140,35 +162,39 @@ impl Station {
         let views = views(&buffers)?;
         // SAFETY: the views are held, and the worker's own thread is here, which changes no batch.
         let slices = unsafe { slices(&views) }?;
-        py.detach(|| self.lock().pack(said, task, &slices));
-        Ok(())
+        py.detach(|| {
+            self.lock()?.pack(said, task, &slices);
+            Ok(())
+        })
     }
 
     /// Sends what was packed.
     fn send(&self, py: Python<'_>) -> PyResult<()> {
-        let sent = py.detach(|| self.lock().send());
+        let sent = py.detach(|| Ok::<_, PyErr>(self.lock()?.send()))?;
         self.sent(py, sent)
     }
 
     /// Notes which task begins.
-    fn begin(&self, task: u64) {
-        self.lock().begin(task);
+    fn begin(&self, task: u64) -> PyResult<()> {
+        self.lock()?.begin(task);
+        Ok(())
     }
 
     /// Notes that the samples of the batch are made; `samples` of them, if it is not all that were
     /// reached.
     #[pyo3(signature = (samples=None))]
-    fn made(&self, samples: Option<u32>) {
-        let mut station = self.lock();
+    fn made(&self, samples: Option<u32>) -> PyResult<()> {
+        let mut station = self.lock()?;
         station.made();
         if let Some(samples) = samples {
             station.set_samples(samples);
         }
+        Ok(())
     }
 
     /// Tells the trainer something at once, which answers nothing.
     fn tell(&self, py: Python<'_>, text: &[u8]) -> PyResult<()> {
-        let sent = py.detach(|| self.lock().tell(text));
+        let sent = py.detach(|| Ok::<_, PyErr>(self.lock()?.tell(text)))?;
         self.sent(py, sent)
     }
 
@@ -177,13 +203,14 @@ impl Station {
         let doing = *DOINGS
             .get(doing)
             .ok_or_else(|| PyValueError::new_err(format!("there is no stage {doing}")))?;
-        self.lock().enter(doing);
+        self.lock()?.enter(doing);
         Ok(())
     }
 
     /// Notes the resident memory, now and then.
-    fn weigh(&self) {
-        self.lock().weigh();
+    fn weigh(&self) -> PyResult<()> {
+        self.lock()?.weigh();
+        Ok(())
     }
 
     /// An iterator over a list that notes in the box how far it has come.
@@ -192,23 +219,25 @@ impl Station {
     }
 
     /// Notes at which sample of the batch the worker is.
-    fn reach(&self, position: u64) {
-        self.lock().reach(position);
+    fn reach(&self, position: u64) -> PyResult<()> {
+        self.lock()?.reach(position);
+        Ok(())
     }
 
     /// Notes that the worker is at all samples of the batch at once.
-    fn reach_all(&self) {
-        self.lock().reach_all();
+    fn reach_all(&self) -> PyResult<()> {
+        self.lock()?.reach_all();
+        Ok(())
     }
 
     /// Keeps what a replacement needs to go on after a task.
-    fn journal(&self, task: u64, bytes: &[u8]) -> bool {
-        self.lock().journal(task, bytes)
+    fn journal(&self, task: u64, bytes: &[u8]) -> PyResult<bool> {
+        Ok(self.lock()?.journal(task, bytes))
     }
 
     /// What the predecessor kept when a task began.
-    fn recall<'py>(&self, py: Python<'py>, task: u64) -> Option<Bound<'py, PyBytes>> {
-        self.lock().recall(task).map(|bytes| PyBytes::new(py, &bytes))
+    fn recall<'py>(&self, py: Python<'py>, task: u64) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        Ok(self.lock()?.recall(task).map(|bytes| PyBytes::new(py, &bytes)))
     }
 }
 
@@ -226,11 +255,11 @@ impl Walk {
         slf
     }
 
-    fn __next__<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let position = self.position.fetch_add(1, Ordering::Relaxed);
-        let item = self.list.bind(py).get_item(position).ok()?;
-        self.station.get().lock().reach(position as u64);
-        Some(item)
+        let Ok(item) = self.list.bind(py).get_item(position) else { return Ok(None) };
+        self.station.get().lock()?.reach(position as u64);
+        Ok(Some(item))
     }
 
     /// The position of the item that was given last.

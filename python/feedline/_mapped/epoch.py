@@ -3,11 +3,12 @@ them elsewhere, and delivers batches in order."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
@@ -49,8 +50,8 @@ class _Part:
     batch_fault: Fault | None = None
 
 
-class MappedEpoch(Generic[T]):
-    """The batches of one epoch."""
+class MappedEpoch(_native.BatchIterator, Generic[T]):
+    """The batches of one epoch. A signal handler that raises (Ctrl-C) loses none of them."""
 
     def __init__(self, loader: MappedLoader, native: _native.Epoch, convert: Callable[[Any], T]) -> None:
         # Keeps the loader alive: it owns the workers.
@@ -75,8 +76,9 @@ class MappedEpoch(Generic[T]):
             drop_last=loader._drop_last,
             stays=self._stays,
         )
-        # A batch that was made and not delivered yet.
-        self._held: list[T] = []
+        # A batch that was made and not delivered yet, and what is called when it is.
+        self._held: list[tuple[T, Callable[[], None]]] = []
+        self._confirm: Callable[[], None] | None = None
         self._parts: deque[_Part] = deque()
         self._batches: deque[Batch] = deque()
         # Who waits for which task.
@@ -90,19 +92,21 @@ class MappedEpoch(Generic[T]):
         # In a row, of those that were to be repeated.
         self._barren = 0
 
-    def __iter__(self) -> Iterator[T]:
-        return self
+    if TYPE_CHECKING:
 
-    def __next__(self) -> T:
+        def __next__(self) -> T: ...
+
+    def _produce(self) -> T:
         if not self._held and not self._is_over:
             self._held += self._next()
         # What was made stays, should a warning be an error.
         self._loader._notices.issue()
         if self._held:
-            return self._held.pop()
+            batch, self._confirm = self._held.pop()
+            return batch
         raise StopIteration
 
-    def _next(self) -> list[T]:
+    def _next(self) -> list[tuple[T, Callable[[], None]]]:
         """The next batch; none at the end."""
         began = time.perf_counter()
         try:
@@ -114,11 +118,10 @@ class MappedEpoch(Generic[T]):
                     self._end()
                     return []
                 self._work()
-        except FeedlineWarning:
+        except (FeedlineWarning, _native.Interrupted):
             # Nothing was taken: the next call goes on.
             raise
         except BaseException:
-            # Also Ctrl-C: what workers have at hand is of no use to anybody.
             self.close()
             raise
         finally:
@@ -251,10 +254,12 @@ class MappedEpoch(Generic[T]):
     def _made(self, batch: Batch, result: Any, bad: list[Fault], worker: int | None) -> None:
         batch.result, batch.bad, batch.worker, batch.is_ready = result, bad, worker, True
 
-    def _deliver(self, batch: Batch, waited: float) -> T:
+    def _deliver(self, batch: Batch, waited: float) -> tuple[T, Callable[[], None]]:
         standing = self._judging.ledger.standing()
-        self._native.took(len(batch.rows), waited, batch.end, standing, self._filling(batch.end))
-        return self._convert(batch.result)
+        confirm = functools.partial(
+            self._native.took, len(batch.rows), waited, batch.end, standing, self._filling(batch.end)
+        )
+        return self._convert(batch.result), confirm
 
     def _filling(self, end: int) -> tuple[int, int, int]:
         """Samples that were skipped, tried in their places, and repeated there, up to a number."""

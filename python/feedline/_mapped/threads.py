@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 from feedline import _native
 from feedline._account import Away
 from feedline._mapped.doing import Doer, Job, Made, Plan, Watcher
+from feedline._workers.children import end_child
 from feedline._workers.crew import Handle
 from feedline._workers.death import Death
 from feedline._workers.tries import Tries
@@ -22,6 +24,8 @@ __all__ = ["Threads"]
 
 # How long a wait goes on before it is looked whether there is something else to do, in seconds.
 _LOOK = 0.002
+# How long a wait goes on before Ctrl-C is looked for.
+_CHECK = 0.05
 # How long closing waits for a thread that is at a function, in seconds.
 _GRACE = 0.3
 
@@ -73,13 +77,21 @@ class Threads:
 
     def next(self, oldest: int, *, looks: bool) -> tuple[int, Made | Trouble, None] | None:
         """What came of a job; None if nothing did, and it is to be looked for other things."""
-        with contextlib.suppress(queue.Empty):
-            came = self._done.get(timeout=_LOOK if looks else None)
-            if not isinstance(came, _Note):
-                return (*came, None)
-            news = self._away.news(came.name, came.details, came.thread)
-            if news is not None:
-                self._event(came.name, news)
+        wait = 0.0
+        while True:
+            with contextlib.suppress(queue.Empty):
+                came = self._done.get(timeout=wait)
+                break
+            if looks and wait:
+                return None
+            # Only where there is nothing: signals that come in a row must not keep results from being taken.
+            _native.check_interrupts()
+            wait = _LOOK if looks else _CHECK
+        if not isinstance(came, _Note):
+            return (*came, None)
+        news = self._away.news(came.name, came.details, came.thread)
+        if news is not None:
+            self._event(came.name, news)
         return None
 
     def close(self) -> None:
@@ -123,18 +135,26 @@ def _live(
         pause=pause,
         tell=note,
         raises=False,
+        home=os.getpid(),
     )
     doer = Doer(plan, tries, Watcher(), seeds_all=False)
+    home = os.getpid()
     while (given := jobs.get()) is not None and not is_closed.is_set():
         task, job = given
-        done.put((task, _done(doer, job, keeps=plan.may_retry)))
-        del given, job
+        made = _done(doer, job, home, keeps=plan.may_retry)
+        done.put((task, made))
+        del given, job, made
 
 
-def _done(doer: Doer, job: Job, *, keeps: bool) -> Made | Trouble:
+def _done(doer: Doer, job: Job, home: int, *, keeps: bool) -> Made | Trouble:
     # What functions change in place must be as it was when they are called again.
     kept = copy.deepcopy(job.content) if keeps else None
     try:
-        return doer.do(job, lambda: kept)
+        made = doer.do(job, lambda: kept)
+        if os.getpid() != home:
+            raise _native.ForkReturned
+        return made
     except BaseException as raised:
+        if os.getpid() != home:
+            end_child("a thread that calls the functions of a pipeline", raised)
         return Trouble.of(raised, stage="worker")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pickle
 import sys
 import time
@@ -93,7 +94,14 @@ class MapWorker:
 
     def __init__(self, plan: Plan, station: _native.Station) -> None:
         self._station = station
-        tries = Tries(plan.policy, stage="worker", pause=self._pause, tell=self._tell, raises=False)
+        tries = Tries(
+            plan.policy,
+            stage="worker",
+            pause=self._pause,
+            tell=self._tell,
+            raises=False,
+            home=os.getpid(),
+        )
         self._doer = Doer(plan, tries, _Station(station), seeds_all=True)
 
     def _pause(self, seconds: float) -> None:

@@ -105,8 +105,10 @@ class _Converted(Epoch[dict[str, Any]]):
         self._epoch = epoch
         self._convert = convert
 
-    def __next__(self) -> dict[str, Any]:
-        return self._convert(next(self._epoch))
+    def _produce(self) -> dict[str, Any]:
+        batch = self._epoch._produce()
+        self._confirm = self._epoch._confirm
+        return self._convert(batch)
 
     def close(self) -> None:
         self._epoch.close()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import operator
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import _utils
 from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
+from feedline import _native
+from feedline._native import call_interruptibly
 from feedline._torch.draws import Draws
 from feedline._torch.fitting import Fitting
 from feedline._torch.judging import Judging
@@ -26,7 +32,33 @@ __all__ = ["Alone"]
 _FILL: Any = object()
 
 
-class Alone(_SingleProcessDataLoaderIter):
+@dataclass
+class _Begun:
+    """A batch that was begun: what is there of it when a signal interrupts, stays."""
+
+    index: Any
+    # Positions whose sample is one that was delivered before.
+    repeats: set[int]
+    # The index of each sample, others for those that are replaced; None: as they were asked for.
+    indices: list[Any] | None = None
+    samples: list[Any] = field(default_factory=list)
+    # How many samples of an iterable data set it is to have.
+    places: int | None = None
+
+
+class _Interruptible:
+    """A data set in whose code a signal handler may raise: the sample is then made again."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        if getattr(dataset, "__getitems__", None):
+            self.__getitems__ = functools.partial(call_interruptibly, dataset.__getitems__)
+
+    def __getitem__(self, index: Any) -> Any:
+        return call_interruptibly(operator.getitem, self._dataset, index)
+
+
+class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
     """Without workers: the place to debug. Errors pass unchanged, with a note on the sample."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
@@ -41,8 +73,15 @@ class Alone(_SingleProcessDataLoaderIter):
         self._sampler_iter = self._judging.begin(self._sampler_iter)
         self._batch = 0
         self._fitting = Fitting(self._collate_fn, Draws())
-        # A batch that is made, and not delivered yet.
+        # A batch that is made, and not delivered yet; what is called when it is.
         self._ready: tuple[Any] | None = None
+        self._confirm: Callable[[], None] | None = None
+        self._begun: _Begun | None = None
+        # A generator in which something is raised ends, and all samples that were to come are lost.
+        fetched = getattr(self._dataset_fetcher, "dataset_iter", None)
+        self._pull: Callable[..., Any] = functools.partial(call_interruptibly, next)
+        if inspect.isgenerator(fetched):
+            self._pull = next
         # Of the sample that has raised; the indices of all samples of its batch.
         self._position: int | None = None
         self._indices: Any = None
@@ -52,14 +91,21 @@ class Alone(_SingleProcessDataLoaderIter):
         policy = loader.faults
         if policy is None:
             return None
-        tries = Tries(policy, seed=int(self._base_seed), tell=self._noted, folders=loader._kept.folders)
-        return Maker(self._dataset, tries, policy.replacement if policy.has_replacement else BAD)
+        pause = functools.partial(call_interruptibly, time.sleep)
+        seed, folders = int(self._base_seed), loader._kept.folders
+        tries = Tries(policy, seed=seed, pause=pause, tell=self._noted, folders=folders)
+        return Maker(
+            _Interruptible(self._dataset), tries, policy.replacement if policy.has_replacement else BAD
+        )
 
     def _noted(self, name: str, details: dict[str, Any]) -> None:
         self._account.noted(name, details)
         # Now: while the source is away, nothing else happens.
         self._account.tell()
         self._account.notices.issue(is_safe=False)
+
+    # Torch's own, with no frame of ours between it and the user's code: its warnings name that.
+    _produce = _SingleProcessDataLoaderIter.__next__
 
     def _next_data(self) -> Any:
         if self._ready is None:
@@ -73,29 +119,36 @@ class Alone(_SingleProcessDataLoaderIter):
         while True:
             began = time.perf_counter()
             try:
-                index = self._next_index()
-                data, samples, repeats = self._fetch(index, self._judging.expect(index))
+                if self._begun is None:
+                    index = self._next_index()
+                    self._begun = _Begun(index, self._judging.expect(index))
+                data, samples, repeats = self._fetch(self._begun)
+            except _native.Interrupted:
+                # The next call goes on with it.
+                raise
             except (_End, StopIteration):
                 self._judging.end()
                 self._account.notices.issue()
                 raise StopIteration from None
             except BaseException:
+                self._begun = None
                 self._judging.has_raised = True
                 raise
             finally:
                 self._account.tell()
+            self._begun = None
             self._batch += 1
             if samples:
                 break
-        self._judging.deliver(samples, time.perf_counter() - began, repeats=repeats)
+        self._confirm = self._judging.delivery(samples, time.perf_counter() - began, repeats=repeats)
         self._account.tell()
         if self._pin_memory:
             data = _utils.pin_memory.pin_memory(data, self._pin_memory_device)
         return data
 
-    def _fetch(self, index: Any, repeats: set[int]) -> tuple[Any, int, int]:
-        """The next batch, of how many samples it is, and how many of them repeat others, at which positions
-        `repeats` has."""
+    def _fetch(self, begun: _Begun) -> tuple[Any, int, int]:
+        """The next batch, of how many samples it is, and how many of them repeat others."""
+        index, repeats = begun.index, begun.repeats
         walk: Any = None
         self._position = None
         self._indices = index
@@ -105,23 +158,25 @@ class Alone(_SingleProcessDataLoaderIter):
         try:
             dataset = fetcher.dataset
             if not is_map:
-                batch, count = self._drawn_batch(index)
+                batch, count = self._drawn_batch(begun)
                 return batch, count, 0
             if self._maker is not None:
-                batch, count = self._make(self._maker, index, repeats)
+                batch, count = self._make(self._maker, begun)
                 return batch, count, len(repeats) if count else 0
             if not fetcher.auto_collation:
-                samples = dataset[index]
+                samples = call_interruptibly(operator.getitem, dataset, index)
             elif hasattr(dataset, "__getitems__") and dataset.__getitems__:
-                samples = dataset.__getitems__(index)
+                samples = call_interruptibly(dataset.__getitems__, index)
             else:
-                self._indices = index = list(index)
-                walk = iter(index)
-                samples = [dataset[sample] for sample in walk]
+                self._indices = index = begun.index = list(index)
+                # What was made before a signal came stays.
+                samples = begun.samples
+                walk = iter(index[len(samples) :])
+                call_interruptibly(_get_all, dataset, walk, samples)
                 walk = None
             count = len(samples) if fetcher.auto_collation else 1
             return self._collate(samples), count, len(repeats)
-        except _End:
+        except (_End, _native.Interrupted):
             raise
         except _Stop as stop:
             # It says where it was.
@@ -137,7 +192,7 @@ class Alone(_SingleProcessDataLoaderIter):
     def _collated(self, samples: Any) -> Any:
         self._stage = "collating"
         self._position = None
-        batch = self._dataset_fetcher.collate_fn(samples)
+        batch = call_interruptibly(self._dataset_fetcher.collate_fn, samples)
         if self._fitting.memory is None and self._auto_collation:
             self._fitting.remember(samples)
         return batch
@@ -181,19 +236,21 @@ class Alone(_SingleProcessDataLoaderIter):
         assert self._maker is not None
         return self._maker.get(self._indices[self._reach(position)])
 
-    def _make(self, maker: Maker, index: Any, repeats: set[int]) -> tuple[Any, int]:
+    def _make(self, maker: Maker, begun: _Begun) -> tuple[Any, int]:
         """A batch, with other samples in the places of those that are bad, and how many it has."""
-        indices = self._indices = list(index) if self._auto_collation else [index]
-        samples: Any = maker.together(indices) if self._auto_collation else None
-        if samples is not None and not is_list_of(samples, len(indices)):
-            # A batch of the data set's own making: none of its samples can be told from the others.
-            return self._collate(samples), len(samples)
-        if samples is None:
-            samples = []
-            maker.make(indices, lambda: self._reach(len(samples)), self._batch, samples)
-        samples = list(samples)
+        if begun.indices is None:
+            indices = list(begun.index) if self._auto_collation else [begun.index]
+            together: Any = maker.together(indices) if self._auto_collation else None
+            if together is not None and not is_list_of(together, len(indices)):
+                # A batch of the data set's own making: none of its samples can be told from the others.
+                return self._collate(together), len(together)
+            begun.indices, begun.samples = indices, list(together or [])
+        indices, samples = begun.indices, begun.samples
+        self._indices = indices
+        missing = indices[len(samples) :]
+        maker.make(missing, lambda: self._reach(len(samples)), self._batch, samples)
         while True:
-            self._complete(maker, indices, samples, repeats)
+            self._complete(maker, indices, samples, begun.repeats)
             good = sum(sample is not BAD for sample in samples)
             if self._judging.drops(len(samples) - good):
                 self._judging.drop(good)
@@ -207,19 +264,20 @@ class Alone(_SingleProcessDataLoaderIter):
     def _complete(self, maker: Maker, indices: list[Any], samples: list[Any], repeats: set[int]) -> None:
         """Judges what is bad, and makes other samples for these places. In rounds, as with workers: all
         places first, then those whose filling was bad as well."""
-        faults = maker.tries.take()
-        while faults:
+        while True:
             self._stage = "fetching"
+            faults = maker.tries.take()
             for bad in faults:
                 if bad.then:
                     self._judging.is_bad(indices[bad.position])
             for bad in faults:
                 self._settle(bad, indices, samples, repeats)
-            for position in sorted({bad.position for bad in faults if bad.then}):
-                if samples[position] is _FILL:
-                    where = functools.partial(self._reach, position)
-                    (samples[position],) = maker.make([indices[position]], where, self._batch, [])
-            faults = maker.tries.take()
+            open_places = [position for position, sample in enumerate(samples) if sample is _FILL]
+            if not open_places:
+                return
+            for position in open_places:
+                where = functools.partial(self._reach, position)
+                (samples[position],) = maker.make([indices[position]], where, self._batch, [])
 
     def _reach(self, position: int) -> int:
         """Where something was raised."""
@@ -248,59 +306,71 @@ class Alone(_SingleProcessDataLoaderIter):
         if is_repeat:
             repeats.add(position)
 
-    def _drawn_batch(self, index: Any) -> tuple[Any, int]:
+    def _drawn_batch(self, begun: _Begun) -> tuple[Any, int]:
         """The next batch of an iterable data set, and how many samples it has; the end of it is no
         StopIteration here."""
         fetcher = self._dataset_fetcher
-        if fetcher.ended:
+        if fetcher.ended and not begun.samples:
             raise _End
         if not fetcher.auto_collation:
-            sample = self._next(fetcher.dataset_iter, 0)
-            while sample is BAD:
+            while not begun.samples:
                 sample = self._next(fetcher.dataset_iter, 0)
-            if sample is _End:
-                raise _End
-            return self._collate(sample), 1
-        samples: list[Any] = []
-        places = self._draw(samples, len(index))
-        while samples:
+                if sample is _End:
+                    raise _End
+                if sample is not BAD:
+                    begun.samples.append(sample)
+            return self._collate(begun.samples[0]), 1
+        if begun.places is None:
+            begun.places = len(begun.index)
+        self._draw(begun, begun.places)
+        while begun.samples:
+            samples = begun.samples
             batch = self._collate(samples) if self._maker is None else self._fitted(self._maker, samples)
             if batch is not BAD:
                 return batch, len(samples)
             self._stage = "fetching"
             self._judge_drawn()
-            places -= 0 if self._fills_batches else sum(sample is BAD for sample in samples)
-            samples = [sample for sample in samples if sample is not BAD]
-            self._draw(samples, places)
+            begun.places -= 0 if self._fills_batches else sum(sample is BAD for sample in samples)
+            begun.samples = [sample for sample in samples if sample is not BAD]
+            self._draw(begun, begun.places)
         return None, 0
 
-    def _draw(self, samples: list[Any], places: int) -> int:
-        """Fills a batch that is begun from the iterator; how many places it has."""
-        fetcher = self._dataset_fetcher
+    def _draw(self, begun: _Begun, places: int) -> None:
+        """Fills a batch that is begun from the iterator."""
+        fetcher, samples = self._dataset_fetcher, begun.samples
         while len(samples) < places and not fetcher.ended:
             sample = self._next(fetcher.dataset_iter, len(samples))
             fetcher.ended = sample is _End
             if sample is BAD:
                 places -= not self._fills_batches
+                begun.places = places
             elif sample is not _End:
                 samples.append(sample)
         if fetcher.ended and len(samples) < places and (fetcher.drop_last or not samples):
             raise _End
-        return places
 
     def _next(self, iterator: Any, position: int) -> Any:
         """The next sample of an iterable data set; one that fails is passed over if the policy wants it."""
         if self._maker is None or self._failing is None:
-            return next(iterator, _End)
+            return self._pull(iterator, _End)
         try:
-            sample = next(iterator, _End)
+            sample = self._pull(iterator, _End)
         except (Exception, SystemExit) as raised:
             failed = raised
             self._failing.bear(failed)
-            sample = self._maker.tried(failed, lambda: _next_again(iterator, failed), position, self._batch)
+            sample = self._maker.tried(
+                failed, lambda: self._next_again(iterator, failed), position, self._batch
+            )
             self._judge_drawn()
             return sample
         self._failing.good()
+        return sample
+
+    def _next_again(self, iterator: Any, failed: BaseException) -> Any:
+        """The end of the iterator is no other try of the sample that failed."""
+        sample = self._pull(iterator, _End)
+        if sample is _End:
+            raise failed
         return sample
 
     def _judge_drawn(self) -> None:
@@ -339,9 +409,6 @@ class _Stop(Exception):
         self.error = error
 
 
-def _next_again(iterator: Any, failed: BaseException) -> Any:
-    """The end of the iterator is no other try of the sample that failed."""
-    sample = next(iterator, _End)
-    if sample is _End:
-        raise failed
-    return sample
+def _get_all(dataset: Any, walk: Any, samples: list[Any]) -> None:
+    for sample in walk:
+        samples.append(dataset[sample])

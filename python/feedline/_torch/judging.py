@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
@@ -120,18 +121,14 @@ class Judging:
         if self._counts:
             self._account.ledger.good(samples)
 
-    def deliver(self, samples: int, waited: float, *, repeats: int = 0, is_counted: bool = False) -> None:
-        """The consumer gets a batch."""
+    def delivery(
+        self, samples: int, waited: float, *, repeats: int = 0, is_counted: bool = False
+    ) -> Callable[[], None] | None:
+        """What is called when the consumer gets a batch."""
         if not self._counts:
-            return
-        ledger = self._account.ledger
-        if not is_counted:
-            ledger.good(samples)
-        if not self._is_map:
-            ledger.expect(samples)
-        if repeats:
-            ledger.repeated(repeats)
-        ledger.delivered(samples, waited)
+            return None
+        count = self._account.ledger.batch_delivered
+        return functools.partial(count, samples, waited, is_counted, self._is_map, repeats)
 
     def drops(self, left_out: int) -> bool:
         """Whether a batch that so many places of are empty is not delivered: the last one may be short only

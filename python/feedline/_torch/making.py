@@ -155,7 +155,8 @@ class Maker:
             return None
         try:
             samples: list[Any] = self.dataset.__getitems__(indices)
-        except (Exception, SystemExit):
+        except (Exception, SystemExit) as raised:
+            self.tries.end_if_forked(raised)
             return None
         return samples
 

@@ -7,6 +7,7 @@ import itertools
 import pickle
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +65,8 @@ class _Done:
     samples: int
 
 
-class WithWorkers(_BaseDataLoaderIter):
-    """With workers."""
+class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
+    """With workers. A signal handler that raises (Ctrl-C) loses no batch."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)
@@ -97,6 +98,8 @@ class WithWorkers(_BaseDataLoaderIter):
             fill=self._judging.fill,
             folders=loader._kept.folders,
         )
+        # Called when the batch that was made last is the consumer's.
+        self._confirm: Callable[[], None] | None = None
         self._crew: Crew | None = None
         self._crew = Crew(
             work,
@@ -174,6 +177,9 @@ class WithWorkers(_BaseDataLoaderIter):
         self._crew.submit(task, pickle.dumps(index, protocol=5), post)
 
     # ---- what the consumer gets ----
+
+    # Torch's own, with no frame of ours between it and the user's code: its warnings name that.
+    _produce = _BaseDataLoaderIter.__next__
 
     def _next_data(self) -> Any:
         began = time.perf_counter()
@@ -278,7 +284,8 @@ class WithWorkers(_BaseDataLoaderIter):
             self._judging.has_raised = True
             raise self._raised(data, order)
         self._did[order.post] = (self._did.get(order.post, (order,))[0], order)
-        self._judging.deliver(samples, waited, repeats=len(order.repeats), is_counted=order.is_counted)
+        repeats = len(order.repeats)
+        self._confirm = self._judging.delivery(samples, waited, repeats=repeats, is_counted=order.is_counted)
         self._account.tell()
         if self._pin_memory:
             data = _utils.pin_memory.pin_memory(data, self._pin_memory_device)

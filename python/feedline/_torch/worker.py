@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import random
 import threading
@@ -125,7 +126,14 @@ class _LoaderWorker:
         policy, work = self._work.faults, self._work
         if policy is None:
             return None
-        tries = Tries(policy, seed=work.base_seed, pause=self._pause, tell=self._tell, folders=work.folders)
+        tries = Tries(
+            policy,
+            seed=work.base_seed,
+            pause=self._pause,
+            tell=self._tell,
+            folders=work.folders,
+            home=os.getpid(),
+        )
         return Maker(work.dataset, tries, policy.replacement if policy.has_replacement else BAD)
 
     def _pause(self, seconds: float) -> None:
@@ -549,7 +557,9 @@ class _LoaderWorker:
                 if next(self._iterator, EXHAUSTED) is EXHAUSTED:
                     break
             except (Exception, SystemExit):
-                # It was told when it happened first.
+                if self._station.is_left:
+                    raise
+                # It was reported when it happened first.
                 continue
         self._drawn = drawn
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import pickle
 import sys
 import time
@@ -54,7 +55,9 @@ class Caller:
         self._station = station
         # Without a policy no call is made again, and no source is waited for.
         policy = FaultPolicy(patience=0) if faults is None else faults
-        self._tries = Tries(policy, stage=CALLING, pause=self._pause, tell=self._tell, raises=False)
+        self._tries = Tries(
+            policy, stage=CALLING, pause=self._pause, tell=self._tell, raises=False, home=os.getpid()
+        )
 
     def _pause(self, seconds: float) -> None:
         self._station.enter(PAUSING)
@@ -92,6 +95,8 @@ class Caller:
                         # Nobody gets the results of the calls after it.
                         break
         except BaseException as raised:
+            if self._station.is_left:
+                raise
             self._tries.bad.append(_fatal(raised, position))
         self._station.made()
         bad = self._tries.take()

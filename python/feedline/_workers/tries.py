@@ -60,22 +60,26 @@ class Tries:
         tell: Callable[[str, dict[str, Any]], None] | None = None,
         raises: bool = True,
         folders: Iterable[str] = (),
+        home: int | None = None,
     ) -> None:
         """`stage` is what making a sample is called; `pause` waits; `tell` hears what becomes of the
         source. Unless it `raises`, what is to be raised is a fault as any other, for others to raise.
-        `folders` were there when the loader was made."""
+        `folders` were there when the loader was made. `home` is the worker's process: in a child that
+        was forked in it, nothing is tried again."""
         self._policy = _native.Policy(policy.words())
         self._sources = Sources(self._policy.patience, pause, tell, folders)
         self._pause = pause
         self._seed = seed
         self._stage = stage
         self._raises = raises
+        self._home = home
         # Of the batch at hand, in order; whoever makes it empties it.
         self.bad: list[Bad] = []
 
     def again(self, raised: BaseException, make: Callable[[], Any], position: int, key: int = 0) -> Any:
         """The sample after all, or BAD. Raises where the policy wants that."""
         attempt = 1
+        self.end_if_forked(raised)
         while True:
             names, os_error = symptom(raised)
             if not self._sources.came_back(raised):
@@ -87,12 +91,18 @@ class Tries:
             try:
                 sample = make()
             except (Exception, SystemExit) as another:
+                self.end_if_forked(another)
                 raised = another
                 continue
             if attempt > 1:
                 self.bad.append(self._bad(raised, names, os_error, position, attempt, ""))
             self._sources.is_well()
             return sample
+
+    def end_if_forked(self, raised: BaseException) -> None:
+        """A child that was forked in a worker is no worker: what ends it is raised on."""
+        if self._home is not None and os.getpid() != self._home:
+            raise raised
 
     def _give_up(
         self, raised: BaseException, names: list[str], os_error: int | None, position: int, attempt: int
@@ -121,6 +131,7 @@ class Tries:
 
     def given_up(self, raised: BaseException, position: int) -> Any:
         """BAD, for a sample that cannot be tried again. Raises where the policy wants that."""
+        self.end_if_forked(raised)
         names, os_error = symptom(raised)
         return self._give_up(raised, names, os_error, position, 1)
 

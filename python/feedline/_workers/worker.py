@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from feedline import _native
+from feedline._workers.children import end_child
 from feedline._workers.pickling import ERRORS, Packer, not_picklable
 from feedline._workers.tries import Faulty
 from feedline._workers.trouble import Trouble
@@ -95,12 +96,24 @@ def _leave_words(descriptor: int) -> None:
     asks for it. The handler is C code: it needs neither the lock of the interpreter nor its help."""
     faulthandler.enable(descriptor)
     faulthandler.register(DUMP_SIGNAL, descriptor, all_threads=True, chain=False)
+    # What a child of this process does when it crashes is no part of the worker's end.
+    os.register_at_fork(after_in_child=_forget_words)
+
+
+def _forget_words() -> None:
+    faulthandler.disable()
+    faulthandler.unregister(DUMP_SIGNAL)
 
 
 def _live(work: Work, post: int, generation: int, station: _native.Station) -> None:
-    # The trainer is gone: nobody is there to be told.
-    with contextlib.suppress(BrokenPipeError):
+    try:
         _work(work, post, generation, station)
+    except BaseException as raised:
+        if station.is_left:
+            end_child(f"worker {post}", raised)
+        # The trainer is gone: nobody is there to be told.
+        if not isinstance(raised, BrokenPipeError):
+            raise
 
 
 def _work(work: Work, post: int, generation: int, station: _native.Station) -> None:
@@ -108,6 +121,8 @@ def _work(work: Work, post: int, generation: int, station: _native.Station) -> N
     try:
         worker = work.start(post, station)
     except BaseException as raised:
+        if station.is_left:
+            raise
         station.pack(START_FAILED, 0, plain.pack(Trouble.of(raised, exact=True)))
         return station.send()
     packer = Packer(worker.reducers, values=work.values)
@@ -139,6 +154,8 @@ def _try_alone(station: _native.Station, worker: Worker, order: _Order, *, succe
     try:
         is_over = worker.alone(body, letters, position)
     except Exception:
+        if station.is_left:
+            raise
         # What it raises, it raises again when its batch is made.
         is_over = True
     if is_over and before is not None:
@@ -171,6 +188,9 @@ def _answer(
         else:
             result = worker.do(task, body, letters)
     except BaseException as raised:
+        if station.is_left:
+            # A child that was forked in the user's code: what it raises says nothing of the sample.
+            raise
         position, stage = worker.where()
         kind, result = RAISED, Trouble.of(raised, position=position, stage=stage, exact=True)
     if result is EXHAUSTED:

@@ -237,6 +237,7 @@ class _Life:
         self._settle()
 
     def _settle(self) -> None:
+        _native.restore_handlers()
         torch = sys.modules.get("torch")
         if torch is not None:
             # Before anything else: the threads of OpenMP do not exist in a fork, and waiting for them

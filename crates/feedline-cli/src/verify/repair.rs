@@ -5,8 +5,8 @@ use feedline_core::format::pack::Packer;
 use feedline_core::format::{Container, tar};
 use feedline_core::sample::{Location, shown};
 use feedline_core::source::walk::walk_by;
-use feedline_core::sys::draft::{Draft, Existing};
-use feedline_core::sys::file::{self, Handle};
+use feedline_core::sys::draft::{self, Draft, Existing};
+use feedline_core::sys::file::Handle;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -103,7 +103,7 @@ pub(crate) fn repair(
     let names = shards.class_names();
     let beside = out.join(CLASSES);
     if !names.is_empty() && !beside.exists() {
-        file::replace(&beside, format!("{}\n", names.join("\n")).as_bytes()).map_err(writing)?;
+        draft::replace(&beside, format!("{}\n", names.join("\n")).as_bytes()).map_err(writing)?;
     }
     let (mut copied, mut mended, mut all_left_out) = (0, 0, 0);
     for (path, written) in paths.iter().zip(written) {

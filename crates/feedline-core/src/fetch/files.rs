@@ -6,6 +6,7 @@
 
 use lru::LruCache;
 use rustix::io::Errno;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +15,7 @@ use std::time::Duration;
 use crate::budget::{Budget, Closed, Permit};
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
-use crate::sys::file::Handle;
+use crate::sys::file::{Handle, Identity};
 use crate::sys::lock::Mutex;
 
 /// How often, and after which pause, a file is tried again while the system has no descriptor for us.
@@ -32,6 +33,8 @@ pub struct OpenFiles {
     budget: Budget,
     idle: Mutex<LruCache<PathBuf, Arc<Opened>>>,
     waiting: AtomicUsize,
+    /// Files whose content is known ahead, as they were then.
+    known: HashMap<PathBuf, Identity>,
     on_event: Box<dyn Fn(Event) + Send + Sync>,
 }
 
@@ -39,7 +42,12 @@ impl OpenFiles {
     /// None are open yet.
     pub fn new(budget: Budget, on_event: Box<dyn Fn(Event) + Send + Sync>) -> OpenFiles {
         let idle = Mutex::new(LruCache::unbounded());
-        OpenFiles { budget, idle, waiting: AtomicUsize::new(0), on_event }
+        OpenFiles { budget, idle, waiting: AtomicUsize::new(0), known: HashMap::new(), on_event }
+    }
+
+    /// Refuses these files where they are not any more what they were.
+    pub fn knowing(self, files: Vec<(PathBuf, Identity)>) -> OpenFiles {
+        OpenFiles { known: files.into_iter().collect(), ..self }
     }
 
     /// Does `work`, which must not wait for a budget, with the file open. `before_wait` is called
@@ -77,7 +85,10 @@ impl OpenFiles {
         for _ in 0..TRIES {
             let permit = self.permit(position, before_wait).map_err(closed)?;
             match Handle::open(path) {
-                Ok(handle) => return Ok(Opened { handle, _permit: permit }),
+                Ok(handle) => {
+                    self.check(path, &handle)?;
+                    return Ok(Opened { handle, _permit: permit });
+                }
                 Err(error) if is_want_of_descriptors(&error) => {
                     let (from, to) = self.budget.shrink();
                     if from != to {
@@ -97,6 +108,25 @@ impl OpenFiles {
             crate::sys::limits::open_files()
         );
         Err(Error::new(Kind::OutOfFiles, message))
+    }
+
+    /// Where its records lie is known of another file, or of this one as it was: what lies there now may be anything.
+    fn check(&self, path: &Path, handle: &Handle) -> Result<()> {
+        let Some(known) = self.known.get(path) else { return Ok(()) };
+        let now = handle
+            .identity()
+            .map_err(|error| Error::io(Kind::ReadFailed, "looking at the file", error))?;
+        if !now.differs(known) {
+            return Ok(());
+        }
+        let (before, after) = (known.stamp.size, now.stamp.size);
+        let message = if before == after {
+            "the file was replaced or written to after it was indexed".to_owned()
+        } else {
+            format!("the file had {before} bytes when it was indexed, and has {after} now")
+        };
+        Err(Error::new(Kind::DamagedRecord, message)
+            .with_hint("make the loader again: it looks at the file as it is now"))
     }
 
     fn permit(
@@ -158,6 +188,7 @@ mod tests {
     use crate::sys::file;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+    use std::os::unix::fs::MetadataExt as _;
 
     fn folder(files: usize) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
@@ -217,6 +248,39 @@ mod tests {
         open.with(&path, 0, &mut || (), first_byte).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(open.with(&path, 0, &mut || (), first_byte).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_not_any_more_what_was_indexed_is_not_read() {
+        let folder = folder(1);
+        let path = folder.path().join("0");
+        let known = || Handle::open(&path).unwrap().identity().unwrap();
+        let before = known();
+        let read = |known| {
+            let open = OpenFiles::new(Budget::new("files", 4), Box::new(drop));
+            open.knowing(vec![(path.clone(), known)]).with(&path, 0, &mut || (), first_byte)
+        };
+        assert_eq!(read(before).unwrap(), 0);
+        // Another file of the same size and time, put in its place.
+        let other = folder.path().join("other");
+        file::write(&other, &[7]).unwrap();
+        let times = std::fs::metadata(&path).unwrap();
+        let written = rustix::fs::Timespec { tv_sec: times.mtime(), tv_nsec: times.mtime_nsec() };
+        let times = rustix::fs::Timestamps { last_access: written, last_modification: written };
+        rustix::fs::utimensat(rustix::fs::CWD, &other, &times, rustix::fs::AtFlags::empty())
+            .unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        let error = read(before).unwrap_err();
+        assert!(error.message().contains("replaced or written to"), "{error}");
+        assert_eq!(read(known()).unwrap(), 7);
+        let before = known();
+        file::write(&path, &[7, 8, 9]).unwrap();
+        let error = read(before).unwrap_err();
+        assert!(
+            error.message().contains("had 1 bytes when it was indexed, and has 3 now"),
+            "{error}"
+        );
+        assert_eq!(error.kind(), Kind::DamagedRecord);
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Epoch {
     /// The next samples if they come within that time; None for "not yet", and within for the end.
     pub fn next_part(&mut self, time: Duration) -> Result<Option<Option<Box<Part>>>> {
         self.check_home()?;
-        match self.take_within(time) {
+        match self.wait_within(time).0 {
             Taken::NotYet => Ok(None),
             Taken::Ready(delivery) => {
                 let super::run::Delivery { batch, numbers, behind, remarks, .. } = delivery;

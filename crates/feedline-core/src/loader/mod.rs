@@ -9,6 +9,7 @@ mod make;
 mod quarantine;
 mod reading;
 mod records;
+mod resume;
 mod run;
 mod table;
 mod watch;
@@ -44,7 +45,7 @@ pub use handed::{Part, Remark, Stand};
 pub use ledger::Ledger;
 use quarantine::left_out;
 pub use quarantine::{excluded, excluded_calls, quarantined};
-use run::{Delivery, Run};
+use run::{Delivery, Receipt, Run};
 
 /// How long closing waits for threads; a read that the kernel does not end is left behind then.
 const GRACE: Duration = Duration::from_secs(1);
@@ -245,7 +246,7 @@ impl Loader {
         shared.files.reopen();
         let running = Arc::new(Running::start(Arc::clone(shared), start)?);
         *current = Some(Arc::clone(&running));
-        Ok(Epoch { running, is_finished: false })
+        Ok(Epoch { running, is_finished: false, receipt: None })
     }
 
     /// Batches of a whole epoch without faults; at the most so many where samples are filtered or come in
@@ -331,12 +332,21 @@ impl Loader {
     pub fn resume(&self, checkpoint: &Checkpoint) -> Result<()> {
         self.check()?;
         checkpoint.must_fit(&self.checkpoint())?;
+        let shared = &self.shared;
+        let sizes =
+            shared.bucketing.is_some().then(|| shared.sizes.iter().map(|size| *size as u64));
+        let run = resume::Run {
+            epoch_len: shared.plan.epoch_len(),
+            fills: shared.fills(),
+            most_waiting: sizes.map_or(0, Iterator::sum),
+        };
+        resume::check(checkpoint, &run)?;
         if let Some(running) = self.current.lock().take() {
             running.close();
         }
         let standing = checkpoint.standing.clone();
         let filling = checkpoint.filling;
-        let waiting = checkpoint.waiting();
+        let waiting = checkpoint.waiting().unwrap_or_default();
         let progress = Progress { number: checkpoint.position, standing, filling, waiting };
         *self.shared.progress.lock() = progress;
         self.shared.resumed.store(true, Ordering::SeqCst);
@@ -568,14 +578,27 @@ pub struct Epoch {
     running: Arc<Running>,
     /// The consumer has seen its end, or its error.
     is_finished: bool,
+    /// What is to be written down when the consumer has the batch that was taken last.
+    receipt: Option<Receipt>,
 }
 
 impl Epoch {
     /// The next batch if it comes within that time. None for the end of the epoch.
     pub fn next_within(&mut self, time: Duration) -> Result<Waited> {
+        let waited = self.take_within(time);
+        self.confirm();
+        waited
+    }
+
+    /// As `next_within`, for a consumer that may still lose the batch on its way: it counts as delivered, and
+    /// a checkpoint has it behind itself, from `confirm` on.
+    pub fn take_within(&mut self, time: Duration) -> Result<Waited> {
         self.check_home()?;
+        self.confirm();
+        let (taken, receipt) = self.wait_within(time);
+        self.receipt = receipt;
         let run = &self.running.run;
-        match self.take_within(time) {
+        match taken {
             Taken::NotYet => Ok(Waited::NotYet),
             Taken::Ready(delivery) => Ok(Waited::Batch(Box::new(delivery.batch))),
             Taken::Ended => {
@@ -607,17 +630,27 @@ impl Epoch {
         Ok(())
     }
 
-    fn take_within(&self, time: Duration) -> Taken<Delivery, Error> {
+    /// The consumer has the batch that was taken last.
+    pub fn confirm(&mut self) {
+        if let Some(receipt) = self.receipt.take() {
+            self.running.run.delivered(receipt);
+        }
+    }
+
+    fn wait_within(&self, time: Duration) -> (Taken<Delivery, Error>, Option<Receipt>) {
         let run = &self.running.run;
         let before = clock::now();
         let taken = run.handoff.take(before + time);
         let waited = before.elapsed();
-        match &taken {
-            Taken::NotYet => run.add_waiting(waited),
+        let receipt = match &taken {
+            Taken::NotYet => {
+                run.add_waiting(waited);
+                None
+            }
             Taken::Ready(delivery) => run.taken(delivery, waited),
-            Taken::Ended | Taken::Failed(_) => {}
-        }
-        taken
+            Taken::Ended | Taken::Failed(_) => None,
+        };
+        (taken, receipt)
     }
 
     /// Whether there is anything to tell. Costs next to nothing.

@@ -11,7 +11,10 @@ use crate::fault::FaultLine;
 use crate::plan::Excluded;
 use crate::sample::{Location, shown};
 use crate::source::Source;
-use crate::sys::file::{self, EntryKind, Lines};
+use crate::sys::file::{self, EntryKind, Handle, Lines};
+
+/// Bytes of the largest list that is read: millions of faults.
+const LARGEST: u64 = 1 << 30;
 
 /// The file of this process.
 pub(super) struct Quarantine {
@@ -116,7 +119,9 @@ fn written(path: &Path) -> Result<Vec<FaultLine>> {
     let mut found = Vec::new();
     let mut known = std::collections::HashSet::new();
     for path in files {
-        let bytes = file::read_bytes(&path).map_err(|error| refused(&path, error))?;
+        let bytes = Handle::open(&path)
+            .and_then(|handle| file::read_bounded(&handle, LARGEST))
+            .map_err(|error| refused(&path, error))?;
         for (at, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
             if line.trim_ascii().is_empty() {
                 continue;
@@ -196,6 +201,19 @@ mod tests {
             Quarantine::new(Path::new("/proc/none/bad.jsonl")).err().unwrap().kind(),
             Kind::BadSetting
         );
+    }
+
+    #[test]
+    fn a_list_that_is_endless_or_a_pipe_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (endless, pipe) = (folder.path().join("a.jsonl"), folder.path().join("b.jsonl"));
+        std::os::unix::fs::symlink("/dev/zero", &endless).unwrap();
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
+        for path in [&endless, &pipe] {
+            let error = excluded(path).unwrap_err();
+            assert!(error.to_string().contains("not a regular file"), "{error}");
+        }
     }
 
     #[test]

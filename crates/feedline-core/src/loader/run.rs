@@ -84,6 +84,13 @@ pub(super) struct Delivery {
     pub(super) remarks: Vec<Remark>,
 }
 
+/// What is written down when the consumer has a batch.
+pub(super) struct Receipt {
+    samples: u64,
+    waited: Duration,
+    end: Progress,
+}
+
 pub(super) struct Run {
     pub(super) shared: Arc<Shared>,
     pub(super) handoff: Handoff<Delivery, Error>,
@@ -200,7 +207,8 @@ impl Run {
         let start = if is_behind { plan_end + from.filling.tried } else { from.number };
         let ledger = Arc::clone(&shared.ledger);
         let on_event = Box::new(move |event| ledger.event(event));
-        let files = OpenFiles::new(shared.files.clone(), on_event);
+        let files =
+            OpenFiles::new(shared.files.clone(), on_event).knowing(shared.source.known_files());
         let stays = shared.settings.faults.fill == Some(false);
         let gatherer = Gatherer::new(shared.columns.clone());
         let collector = match &shared.bucketing {
@@ -532,8 +540,8 @@ impl Run {
         }
     }
 
-    /// The consumer has this batch now.
-    pub(super) fn taken(&self, delivery: &Delivery, waited: Duration) {
+    /// The consumer takes this batch. What is to be written down when it has it, unless its front does that.
+    pub(super) fn taken(&self, delivery: &Delivery, waited: Duration) -> Option<Receipt> {
         {
             let mut table = self.table.lock();
             table.ends.pop_front();
@@ -541,12 +549,16 @@ impl Run {
         }
         let waited = waited + std::mem::take(&mut *self.waiting.lock()).time;
         if self.shared.hands_on() {
-            // Whoever took it works on: it is delivered when that is done.
-            return;
+            // The front that took it works on: it is delivered when that is done.
+            return None;
         }
-        let samples = delivery.batch.len() as u64;
-        self.shared.ledger.delivered(samples, waited);
-        self.shared.progress.lock().clone_from(&delivery.end);
+        Some(Receipt { samples: delivery.batch.len() as u64, waited, end: delivery.end.clone() })
+    }
+
+    /// The consumer has a batch.
+    pub(super) fn delivered(&self, receipt: Receipt) {
+        self.shared.ledger.delivered(receipt.samples, receipt.waited);
+        *self.shared.progress.lock() = receipt.end;
     }
 
     /// The consumer has waited so long, in vain. Says once what keeps it waiting, when that is long.

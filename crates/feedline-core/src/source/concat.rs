@@ -8,6 +8,7 @@ use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
 use crate::format::Packing;
 use crate::sample::{Extent, Loaned, Location};
+use crate::sys::file::Identity;
 
 /// Sources whose samples have the same fields.
 pub struct Concat {
@@ -169,6 +170,10 @@ impl Source for Concat {
 
     fn shards(&self) -> Vec<u64> {
         self.parts.iter().flat_map(|part| part.source.shards()).collect()
+    }
+
+    fn known_files(&self) -> Vec<(PathBuf, Identity)> {
+        self.parts.iter().flat_map(|part| part.source.known_files()).collect()
     }
 
     fn empty_shards(&self) -> Vec<PathBuf> {

@@ -8,12 +8,15 @@ use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
 use crate::format::{Container, Damage, Packing, Scanned, Span, stream};
 use crate::sample::Location;
-use crate::sys::file::{self, Handle, Stamp};
+use crate::sys::draft::{Draft, Existing};
+use crate::sys::file::{self, Handle, Identity, Stamp};
 
 /// Of the file that an index is kept in. Another one is not read, but made anew.
 const VERSION: u32 = 2;
 /// The ending of an index that lies beside its shard.
 const BESIDE: &str = "flindex";
+/// Bytes of the largest index that is read: a larger one is made anew.
+const LARGEST: u64 = 1 << 30;
 
 /// Where indices are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +54,8 @@ pub struct Made {
 pub struct Index {
     /// Of the file that it was made from.
     pub stamp: Stamp,
+    /// Which file that is, where it was looked at.
+    pub identity: Option<Identity>,
     /// How that is compressed. If it is, spans are those of the unpacked bytes.
     pub packing: Packing,
     spans: Spans,
@@ -93,7 +98,7 @@ impl Index {
             },
             Some(_) | None => Spans::Apart(spans),
         };
-        Index { stamp, packing, spans, damages }
+        Index { stamp, identity: None, packing, spans, damages }
     }
 
     /// Of a shard: the one that is kept, if it fits, else a new one, which is then kept.
@@ -110,21 +115,24 @@ impl Index {
                 .with_hint("a shard must be a file that can be read: look at it with ls -lL")
         };
         let handle = Handle::open(path).map_err(failed)?;
-        let stamp = handle.stamp().map_err(failed)?;
+        let identity = handle.identity().map_err(failed)?;
+        let stamp = identity.stamp;
         let mut first = [0; Packing::FIRST];
         let count = handle.read_at(&mut first, 0).map_err(failed)?;
         let packing =
             Packing::of(&first[..count], container).map_err(|error| error.at(at(path)))?;
         let kept = kept_at(path, container, keep);
         let old = match reuse {
-            Reuse::Fitting => kept.iter().find_map(|place| Index::read(place, container)),
+            Reuse::Fitting => kept.iter().find_map(|place| Index::read(place, container, &handle)),
             Reuse::Nothing => None,
         };
         let old = old.filter(|old| old.packing == packing);
         if let Some(old) = &old
             && old.stamp == stamp
+            && old.covers(container)
         {
-            return Ok(Made { index: old.clone(), is_new: false, unkept: None });
+            let index = Index { identity: Some(identity), ..old.clone() };
+            return Ok(Made { index, is_new: false, unkept: None });
         }
         let mut read = |offset: u64, buffer: &mut [u8]| {
             handle.read_at(buffer, offset).map_err(|error| {
@@ -141,12 +149,43 @@ impl Index {
         if let Some(what) = old.and_then(|old| old.cut(&scanned)) {
             scanned.push_damage(stamp.size, 0, what);
         }
-        let index = Index::new(stamp, packing, scanned);
+        let index = Index { identity: Some(identity), ..Index::new(stamp, packing, scanned) };
         let unkept = kept.first().and_then(|place| {
-            let error = file::replace(place, &index.to_bytes(container)).err()?;
+            let error = index.write(place, container, keep).err()?;
             Some(Error::io(Kind::BadSource, "writing the index", error).at(at(place)))
         });
         Ok(Made { index, is_new: true, unkept })
+    }
+
+    /// Whether an index that was read can be that of a shard of its size: records lie one behind another inside of
+    /// it, and nothing is left out where a format leaves nothing out.
+    fn covers(&self, container: &Container) -> bool {
+        let has_gaps = match container {
+            Container::Tfrecord { .. } | Container::Numbers { .. } => false,
+            // Headers, directories and empty lines are no records.
+            Container::Tar | Container::JsonLines | Container::Csv { .. } => true,
+        };
+        let mut end = 0;
+        for span in (0..self.len()).map(|number| self.span(number)) {
+            if span.start < end || (span.start > end && !has_gaps) {
+                return false;
+            }
+            end = span.start + span.length;
+        }
+        match self.packing {
+            Packing::Plain => end == self.stamp.size || (has_gaps && end < self.stamp.size),
+            Packing::Gzip | Packing::Zlib | Packing::Zstd | Packing::Xz | Packing::Bzip2 => true,
+        }
+    }
+
+    /// Keeps it: in a folder for this user alone, beside its shard for all to read.
+    fn write(&self, place: &Path, container: &Container, keep: &Keep) -> std::io::Result<()> {
+        let mut draft = match keep {
+            Keep::Folder(_) => Draft::private(place)?,
+            Keep::Beside | Keep::Nowhere => Draft::guarded(place)?,
+        };
+        draft.add(&self.to_bytes(container))?;
+        draft.finish(Existing::Replaced)
     }
 
     /// What is to be said where a shard has the first records of what it had before, and ends there.
@@ -185,7 +224,9 @@ impl Index {
         let damage = Damage { span: spans.len() as u64, what };
         spans.push(end);
         let damages = damages.into_iter().chain([damage]).collect();
+        let identity = self.identity;
         *self = Index::new(self.stamp, self.packing, Scanned { spans, damages });
+        self.identity = identity;
     }
 
     /// Records, and stretches that are none.
@@ -249,9 +290,14 @@ impl Index {
         bytes
     }
 
-    /// What is kept there; none if it is not what was written.
-    fn read(place: &Path, container: &Container) -> Option<Index> {
-        let bytes = file::read_bytes(place).ok()?;
+    /// What is kept there; none if it is not what was written, or if somebody can have written it who can write
+    /// neither to the shard nor as this user: an index could hide records.
+    fn read(place: &Path, container: &Container, shard: &Handle) -> Option<Index> {
+        let handle = Handle::open(place).ok()?;
+        if !handle.is_written_by_owner_of(shard).ok()? {
+            return None;
+        }
+        let bytes = file::read_bounded(&handle, LARGEST).ok()?;
         let line = memchr::memchr(b'\n', &bytes)?;
         let head: Head = serde_json::from_slice(&bytes[..line]).ok()?;
         let mut numbers = &bytes[line + 1..];
@@ -347,9 +393,10 @@ mod tests {
         let first = index(&path, &keep);
         assert_eq!((first.len(), first.span(2)), (3, Span { start: 35, length: 21 }));
         let kept = kept_at(&path, &Container::Tfrecord { check: true }, &keep);
-        let again = Index::read(&kept[0], &Container::Tfrecord { check: true }).unwrap();
-        assert_eq!(again, first);
-        assert_eq!(Index::read(&kept[0], &Container::Tar), None);
+        let handle = Handle::open(&path).unwrap();
+        let again = Index::read(&kept[0], &Container::Tfrecord { check: true }, &handle).unwrap();
+        assert_eq!(Index { identity: first.identity, ..again }, first);
+        assert_eq!(Index::read(&kept[0], &Container::Tar, &handle), None);
         file::write(&path, &shard(&[b"another", b"two", b"three", b"four"])).unwrap();
         let other = index(&path, &keep);
         assert_eq!((other.len(), other.damages().len()), (4, 0));
@@ -367,11 +414,67 @@ mod tests {
             let mut flipped = bytes.clone();
             flipped[at] ^= 1;
             file::write(&place, &flipped).unwrap();
-            let read = Index::read(&place, &Container::Tfrecord { check: true });
+            let handle = Handle::open(&path).unwrap();
+            let read = Index::read(&place, &Container::Tfrecord { check: true }, &handle);
             // In the head, a flip may change what the index was made for: then it does not fit.
             let fits = read.filter(|read| read.stamp == made.stamp);
             assert!(fits.is_none_or(|read| read.spans == made.spans), "byte {at}");
         }
+    }
+
+    #[test]
+    fn an_index_that_leaves_records_out_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tfrecord");
+        file::write(&path, &shard(&[b"one", b"two", b"three"])).unwrap();
+        let container = Container::Tfrecord { check: true };
+        let made = index(&path, &Keep::Beside);
+        for hidden in 0..3 {
+            let mut spans: Vec<_> = (0..3).map(|number| made.span(number)).collect();
+            spans.remove(hidden);
+            let forged = Index::new(made.stamp, Packing::Plain, Scanned { spans, damages: vec![] });
+            forged
+                .write(&folder.path().join("a.tfrecord.flindex"), &container, &Keep::Beside)
+                .unwrap();
+            assert_eq!(index(&path, &Keep::Beside).len(), 3, "without record {hidden}");
+        }
+    }
+
+    #[test]
+    fn an_index_that_others_can_write_to_is_made_anew() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tfrecord");
+        file::write(&path, &shard(&[b"one", b"two"])).unwrap();
+        let container = Container::Tfrecord { check: true };
+        let make = || Index::make(&path, &container, &Keep::Beside, Reuse::Fitting).unwrap().is_new;
+        assert!(make() && !make());
+        let place = folder.path().join("a.tfrecord.flindex");
+        for mode in [0o666, 0o664, 0o646] {
+            std::fs::set_permissions(&place, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert!(make() && !make(), "{mode:o}");
+        }
+        // Only root can give files away.
+        if std::os::unix::fs::chown(&place, Some(12345), None).is_ok() {
+            assert!(make());
+            std::os::unix::fs::chown(&place, Some(12345), None).unwrap();
+            std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
+            assert!(!make(), "the owner of the shard can write anything into the shard");
+        }
+    }
+
+    #[test]
+    fn an_index_that_is_no_file_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tfrecord");
+        file::write(&path, &shard(&[b"one", b"two"])).unwrap();
+        let place = folder.path().join("a.tfrecord.flindex");
+        std::os::unix::fs::symlink("/dev/zero", &place).unwrap();
+        assert_eq!(index(&path, &Keep::Beside).len(), 2);
+        std::fs::remove_file(&place).unwrap();
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+        rustix::fs::mknodat(rustix::fs::CWD, &place, kind, mode, 0).unwrap();
+        assert_eq!(index(&path, &Keep::Beside).len(), 2);
     }
 
     #[test]

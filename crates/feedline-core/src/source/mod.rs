@@ -17,6 +17,7 @@ use std::sync::Arc;
 use crate::checkpoint::Fingerprint;
 use crate::format::{Container, Packing, Wanted};
 use crate::sample::{Extent, Loaned, Location};
+use crate::sys::file::Identity;
 
 /// The image files that are found by name. Those that cannot be decoded are faults of their sample:
 /// leaving them out would lose them in silence, and shift every index against torchvision's.
@@ -90,6 +91,11 @@ pub trait Source: Send + Sync {
     /// How many samples each shard has, where it has shards; the samples stand in their order.
     fn shards(&self) -> Vec<u64> {
         vec![self.len()]
+    }
+
+    /// The files whose content is known ahead, as they were then: one that differs later is not read.
+    fn known_files(&self) -> Vec<(PathBuf, Identity)> {
+        Vec::new()
     }
 
     /// The shards that have no samples at all.

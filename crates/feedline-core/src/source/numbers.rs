@@ -8,7 +8,7 @@ use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
 use crate::format::Container;
 use crate::sample::{Dtype, Extent, Location};
-use crate::sys::file::Handle;
+use crate::sys::file::{Handle, Identity};
 
 /// Where the numbers of a file lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,7 @@ pub struct Numbered {
 #[derive(Debug)]
 pub struct Numbers {
     files: Vec<(PathBuf, u64, u64)>,
+    identities: Vec<Identity>,
     /// The first window behind each file.
     ends: Vec<u64>,
     dtype: Dtype,
@@ -38,17 +39,19 @@ impl Numbers {
     pub fn new(files: &[Numbered], dtype: Dtype, length: u64, stride: u64) -> Result<Numbers> {
         let each = dtype.bytes() as u64;
         let mut found = Vec::with_capacity(files.len());
+        let mut identities = Vec::with_capacity(files.len());
         let mut ends = Vec::with_capacity(files.len());
         let mut windows = 0;
         for Numbered { path, start, count } in files {
             let bad = |message: String| {
                 Error::new(Kind::BadSource, message).at(Some(Location::file(path)))
             };
-            let size = Handle::open(path)
-                .and_then(|handle| handle.size())
+            let identity = Handle::open(path)
+                .and_then(|handle| handle.identity())
                 .map_err(|error| Error::io(Kind::BadSource, "opening the file", error))
                 .map_err(|error| error.at(Some(Location::file(path))))?;
-            let bytes = size.saturating_sub(*start);
+            identities.push(identity);
+            let bytes = identity.stamp.size.saturating_sub(*start);
             let there = bytes / each;
             if count.is_none() && !bytes.is_multiple_of(each) {
                 let message = format!("{bytes} bytes are no whole number of {}", dtype.name());
@@ -74,7 +77,7 @@ impl Numbers {
         }
         let container = Container::Numbers { dtype, length: length as usize };
         let contents = Contents { container, guessed: Arc::new([]), is_packed: false };
-        Ok(Numbers { files: found, ends, dtype, length, stride, contents })
+        Ok(Numbers { files: found, identities, ends, dtype, length, stride, contents })
     }
 
     fn place(&self, index: u64) -> (&Path, u64, u64) {
@@ -94,6 +97,11 @@ impl Source for Numbers {
     fn extent(&self, index: u64) -> Extent<'_> {
         let (path, offset, _) = self.place(index);
         Extent::Part { path, offset, length: self.length * self.dtype.bytes() as u64 }
+    }
+
+    fn known_files(&self) -> Vec<(PathBuf, Identity)> {
+        let paths = self.files.iter().map(|(path, ..)| path.clone());
+        paths.zip(self.identities.iter().copied()).collect()
     }
 
     fn shards(&self) -> Vec<u64> {

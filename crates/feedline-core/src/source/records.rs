@@ -14,7 +14,7 @@ use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
 use crate::format::{Container, Packing, Span, Unpacker, Wanted, tar, text};
 use crate::sample::{Extent, Location, shown};
-use crate::sys::file::{self, Handle};
+use crate::sys::file::{self, Handle, Identity};
 use crate::sys::lock::Mutex;
 use crate::sys::thread::{Crew, processors};
 
@@ -26,6 +26,8 @@ const TELLING: Duration = Duration::from_millis(100);
 const FIRST: usize = 1 << 20;
 /// Threads that look through shards: each has a descriptor.
 const SCANNERS: usize = 8;
+/// Bytes of the largest manifest that is read: a line for each of a million shards.
+const LARGEST_MANIFEST: u64 = 256 << 20;
 
 /// How far the indices of all shards are; whether to go on.
 pub type Telling<'a> = dyn FnMut(Done) -> bool + 'a;
@@ -292,7 +294,8 @@ pub fn check(paths: &[PathBuf], indices: &mut [Index], manifest: &Path) -> Resul
              feedline index --manifest writes one",
         )
     };
-    let bytes = file::read_bytes(manifest)
+    let bytes = Handle::open(manifest)
+        .and_then(|handle| file::read_bounded(&handle, LARGEST_MANIFEST))
         .map_err(|error| bad(format!("the manifest cannot be read: {error}")))?;
     let expected: BTreeMap<String, Expected> = serde_json::from_slice(&bytes)
         .map_err(|error| bad(format!("this is no manifest: {error}")))?;
@@ -329,6 +332,11 @@ impl Source for Records {
 
     fn shards(&self) -> Vec<u64> {
         self.indices.iter().map(Index::len).collect()
+    }
+
+    fn known_files(&self) -> Vec<(PathBuf, Identity)> {
+        let known = self.each_shard().filter_map(|(path, index)| Some((path, index.identity?)));
+        known.map(|(path, identity)| (path.to_owned(), identity)).collect()
     }
 
     fn empty_shards(&self) -> Vec<PathBuf> {

@@ -8,6 +8,7 @@ use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
 use crate::format::Packing;
 use crate::sample::{Extent, Loaned, Location};
+use crate::sys::file::Identity;
 
 /// Files, records or arrays, with arrays beside them.
 pub struct Zip {
@@ -52,6 +53,10 @@ impl Source for Zip {
 
     fn shards(&self) -> Vec<u64> {
         self.main.shards()
+    }
+
+    fn known_files(&self) -> Vec<(PathBuf, Identity)> {
+        self.main.known_files()
     }
 
     fn empty_shards(&self) -> Vec<PathBuf> {

@@ -1,17 +1,29 @@
-//! Files that are whole or not there: a draft has no name until it is finished. Whoever is killed leaves
-//! nothing behind, where the file system can have files without a name.
+//! Files that are whole or not there: a draft has no name until it is finished. A process that is killed leaves
+//! nothing behind, where the file system can have files without a name. Where drafts need names, nobody can know
+//! them ahead, and no link that lies there is followed.
 #![expect(clippy::disallowed_methods, reason = "drafts are a part of the door to the file system")]
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+/// Writes a file so that a reader sees all of it or what was there before. Nobody else may write to it.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut draft = Draft::guarded(path)?;
+    draft.add(bytes)?;
+    draft.finish(Existing::Replaced)
+}
 
 /// Bytes that are written at once.
 const BUFFER: usize = 1 << 20;
 /// Where a descriptor has a name.
 const DESCRIPTORS: &str = "/proc/self/fd";
+/// How often another name is tried.
+const TRIES: usize = 16;
 
 /// What becomes of a file that has the name already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,25 +47,53 @@ pub struct Draft {
 impl Draft {
     /// Begins what will be a file of that name; makes the folders for it.
     pub fn new(path: &Path) -> io::Result<Draft> {
-        let folder = folder_of(path);
-        fs::create_dir_all(folder)?;
+        fs::create_dir_all(folder_of(path))?;
+        Draft::with_mode(path, 0o666)
+    }
+
+    /// As `new`, for a file that others may read and nobody else may write to.
+    pub fn guarded(path: &Path) -> io::Result<Draft> {
+        fs::create_dir_all(folder_of(path))?;
+        Draft::with_mode(path, 0o644)
+    }
+
+    /// As `new`, for a file that is nobody else's; so are the folders that are made for it.
+    pub fn private(path: &Path) -> io::Result<Draft> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder_of(path))?;
+        Draft::with_mode(path, 0o600)
+    }
+
+    fn with_mode(path: &Path, mode: u32) -> io::Result<Draft> {
         let nameless = match Path::new(DESCRIPTORS).exists() {
             true => {
                 let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-                rustix::fs::open(folder, flags, Mode::from_raw_mode(0o666)).ok().map(File::from)
+                let made = rustix::fs::open(folder_of(path), flags, Mode::from_raw_mode(mode));
+                made.ok().map(File::from)
             }
             false => None,
         };
         let (file, named) = match nameless {
             Some(file) => (file, None),
             None => {
-                let name = beside(path);
-                let made =
-                    OpenOptions::new().write(true).create(true).truncate(true).open(&name)?;
+                let (name, made) = Draft::named(path, mode)?;
                 (made, Some(name))
             }
         };
         Ok(Draft { file, path: path.to_owned(), named, buffer: Vec::new() })
+    }
+
+    /// A new file under a hidden name. What lies there already, a link above all, is not touched.
+    fn named(path: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
+        let mut tries = 0;
+        loop {
+            let name = beside(path);
+            match OpenOptions::new().write(true).create_new(true).mode(mode).open(&name) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => {
+                    tries += 1;
+                }
+                made => return made.map(|made| (name, made)),
+            }
+        }
     }
 
     /// Adds bytes.
@@ -80,9 +120,7 @@ impl Draft {
         match (&self.named, existing) {
             (None, Existing::Stays) => self.link(&self.path),
             (None, Existing::Replaced) => {
-                let name = beside(&self.path);
-                let _ = fs::remove_file(&name);
-                self.link(&name)?;
+                let name = self.link_beside()?;
                 let renamed = fs::rename(&name, &self.path);
                 if renamed.is_err() {
                     let _ = fs::remove_file(&name);
@@ -100,6 +138,20 @@ impl Draft {
                 }
             }
             (Some(name), Existing::Replaced) => fs::rename(name, &self.path),
+        }
+    }
+
+    /// Gives it a hidden name of its own.
+    fn link_beside(&self) -> io::Result<PathBuf> {
+        let mut tries = 0;
+        loop {
+            let name = beside(&self.path);
+            match self.link(&name) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => {
+                    tries += 1;
+                }
+                linked => return linked.map(|()| name),
+            }
         }
     }
 
@@ -128,10 +180,13 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A hidden name in the same folder.
+/// A hidden name in the same folder, which nobody can know ahead.
 fn beside(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    folder_of(path).join(format!(".{name}.{}", std::process::id()))
+    // A name that is nearly as long as names may be leaves no room for more.
+    let name: String = name.chars().take(100).collect();
+    let random = RandomState::new().hash_one(std::process::id());
+    folder_of(path).join(format!(".{name}.{random:016x}"))
 }
 
 #[cfg(test)]
@@ -148,8 +203,7 @@ mod tests {
 
     /// As it is where the file system knows no files without a name.
     fn named(path: &Path) -> Draft {
-        let name = beside(path);
-        let file = File::create(&name).unwrap();
+        let (name, file) = Draft::named(path, 0o666).unwrap();
         Draft { file, path: path.to_owned(), named: Some(name), buffer: Vec::new() }
     }
 
@@ -193,6 +247,28 @@ mod tests {
             }
         }
         assert_eq!(names(folder.path()).len(), 2);
+    }
+
+    #[test]
+    fn no_link_is_followed_to_a_file_of_somebody_else() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let (victim, path) = (folder.path().join("victim"), folder.path().join("a.index"));
+        file::write(&victim, b"precious").unwrap();
+        // The name that a draft of this process once had, and the name of the file itself.
+        let known = folder.path().join(format!(".a.index.{}", std::process::id()));
+        for name in [&known, &path] {
+            std::os::unix::fs::symlink(&victim, name).unwrap();
+        }
+        replace(&path, b"index").unwrap();
+        assert_eq!(file::read_text(&victim).unwrap(), "precious");
+        assert_eq!(file::read_text(&path).unwrap(), "index");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        let private = folder.path().join("cache/b.index");
+        Draft::private(&private).unwrap().finish(Existing::Replaced).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&private), mode(private.parent().unwrap())), (0o600, 0o700));
+        assert_eq!(mode(&path) & 0o022, 0);
     }
 
     #[test]

@@ -32,8 +32,24 @@ impl Handle {
 
     /// Its size and when it was last written, in nanoseconds since 1970.
     pub fn stamp(&self) -> io::Result<Stamp> {
+        self.identity().map(|identity| identity.stamp)
+    }
+
+    /// Which file it is, and as of when.
+    pub fn identity(&self) -> io::Result<Identity> {
         self.size()?;
-        self.0.metadata().map(|meta| stamp_of(&meta))
+        let meta = self.0.metadata()?;
+        let changed = nanoseconds(meta.ctime(), meta.ctime_nsec());
+        let place = (meta.dev(), meta.ino());
+        Ok(Identity { stamp: stamp_of(&meta), place, changed })
+    }
+
+    /// Whether no other user can have written to it, but for the owner of `other`.
+    pub fn is_written_by_owner_of(&self, other: &Handle) -> io::Result<bool> {
+        let (ours, others) = (self.0.metadata()?, other.0.metadata()?);
+        let me = rustix::process::geteuid().as_raw();
+        let owners = [me, 0, others.uid()];
+        Ok(owners.contains(&ours.uid()) && ours.mode() & 0o022 == 0)
     }
 
     /// Fills `buffer` from `offset`, going on after short reads and interruptions. Returns how many
@@ -62,8 +78,33 @@ pub struct Stamp {
 }
 
 fn stamp_of(meta: &fs::Metadata) -> Stamp {
-    let written = meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec());
-    Stamp { size: meta.len(), written }
+    Stamp { size: meta.len(), written: nanoseconds(meta.mtime(), meta.mtime_nsec()) }
+}
+
+fn nanoseconds(seconds: i64, rest: i64) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
+}
+
+/// What tells whether a name still means the same file, with the same content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its size and when it was written.
+    pub stamp: Stamp,
+    /// The device and the number of the file there.
+    place: (u64, u64),
+    /// When its name, owner or content was last changed.
+    changed: i64,
+}
+
+impl Identity {
+    /// Whether this is not the file that it was before, or not as it was.
+    pub fn differs(&self, before: &Identity) -> bool {
+        // A file of the same size and time in the place of another has another number, and was put there later.
+        // The number alone says nothing: some network file systems give new ones while they run.
+        let is_same_device = self.place.0 == before.place.0;
+        let is_replaced = self.place != before.place && self.changed != before.changed;
+        self.stamp != before.stamp || (is_same_device && is_replaced)
+    }
 }
 
 /// What an entry of a folder is, links followed.
@@ -136,19 +177,6 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::write(path, bytes)
 }
 
-/// Writes a file so that whoever reads it sees all of it or what was there before.
-pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let draft = folder.join(format!(".{name}.{}", std::process::id()));
-    let written = fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    written
-}
-
 /// A file that lines are added to, by as many processes as like: each line in one write, at the end of
 /// the file, and on the disk when `add` returns.
 #[derive(Debug)]
@@ -188,9 +216,26 @@ impl Lines {
     }
 }
 
-/// All of a file that the user named, whatever its size.
+/// All of a sample's file that the user named, whatever its size.
 pub fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
+}
+
+/// All of a file that lies beside the data: no pipe and no device, which could go on for ever, and no more than `most`
+/// bytes.
+pub fn read_bounded(handle: &Handle, most: u64) -> io::Result<Vec<u8>> {
+    let size = handle.size()?;
+    if size > most {
+        let message = format!("it has {size} bytes, and more than {most} are not read");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    let mut bytes = Vec::new();
+    let refused = |_| io::Error::from(io::ErrorKind::OutOfMemory);
+    bytes.try_reserve_exact(size as usize).map_err(refused)?;
+    bytes.resize(size as usize, 0);
+    let count = handle.read_at(&mut bytes, 0)?;
+    bytes.truncate(count);
+    Ok(bytes)
 }
 
 /// Whether there is a folder of that name.

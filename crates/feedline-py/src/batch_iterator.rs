@@ -1,0 +1,135 @@
+//! What all iterators over batches are made from: a batch belongs to the epoch until the call that delivers it
+//! returns, and only one thread at a time makes one.
+
+use feedline_core::sys::process::Home;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use crate::interrupts::{self, Deferred, Interrupted};
+
+/// How long a thread waits for another before it looks for signals.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// An iterator whose subclass has `_produce()`, which returns a batch, and then `_confirm`: a function that is called
+/// when the batch is delivered, or None. That function must be a native one: no handler of a signal can raise in it.
+#[pyclass(module = "feedline._native", subclass, frozen)]
+pub(crate) struct BatchIterator {
+    state: Mutex<State>,
+    is_free: Condvar,
+    home: Home,
+}
+
+struct State {
+    /// What was produced and not delivered yet: a batch with its function, or what was raised.
+    held: Option<PyResult<(Py<PyAny>, Py<PyAny>)>>,
+    /// Who produces now.
+    producer: Option<ThreadId>,
+}
+
+impl BatchIterator {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other thread produces.
+    fn take_turn(&self, py: Python<'_>) -> PyResult<()> {
+        let me = thread::current().id();
+        loop {
+            let is_mine = py.detach(|| {
+                let mut state = self.state();
+                if state.producer.is_some_and(|producer| producer != me) {
+                    let waited = self.is_free.wait_timeout(state, LOOK);
+                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+                match state.producer {
+                    Some(producer) if producer == me => None,
+                    Some(_) => Some(false),
+                    None => {
+                        state.producer = Some(me);
+                        Some(true)
+                    }
+                }
+            });
+            match is_mine {
+                Some(true) => return Ok(()),
+                Some(false) => interrupts::check(py)?,
+                None => {
+                    let message =
+                        "this iterator is already making a batch: next() was called inside of it";
+                    return Err(PyRuntimeError::new_err(message));
+                }
+            }
+        }
+    }
+
+    fn end_turn(&self) {
+        self.state().producer = None;
+        self.is_free.notify_one();
+    }
+
+    fn produce(&self, slf: &Bound<'_, Self>) -> PyResult<()> {
+        let py = slf.py();
+        let deferred = Deferred::begin(py)?;
+        let produced = slf.call_method0("_produce").and_then(|batch| {
+            let confirm = slf.getattr("_confirm")?;
+            Ok((batch.unbind(), confirm.unbind()))
+        });
+        let is_interrupted =
+            produced.as_ref().is_err_and(|error| error.is_instance_of::<Interrupted>(py));
+        if !is_interrupted {
+            self.state().held = Some(produced);
+        }
+        deferred.end(py)
+    }
+
+    fn deliver(&self, slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        while self.state().held.is_none() {
+            self.produce(slf)?;
+        }
+        // After this look no handler runs before the batch is the caller's.
+        py.check_signals()?;
+        let held = self.state().held.take();
+        let (batch, confirm) = held.expect("produced above, and it is this thread's turn")?;
+        if !confirm.is_none(py) {
+            confirm.call0(py)?;
+        }
+        Ok(batch)
+    }
+}
+
+#[pymethods]
+impl BatchIterator {
+    #[new]
+    #[pyo3(signature = (*_arguments, **_keywords))]
+    fn new(
+        _arguments: &Bound<'_, PyTuple>,
+        _keywords: Option<&Bound<'_, PyDict>>,
+    ) -> BatchIterator {
+        BatchIterator {
+            state: Mutex::new(State { held: None, producer: None }),
+            is_free: Condvar::new(),
+            home: Home::here(),
+        }
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let this = slf.get();
+        if this.home.is_left() {
+            // The lock may be another thread's, which is not here. `_produce` says that it cannot go on.
+            return slf.call_method0("_produce").map(Bound::unbind);
+        }
+        this.take_turn(slf.py())?;
+        let delivered = this.deliver(slf);
+        this.end_turn();
+        delivered
+    }
+}

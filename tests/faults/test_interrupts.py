@@ -1,0 +1,254 @@
+"""A signal handler raises while `next()` runs, at any step of it: no batch is lost, on any front."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import feedline as fl
+import numpy as np
+import pytest
+import torch
+from feedline.torch import DataLoader
+from torch.utils.data import Dataset, IterableDataset
+
+PACKAGE = str(Path(fl.__file__).parent)
+SAMPLES = 24
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.timeout(200),
+]
+
+
+class Alarm(Exception):
+    """Raised by the handler: a policy for faults would take it for one, if it came through."""
+
+
+class Numbers(Dataset[Any]):
+    """Samples of which some are bad."""
+
+    def __init__(self, bad: frozenset[int] = frozenset()) -> None:
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index in self.bad:
+            raise ValueError(f"sample {index} is bad")
+        return torch.full((1000,), index)
+
+
+class Stream(IterableDataset[Any]):
+    """An iterator that goes on after something was raised in it, as a generator does not."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([torch.full((1000,), index) for index in range(SAMPLES)])
+
+
+class Generated(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(SAMPLES):
+            yield torch.full((1000,), index)
+
+
+def same(sample: Any) -> Any:
+    return sample
+
+
+def arrays() -> Any:
+    return fl.arrays({"x": np.repeat(np.arange(SAMPLES), 1000).reshape(SAMPLES, 1000)})
+
+
+BAD = frozenset({3, 8, 9, 17})
+SKIP = fl.FaultPolicy("skip")
+# How a loader is made, and the samples that it does not deliver.
+FRONTS: dict[str, tuple[Callable[[], Any], frozenset[int]]] = {
+    "native": (lambda: arrays().batch(4).loader(), frozenset()),
+    "native, as tensors": (lambda: arrays().batch(4).loader().torch(), frozenset()),
+    "map": (lambda: arrays().map(same).batch(4).loader(workers=2), frozenset()),
+    "map in threads": (lambda: arrays().map(same, threads=True).batch(4).loader(workers=2), frozenset()),
+    "torch": (lambda: DataLoader(Numbers(), batch_size=4, num_workers=2), frozenset()),
+    "torch, skipping": (
+        lambda: DataLoader(Numbers(BAD), batch_size=4, num_workers=2, faults=SKIP),
+        BAD,
+    ),
+    "torch, no workers": (lambda: DataLoader(Numbers(), batch_size=4), frozenset()),
+    "torch, no workers, skipping": (lambda: DataLoader(Numbers(BAD), batch_size=4, faults=SKIP), BAD),
+    "torch, no workers, replacing": (
+        lambda: DataLoader(Numbers(BAD), batch_size=4, faults=fl.FaultPolicy("skip", fill=False)),
+        BAD,
+    ),
+    "torch, iterator, no workers": (lambda: DataLoader(Stream(), batch_size=4), frozenset()),
+    "torch, generator, no workers": (lambda: DataLoader(Generated(), batch_size=4), frozenset()),
+    "torch, iterator": (lambda: DataLoader(Stream(), batch_size=4, num_workers=1), frozenset()),
+}
+
+
+def numbers_of(batch: Any) -> list[int]:
+    column = batch["x"] if isinstance(batch, dict) else batch
+    return [int(row[0]) for row in column]
+
+
+class Interrupter:
+    """Sends a signal at every `stride`-th step of the package's code, from the `first` on."""
+
+    def __init__(self, first: int, stride: int) -> None:
+        self._left = first
+        self._stride = stride
+        self.sent = 0
+        self.raised = 0
+
+    def __call__(self, frame: FrameType, _event: str, _argument: Any) -> Any:
+        name = frame.f_code.co_filename
+        if not name.startswith(PACKAGE) and name != __file__:
+            return None
+        frame.f_trace_opcodes = True
+        # This file's own code is not to be interrupted, but the data sets in it are.
+        if frame.f_code in (batches.__code__, Interrupter.next.__code__, Interrupter._handle.__code__):
+            return None
+        if self._left == 0:
+            self._left = self._stride
+            self.sent += 1
+            signal.raise_signal(signal.SIGALRM)
+        self._left -= 1
+        return self
+
+    @staticmethod
+    def _handle(_number: int, _frame: Any) -> None:
+        raise Alarm
+
+    def next(self, epoch: Iterator[Any]) -> Any:
+        """The next batch, or Alarm if that was raised instead."""
+        before = signal.signal(signal.SIGALRM, self._handle)
+        sys.settrace(self)
+        try:
+            return next(epoch)
+        except Alarm:
+            self.raised += 1
+            return Alarm
+        finally:
+            sys.settrace(None)
+            signal.signal(signal.SIGALRM, before)
+
+
+def batches(loader: Any, interrupter: Interrupter) -> list[list[int]]:
+    epoch = iter(loader)
+    seen: list[list[int]] = []
+    while True:
+        try:
+            batch = interrupter.next(epoch)
+        except StopIteration:
+            return seen
+        if batch is not Alarm:
+            seen.append(numbers_of(batch))
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_an_exception_raised_at_any_step_of_next_loses_no_batch(front: str) -> None:
+    make, skipped = FRONTS[front]
+    wanted = [numbers_of(batch) for batch in make()]
+    assert sorted(itertools.chain(*wanted)) == sorted(set(range(SAMPLES)) - skipped)
+    # More than the steps of one batch: of signals that come faster than that, each ends a call.
+    stride, raised = 1009, 0
+
+    for first in range(0, stride, 97):
+        loader = make()
+        interrupter = Interrupter(first, stride)
+        assert batches(loader, interrupter) == wanted, f"signals at every {stride}th step from {first} on"
+        report = (loader.loader if hasattr(loader, "loader") else loader).report()
+        assert (report.delivered, report.skipped) == (SAMPLES - len(skipped), len(skipped))
+        raised += interrupter.raised
+        if hasattr(loader, "close"):
+            loader.close()
+
+    assert raised > 0
+
+
+def test_a_checkpoint_after_an_interrupt_has_the_batch_still_before_it() -> None:
+    wanted = [numbers_of(batch) for batch in arrays().batch(4).loader()]
+    for front in ("native", "map"):
+        make = FRONTS[front][0]
+        for first in range(0, 60, 3):
+            with make() as loader, make() as resumed:
+                epoch = iter(loader)
+                seen = [numbers_of(next(epoch))]
+                interrupted = Interrupter(first, 10**9).next(epoch) is Alarm
+                resumed.resume(loader.checkpoint())
+                seen += [numbers_of(batch) for batch in resumed]
+                assert seen == (wanted if interrupted else [wanted[0], *wanted[2:]])
+
+
+def test_another_exception_is_raised_at_once_where_the_first_has_waited_for_long() -> None:
+    """A person who presses Ctrl-C again does not want to wait for a sampler that hangs."""
+    pressed = threading.Event()
+
+    class Sampler(torch.utils.data.Sampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            yield 0
+            signal.raise_signal(signal.SIGINT)
+            pressed.set()
+            time.sleep(1.1)
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("both were kept")
+
+    with pytest.raises(KeyboardInterrupt):
+        list(DataLoader(Numbers(), sampler=Sampler()))
+    assert pressed.is_set()
+
+
+def test_handlers_are_those_of_the_program_before_and_after_each_batch() -> None:
+    seen: list[Any] = []
+
+    def handler(_number: int, _frame: Any) -> None:
+        seen.append("called")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        signal.siginterrupt(signal.SIGUSR1, False)
+        for batch in DataLoader(Numbers(), batch_size=4):
+            assert len(batch) == 4
+            assert signal.getsignal(signal.SIGUSR1) is handler
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.raise_signal(signal.SIGUSR1)
+        assert seen == ["called"]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_two_threads_take_turns_at_one_iterator_and_both_see_its_end() -> None:
+    for front in ("native", "map", "torch", "torch, no workers"):
+        epoch = iter(FRONTS[front][0]())
+        seen: list[list[int]] = []
+        threads = [
+            threading.Thread(target=lambda: seen.extend(numbers_of(batch) for batch in epoch))  # noqa: B023
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive(), front
+        assert sorted(itertools.chain(*seen)) == list(range(SAMPLES))
+
+
+def test_an_iterator_that_is_asked_for_a_batch_while_it_makes_one_says_so() -> None:
+    epochs: list[Any] = []
+
+    class Sampler(torch.utils.data.Sampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            yield 0
+            next(epochs[0])
+
+    epochs.append(iter(DataLoader(Numbers(), sampler=Sampler())))
+    next(epochs[0])
+    with pytest.raises(RuntimeError, match="already making a batch"):
+        next(epochs[0])

@@ -1,0 +1,120 @@
+"""Files beside the data, and the data themselves, change or lie: no wrong sample is delivered."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import feedline as fl
+import numpy as np
+import pytest
+from feedline.errors import BadSetting, BadSource, DamagedRecord, FeedlineError, WrongCheckpoint
+
+
+def write_csv(path: Path, numbers: range, width: int = 1) -> None:
+    path.write_text("x\n" + "".join(f"{number:0{width}}\n" for number in numbers))
+
+
+def write_jsonl(path: Path, numbers: range, width: int = 1) -> None:
+    path.write_text("".join(json.dumps({"x": str(number).zfill(width)}) + "\n" for number in numbers))
+
+
+def write_tokens(path: Path, numbers: range, width: int = 1) -> None:
+    np.array(list(numbers), dtype=np.uint16).tofile(path)
+
+
+KINDS: dict[str, tuple[Callable[..., None], Callable[[Path], Any]]] = {
+    "csv": (write_csv, lambda path: fl.csv(path).parse({"x": fl.int64()})),
+    "jsonl": (write_jsonl, lambda path: fl.jsonl(path)),
+    "tokens": (write_tokens, lambda path: fl.tokens(path, length=2, dtype="uint16")),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shard_that_is_replaced_between_two_epochs_is_a_fault(kind: str, tmp_path: Path) -> None:
+    write, source = KINDS[kind]
+    path, other = tmp_path / f"a.{kind}", tmp_path / "other"
+    write(path, range(10, 30))
+    with source(path).batch(4).loader() as loader:
+        before = len(list(loader))
+        write(other, range(30, 50) if kind == "tokens" else range(100, 130), 3)
+        other.rename(path)
+
+        with pytest.raises(DamagedRecord, match="indexed") as caught:
+            list(loader)
+
+    assert before > 0
+    assert "make the loader again" in str(caught.value)
+    assert len(list(source(path).batch(4).loader())) > 0
+
+
+def test_a_shard_that_is_written_to_in_its_place_is_a_fault_that_can_be_skipped(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for path in paths:
+        write_csv(path, range(10, 20))
+    pipeline = fl.csv(paths).parse({"x": fl.int64()}).batch(5)
+    with pipeline.loader(faults=fl.FaultPolicy("skip", limit=None)) as loader:
+        assert sum(len(batch["x"]) for batch in loader) == 20
+        write_csv(paths[0], range(1000, 1010))
+
+        seen = [int(x) for batch in loader for x in batch["x"]]
+
+    assert seen == list(range(10, 20))
+
+
+def checkpoint() -> tuple[Callable[[], Any], dict[str, Any]]:
+    def make() -> Any:
+        lengths = np.arange(40) % 5
+        return fl.arrays({"x": np.arange(40), "n": lengths}).bucket("n", [2, 4]).batch(6).loader()
+
+    with make() as loader:
+        epoch = iter(loader)
+        for _ in range(3):
+            next(epoch)
+        return make, json.loads(loader.checkpoint())
+
+
+def test_a_checkpoint_that_was_changed_is_refused() -> None:
+    make, good = checkpoint()
+    assert good["waiting"]
+    changes = [
+        *({**good, name: value} for name in ("position", "samples") for value in (0, 1, 2**64 - 1)),
+        *({**good, "waiting": value} for value in ([], [2**64 - 1], [1, 1], [0, 0, 0], good["waiting"][1:])),
+        {**good, "standing": {**good["standing"], "faults": 7}},
+        {**good, "filling": {"skipped": 2**63, "tried": 0, "repeated": 0}},
+        {**good, "checksum": 0},
+        {name: value for name, value in good.items() if name != "checksum"},
+    ]
+    for changed in changes:
+        with make() as loader, pytest.raises(WrongCheckpoint):
+            loader.resume(json.dumps(changed))
+    with make() as loader:
+        loader.resume(json.dumps(good))
+        assert list(loader)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [endless, os.mkfifo])
+def test_a_file_beside_the_data_that_never_ends_is_refused(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path, never = tmp_path / "a.jsonl", tmp_path / "never"
+    write_jsonl(path, range(8))
+    make(never)
+    make(tmp_path / "a.jsonl.flindex")
+
+    for refused in (
+        lambda: fl.jsonl(path, manifest=never),
+        lambda: fl.jsonl(path).batch(2).loader(exclude=never),
+    ):
+        with pytest.raises((BadSource, BadSetting), match="not a regular file") as caught:
+            refused()
+        assert isinstance(caught.value, FeedlineError)
+    # An index is only made anew.
+    assert len(list(fl.jsonl(path).batch(2).loader())) == 4
