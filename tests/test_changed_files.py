@@ -11,6 +11,7 @@ from typing import Any
 import feedline as fl
 import numpy as np
 import pytest
+from feedline import _native
 from feedline.errors import BadSetting, BadSource, DamagedRecord, FeedlineError, WrongCheckpoint
 
 
@@ -118,3 +119,44 @@ def test_a_file_beside_the_data_that_never_ends_is_refused(
         assert isinstance(caught.value, FeedlineError)
     # An index is only made anew.
     assert len(list(fl.jsonl(path).batch(2).loader())) == 4
+
+
+FORGED = "a\x1b[2Jb\nok  all is well\u202egpj"
+
+
+def test_names_from_data_neither_move_the_cursor_nor_forge_a_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "pictures" / FORGED
+    folder.mkdir(parents=True)
+    (folder / f"{FORGED}.jpg").write_bytes(b"no picture")
+    shard = tmp_path / f"{FORGED}.csv"
+    shard.write_text(f'"{FORGED}",y\n1,2\nthree\n')
+    broken = tmp_path / f"{FORGED}.tfrecord"
+    broken.write_bytes(b"nonsense" * 10)
+
+    for arguments in (
+        ["verify", str(tmp_path / "pictures")],
+        ["show", str(shard)],
+        ["verify", str(shard)],
+        ["verify", str(broken)],
+        ["show", str(broken)],
+        ["index", str(broken)],
+    ):
+        _native.run(["feedline", *arguments])
+    loader = (
+        fl.images(tmp_path / "pictures")
+        .decode()
+        .resize((4, 4))
+        .batch(1)
+        .loader(faults=fl.FaultPolicy("skip", limit=None))
+    )
+    with pytest.raises(FeedlineError) as caught:
+        list(loader)
+    told = capfd.readouterr()
+    texts = [told.out, told.err, str(caught.value), str(loader.report()), caplog.text]
+
+    for text in texts:
+        assert text
+        assert not {"\x1b", "\u202e"} & set(text)
+        assert not any(line.startswith("ok  all is well") for line in text.splitlines())

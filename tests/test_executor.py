@@ -31,7 +31,7 @@ from programs import answer, descriptors, endings
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::feedline.errors.WorkerDiedWarning"),
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(300),
 ]
 
 
@@ -291,7 +291,7 @@ def test_a_pool_that_was_shut_down_holds_no_descriptor() -> None:
     assert pool.deaths == []
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(300)
 def test_a_callback_of_a_cancelled_call_may_use_the_pool_while_it_shuts_down(tmp_path: Path) -> None:
     program = """
     pool = fl.Executor(1)

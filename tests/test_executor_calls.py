@@ -23,7 +23,7 @@ from feedline._call import Function, shown
 from feedline.errors import BadSetting, TooManyFaults, WorkerDied, WorkerDiedWarning
 from programs import answer
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 SKIP = FaultPolicy("skip")
 RAISE = FaultPolicy("raise")

@@ -25,7 +25,7 @@ from programs import answer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::feedline.errors.WorkerDiedWarning"),
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(300),
 ]
 
 SKIP = FaultPolicy("skip")

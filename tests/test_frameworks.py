@@ -243,7 +243,7 @@ def epochs(said: Any, run: str) -> list[list[Any]]:
     return list(said[run])
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", PROGRAMS)
 def test_the_batches_are_those_of_torch(ask: Ask, example: str) -> None:
     said = ask(example)
@@ -251,7 +251,7 @@ def test_the_batches_are_those_of_torch(ask: Ask, example: str) -> None:
     assert [count for _, count, _ in epochs(said, "ours")] == [SAMPLES[example]] * 2
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", PROGRAMS)
 def test_a_killed_worker_costs_no_sample(ask: Ask, example: str) -> None:
     said = ask(example)
@@ -259,7 +259,7 @@ def test_a_killed_worker_costs_no_sample(ask: Ask, example: str) -> None:
     assert [count for _, count, _ in epochs(said, "after_death")] == [SAMPLES[example]] * 2
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", PROGRAMS)
 def test_a_killed_worker_changes_no_batch(ask: Ask, example: str) -> None:
     # Nor what is drawn at random in a worker: the crops of the images.
@@ -267,13 +267,13 @@ def test_a_killed_worker_changes_no_batch(ask: Ask, example: str) -> None:
     assert epochs(said, "after_death") == epochs(said, "theirs")
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_lightning_rebuilds_the_loader_as_ours(ask: Ask) -> None:
     samples, is_the_same, is_ours, timeout = ask("train_lightning")["predicted"]
     assert (samples, is_the_same, is_ours, timeout) == (96, False, True, 60)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_accelerate_rebuilds_the_loader_as_ours_and_others_as_theirs(ask: Ask) -> None:
     assert ask("train_accelerate")["prepared"] == {
         "whole": [True, 12],
@@ -282,7 +282,7 @@ def test_accelerate_rebuilds_the_loader_as_ours_and_others_as_theirs(ask: Ask) -
     }
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", PROGRAMS)
 def test_the_example_can_be_run(ask: Ask, tmp_path: Path, example: str) -> None:
     if example == "train_ddp":

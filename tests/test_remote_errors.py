@@ -11,7 +11,7 @@ import pytest
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 class Texts(Dataset[Any]):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline import _native
+from feedline._described import described
 from feedline._notices import Notices
 from feedline._workers.death import Death
 from feedline._workers.tries import Bad
@@ -21,6 +22,8 @@ __all__ = ["OVERDUE", "Account", "Away", "check", "in_json", "written"]
 
 # What a sample that passed its deadline looks like to the policy.
 OVERDUE = symptom(DeadlinePassed(""))[0]
+# Letters of an index that a quarantine file has at most.
+_WRITTEN = 4096
 
 
 def check(faults: object, on_event: object) -> None:
@@ -37,15 +40,16 @@ def check(faults: object, on_event: object) -> None:
 
 def in_json(index: object) -> Any:
     """An index as a quarantine file has it: numbers and texts as they are, others in words."""
-    if isinstance(index, (bool, int)) or index is None:
+    if isinstance(index, bool) or index is None:
         return index
     if isinstance(index, str):
         return written(index)
     try:
         # Whole numbers of NumPy and torch are indices too.
-        return operator.index(index)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
-        return written(repr(index))
+        number = operator.index(index)  # type: ignore[arg-type]
+    except Exception:
+        return written(described(index, _WRITTEN))
+    return number if abs(number) < 2**63 else described(number)
 
 
 def written(text: str) -> str:

@@ -6,10 +6,12 @@ import contextlib
 import itertools
 import os
 import threading
+import traceback
 import warnings
 import weakref
 from collections import deque
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +25,7 @@ from feedline._workers.pickling import ERRORS, by_name, by_value, not_picklable
 from feedline._workers.tries import Bad, Faulty
 from feedline._workers.trouble import Trouble
 from feedline.errors import DeadlinePassed, WorkerDied, WorkerDiedWarning, WorkerStalledWarning
+from feedline.events import LOGGER
 from feedline.faults import hint_for, symptom
 
 __all__ = ["Call", "Pool", "parcel"]
@@ -72,11 +75,11 @@ class Call:
         known = {**self.settled, **dict(zip(self.positions, results, strict=True))}
         every = [known[position] for position in sorted(known)]
         if not self.is_single:
-            self.future.set_result(every)
+            _finish(self.future.set_result, every)
         elif isinstance(every[0], Skipped) and every[0].error is not None:
-            self.future.set_exception(every[0].error)
+            _finish(self.future.set_exception, every[0].error)
         else:
-            self.future.set_result(every[0])
+            _finish(self.future.set_result, every[0])
 
 
 class Pool:
@@ -88,7 +91,9 @@ class Pool:
         self._work = work
         self._words = words
         self._fresh = fresh
-        self._lock = threading.Lock()
+        # Reentrant: while it is held, garbage may be collected, and a finalizer may submit a call.
+        self._lock = threading.RLock()
+        self._is_starting = False
         self._crew: Crew | None = None
         self._waiting: deque[Call] = deque()
         self._running: dict[int, Call] = {}
@@ -121,23 +126,24 @@ class Pool:
             self._hand_in()
 
     def _start(self) -> None:
-        if self._crew is not None:
+        if self._crew is not None or self._is_starting:
             return
-        self._crew = Crew(
-            self._work,
-            self._words,
-            fresh=self._fresh,
-            name="Executor",
-            front=self,
-        )
-        self._crew.start()
+        self._is_starting = True
+        try:
+            crew = Crew(self._work, self._words, fresh=self._fresh, name="Executor", front=self)
+            crew.start()
+        finally:
+            self._is_starting = False
+        self._crew = crew
         self.thread = threading.Thread(target=self._listen, name="feedline-executor", daemon=True)
         _working.add(self)
         self.thread.start()
 
     def _hand_in(self) -> None:
         """Gives away what workers do next; the rest waits here, where it can be cancelled."""
-        assert self._crew is not None
+        if self._crew is None:
+            # It is being started: then all that waits is given away.
+            return
         while self._waiting and len(self._running) < 2 * self._work.posts:
             call = self._waiting.popleft()
             if call.future.set_running_or_notify_cancel():
@@ -157,7 +163,7 @@ class Pool:
         try:
             while not self._is_done():
                 self._hear(crew)
-        except Exception as raised:
+        except BaseException as raised:
             self._break(raised)
         finally:
             self._crew = None
@@ -177,7 +183,7 @@ class Pool:
             return
         try:
             self._settle(call, answer)
-        except Exception:
+        except BaseException:
             # It must hear why the pool breaks, as all the others do.
             with self._lock:
                 self._running[answer.task] = call
@@ -196,7 +202,7 @@ class Pool:
             self.account.slow(call.what(slowest), seconds, answer.post, CALLING)
         try:
             result = load(answer)
-        except Exception as raised:
+        except BaseException as raised:
             # Its frames would keep the answer's memory.
             trouble = Trouble.told(raised.with_traceback(None), position=None, stage=CALLING)
             return self._fail(call, _unjudged(trouble, raised), answer.task, answer.post)
@@ -246,7 +252,7 @@ class Pool:
         what, in_json = call.what(position), call.function.in_json(*call.calls[position])
         self.account.failed(bad, what, worker, in_json)
         self.account.ledger.cancelled(call.uncounted - 1)
-        call.future.set_exception(self._named(call, bad, task, worker, error))
+        _finish(call.future.set_exception, self._named(call, bad, task, worker, error))
 
     def _named(
         self, call: Call, bad: Bad, task: int, worker: int | None, error: BaseException | None = None
@@ -306,6 +312,11 @@ class Pool:
     def _break(self, error: BaseException) -> None:
         # Its frames would keep the workers' memory.
         error = error.with_traceback(None)
+        if not isinstance(error, Exception):
+            # Raised by a result, it would end the program that asks for it.
+            error = errors.FeedlineError(
+                f"the thread of the pool was ended by {type(error).__name__}: {error}"
+            )
         with self._lock:
             self._broken = error
             calls = [*self._running.values(), *self._waiting]
@@ -316,7 +327,7 @@ class Pool:
             if call.future.cancelled():
                 call.future.set_running_or_notify_cancel()
             elif not call.future.done():
-                call.future.set_exception(error)
+                _finish(call.future.set_exception, error)
 
     def explain(self, death: Death) -> Death:
         for task in death.tasks:
@@ -380,6 +391,18 @@ class Pool:
             self.account.ledger.cancelled(call.uncounted)
             if call.future.cancel():
                 call.future.set_running_or_notify_cancel()
+
+
+def _finish(settle: Callable[[Any], None], value: Any) -> None:
+    """Gives a future its result. Python logs exceptions of its callbacks, but lets SystemExit and the like
+    through, which would end the pool: they are logged too."""
+    try:
+        settle(value)
+    except InvalidStateError:
+        raise
+    except BaseException:
+        # As text: a handler that keeps the record would keep all that the traceback knows.
+        LOGGER.error("a callback of a future raised:\n%s", traceback.format_exc())
 
 
 # Pools that may have calls to make; as the standard library's, they are made before Python ends.

@@ -13,7 +13,7 @@ import time
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
 
@@ -37,6 +37,8 @@ from feedline.report import CallReport
 __all__ = ["Executor", "FailedCall", "Results", "Skipped", "map"]
 
 _HINT = "see help(feedline.Executor)"
+# How long a wait goes on before Ctrl-C is looked for, in seconds.
+_CHECK = 0.05
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -179,36 +181,11 @@ class Executor(concurrent.futures.Executor):
         """
         _check_counts(chunksize=chunksize, buffersize=buffersize)
         arguments = _zipped("Executor.map", fn, iterables)
-        return self._results(fn, arguments, timeout=timeout, chunksize=chunksize, buffersize=buffersize)
-
-    def _results(
-        self,
-        fn: Callable[..., R],
-        arguments: Iterator[tuple[Any, ...]],
-        *,
-        timeout: float | None = None,
-        chunksize: int,
-        buffersize: int | None,
-    ) -> Iterator[R]:
-        until = None if timeout is None else time.monotonic() + timeout
-        calls: Iterator[Any] = ((each, {}) for each in arguments)
-        chunks = iter(lambda: list(itertools.islice(calls, chunksize)), [])
-        ahead = None if buffersize is None else max(1, buffersize // chunksize)
-        function = self._function(fn)
-        futures = deque(self._submit(function, chunk) for chunk in itertools.islice(chunks, ahead))
-
-        def results() -> Iterator[R]:
-            try:
-                while futures:
-                    left = None if until is None else until - time.monotonic()
-                    result = futures.popleft().result(left)
-                    futures.extend(self._submit(function, chunk) for chunk in itertools.islice(chunks, 1))
-                    yield from result
-            finally:
-                for future in futures:
-                    future.cancel()
-
-        return results()
+        results: Results[R] = Results(
+            self, fn, arguments, timeout=timeout, chunksize=chunksize, buffersize=buffersize
+        )
+        results._begin()
+        return results
 
     def _submit(self, function: Function, calls: list[Any], *, is_single: bool = False) -> Future[Any]:
         future: Future[Any] = Future()
@@ -250,7 +227,9 @@ class Executor(concurrent.futures.Executor):
         self._pool.shut(cancel=cancel_futures)
         thread = self._pool.thread
         if wait and thread is not None and thread is not threading.current_thread():
-            thread.join()
+            while thread.is_alive():
+                thread.join(_CHECK)
+                _native.check_interrupts()
 
 
 def _check_counts(**counts: int | None) -> None:
@@ -298,19 +277,70 @@ def _excluded(path: str | os.PathLike[str] | None) -> set[str]:
     return {found for found in keys if found is not None}
 
 
-class Results(Iterator[R]):
-    """The results of `feedline.map`, in order. `close()` ends the workers before the last result, as does
-    dropping it."""
+class Results(_native.BatchIterator, Iterator[R]):
+    """The results of calls, in order. `close()` makes no more calls, as does dropping it; for `feedline.map`
+    it ends the workers too. A signal handler that raises (Ctrl-C) loses no result."""
 
-    def __init__(self, pool: Executor, results: Generator[R, None, None]) -> None:
+    def __init__(
+        self,
+        pool: Executor,
+        function: Callable[..., R],
+        arguments: Iterator[tuple[Any, ...]],
+        *,
+        chunksize: int,
+        buffersize: int | None,
+        timeout: float | None = None,
+        owns_pool: bool = False,
+    ) -> None:
         self._pool = pool
-        self._results = results
+        self._owns_pool = owns_pool
+        self._function = pool._function(function)
+        calls: Iterator[Any] = ((each, {}) for each in arguments)
+        self._chunks = iter(lambda: list(itertools.islice(calls, chunksize)), [])
+        self._ahead = None if buffersize is None else max(1, buffersize // chunksize)
+        self._until = None if timeout is None else time.monotonic() + timeout
+        self._futures: deque[Future[list[R]]] = deque()
+        self._ready: deque[R] = deque()
+        self._is_begun = False
+        # Results need no confirmation: nothing counts them when they are taken.
+        self._confirm = None
 
-    def __iter__(self) -> Results[R]:
-        return self
+    def _begin(self) -> None:
+        self._is_begun = True
+        self._submit(self._ahead)
 
-    def __next__(self) -> R:
-        return next(self._results)
+    def _submit(self, chunks: int | None) -> None:
+        for chunk in itertools.islice(self._chunks, chunks):
+            self._futures.append(self._pool._submit(self._function, chunk))
+
+    def _produce(self) -> R:
+        try:
+            if not self._is_begun:
+                self._begin()
+            while not self._ready:
+                if not self._futures:
+                    raise StopIteration
+                results = self._wait(self._futures[0])
+                self._futures.popleft()
+                self._ready.extend(results)
+                self._submit(1)
+            return self._ready.popleft()
+        except _native.Interrupted:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self, future: Future[list[R]]) -> list[R]:
+        while True:
+            left = None if self._until is None else self._until - time.monotonic()
+            try:
+                return future.result(_CHECK if left is None else max(0.0, min(left, _CHECK)))
+            except TimeoutError:
+                # The call itself may have raised one.
+                if future.done() or (left is not None and left <= _CHECK):
+                    raise
+                _native.check_interrupts()
 
     def report(self) -> CallReport:
         """What has become of all calls so far."""
@@ -322,9 +352,19 @@ class Results(Iterator[R]):
         return self._pool.deaths
 
     def close(self) -> None:
-        """Makes no more calls, and ends the workers."""
-        self._results.close()
-        self._pool.shutdown(cancel_futures=True)
+        """Makes no more calls."""
+        self._is_begun = True
+        self._chunks = iter(())
+        self._ready.clear()
+        while self._futures:
+            self._futures.pop().cancel()
+        if self._owns_pool:
+            self._pool.shutdown(cancel_futures=True)
+
+    def __del__(self) -> None:
+        # Not if the constructor refused its arguments.
+        if hasattr(self, "_is_begun"):
+            self.close()
 
     def __enter__(self) -> Results[R]:
         return self
@@ -363,14 +403,8 @@ def map(
     pool = Executor(workers, **options)
     buffersize = ahead if ahead is not None else 4 * pool._count * chunksize
 
-    def run() -> Generator[R, None, None]:
-        try:
-            # Each item is the arguments of a call already.
-            yield from pool._results(function, arguments, chunksize=chunksize, buffersize=buffersize)
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    return Results(pool, run())
+    # Each item is the arguments of a call already.
+    return Results(pool, function, arguments, chunksize=chunksize, buffersize=buffersize, owns_pool=True)
 
 
 def _check_options(options: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from programs import threads
 __all__ = ["children", "descends", "has_ended", "nothing_left", "parent", "shared_names", "soon", "zygote_of"]
 
 
-def soon(holds: Callable[[], object], seconds: float = 20) -> bool:
+def soon(holds: Callable[[], object], seconds: float = 120) -> bool:
     """Whether it holds before the time is over."""
     deadline = time.monotonic() + seconds
     while not holds():

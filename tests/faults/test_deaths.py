@@ -39,7 +39,7 @@ from faults.sets import (
 pytestmark = [
     pytest.mark.filterwarnings("ignore::feedline.errors.WorkerDiedWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(300),
 ]
 
 TWO: dict[str, Any] = {"batch_size": 4, "num_workers": 2}

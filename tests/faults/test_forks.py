@@ -22,7 +22,7 @@ WIDTH = 2000
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
     pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
-    pytest.mark.timeout(100),
+    pytest.mark.timeout(300),
 ]
 
 

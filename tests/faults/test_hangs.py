@@ -24,7 +24,7 @@ from faults.trainers import Trainers
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::feedline.errors.WorkerDiedWarning"),
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(300),
 ]
 
 TWO: dict[str, Any] = {"batch_size": 4, "num_workers": 2}

@@ -24,7 +24,7 @@ SAMPLES = 24
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
-    pytest.mark.timeout(200),
+    pytest.mark.timeout(300),
 ]
 
 
@@ -118,7 +118,7 @@ class Interrupter:
         if self._left == 0:
             self._left = self._stride
             self.sent += 1
-            signal.raise_signal(signal.SIGALRM)
+            signal.raise_signal(signal.SIGUSR2)
         self._left -= 1
         return self
 
@@ -128,7 +128,7 @@ class Interrupter:
 
     def next(self, epoch: Iterator[Any]) -> Any:
         """The next batch, or Alarm if that was raised instead."""
-        before = signal.signal(signal.SIGALRM, self._handle)
+        before = signal.signal(signal.SIGUSR2, self._handle)
         sys.settrace(self)
         try:
             return next(epoch)
@@ -137,7 +137,7 @@ class Interrupter:
             return Alarm
         finally:
             sys.settrace(None)
-            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGUSR2, before)
 
 
 def batches(loader: Any, interrupter: Interrupter) -> list[list[int]]:

@@ -12,7 +12,7 @@ import torch
 
 from faults.trainers import Trainers
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 # Batches of 8 KB: too large for a frame, so they lie in shared memory.
 SETS = """

@@ -27,7 +27,7 @@ from faults.trainers import Trainers
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::feedline.errors.WorkerDiedWarning"),
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(300),
 ]
 
 SKIP = fl.FaultPolicy("skip")

@@ -18,7 +18,7 @@ from feedline._torch.fitting import Fitting
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 SKIP = fl.FaultPolicy("skip")
 Sample = dict[str, Any]

@@ -26,7 +26,7 @@ from faults.sets import Drawn, Hook, Listed, is_same, iterate, nothing, seeded
 pytestmark = [
     pytest.mark.filterwarnings("ignore::feedline.errors.WorkerDiedWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(300),
 ]
 
 SKIP = fl.FaultPolicy("skip", limit=None)

@@ -22,7 +22,7 @@ from faults.trainers import Trainers
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
-    pytest.mark.timeout(30),
+    pytest.mark.timeout(300),
 ]
 
 

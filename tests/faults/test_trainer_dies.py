@@ -15,7 +15,7 @@ from faults.remains import children, has_ended, soon, zygote_of
 from faults.sets import Drawn, expected, is_same, iterate, pid_of, seeded
 from faults.trainers import Trainer, Trainers
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 TWO: dict[str, Any] = {"batch_size": 4, "num_workers": 2}
 

@@ -128,5 +128,5 @@ class Trainers:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(200)
         self._process.stdout.close()

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use feedline_core::error::{Error, Kind, Result};
+use feedline_core::escape;
 use feedline_core::sample::Location;
 use feedline_core::source::index::{Index, Keep, Reuse};
 use feedline_core::sys::draft;
@@ -76,7 +77,7 @@ impl IndexCommand {
         let told = tell(&rows);
         match &keep {
             Keep::Folder(folder) => {
-                mention(format_args!("indices are kept in {}", folder.display()))
+                mention(format_args!("indices are kept in {}", escape::path(folder)))
             }
             Keep::Beside => mention("indices are kept beside the shards"),
             Keep::Nowhere => mention("indices are kept nowhere: set FEEDLINE_CACHE to a folder"),
@@ -86,7 +87,7 @@ impl IndexCommand {
             Some(_) if damages > 0 => mention("no manifest was written, since shards are damaged"),
             Some(manifest) => {
                 write_manifest(&rows, manifest)?;
-                mention(format_args!("the manifest is {}", manifest.display()));
+                mention(format_args!("the manifest is {}", escape::path(manifest)));
             }
             None => {}
         }
@@ -121,7 +122,7 @@ fn tell(rows: &[Row]) -> Result<()> {
     let mut lines = Vec::new();
     for Row { path, index, .. } in rows {
         let damaged = index.damages().len() as u64;
-        lines.push(line(path.display().to_string(), records(index), index.stamp.size, damaged));
+        lines.push(line(escape::path(path), records(index), index.stamp.size, damaged));
         all += records(index);
         bytes += index.stamp.size;
         damages += damaged;
@@ -136,7 +137,7 @@ fn tell(rows: &[Row]) -> Result<()> {
                 offset: Some(index.span(damage.span).start),
                 record: Some(damage.span),
             };
-            say(format_args!("bad  {place}: {}", damage.what))?;
+            say(format_args!("bad  {place}: {}", escape::one_line(&damage.what)))?;
         }
     }
     let new = rows.iter().filter(|row| row.is_new).count();
@@ -150,7 +151,8 @@ fn check_names<'a>(paths: impl Iterator<Item = &'a PathBuf>, manifest: &Path) ->
     for path in paths {
         let name = path.file_name().unwrap_or_default();
         if let Some(other) = names.insert(name, path) {
-            let message = format!("{} and {} have one name", other.display(), path.display());
+            let message =
+                format!("{} and {} have one name", escape::path(other), escape::path(path));
             return Err(Error::new(Kind::BadSource, message)
                 .at(at(manifest))
                 .with_hint("write a manifest for each folder"));

@@ -1,6 +1,7 @@
 //! What the user reads: lines to stdout, talk to stderr, a bar where there is a terminal.
 
 use feedline_core::error::{Error, Kind, Result};
+use feedline_core::escape;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write, stderr, stdout};
@@ -8,7 +9,8 @@ use std::io::{self, IsTerminal, Write, stderr, stdout};
 /// A line of the result.
 pub(crate) fn say(line: impl Display) -> Result<()> {
     let mut out = stdout().lock();
-    told(writeln!(out, "{line}").and_then(|()| out.flush()))
+    let line = line.to_string();
+    told(writeln!(out, "{}", escape::lines(&line)).and_then(|()| out.flush()))
 }
 
 /// What became of a result that was written to stdout. Whoever closed the pipe does not want it.
@@ -24,7 +26,7 @@ pub(crate) fn told(written: io::Result<()>) -> Result<()> {
 
 /// A line of talk.
 pub(crate) fn mention(line: impl Display) {
-    let _ = writeln!(stderr(), "{line}");
+    let _ = writeln!(stderr(), "{}", escape::lines(&line.to_string()));
 }
 
 /// An error, with its hint.

@@ -3,6 +3,7 @@
 use clap::Args;
 use feedline_core::decode::{self, Header, Options};
 use feedline_core::error::{Error, Kind, Result};
+use feedline_core::escape;
 use feedline_core::format::example::{self, List};
 use feedline_core::format::{Container, Packing, Type, npy, tar, text};
 use feedline_core::sample::{Value, shown};
@@ -59,7 +60,7 @@ impl Show {
             return Err(Error::new(Kind::BadSource, format!("{} is a folder", shown(&path)))
                 .with_hint(format!(
                     "give a file, or look through all of it with feedline verify {}",
-                    path.display()
+                    escape::path(&path)
                 )));
         }
         let format = match self.reading.what(&path)? {
@@ -105,8 +106,10 @@ impl Show {
                 Ok(number) => Ok((path, Some(number))),
                 Err(_) => {
                     let message = format!("{number:?} is not the number of a record");
-                    Err(Error::new(Kind::BadSetting, message)
-                        .with_hint(format!("feedline show {}:0 shows the first", path.display())))
+                    Err(Error::new(Kind::BadSetting, message).with_hint(format!(
+                        "feedline show {}:0 shows the first",
+                        escape::path(&path)
+                    )))
                 }
             },
             Some(_) | None => {
@@ -153,13 +156,13 @@ impl Shard<'_> {
         };
         say(format_args!(
             "{}: {}{packing}, {records}, {}",
-            self.path.display(),
+            escape::path(self.path),
             self.format.name(),
             bytes(self.index.stamp.size)
         ))?;
         if damaged > 0 {
             let damages = counted(damaged, "damage", "damages");
-            say(format_args!("{damages}: see feedline verify {}", self.path.display()))?;
+            say(format_args!("{damages}: see feedline verify {}", escape::path(self.path)))?;
         }
         Ok(())
     }
@@ -244,11 +247,15 @@ fn picture_file(path: &Path) -> Result<i32> {
             let size = bytes(data.len() as u64);
             let what = decoded.err().map(|error| format!(": {}", error.message()));
             let code = i32::from(what.is_some());
-            say(format_args!("{}: {picture}, {size}{}", path.display(), what.unwrap_or_default()))?;
+            say(format_args!(
+                "{}: {picture}, {size}{}",
+                escape::path(path),
+                what.unwrap_or_default()
+            ))?;
             Ok(code)
         }
         Err(error) => {
-            say(format_args!("{}: {}", path.display(), error.message()))?;
+            say(format_args!("{}: {}", escape::path(path), error.message()))?;
             Ok(1)
         }
     }
@@ -317,7 +324,7 @@ fn example_lines(record: &[u8]) -> Told {
             return Told { lines: vec![line, error.message().to_owned()], is_damaged };
         }
     };
-    let name = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+    let name = |key: &[u8]| escape::one_line(&String::from_utf8_lossy(key)).into_owned();
     let width = features.iter().map(|feature| name(feature.key).chars().count()).max();
     let width = width.unwrap_or_default();
     let (mut lines, mut is_damaged) = (Vec::new(), false);
@@ -375,7 +382,8 @@ fn tar_lines(span: &[u8]) -> Result<Told> {
     let mut rows = Vec::new();
     for member in tar::members(span) {
         let member = member?;
-        rows.push((String::from_utf8_lossy(member.name()).into_owned(), member));
+        let name = escape::one_line(&String::from_utf8_lossy(member.name())).into_owned();
+        rows.push((name, member));
     }
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
     let (mut lines, mut is_damaged) = (Vec::new(), false);
@@ -412,8 +420,9 @@ fn csv_lines(row: &[u8], columns: &Arc<[String]>, delimiter: u8) -> Result<Told>
     let parser = text::CsvParser::new(wanted.into(), None, columns, delimiter)?;
     let mut values = Vec::new();
     parser.read(row, &mut [], &mut values)?;
-    let width = columns.iter().map(|column| column.chars().count()).max().unwrap_or_default();
-    let cells = columns.iter().zip(&values).filter_map(|(column, value)| match value {
+    let names: Vec<_> = columns.iter().map(|column| escape::one_line(column)).collect();
+    let width = names.iter().map(|column| column.chars().count()).max().unwrap_or_default();
+    let cells = names.iter().zip(&values).filter_map(|(column, value)| match value {
         Value::Bytes(cell) => Some(format!("{column:<width$}  {}", words(cell))),
         Value::Row(_) | Value::Array(_) | Value::Text(_) | Value::List(_) => None,
     });

@@ -1,6 +1,7 @@
 //! Files of numbers and nothing else, such as the tokens of a text, and .npy files of one axis.
 
 use feedline_core::error::{Error, Kind, Result};
+use feedline_core::escape;
 use feedline_core::format::npy;
 use feedline_core::sample::{Dtype, shown};
 use feedline_core::sys::file::Handle;
@@ -129,7 +130,7 @@ pub(crate) fn show(path: &Path, number: Option<u64>, dtype: Option<Dtype>) -> Re
             return Err(error);
         }
         Err(error) => {
-            say(format_args!("{}: {}", path.display(), error.message()))?;
+            say(format_args!("{}: {}", escape::path(path), error.message()))?;
             return Ok(1);
         }
     };
@@ -142,7 +143,7 @@ pub(crate) fn show(path: &Path, number: Option<u64>, dtype: Option<Dtype>) -> Re
     if number.is_none() {
         say(format_args!(
             "{}: {}, {}, {}",
-            path.display(),
+            escape::path(path),
             numbers.dtype.name(),
             counted(numbers.count, "number", "numbers"),
             bytes(numbers.size)

@@ -8,6 +8,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
+use crate::escape;
 use crate::sample::Location;
 
 /// A result of Feedline.
@@ -369,7 +370,7 @@ impl fmt::Display for Error {
         {
             write!(formatter, "sample {index} failed in {stage}: ")?;
         }
-        write!(formatter, "{}", inner.message)?;
+        write!(formatter, "{}", escape::lines(&inner.message))?;
         if let Some(location) = &inner.location {
             write!(formatter, "\n  in    {location}")?;
         }

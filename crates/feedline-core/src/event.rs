@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::time::Duration;
 
+use crate::escape;
 use crate::fault::{CALLING, FaultLine, named};
 
 /// How loud an event is in a log.
@@ -490,7 +491,7 @@ impl fmt::Display for Event {
             }
             Event::WorkerDied { text, .. }
             | Event::WorkerStalled { text, .. }
-            | Event::Told { text, .. } => formatter.write_str(text),
+            | Event::Told { text, .. } => formatter.write_str(&escape::lines(text)),
             Event::WorkerReplaced { worker } => write!(formatter, "worker {worker} was replaced"),
             Event::WorkerRetired { worker, why } => {
                 write!(formatter, "worker {worker} was retired: {why}")

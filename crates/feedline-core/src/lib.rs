@@ -43,6 +43,7 @@ pub mod budget;
 pub mod bytes;
 pub mod checkpoint;
 pub mod error;
+pub mod escape;
 pub mod event;
 pub mod fault;
 pub mod metrics;

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::escape;
 use crate::event::{Event, Slow};
 use crate::fault::{CALLING, FaultLine};
 use crate::sample::Stage;
@@ -361,15 +362,15 @@ impl fmt::Display for Report {
             write!(formatter, "\n{lost} worker{plural} lost: {}", causes.join(", "))?;
         }
         for line in self.deaths.iter().chain(&self.retired) {
-            write!(formatter, "\n  {line}")?;
+            write!(formatter, "\n  {}", escape::one_line(line))?;
         }
         for note in &self.notes {
-            write!(formatter, "\nnote: {note}")?;
+            write!(formatter, "\nnote: {}", escape::one_line(note))?;
         }
         let slowest = self.slowest.iter().filter(|slow| slow.seconds >= WORTH_A_WORD);
         let slowest: Vec<_> = slowest.map(ToString::to_string).collect();
         if !slowest.is_empty() {
-            write!(formatter, "\nslowest: {}", slowest.join("; "))?;
+            write!(formatter, "\nslowest: {}", escape::one_line(&slowest.join("; ")))?;
         }
         for (line, times) in self.faults.values() {
             write!(formatter, "\n  {} failed", line.name())?;
@@ -382,7 +383,7 @@ impl fmt::Display for Report {
             if line.stage == CALLING {
                 write!(formatter, ": {}", line.kind)?;
             }
-            write!(formatter, ": {}", line.message)?;
+            write!(formatter, ": {}", escape::one_line(&line.message))?;
             if line.path.is_some() {
                 write!(formatter, "\n    in {}", line.place())?;
             }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::budget::Permit;
 use crate::bytes::Piece;
+use crate::escape;
 use crate::sys::slab::{Borrowed, Row};
 use feedline_kernels::dtype::to_half;
 pub use feedline_kernels::dtype::{Dtype, half};
@@ -73,7 +74,7 @@ impl Location {
 
 impl fmt::Display for Location {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}", self.path.display())?;
+        write!(formatter, "{}", escape::path(&self.path))?;
         if let Some(record) = self.record {
             write!(formatter, ", record {record}")?;
         }

@@ -13,7 +13,18 @@ use std::path::{Path, PathBuf};
 /// Modules from the ground up. Within a layer they may know each other, but for the stages.
 const LAYERS: [&[&str]; 5] = [
     &["sys"],
-    &["sample", "budget", "bytes", "fault", "event", "metrics", "checkpoint", "error", "random"],
+    &[
+        "sample",
+        "budget",
+        "bytes",
+        "fault",
+        "event",
+        "metrics",
+        "checkpoint",
+        "error",
+        "escape",
+        "random",
+    ],
     &["decode", "format"],
     &["source", "plan", "fetch", "worker", "collate", "deliver"],
     &["config", "loader", "testing"],

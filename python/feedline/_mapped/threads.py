@@ -96,6 +96,9 @@ class Threads:
 
     def close(self) -> None:
         """Ends the threads; one that is at a function ends after it."""
+        if self._is_closed.is_set():
+            # Not again: what tells a thread to end may still lie in the queue.
+            return
         self._is_closed.set()
         self.forget()
         for _ in self._threads:

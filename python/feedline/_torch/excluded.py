@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from feedline import _native
+from feedline._described import described
 from feedline._torch.samples import Samples
 from feedline.errors import BadSetting
 
@@ -23,7 +24,7 @@ def excluded(file: str, samples: Samples) -> list[Any]:
         ours, theirs = samples.path(index), line.get("path")
         if ours is not None and theirs is not None:
             if PurePath(ours).name != PurePath(theirs).name:
-                raise _refused(file, f"sample {index!r} was {theirs!r}, and is {ours!r} here")
+                raise _refused(file, f"sample {described(index)} was {theirs!r}, and is {ours!r} here")
             continue
         was = line.get("dataset")
         if was is not None and samples.name is not None and _counted(was) != _counted(samples.name):

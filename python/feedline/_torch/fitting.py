@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import _utils
 
+from feedline._described import described
 from feedline._torch.draws import Draws
 
 __all__ = ["Fitting", "Misfit", "name_misfits"]
@@ -46,7 +47,7 @@ class Misfit:
 
     def about(self, index: object) -> str:
         """With the index of the sample, if it has one."""
-        named = f"the sample at position {self.position}" if index is None else f"sample {index!r}"
+        named = f"the sample at position {self.position}" if index is None else f"sample {described(index)}"
         return f"{named} {self.words}"
 
 

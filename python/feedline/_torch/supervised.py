@@ -19,6 +19,7 @@ from torch.utils.data.dataloader import (
 )
 
 from feedline import _native
+from feedline._described import described
 from feedline._torch.judging import Judging
 from feedline._torch.making import Amended
 from feedline._torch.worker import LoaderWork
@@ -578,7 +579,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
                     self._sample(order.index, position, "fetching")[0]
                     for order, position in ((first, 0), (last, -1))
                 ]
-                why += f", samples {ends[0]!r} to {ends[1]!r}"
+                why += f", samples {described(ends[0])} to {described(ends[1])}"
         self._account.event("worker_retired", {**told, "why": why})
 
     def noted(self, post: int, name: str, details: dict[str, Any]) -> None:

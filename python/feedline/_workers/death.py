@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from feedline._described import one_line
 from feedline._workers.trouble import place
 
 __all__ = ["Death", "Standstill", "describe"]
@@ -204,7 +205,7 @@ class Standstill:
         pid = "" if self.pid is None else f" (pid {self.pid})"
         doing = where or f"while {self.stage}"
         lines = [f"worker {self.worker}{pid} has made no progress for {self.seconds:.0f} s {doing}"]
-        lines += [] if path is None else [f"  in    {path}"]
+        lines += [] if path is None else [f"  in    {one_line(path)}"]
         if self.posture is not None:
             lines.append(f"  how   {self.posture}")
         lines += [f"  code  {frame}" for frame in self.stack[:8]]

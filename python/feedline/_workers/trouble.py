@@ -10,6 +10,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
+from feedline._described import described, one_line
 from feedline.errors import FeedlineError
 from feedline.faults import explain_shortage
 
@@ -244,11 +245,10 @@ def place(
     if stage == "collating":
         parts.append("while the samples were collated")
     elif position is not None and index is not None:
-        file = "" if path is None else f" ({path})"
-        parts.append(f"at sample {index!r}{file}, position {position}")
+        file = "" if path is None else f" ({one_line(path)})"
+        parts.append(f"at sample {described(index)}{file}, position {position}")
     elif index is not None:
-        shown = repr(index)
-        parts.append(f"among samples {shown if len(shown) < 200 else shown[:200] + '...'}")
+        parts.append(f"among samples {described(index)}")
     if batch is not None:
         parts.append(f"batch {batch}")
     if worker is not None:

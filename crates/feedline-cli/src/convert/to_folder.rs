@@ -2,9 +2,10 @@
 
 use feedline_core::decode::{self, sniff};
 use feedline_core::error::{Error, Kind, Result};
+use feedline_core::escape;
 use feedline_core::format::example::{self, List};
 use feedline_core::format::{Container, tar};
-use feedline_core::sample::Location;
+use feedline_core::sample::{Location, shown};
 use feedline_core::source::EXTENSIONS;
 use feedline_core::source::index::{Index, Reuse};
 use feedline_core::source::walk::{Seen, walk_by};
@@ -13,7 +14,7 @@ use feedline_core::sys::file;
 use feedline_core::sys::lock::Mutex;
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -106,7 +107,7 @@ impl ToFolder {
             "{} of {} below {}",
             counted(records, "image", "images"),
             counted(work.folders(), "class", "classes"),
-            self.target.display()
+            escape::path(&self.target)
         ))
     }
 }
@@ -137,12 +138,26 @@ impl Work {
             return Err(Error::new(Kind::BadSource, message)
                 .with_hint("two records of one name would become one file: rename one of them"));
         }
+        self.check_folders(&path)?;
         let write = || {
             let mut draft = Draft::new(&path)?;
             draft.add(picture.data)?;
             draft.finish(self.existing)
         };
         write().map_err(|error| unwritten(&path, error))
+    }
+
+    /// Refuses to write through a link: what lies below the target stays there.
+    fn check_folders(&self, path: &Path) -> Result<()> {
+        let below = path.ancestors().skip(1).take_while(|folder| *folder != self.target);
+        for folder in below {
+            if file::is_link(folder) {
+                let message = format!("{} is a link, and leads out of the target", shown(folder));
+                return Err(Error::new(Kind::BadSource, message)
+                    .with_hint("remove the link, or write to another folder"));
+            }
+        }
+        Ok(())
     }
 
     /// How many class folders were written to.

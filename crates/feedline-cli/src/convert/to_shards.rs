@@ -1,6 +1,7 @@
 //! From an image folder to shards.
 
 use feedline_core::error::{Error, Kind, Result};
+use feedline_core::escape;
 use feedline_core::format::example::{self, List};
 use feedline_core::format::pack::Packer;
 use feedline_core::format::{Packing, tar, tfrecord};
@@ -93,7 +94,7 @@ impl ToShards {
             counted(samples, "sample", "samples"),
             counted(self.folder.classes().len() as u64, "class", "classes"),
             bytes(size),
-            self.target.display()
+            escape::path(&self.target)
         ))?;
         let pattern = self.target.join(format!("{}-*{}", self.prefix, self.extension()));
         let pattern = pattern.display().to_string();

@@ -9,6 +9,7 @@ pub(crate) mod tally;
 
 use clap::Args;
 use feedline_core::error::{Error, Kind, Result};
+use feedline_core::escape;
 use feedline_core::sample::shown;
 use feedline_core::sys::draft::{Draft, Existing};
 use feedline_core::sys::thread::processors;
@@ -218,7 +219,7 @@ impl Verify {
 /// A shard without records is no fault, and may be a mistake all the same.
 fn mention_empty(shards: &Shards) {
     let empty = shards.shards.iter().filter(|shard| shard.index.is_empty());
-    let paths: Vec<_> = empty.map(|shard| shard.path.display().to_string()).collect();
+    let paths: Vec<_> = empty.map(|shard| escape::path(&shard.path)).collect();
     if !paths.is_empty() {
         let count = counted(paths.len() as u64, "shard has", "shards have");
         let more = if paths.len() > 3 { ", ..." } else { "" };
@@ -268,7 +269,7 @@ fn write_quarantine(tally: &Tally, path: &Path, time: f64) -> Result<()> {
     let lines = counted(numbered.len() as u64, "sample", "samples");
     mention(format_args!(
         "{lines} in {}: loader(exclude={:?})",
-        path.display(),
+        escape::path(path),
         path.display().to_string()
     ));
     let left = tally.faults.len() - numbered.len();

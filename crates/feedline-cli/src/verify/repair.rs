@@ -1,6 +1,7 @@
 //! Shards without their bad records: written anew, each whole or not at all, and never over another file.
 
 use feedline_core::error::{Error, Kind, Result};
+use feedline_core::escape;
 use feedline_core::format::pack::Packer;
 use feedline_core::format::{Container, tar};
 use feedline_core::sample::{Location, shown};
@@ -113,10 +114,10 @@ pub(crate) fn repair(
                 mended += 1;
                 all_left_out += left_out;
                 let kept = counted(kept, "record", "records");
-                tell(format!("mended {}: {kept} kept, {left_out} left out", path.display()))?;
+                tell(format!("mended {}: {kept} kept, {left_out} left out", escape::path(path)))?;
             }
             Written::NothingLeft => {
-                tell(format!("not written {}: no good record is left", path.display()))?;
+                tell(format!("not written {}: no good record is left", escape::path(path)))?;
             }
         }
     }
@@ -124,7 +125,7 @@ pub(crate) fn repair(
     tell(format!(
         "{} below {}: {mended} without {left_out}, {copied} as they were",
         counted(mended + copied, "shard", "shards"),
-        out.display(),
+        escape::path(out),
     ))
 }
 

@@ -1,5 +1,6 @@
 //! What verify says in the end: as lines, or as JSON.
 
+use feedline_core::escape;
 use serde_json::{Map, Value, json};
 
 use super::tally::{MOST_CLASSES, Tally};
@@ -36,8 +37,8 @@ pub(crate) fn lines(tally: &Tally, titles: &[String], names: &[String]) -> Vec<S
     let classes = tally.frequent_classes();
     let called = |class: &str| match class.parse().ok().and_then(|number: usize| names.get(number))
     {
-        Some(name) => format!("{class} {name}"),
-        None => class.to_owned(),
+        Some(name) => format!("{class} {}", escape::one_line(name)),
+        None => escape::one_line(class).into_owned(),
     };
     if let (Some((_, most)), Some((_, least))) = (classes.first(), classes.last()) {
         let count = match classes.len() {

@@ -1,6 +1,7 @@
 //! What was counted in a data set, or in a part of it, and all that is wrong with it.
 
 use feedline_core::error::{Error, Kind};
+use feedline_core::escape;
 use feedline_core::fault::FaultLine;
 use feedline_core::sample::Location;
 use std::collections::HashMap;
@@ -60,6 +61,7 @@ impl std::fmt::Display for Fault {
         let number = self.place.record.map(|record| format!("record {record} is damaged: "));
         let message = number.and_then(|number| self.message.strip_prefix(&number));
         let message = message.unwrap_or(&self.message);
+        let message = escape::one_line(message);
         write!(formatter, "{}: {}: {message}", self.place, self.kind.name())
     }
 }

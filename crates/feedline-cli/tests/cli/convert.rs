@@ -311,3 +311,17 @@ fn whoever_kills_it_finds_whole_files_only() {
 fn the_help_of_convert_teaches_by_example() {
     insta::assert_snapshot!(Place::new().run(&["convert", "--help"]).result);
 }
+
+#[test]
+fn nothing_is_written_through_a_link_in_the_target() {
+    let place = Place::new();
+    photos(&place);
+    place.run(&["convert", "photos", "shards", "--to", "tfrecord"]);
+    place.write("elsewhere/precious", b"kept");
+    place.write("back/note", b"");
+    std::os::unix::fs::symlink(place.path("elsewhere"), place.path("back/dog")).unwrap();
+    let back = place.run(&["convert", "shards", "back", "--to", "folder", "--force"]);
+    assert_eq!(back.code, Some(2), "{}", back.talk);
+    assert!(back.talk.contains("is a link, and leads out of the target"), "{}", back.talk);
+    assert_eq!(place.files("elsewhere"), ["precious"]);
+}

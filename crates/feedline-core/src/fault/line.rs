@@ -3,13 +3,15 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::escape;
+
 /// The stage of the calls of an executor, which have no index.
 pub const CALLING: &str = "calling";
 
 /// What a sample is named by in a text: its index, or the call that it is.
 pub fn named(index: &Value, stage: &str) -> String {
     match index.as_str() {
-        Some(call) if stage == CALLING => format!("call {call}"),
+        Some(call) if stage == CALLING => format!("call {}", escape::one_line(call)),
         Some(_) | None if index.is_null() => "a sample".to_owned(),
         Some(_) | None => format!("sample {index}"),
     }
@@ -99,6 +101,7 @@ impl FaultLine {
         let Some(path) = &self.path else { return String::new() };
         let record = self.record.map(|record| format!(", record {record}"));
         let offset = self.offset.map(|offset| format!(", byte {offset}"));
+        let path = escape::one_line(path);
         format!("{path}{}{}", record.unwrap_or_default(), offset.unwrap_or_default())
     }
 }
@@ -113,7 +116,8 @@ impl std::fmt::Display for FaultLine {
         }
         write!(formatter, ": {}", self.kind)?;
         if !self.message.is_empty() {
-            write!(formatter, ": {}", self.message.lines().next().unwrap_or_default())?;
+            let first = self.message.lines().next().unwrap_or_default();
+            write!(formatter, ": {}", escape::one_line(first))?;
         }
         if self.path.is_some() {
             write!(formatter, " ({})", self.place())?;

@@ -6,6 +6,7 @@ use super::OpenFiles;
 use crate::budget::{Budget, Permit};
 use crate::bytes::{Piece, Shelf};
 use crate::error::{Error, Kind, Result};
+use crate::sample::in_bytes;
 
 /// Bytes of a sample, and a permit for what will be made of them.
 pub struct Fetched {
@@ -31,12 +32,33 @@ pub struct Reader {
     files: OpenFiles,
     bytes: Budget,
     shelf: Shelf,
+    /// Bytes that a sample may take, file and picture together.
+    largest: u64,
 }
 
 impl Reader {
     /// With these descriptors, that budget of bytes, and memory from there.
     pub fn new(files: OpenFiles, bytes: Budget, shelf: Shelf) -> Reader {
-        Reader { files, bytes, shelf }
+        Reader { files, bytes, shelf, largest: u64::MAX }
+    }
+
+    /// Refuses samples that take more than so many bytes.
+    #[must_use]
+    pub fn up_to(self, largest: u64) -> Reader {
+        Reader { largest, ..self }
+    }
+
+    /// Refuses a sample that takes so many bytes, before any of it is read, if no budget could hold it.
+    pub fn check_size(&self, bytes: u64) -> Result<()> {
+        if bytes <= self.largest {
+            return Ok(());
+        }
+        let (needed, allowed) = (in_bytes(bytes), in_bytes(self.largest));
+        let message = format!("the sample needs {needed} of memory, and may take {allowed}");
+        // Room for batches and other samples beside it.
+        let enough = bytes.saturating_mul(2).div_ceil(1 << 30);
+        Err(Error::new(Kind::TooLarge, message)
+            .with_hint(format!("if it is good, allow it: loader(memory=\"{enough}GiB\")")))
     }
 
     /// All of a file. One that changes its size meanwhile is a fault: half of it may be old.
@@ -45,6 +67,7 @@ impl Reader {
         let length = self.files.with(path, position, before_wait, |handle| {
             handle.size().map_err(|error| Error::io(Kind::ReadFailed, "looking at the file", error))
         })?;
+        self.check_size(length)?;
         let stretch = Stretch { path, offset: 0, length };
         let (bytes, count) = self.read_up_to(stretch, 0, position, before_wait)?;
         if (count as u64) < length {
@@ -63,6 +86,7 @@ impl Reader {
         position: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Result<Piece> {
+        self.check_size(stretch.length.saturating_add(more))?;
         let (bytes, count) = self.read_up_to(stretch, more, position, before_wait)?;
         if (count as u64) < stretch.length {
             return Err(shrunk(stretch, count));
@@ -184,6 +208,25 @@ mod tests {
         let stretch = Stretch { path, offset: 3, length: 9 };
         let error = reader.read_part(stretch, 0, 0, &mut || ()).map(drop).unwrap_err();
         assert!(error.message().contains("ends at byte 5, and the record at byte 12"), "{error}");
+    }
+
+    #[test]
+    fn a_sample_that_no_budget_can_hold_is_refused_before_it_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sparse.png");
+        let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
+        let sparse =
+            rustix::fs::open(&path, flags, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        rustix::fs::ftruncate(&sparse, 1 << 40).unwrap();
+        let reader = reader(100).up_to(64 << 20);
+        let error = reader.read(&path, 0, &mut || ()).map(drop).unwrap_err();
+        assert_eq!(error.kind(), Kind::TooLarge);
+        let text = error.to_string();
+        assert!(text.contains("needs 1024.0 GiB of memory, and may take 64.0 MiB"), "{text}");
+        assert!(text.contains("memory=\"2048GiB\""), "{text}");
+        let stretch = Stretch { path: &path, offset: 5, length: 65 << 20 };
+        assert!(reader.read_part(stretch, 0, 0, &mut || ()).is_err());
+        assert_eq!(reader.bytes.used(), 0);
     }
 
     #[test]

@@ -18,6 +18,8 @@ use crate::sys::lock::Mutex;
 
 /// Records that are put aside for those who ask a little later, at the least.
 const ASIDE: usize = 256;
+/// Bytes that may be set aside of one file on any machine. Records that do not fit are unpacked again.
+const ASIDE_BYTES: u64 = 64 << 20;
 
 /// A record of a compressed file.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +44,8 @@ struct Walk {
     /// The number of the record that comes next.
     next: u64,
     aside: BTreeMap<u64, Vec<u8>>,
+    /// Bytes of all of them.
+    aside_bytes: usize,
 }
 
 impl Streams {
@@ -83,7 +87,8 @@ impl Streams {
             return Ok(Arc::clone(walk));
         }
         let stream = Stream::new(&self.container, wanted.packing)?;
-        let walk = Arc::new(Mutex::new(Walk { stream, next: 0, aside: BTreeMap::new() }));
+        let walk =
+            Arc::new(Mutex::new(Walk { stream, next: 0, aside: BTreeMap::new(), aside_bytes: 0 }));
         walks.put(wanted.path.to_owned(), Arc::clone(&walk));
         Ok(walk)
     }
@@ -104,6 +109,7 @@ impl Walk {
         before_wait: &mut dyn FnMut(),
     ) -> Result<Vec<u8>> {
         if let Some(bytes) = self.aside.remove(&wanted.record) {
+            self.aside_bytes -= bytes.len();
             return Ok(bytes);
         }
         if wanted.record < self.next {
@@ -111,7 +117,9 @@ impl Walk {
             self.stream = Stream::new(&streams.container, wanted.packing)?;
             self.next = 0;
             self.aside.clear();
+            self.aside_bytes = 0;
         }
+        let most = reader.budget().limit().max(ASIDE_BYTES);
         let mut read = |offset: u64, buffer: &mut [u8]| {
             reader.files().with(wanted.path, position, before_wait, |handle| {
                 handle
@@ -130,9 +138,11 @@ impl Walk {
                     self.next += 1;
                     // Far before what is asked for, nobody asks any more.
                     if number + streams.aside as u64 > wanted.record {
+                        self.aside_bytes += span.len();
                         self.aside.insert(number, span.to_vec());
-                        if self.aside.len() > streams.aside {
-                            self.aside.pop_first();
+                        while self.aside.len() > streams.aside || self.aside_bytes as u64 > most {
+                            let Some((_, dropped)) = self.aside.pop_first() else { break };
+                            self.aside_bytes -= dropped.len();
                         }
                     }
                 }

@@ -4,11 +4,13 @@ use super::container::Splitter;
 use super::unpack::{Packing, Unpacker};
 use super::{Container, ReadAt, Scanned, Split};
 use crate::error::Result;
+use crate::sample::in_bytes;
 
 /// Compressed bytes that are read at once.
 const WINDOW: usize = 128 << 10;
-/// The largest record that is put together. A length that says more is damage, whatever its checksum.
-const LARGEST: usize = 1 << 30;
+/// Bytes that are unpacked for one record, at most: a few bytes can unpack to any number of them. Of lines, whose end is
+/// looked for, half of that.
+const LARGEST: usize = 256 << 20;
 
 /// Where a walk through a compressed file stands.
 pub struct Stream {
@@ -68,7 +70,11 @@ impl Stream {
             let from = self.start + self.at as u64;
             let split = match self.splitter.split(&self.bytes[self.at..], is_end) {
                 Split::More(needed) if needed > LARGEST => {
-                    let what = format!("it claims {needed} bytes, more than a record can have");
+                    let what = format!(
+                        "it is larger than {}, which is what a record of a compressed shard may have; \
+                         nothing behind it can be read",
+                        in_bytes(LARGEST as u64 / 2)
+                    );
                     self.is_over = true;
                     Split::Damaged(self.bytes.len() - self.at, what)
                 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::ledger::Ledger;
 use super::watch::Watch;
 use crate::error::{Error, Kind};
+use crate::escape;
 use crate::event::Event;
 use crate::fault::{Breaker, Change, Pace, Symptom, Try};
 use crate::sys::clock;
@@ -136,7 +137,7 @@ impl Gate {
     }
 
     fn tell(&self, change: Option<Change>, root: &Path, why: &str) {
-        let root = || root.display().to_string();
+        let root = || escape::path(root);
         match change {
             None | Some(Change::GaveUp { .. }) => {}
             Some(Change::Opened { .. }) => {

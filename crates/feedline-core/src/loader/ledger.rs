@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::quarantine::Quarantine;
 use crate::error::{Error, Kind, Result};
+use crate::escape;
 use crate::event::{Event, Slow};
 use crate::fault::{self, FaultLine, FaultPolicy, Judge, Standing, Stop, Symptom, Verdict};
 use crate::metrics::{Report, SLOWEST};
@@ -131,7 +132,7 @@ impl Ledger {
     pub fn empty_shards(&self, paths: &[PathBuf]) {
         if let Some(first) = paths.first() {
             let mut books = self.books.lock();
-            let (shards, path) = (paths.len() as u64, first.display().to_string());
+            let (shards, path) = (paths.len() as u64, escape::path(first));
             self.tell(&mut books, Event::ShardsEmpty { shards, path });
         }
     }
@@ -366,7 +367,7 @@ impl Books {
         }
         let causes = self.judge.causes();
         let place = match &self.judge.policy().quarantine {
-            Some(path) => format!("all of them are in {}", path.display()),
+            Some(path) => format!("all of them are in {}", escape::path(path)),
             None => "report() lists them; faults=FaultPolicy(quarantine=\"bad.jsonl\") keeps them"
                 .to_owned(),
         };

@@ -53,6 +53,8 @@ const GRACE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(1);
 /// Bytes of batches that are made ahead, where the user says nothing.
 const PREFETCH: u64 = 128 << 20;
+/// Bytes that one sample may take on any machine.
+const LARGEST: u64 = 64 << 20;
 /// Bytes of lists that are made ahead, at the least.
 const LISTS_AHEAD: u64 = 12 << 20;
 /// Descriptors that are used at the most, where the user says nothing.
@@ -82,6 +84,8 @@ struct Shared {
     seed: u64,
     threads: usize,
     readers: usize,
+    /// Bytes that one sample may take.
+    largest: u64,
     /// Bytes of working memory that each worker keeps between samples.
     keep: usize,
     /// For files and what is made of them.
@@ -204,6 +208,7 @@ impl Loader {
             threads,
             readers,
             keep,
+            largest: memory.max(LARGEST),
             work: Budget::new("bytes", work - (keep * threads) as u64),
             batches: Budget::new("bytes of batches", prefetch),
             files: Budget::new("files", files),

@@ -194,6 +194,7 @@ impl Run {
             let extra = match more {
                 0 => None,
                 more => {
+                    self.reader.check_size(more.saturating_add(bytes.len() as u64))?;
                     let budget = self.reader.budget();
                     Some(budget.acquire_after(more, position, before_wait).map_err(|_| closed())?)
                 }

@@ -224,7 +224,8 @@ impl Run {
         let run = Arc::new(Run {
             handoff: Handoff::default(),
             meters: Meters::default(),
-            reader: Reader::new(files, shared.work.clone(), shared.shelf.clone()),
+            reader: Reader::new(files, shared.work.clone(), shared.shelf.clone())
+                .up_to(shared.largest),
             streams: shared.source.contents().filter(|contents| contents.is_packed).map(
                 |contents| {
                     let buffer = shared.settings.order.iter().filter_map(plan::Step::buffer).max();

@@ -8,11 +8,13 @@ use super::index::{Index, Keep};
 use crate::error::{Error, Kind, Result};
 use crate::format::stream::{Next, Stream};
 use crate::format::{Container, Packing, ReadAt, Span};
-use crate::sample::Location;
+use crate::sample::{Location, in_bytes};
 use crate::sys::file::Handle;
 
 /// Bytes that are read at once, at the least.
 const WINDOW: u64 = 1 << 20;
+/// Bytes of the largest record that is looked at.
+const LARGEST: u64 = 256 << 20;
 
 /// A record, or a stretch that is none.
 pub struct Seen<'a> {
@@ -125,6 +127,16 @@ fn plain(
         let span = index.span(number);
         if let Some(what) = index.damage(number) {
             let payload = Err(damaged(number, what));
+            if !each(Seen { number, span, bytes: &[], payload }) {
+                return Ok(());
+            }
+            continue;
+        }
+        if span.length > LARGEST {
+            let (size, most) = (in_bytes(span.length), in_bytes(LARGEST));
+            let message =
+                format!("record {number} has {size}, more than the {most} that are looked at");
+            let payload = Err(Error::new(Kind::TooLarge, message));
             if !each(Seen { number, span, bytes: &[], payload }) {
                 return Ok(());
             }

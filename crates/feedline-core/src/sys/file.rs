@@ -243,6 +243,11 @@ pub fn is_folder(path: &Path) -> bool {
     path.is_dir()
 }
 
+/// Whether that name is a link, wherever it leads.
+pub fn is_link(path: &Path) -> bool {
+    path.is_symlink()
+}
+
 /// Makes a folder, with those it lies in.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)
