@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -147,47 +145,3 @@ def test_a_finalizer_that_submits_a_call_does_not_deadlock() -> None:
             Garbage.submit = None
         assert submitted
         assert {future.result(60) for future in submitted} == {1}
-
-
-class Alarm(Exception):
-    pass
-
-
-@pytest.mark.parametrize("way", ["map", "pool"])
-def test_a_signal_handler_that_raises_loses_no_result(way: str) -> None:
-    def handle(_number: int, _frame: Any) -> None:
-        raise Alarm
-
-    before = signal.signal(signal.SIGUSR2, handle)
-    raised, seen = 0, []
-    pool = fl.Executor(2)
-    results = fl.map(same, range(300), workers=2) if way == "map" else pool.map(same, range(300))
-    stop = threading.Event()
-
-    def disturb() -> None:
-        while not stop.wait(0.002):
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
-
-    thread = threading.Thread(target=disturb)
-    thread.start()
-    try:
-        iterator = iter(results)
-        while True:
-            try:
-                for result in iterator:
-                    seen.append(result)
-                break
-            except Alarm:
-                raised += 1
-    finally:
-        while thread.is_alive():
-            try:
-                stop.set()
-                thread.join()
-            except Alarm:
-                continue
-        signal.signal(signal.SIGUSR2, before)
-        pool.shutdown()
-    # A signal that comes in this loop's own code loses what the loop has at hand.
-    assert seen == sorted(set(seen))
-    assert len(seen) + raised >= 300

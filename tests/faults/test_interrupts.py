@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import sys
 import threading
@@ -104,11 +105,15 @@ class Interrupter:
     def __init__(self, first: int, stride: int) -> None:
         self._left = first
         self._stride = stride
+        self._home = os.getpid()
         self.sent = 0
         self.raised = 0
 
     def __call__(self, frame: FrameType, _event: str, _argument: Any) -> Any:
         name = frame.f_code.co_filename
+        if os.getpid() != self._home:
+            # A zygote that is forked inside of `next`.
+            return None
         if not name.startswith(PACKAGE) and name != __file__:
             return None
         frame.f_trace_opcodes = True
@@ -169,6 +174,28 @@ def test_an_exception_raised_at_any_step_of_next_loses_no_batch(front: str) -> N
         raised += interrupter.raised
         if hasattr(loader, "close"):
             loader.close()
+
+    assert raised > 0
+
+
+@pytest.mark.parametrize("way", ["feedline.map", "Executor.map"])
+def test_an_exception_raised_at_any_step_of_next_loses_no_result(way: str) -> None:
+    raised = 0
+    with fl.Executor(2) as pool:
+        for first in range(0, 401, 40):
+            mapped: Any = fl.map if way == "feedline.map" else pool.map
+            results = mapped(same, range(40), chunksize=3)
+            interrupter = Interrupter(first, 401)
+            seen = []
+            while True:
+                try:
+                    result = interrupter.next(results)
+                except StopIteration:
+                    break
+                if result is not Alarm:
+                    seen.append(result)
+            assert seen == list(range(40))
+            raised += interrupter.raised
 
     assert raised > 0
 
