@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import sys
+import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,7 +101,15 @@ def _all() -> tuple[set[Any] | Counter[str], ...]:
 def _more(before: tuple[set[Any] | Counter[str], ...]) -> list[str]:
     """What there is now and was not before. What a test before this one had left may be gone meanwhile."""
     kinds = zip(_KINDS, before, _all(), strict=True)
-    return [f"{name}: {then} before, {now} after" for name, then, now in kinds if now - then]  # type: ignore[operator]
+    found = [f"{name}: {then} before, {now} after" for name, then, now in kinds if now - then]  # type: ignore[operator]
+    if found:
+        found += [f"{thread}: {_stack(thread)}" for thread in threading.enumerate() if thread.daemon]
+    return found
+
+
+def _stack(thread: threading.Thread) -> str:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "" if frame is None else " < ".join(f.name for f in reversed(traceback.extract_stack(frame)))
 
 
 @contextlib.contextmanager

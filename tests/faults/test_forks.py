@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import feedline as fl
@@ -14,6 +15,8 @@ import pytest
 import torch
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset, default_collate
+
+from faults.trainers import Trainers
 
 Sample = np.ndarray[Any, Any]
 SAMPLES = 16
@@ -152,20 +155,34 @@ class OfSamples:
         return {"x": self.make(int(sample["x"]))}
 
 
-@pytest.mark.parametrize(
-    ("make", "threads"),
-    # Torch hangs in a child of a process with threads.
-    [*((make, False) for make in WAYS), *((make, True) for make in WAYS if make is not child_collates)],
-)
-def test_a_child_of_a_function_of_a_pipeline_changes_no_batch(
-    make: Callable[[int], Sample], threads: bool
-) -> None:
+def run_pipeline(make: Callable[[int], Sample], *, threads: bool) -> None:
     for faults in (fl.FaultPolicy(), fl.FaultPolicy("skip")):
         pipeline = fl.arrays({"x": np.arange(SAMPLES)}).map(OfSamples(make), threads=threads)
         with pipeline.batch(4).loader(workers=2, faults=faults) as loader:
             seen = np.concatenate([batch["x"] for batch in loader])
 
         assert (seen == all_samples()).all()
+
+
+@pytest.mark.parametrize("make", WAYS)
+def test_a_child_of_a_function_of_a_pipeline_changes_no_batch(make: Callable[[int], Sample]) -> None:
+    run_pipeline(make, threads=False)
+
+
+def test_a_child_of_a_thread_of_a_pipeline_changes_no_batch(trainers: Trainers) -> None:
+    """In a program of its own: a fork in a thread is known to disturb libraries that have threads."""
+    program = f"""
+    sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+    from faults import test_forks
+    for make in (test_forks.child_exits, test_forks.child_raises, test_forks.both_return):
+        test_forks.run_pipeline(make, threads=True)
+    until = time.monotonic() + 100
+    while any(thread.name.startswith("feedline") for thread in threading.enumerate()):
+        assert time.monotonic() < until
+    say("done")
+    """
+
+    assert trainers.answer(program) == "done"
 
 
 def test_a_child_that_comes_back_is_explained(capfd: pytest.CaptureFixture[str]) -> None:
