@@ -99,6 +99,14 @@ def numbers_of(batch: Any) -> list[int]:
     return [int(row[0]) for row in column]
 
 
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    """Before any batch is made: of handlers that are set later it is only known after some batches."""
+    before = signal.signal(signal.SIGUSR2, Interrupter._handle)
+    yield
+    signal.signal(signal.SIGUSR2, before)
+
+
 class Interrupter:
     """Sends a signal at every `stride`-th step of the package's code, from the `first` on."""
 
@@ -133,7 +141,6 @@ class Interrupter:
 
     def next(self, epoch: Iterator[Any]) -> Any:
         """The next batch, or Alarm if that was raised instead."""
-        before = signal.signal(signal.SIGUSR2, self._handle)
         sys.settrace(self)
         try:
             return next(epoch)
@@ -142,7 +149,6 @@ class Interrupter:
             return Alarm
         finally:
             sys.settrace(None)
-            signal.signal(signal.SIGUSR2, before)
 
 
 def batches(loader: Any, interrupter: Interrupter) -> list[list[int]]:

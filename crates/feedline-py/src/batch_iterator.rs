@@ -28,6 +28,8 @@ struct State {
     held: Option<PyResult<(Py<PyAny>, Py<PyAny>)>>,
     /// Who produces now.
     producer: Option<ThreadId>,
+    /// Whether the first batch was begun.
+    has_begun: bool,
 }
 
 impl BatchIterator {
@@ -73,7 +75,8 @@ impl BatchIterator {
 
     fn produce(&self, slf: &Bound<'_, Self>) -> PyResult<()> {
         let py = slf.py();
-        let deferred = Deferred::begin(py)?;
+        let is_first = !std::mem::replace(&mut self.state().has_begun, true);
+        let deferred = Deferred::begin(py, is_first)?;
         let produced = slf.call_method0("_produce").and_then(|batch| {
             let confirm = slf.getattr("_confirm")?;
             Ok((batch.unbind(), confirm.unbind()))
@@ -111,7 +114,7 @@ impl BatchIterator {
         _keywords: Option<&Bound<'_, PyDict>>,
     ) -> BatchIterator {
         BatchIterator {
-            state: Mutex::new(State { held: None, producer: None }),
+            state: Mutex::new(State { held: None, producer: None, has_begun: false }),
             is_free: Condvar::new(),
             home: Home::here(),
         }

@@ -29,6 +29,8 @@ pyo3::create_exception!(
 const SIGNALS: c_int = 65;
 /// How long an exception is kept before another one is raised at once.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// For every so many batches it is looked which signals have handlers.
+const LOOK_EVERY: u32 = 16;
 
 /// Of the main thread: no other one runs handlers.
 struct Deferral {
@@ -42,6 +44,9 @@ struct Deferral {
     is_immediate: bool,
     /// What a handler has raised in such a function.
     last: Option<Py<PyBaseException>>,
+    /// The signals that had handlers when it was last looked, and how many batches were begun.
+    handled: Vec<c_int>,
+    begun: u32,
 }
 
 static DEFERRAL: Mutex<Deferral> = Mutex::new(Deferral {
@@ -50,6 +55,8 @@ static DEFERRAL: Mutex<Deferral> = Mutex::new(Deferral {
     raised: None,
     is_immediate: false,
     last: None,
+    handled: Vec::new(),
+    begun: 0,
 });
 
 /// Held for moments only: no Python code runs meanwhile.
@@ -120,10 +127,29 @@ impl Functions {
         Ok(self.current_thread.call0(py)?.is(&self.main_thread.call0(py)?))
     }
 
-    /// Wraps all handlers of Python. Signals that some library handles by itself stay as they are.
-    fn wrap(&self, py: Python<'_>) -> PyResult<Vec<(c_int, Py<PyAny>)>> {
-        let mut wrapped = Vec::new();
+    /// The signals that have handlers of Python. To ask for all of them takes longer than all the rest, and programs set
+    /// their handlers before they iterate: it is done for the first batch of an iterator, and then now and then.
+    fn handled(&self, py: Python<'_>, is_first: bool) -> PyResult<Vec<c_int>> {
+        {
+            let mut state = state();
+            state.begun = state.begun.wrapping_add(1);
+            if !is_first && !state.begun.is_multiple_of(LOOK_EVERY) {
+                return Ok(state.handled.clone());
+            }
+        }
+        let mut handled = Vec::new();
         for number in 1..SIGNALS {
+            if self.getsignal.call1(py, (number,))?.bind(py).is_callable() {
+                handled.push(number);
+            }
+        }
+        state().handled.clone_from(&handled);
+        Ok(handled)
+    }
+
+    /// Wraps all handlers of Python. Signals that some library handles by itself stay as they are.
+    fn wrap(&self, py: Python<'_>, is_first: bool) -> PyResult<()> {
+        for number in self.handled(py, is_first)? {
             let handler = self.getsignal.call1(py, (number,))?;
             if handler.is_none(py) || handler.is(&self.wrapper) || !handler.bind(py).is_callable() {
                 continue;
@@ -132,14 +158,15 @@ impl Functions {
             if Some(before.sa_sigaction) != self.trampoline {
                 continue;
             }
+            // Listed first: a signal may come as soon as the wrapper is there.
+            state().wrapped.push((number, handler));
             if let Err(error) = self.set(py, number, &self.wrapper, &before) {
                 // A handler has just raised: nothing was begun yet.
-                self.unwrap(py, wrapped);
+                release(py)?;
                 return Err(error);
             }
-            wrapped.push((number, handler));
         }
-        Ok(wrapped)
+        Ok(())
     }
 
     /// Gives all signals their own handlers back, but for those whose handler was changed meanwhile.
@@ -224,19 +251,18 @@ pub(crate) struct Deferred {
 }
 
 impl Deferred {
-    /// Begins; raises what a handler raises before that.
-    pub(crate) fn begin(py: Python<'_>) -> PyResult<Deferred> {
+    /// Begins, with the first batch of an iterator or a later one; raises what a handler raises before that.
+    pub(crate) fn begin(py: Python<'_>, is_first: bool) -> PyResult<Deferred> {
         let functions = functions(py)?;
         if !functions.is_main(py)? {
             return Ok(Deferred { is_main: false });
         }
-        let is_first = {
+        let is_outermost = {
             let state = state();
             state.depth == 0 && !state.is_immediate
         };
-        if is_first {
-            let wrapped = functions.wrap(py)?;
-            state().wrapped = wrapped;
+        if is_outermost {
+            functions.wrap(py, is_first)?;
         }
         state().depth += 1;
         Ok(Deferred { is_main: true })
@@ -258,7 +284,11 @@ impl Deferred {
         if is_last {
             release(py)?;
         }
-        let raised = state().raised.take();
+        let (raised, last) = {
+            let mut state = state();
+            (state.raised.take(), state.last.take())
+        };
+        drop(last);
         raised.map_or(Ok(()), |(error, _)| Err(error))
     }
 }
