@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import time
 from pathlib import Path
 from typing import Any
 
 import feedline as fl
 import pytest
 import torch
+from feedline._workers.sources import Sources
 from feedline.errors import SourceGone
 from feedline.torch import DataLoader
 
@@ -135,3 +138,15 @@ def test_a_file_alone_that_is_missing_is_a_fault_of_its_sample(folder: Path, wor
     (fault,) = loader.report().faults
     assert (fault.index, fault.path, fault.kind) == (7, str(folder / "7"), "FileNotFoundError")
     assert witness.told == []
+
+
+def test_a_file_that_is_back_before_anybody_looks_is_tried_once_more(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("x")
+    sources = Sources(100, time.sleep, None, [str(tmp_path)])
+    raised = FileNotFoundError(errno.ENOENT, "no such file", str(path))
+
+    assert sources.came_back(raised)
+    assert not sources.came_back(raised), "the sample alone is bad"
+    path.rename(tmp_path / "other")
+    assert not sources.came_back(raised)

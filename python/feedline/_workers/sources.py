@@ -90,6 +90,8 @@ class Sources:
         self._tell = tell
         self._folders = frozenset(folders)
         self._breakers: dict[str, _native.Breaker] = {}
+        # The file that was there again at the last look.
+        self._tried_again: str | None = None
         if patience > 0:
             _opened.listen()
 
@@ -99,9 +101,11 @@ class Sources:
         if folder is None or self._patience <= 0 or not _native.Policy.may_be_of_source(*symptom(raised)):
             return False
         root = self._root(folder)
-        if root is None or _is_there(root):
-            # It never was there, or the sample alone is bad.
+        if root is None:
+            # It never was there.
             return False
+        if _is_there(root):
+            return self._is_file_back(raised)
         breaker = self._breakers.get(root)
         if breaker is None:
             breaker = self._breakers[root] = _native.Breaker(self._patience)
@@ -123,6 +127,14 @@ class Sources:
                 self._note(root, breaker.worked(time.monotonic()))
             else:
                 self._note(root, breaker.failed(False, time.monotonic()))
+
+    def _is_file_back(self, raised: BaseException) -> bool:
+        """Whether the source was away when the file was opened, and is back before anybody could look: a file
+        that was not there is there now. Once in a row for each file: else the sample alone is bad."""
+        name = os.fsdecode(getattr(raised, "filename", ""))
+        is_back = isinstance(raised, FileNotFoundError) and name != self._tried_again and Path(name).exists()
+        self._tried_again = name if is_back else None
+        return is_back
 
     def _root(self, folder: str) -> str | None:
         """The nearest folder, from this one upwards, that was there before: in it or below it lies one in
