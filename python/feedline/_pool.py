@@ -357,6 +357,11 @@ class Pool:
         self.account.event(name, details)
         self._warn(text, WorkerStalledWarning, [] if call is None else [call])
 
+    def zygote_event(self, name: str, text: str, *, warns: bool) -> None:
+        self.account.event(name, {"text": text, "level": "warning" if warns else "info"})
+        if warns:
+            self._warn(text, WorkerStalledWarning, [])
+
     def _warn(self, text: str, kind: type[Warning], calls: list[Call]) -> None:
         """Warns of calls, at the line of the user's code that wants them."""
         file, number = calls[0].line if calls else self._line

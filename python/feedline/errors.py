@@ -16,6 +16,7 @@ __all__ = [
     "Damaged",
     "DamagedRecord",
     "DeadlinePassed",
+    "DescriptorsClosed",
     "EmptyShardWarning",
     "FeedlineError",
     "FeedlineWarning",
@@ -221,6 +222,12 @@ class OutOfThreads(FeedlineError):
     """The system allows no thread."""
 
     code = "FL303"
+
+
+class DescriptorsClosed(FeedlineError, OSError):
+    """Other code of this process has closed descriptors of Feedline."""
+
+    code = "FL304"
 
 
 class DeadlinePassed(FeedlineError, TimeoutError):

@@ -59,7 +59,7 @@ class Trainer:
 
     def first_answer(self) -> Any:
         """What it says first."""
-        assert soon(lambda: "\n" in self.output or self.errors, 30)
+        assert soon(lambda: "\n" in self.output or self.errors)
         assert "\n" in self.output, self.errors
         return json.loads(self.output.splitlines()[0])
 

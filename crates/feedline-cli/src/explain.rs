@@ -81,6 +81,7 @@ pages! {
     OutOfFiles: "FL301",
     OutOfMemory: "FL302",
     OutOfThreads: "FL303",
+    DescriptorsClosed: "FL304",
     WorkerDied: "FL401",
     TooManyDeaths: "FL402",
     WorkerNotStarted: "FL403",

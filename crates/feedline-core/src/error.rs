@@ -167,6 +167,12 @@ kinds! {
         hint: "raise the limit with ulimit -u, or lower threads=",
         example: "the system refused the first thread: resource temporarily unavailable"
     },
+    DescriptorsClosed {
+        name: "DescriptorsClosed",
+        code: "FL304",
+        hint: "look for os.closerange, or a library that closes all descriptors, and make the loader after it",
+        example: "descriptors that connect this process with its workers were closed by other code in it"
+    },
     UsedAfterFork {
         name: "UsedAfterFork",
         code: "FL501",
@@ -246,6 +252,7 @@ impl Kind {
             | Kind::TooManyFaults
             | Kind::NoReplacement
             | Kind::OutOfFiles
+            | Kind::DescriptorsClosed
             | Kind::OutOfMemory
             | Kind::OutOfThreads
             | Kind::UsedAfterFork

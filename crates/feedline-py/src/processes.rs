@@ -9,7 +9,7 @@ use feedline_core::worker::blackbox::Snapshot;
 use feedline_core::worker::certificate::CodeFolders;
 use feedline_core::worker::inbox;
 use feedline_core::worker::processes::{
-    self, Broken, GivenUp, Obituary, Outcome, Retired, Standstill, Words,
+    self, Broken, GivenUp, Obituary, Outcome, Retired, Standstill, Words, ZygoteLate,
 };
 use feedline_core::worker::supervisor::{Ending, Failure, Reason};
 use feedline_core::worker::wire::Said;
@@ -68,14 +68,14 @@ impl Processes {
     }
 
     /// The trainer's end of a zygote that was just born, or that is ready already.
-    fn zygote_born(&self, descriptor: RawFd, is_ready: bool) -> PyResult<()> {
+    fn zygote_born(&self, descriptor: RawFd, pid: u32, is_ready: bool) -> PyResult<()> {
         // SAFETY: detached from its Python object for us.
-        let socket = unsafe { Socket::take(descriptor) };
+        let socket = unsafe { Socket::take(descriptor) }?;
         let here = self.here()?;
         if is_ready {
-            here.zygote_ready(socket)?
+            here.zygote_ready(socket, pid)?
         } else {
-            here.zygote_born(socket)?
+            here.zygote_born(socket, pid)?
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Processes {
     }
 
     /// What is told next: (kind, object). Kinds: "answer", "gave up", "died", "stalled", "reborn",
-    /// "retired", "note", "zygote", "woken", "failed"; None after `timeout` seconds.
+    /// "zygote late", "retired", "note", "zygote", "woken", "failed"; None after `timeout` seconds.
     #[pyo3(signature = (oldest, timeout=None))]
     fn next<'py>(
         &self,
@@ -146,6 +146,7 @@ impl Processes {
                 Outcome::GaveUp(given_up) => ("gave up", gave_up(py, &given_up)?.into_any()),
                 Outcome::Stalled(still) => ("stalled", standstill(py, &still)?.into_any()),
                 Outcome::Reborn(still) => ("reborn", standstill(py, &still)?.into_any()),
+                Outcome::ZygoteLate(late) => ("zygote late", zygote_late(py, &late)?.into_any()),
                 Outcome::Retired(retired) => ("retired", retirement(py, &retired)?.into_any()),
                 Outcome::Note { post, text } => {
                     ("note", (post, PyBytes::new(py, &text)).into_pyobject(py)?.into_any())
@@ -187,7 +188,8 @@ impl Processes {
     fn close(&self, py: Python<'_>) -> PyResult<Option<RawFd>> {
         let here = self.here()?;
         let socket = py.detach(|| here.close());
-        Ok(socket.map(|socket| socket.into_descriptor().into_raw_fd()))
+        let descriptor = socket.and_then(Socket::into_descriptor);
+        Ok(descriptor.map(IntoRawFd::into_raw_fd))
     }
 }
 
@@ -296,6 +298,14 @@ fn standstill<'py>(py: Python<'py>, still: &Standstill) -> PyResult<Bound<'py, P
     Ok(dict)
 }
 
+fn zygote_late<'py>(py: Python<'py>, late: &ZygoteLate) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("pid", late.pid)?;
+    dict.set_item("posture", late.posture.map(|posture| posture.words()))?;
+    dict.set_item("is_killed", late.is_killed)?;
+    Ok(dict)
+}
+
 fn retirement<'py>(py: Python<'py>, retired: &Retired) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("worker", retired.life.post)?;
@@ -343,6 +353,8 @@ fn failed(py: Python<'_>, broken: Broken) -> PyResult<Bound<'_, PyDict>> {
         Failure::DiesStarting { life } => ("dies starting", Some(life.post)),
         Failure::Refused { post, .. } => ("refused", Some(post)),
         Failure::ZygoteCannotStart => ("zygote", None),
+        Failure::ZygoteHangs => ("zygote hangs", None),
+        Failure::DescriptorsClosed => ("descriptors closed", None),
     };
     dict.set_item("why", why)?;
     dict.set_item("worker", worker)?;

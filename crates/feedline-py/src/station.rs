@@ -91,7 +91,7 @@ impl Station {
         // SAFETY: the zygote received them for this worker, and nobody else closes them.
         let (socket, arena, boxes, inbox) = unsafe {
             (
-                Socket::take(socket),
+                Socket::take(socket)?,
                 OwnedFd::from_raw_fd(arena),
                 OwnedFd::from_raw_fd(boxes),
                 inbox.map(|inbox| OwnedFd::from_raw_fd(inbox)),

@@ -167,6 +167,12 @@ class Workers:
         self._notices.add(text, WorkerStalledWarning)
         self._notices.issue()
 
+    def zygote_event(self, name: str, text: str, *, warns: bool) -> None:
+        self._event(name, {"text": text, "level": "warning" if warns else "info"})
+        if warns:
+            self._notices.add(text, WorkerStalledWarning)
+            self._notices.issue()
+
     def retired(self, told: dict[str, Any]) -> None:
         self._event("worker_retired", told)
 

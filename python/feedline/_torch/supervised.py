@@ -569,6 +569,13 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         self._account.notices.add(text, WorkerStalledWarning)
         self._account.notices.issue()
 
+    def zygote_event(self, name: str, text: str, *, warns: bool) -> None:
+        self._account.event(name, {"text": text, "level": "warning" if warns else "info"})
+        self._account.tell()
+        if warns:
+            self._account.notices.add(text, WorkerStalledWarning)
+            self._account.notices.issue()
+
     def retired(self, told: dict[str, Any]) -> None:
         why = str(told["why"])
         first, last = self._did.pop(told["worker"], (None, None))

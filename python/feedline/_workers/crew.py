@@ -18,15 +18,25 @@ from feedline._code import LIBRARIES, PACKAGE
 from feedline._words import call_in_words
 from feedline._workers.death import Death, Standstill, describe
 from feedline._workers.pickling import ERRORS, Payload, not_picklable
+from feedline._workers.state import changes, visible_state
 from feedline._workers.trouble import Trouble
 from feedline._workers.worker import Work
 from feedline._workers.zygote import Zygote
-from feedline.errors import FeedlineError, NotPicklable, TooManyDeaths, WorkerDied, WorkerNotStarted
+from feedline.errors import (
+    DescriptorsClosed,
+    FeedlineError,
+    NotPicklable,
+    TooManyDeaths,
+    WorkerDied,
+    WorkerNotStarted,
+)
 
 # How long a look at a worker waits until it is forked, in seconds.
 _FORKED_WITHIN = 5.0
 # How long a refusal that may pass is borne, in seconds, and what that looks like.
 _REFUSED_FOR = 20.0
+# Changes of the work that are told of at most.
+_CHANGES = 8
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 __all__ = ["Crew", "Front", "GaveUp", "Handle", "died", "load"]
@@ -54,6 +64,9 @@ class Front(Protocol):
 
     def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
         """A worker does not go on; if `is_reborn`, all are started anew from a fresh interpreter."""
+
+    def zygote_event(self, name: str, text: str, *, warns: bool) -> None:
+        """Something is to be told of the process that forks the workers."""
 
     def retired(self, told: dict[str, Any]) -> None:
         """A worker that leaked has been replaced."""
@@ -143,6 +156,8 @@ class Crew:
         self._front = weakref.ref(front)
         self._home = os.getpid()
         self._payload = self._pickle() if fresh else None
+        # What could be seen of the work when the last zygote was forked.
+        self._state: dict[str, str] | None = None
         self.zygote = zygote
         self.deaths: list[Death] = []
         self._failure: BaseException | None = None
@@ -250,6 +265,9 @@ class Crew:
             return
         elif kind == "retired":
             front.retired(thing)
+        elif kind == "zygote late":
+            name = "zygote_killed" if thing["is_killed"] else "zygote_slow"
+            front.zygote_event(name, _late(**thing), warns=True)
         elif kind == "note":
             post, text = thing
             name, details = json.loads(text)
@@ -292,6 +310,7 @@ class Crew:
                     self.zygote = self.zygote or Zygote.by_spawn()
                     loads = self.zygote.load(self._payload)
                 else:
+                    self._compare_state()
                     self.zygote = Zygote.by_fork(self._work)
             except OSError as refusal:
                 if refusal.errno not in _PASSING or time.monotonic() > until:
@@ -301,8 +320,22 @@ class Crew:
                 time.sleep(wait)
                 wait = min(2 * wait, 1.0)
             else:
-                self._processes.zygote_born(self.zygote.lend(), not loads)
+                self._processes.zygote_born(self.zygote.lend(), self.zygote.pid, not loads)
                 return
+
+    def _compare_state(self) -> None:
+        """Workers that are forked from now on see the work as it is now: says so, if the program has changed
+        it since the workers before them were forked."""
+        before, self._state = self._state, visible_state(self._work)
+        front = self._front()
+        if before is None or front is None:
+            return
+        lines = changes(before, self._state)
+        text = "the process that forks the workers has ended and is replaced"
+        if lines:
+            text += "; your program has changed what it holds, and batches from now on are made with that:"
+            text += "".join(f"\n  {line}" for line in lines[:_CHANGES])
+        front.zygote_event("zygote_replaced", text, warns=bool(lines))
 
     def _broken(self, told: dict[str, Any]) -> BaseException:
         why, worker = told["why"], told["worker"]
@@ -323,6 +356,14 @@ class Crew:
             number = told["os_error"]
             reason = "unknown reason" if number is None else os.strerror(number)
             return WorkerNotStarted.explained(f"the system refused a process for worker {worker}: {reason}")
+        if why == "descriptors closed":
+            return DescriptorsClosed.explained(
+                "descriptors that connect this process with its workers were closed by other code in it"
+            )
+        if why == "zygote hangs":
+            text = "the process that forks the workers hangs, and so did those that replaced it"
+            hint = "look for os.register_at_fork handlers that wait, or use multiprocessing_context='spawn'"
+            return WorkerNotStarted.explained(text, hint)
         text = told.get("text", b"").decode(errors="replace")
         hint = "what is above must work in a fresh interpreter; a fork of this one needs nothing: use fork"
         message = f"the process that holds the data set could not start\n{text}".rstrip()
@@ -340,6 +381,20 @@ class Crew:
             if not (keep_zygote and self.zygote.is_usable):
                 self.zygote.end()
                 self.zygote = None
+
+
+def _late(pid: int | None, posture: str | None, *, is_killed: bool) -> str:
+    """A zygote that does not answer, in words."""
+    lines = [f"the process that forks the workers (pid {pid}) does not answer"]
+    if is_killed:
+        lines[0] += "; it was killed and is replaced, and the batches of its workers are made again"
+    else:
+        lines[0] += ", but it uses the processor: it is given more time"
+    lines += [] if posture is None else [f"  how   {posture}"]
+    if is_killed:
+        hint = "it runs your code only in handlers of os.register_at_fork, and while it is unpickled"
+        lines.append(f"hint: {hint}")
+    return "\n".join(lines)
 
 
 def died(deaths: list[Death], otherwise: str) -> WorkerDied:

@@ -6,8 +6,11 @@ import contextlib
 import faulthandler
 import multiprocessing
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from feedline import _native
@@ -28,6 +31,8 @@ Letters = list[_native.Letter]
 # What it is, the task, the sample that is tried alone, the task in words, and the buffers beside it.
 _Order = tuple[int, int, int | None, bytes, Letters]
 
+# How long a zygote may take to end after its trainer, in seconds.
+_ZYGOTE_ENDS = 1.0
 # Returned by a task when there is nothing more.
 EXHAUSTED = object()
 
@@ -73,7 +78,7 @@ class Work(Protocol):
         """In the worker, once."""
 
 
-def run(work: Work, post: int, generation: int, descriptors: tuple[int, ...]) -> None:
+def run(work: Work, post: int, generation: int, descriptors: tuple[int, ...], trainer: int) -> None:
     """The whole life of a worker."""
     socket, arena, boxes, words, *inbox = descriptors
     station = _native.Station(post, generation, work.posts, (socket, arena, boxes), *inbox)
@@ -82,7 +87,10 @@ def run(work: Work, post: int, generation: int, descriptors: tuple[int, ...]) ->
     # As one of multiprocessing's own: current_process() tells of a daemon, what the parent wanted to be
     # done at its exit is forgotten, standard input is closed.
     process = multiprocessing.Process(
-        target=_live, args=(work, post, generation, station), name=f"feedline-worker-{post}", daemon=True
+        target=_live,
+        args=(work, post, generation, station, trainer),
+        name=f"feedline-worker-{post}",
+        daemon=True,
     )
     code = process._bootstrap(parent_sentinel=None)  # type: ignore[attr-defined]
     with contextlib.suppress(Exception):
@@ -105,18 +113,41 @@ def _forget_words() -> None:
     faulthandler.unregister(DUMP_SIGNAL)
 
 
-def _live(work: Work, post: int, generation: int, station: _native.Station) -> None:
+def _live(work: Work, post: int, generation: int, station: _native.Station, trainer: int) -> None:
     try:
-        _work(work, post, generation, station)
+        is_abandoned = _work(work, post, generation, station)
     except BaseException as raised:
         if station.is_left:
             end_child(f"worker {post}", raised)
         # The trainer is gone: nobody is there to be told.
         if not isinstance(raised, BrokenPipeError):
             raise
+        is_abandoned = True
+    if is_abandoned:
+        _end_zygote_without(trainer)
 
 
-def _work(work: Work, post: int, generation: int, station: _native.Station) -> None:
+def _end_zygote_without(trainer: int) -> None:
+    """Kills a zygote whose trainer is gone and that does not notice it, because it hangs or is stopped. A
+    healthy one ends by itself, and this process with it."""
+    zygote = os.getppid()
+    time.sleep(_ZYGOTE_ENDS)
+    if _has_ended(trainer) and os.getppid() == zygote:
+        os.kill(zygote, signal.SIGKILL)
+
+
+def _has_ended(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0]
+    except OSError:
+        return True
+    # Nobody has asked how it ended.
+    return state in "ZX"
+
+
+def _work(work: Work, post: int, generation: int, station: _native.Station) -> bool:
+    """Whether the trainer is gone; else it has said that there is nothing more to do, or the worker could not
+    start."""
     plain = Packer({}, values=work.values)
     try:
         worker = work.start(post, station)
@@ -124,7 +155,8 @@ def _work(work: Work, post: int, generation: int, station: _native.Station) -> N
         if station.is_left:
             raise
         station.pack(START_FAILED, 0, plain.pack(Trouble.of(raised, exact=True)))
-        return station.send()
+        station.send()
+        return False
     packer = Packer(worker.reducers, values=work.values)
     station.pack(READY, 0, [])
     station.send()
@@ -133,7 +165,7 @@ def _work(work: Work, post: int, generation: int, station: _native.Station) -> N
         station.enter(WAITING)
         order: _Order | None = station.receive()
         if order is None or order[0] == _STOP:
-            return None
+            return order is None
         succeeds = is_new and generation > 0
         if order[0] != _TRIAL or not _try_alone(station, worker, order, succeeds=succeeds):
             _answer(station, worker, packer, order, succeeds=succeeds)

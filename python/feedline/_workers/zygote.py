@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 import traceback
 import weakref
@@ -32,8 +33,8 @@ from feedline._workers.pickling import Payload
 __all__ = ["DUMP_SIGNAL", "Zygote"]
 
 # What the trainer asks for, and what is reported; crates/feedline-core/src/worker/zygote.rs reads them.
-_FORK, _KILL, _LOAD, _DUMP, _CARRY = 1, 2, 3, 4, 5
-_READY, _FORKED, _REFUSED, _ENDED, _FAILED = 1, 2, 3, 4, 5
+_FORK, _KILL, _LOAD, _DUMP, _CARRY, _PING = 1, 2, 3, 4, 5, 6
+_READY, _FORKED, _REFUSED, _ENDED, _FAILED, _ALIVE = 1, 2, 3, 4, 5, 6
 _HEAD = struct.Struct("<IIIi")
 # Descriptors in one packet; the kernel passes on 253 at most.
 _MOST_CARRIED = 250
@@ -64,7 +65,7 @@ class Zygote:
     def by_fork(cls, work: Work) -> Zygote:
         """A copy of this process: nothing is pickled."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        trainer = os.getpid()
+        trainer, dies_along = os.getpid(), _is_main_thread()
         for stream in (sys.stdout, sys.stderr):
             # What is in the buffers would be written by both.
             with contextlib.suppress(Exception):
@@ -76,7 +77,7 @@ class Zygote:
             theirs.close()
             raise
         if pid == 0:
-            _end_with(lambda: _serve_fork(ours, theirs, work, trainer))
+            _end_with(lambda: _serve_fork(ours, theirs, work, trainer, dies_along=dies_along))
         theirs.close()
         return cls(pid, ours)
 
@@ -86,7 +87,8 @@ class Zygote:
         from multiprocessing import util
 
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        program = f"from feedline._workers.zygote import serve; serve({theirs.fileno()}, {os.getpid()})"
+        arguments = f"{theirs.fileno()}, {os.getpid()}, dies_along={_is_main_thread()}"
+        program = f"from feedline._workers.zygote import serve; serve({arguments})"
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
         command = [os.fsencode(word) for word in (sys.executable, *flags, "-c", program)]
         try:
@@ -182,15 +184,35 @@ def _tracker() -> list[int]:
     return [] if descriptor is None else [descriptor]
 
 
-def serve(descriptor: int, trainer: int) -> NoReturn:
+def _is_main_thread() -> bool:
+    """Whether the kernel may kill a zygote when the thread that starts it ends: another thread than the first
+    may end while the program goes on."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def serve(descriptor: int, trainer: int, *, dies_along: bool) -> NoReturn:
     """The whole life of a zygote that is a fresh interpreter."""
     channel = socket.socket(fileno=descriptor)
-    _end_with(lambda: _Life(channel, None, trainer).live())
+    _end_with(lambda: _live(channel, None, trainer, dies_along=dies_along))
 
 
-def _serve_fork(ours: socket.socket, theirs: socket.socket, work: Work, trainer: int) -> None:
+def _serve_fork(
+    ours: socket.socket, theirs: socket.socket, work: Work, trainer: int, *, dies_along: bool
+) -> None:
     ours.close()
-    _Life(theirs, work, trainer).live()
+    _live(theirs, work, trainer, dies_along=dies_along)
+
+
+def _live(channel: socket.socket, work: Work | None, trainer: int, *, dies_along: bool) -> None:
+    # A zygote that hangs, or is stopped, does not notice that the trainer is gone.
+    if dies_along and not _native.die_with_parent(trainer):
+        return
+    with contextlib.suppress(_TrainerGone):
+        _Life(channel, work, trainer).live()
+
+
+class _TrainerGone(Exception):
+    """Nobody is there to be told anything."""
 
 
 def _end_with(live: Callable[[], None]) -> NoReturn:
@@ -267,7 +289,10 @@ class _Life:
                     return
 
     def _report(self, kind: int, post: int, generation: int, value: int, text: bytes = b"") -> None:
-        self._channel.send(_HEAD.pack(kind, post, generation, value) + text)
+        try:
+            self._channel.send(_HEAD.pack(kind, post, generation, value) + text)
+        except (BrokenPipeError, ConnectionResetError):
+            raise _TrainerGone from None
 
     def _be_ready(self) -> None:
         # What is here now is shared with all workers; the collector would write to it and copy it.
@@ -292,6 +317,8 @@ class _Life:
             for pid, worker in self._workers.items():
                 if worker[:2] == (post, generation):
                     os.kill(pid, DUMP_SIGNAL)
+        elif kind == _PING:
+            self._report(_ALIVE, post, 0, 0)
         elif kind == _CARRY:
             self._carried += descriptors
         elif kind == _LOAD:
@@ -353,7 +380,7 @@ class _Life:
         from feedline._workers.worker import run
 
         assert self._work is not None
-        run(self._work, post, generation, descriptors)
+        run(self._work, post, generation, descriptors, self._trainer_pid)
 
     def _reap(self) -> None:
         for pid, (post, generation, watched) in list(self._workers.items()):

@@ -61,8 +61,8 @@ impl OpenFiles {
     ) -> Result<T> {
         let known = self.idle.lock().get(path).map(Arc::clone);
         let opened = match known {
-            Some(opened) => opened,
-            None => {
+            Some(opened) if opened.handle.check_open() => opened,
+            Some(_) | None => {
                 let opened = Arc::new(self.open(path, position, before_wait)?);
                 self.idle.lock().put(path.to_owned(), Arc::clone(&opened));
                 opened

@@ -42,7 +42,7 @@ impl Quarantine {
 
     /// Writes a fault down; it is on the disk when this returns.
     pub(super) fn add(&mut self, line: &FaultLine) -> std::io::Result<()> {
-        let lines = match self.lines.take() {
+        let lines = match self.lines.take().and_then(Lines::still_open) {
             Some(lines) => lines,
             None => Lines::open(&self.path)?,
         };

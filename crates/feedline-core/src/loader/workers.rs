@@ -15,6 +15,11 @@ const REFUSED_FOR: Duration = Duration::from_secs(20);
 /// How long workers may go on with what they have at hand when all is over.
 const GRACE: Duration = Duration::from_millis(300);
 
+/// How long the zygote may take to answer by default, and at least; a fresh interpreter to be ready.
+const ZYGOTE_PATIENCE: Duration = Duration::from_secs(60);
+const LEAST_PATIENCE: Duration = Duration::from_secs(5);
+const ZYGOTE_START: Duration = Duration::from_secs(300);
+
 /// How long a worker may take to write down where it is.
 const DUMP_TIME: Duration = Duration::from_millis(200);
 
@@ -32,6 +37,10 @@ pub fn options(workers: &Workers, folders: CodeFolders) -> Options {
         Choice::Auto => (2 * workers.posts).max(5),
     };
     let seconds = |seconds: Option<f64>| seconds.map(Duration::from_secs_f64);
+    // A user who wants samples to be ended, or to be told of, earlier wants the same of the zygote.
+    let wanted = [seconds(workers.deadline), seconds(workers.stall)].into_iter().flatten().min();
+    let zygote_patience =
+        wanted.map_or(ZYGOTE_PATIENCE, |time| time.clamp(LEAST_PATIENCE, ZYGOTE_PATIENCE));
     Options {
         settings: Settings {
             posts: workers.posts,
@@ -47,6 +56,8 @@ pub fn options(workers: &Workers, folders: CodeFolders) -> Options {
             hangs: workers.hangs,
             stall: seconds(workers.stall),
             dump_time: DUMP_TIME,
+            zygote_patience,
+            zygote_start: ZYGOTE_START,
             may_be_fresh: workers.may_be_fresh,
         },
         arena_bytes: (memory / u64::from(workers.posts)).max(1 << 20),

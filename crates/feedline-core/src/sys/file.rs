@@ -4,25 +4,46 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::descriptor::{self, Place};
 
 /// A file opened for reading.
 #[derive(Debug)]
-pub struct Handle(File);
+pub struct Handle {
+    file: ManuallyDrop<File>,
+    place: Place,
+    /// Somebody else has closed the descriptor.
+    is_lost: AtomicBool,
+}
 
 impl Handle {
     /// Opens `path` for reading.
     pub fn open(path: &Path) -> io::Result<Handle> {
         // Without waiting: opening a pipe would last until somebody writes to it.
         let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-        OpenOptions::new().read(true).custom_flags(flags).open(path).map(Handle)
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        let place = descriptor::place(&file)?;
+        Ok(Handle { file: ManuallyDrop::new(file), place, is_lost: AtomicBool::new(false) })
+    }
+
+    /// Looks whether the descriptor is still that of this file: other code of this process may have
+    /// closed it. If it has, the descriptor is left alone from then on.
+    pub fn check_open(&self) -> bool {
+        let is_ours = descriptor::place(&*self.file).is_ok_and(|place| place == self.place);
+        if !is_ours {
+            self.is_lost.store(true, Ordering::Release);
+        }
+        is_ours
     }
 
     /// Its size now; a folder, pipe or device is refused.
     pub fn size(&self) -> io::Result<u64> {
-        let meta = self.0.metadata()?;
+        let meta = self.file.metadata()?;
         if meta.is_file() {
             Ok(meta.len())
         } else {
@@ -38,7 +59,7 @@ impl Handle {
     /// Which file it is, and as of when.
     pub fn identity(&self) -> io::Result<Identity> {
         self.size()?;
-        let meta = self.0.metadata()?;
+        let meta = self.file.metadata()?;
         let changed = nanoseconds(meta.ctime(), meta.ctime_nsec());
         let place = (meta.dev(), meta.ino());
         Ok(Identity { stamp: stamp_of(&meta), place, changed })
@@ -46,7 +67,7 @@ impl Handle {
 
     /// Whether no other user can have written to it, but for the owner of `other`.
     pub fn is_written_by_owner_of(&self, other: &Handle) -> io::Result<bool> {
-        let (ours, others) = (self.0.metadata()?, other.0.metadata()?);
+        let (ours, others) = (self.file.metadata()?, other.file.metadata()?);
         let me = rustix::process::geteuid().as_raw();
         let owners = [me, 0, others.uid()];
         Ok(owners.contains(&ours.uid()) && ours.mode() & 0o022 == 0)
@@ -57,7 +78,7 @@ impl Handle {
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
-            match self.0.read_at(&mut buffer[filled..], offset + filled as u64) {
+            match self.file.read_at(&mut buffer[filled..], offset + filled as u64) {
                 Ok(0) => break,
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -65,6 +86,15 @@ impl Handle {
             }
         }
         Ok(filled)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if !self.is_lost.load(Ordering::Acquire) {
+            // SAFETY: nobody uses it after the drop.
+            unsafe { ManuallyDrop::drop(&mut self.file) }
+        }
     }
 }
 
@@ -180,7 +210,10 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// A file that lines are added to, by as many processes as like: each line in one write, at the end of
 /// the file, and on the disk when `add` returns.
 #[derive(Debug)]
-pub struct Lines(File);
+pub struct Lines {
+    file: File,
+    place: Place,
+}
 
 impl Lines {
     /// Opens it, or makes it, with its folders.
@@ -188,22 +221,34 @@ impl Lines {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        OpenOptions::new().create(true).append(true).read(true).open(path).map(Lines)
+        let file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
+        let place = descriptor::place(&file)?;
+        Ok(Lines { file, place })
+    }
+
+    /// None if other code of this process has closed the descriptor: what is behind it now is not ours
+    /// to write to, nor to close.
+    pub fn still_open(self) -> Option<Lines> {
+        if descriptor::place(&self.file).is_ok_and(|place| place == self.place) {
+            return Some(self);
+        }
+        std::mem::forget(self);
+        None
     }
 
     /// Adds a line.
     pub fn add(&self, line: &str) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(line.len() + 2);
         // A writer that was killed may have left half a line: it must not become a part of this one.
-        let length = self.0.metadata()?.len();
+        let length = self.file.metadata()?.len();
         let mut last = [b'\n'];
-        if length > 0 && self.0.read_at(&mut last, length - 1)? == 1 && last != *b"\n" {
+        if length > 0 && self.file.read_at(&mut last, length - 1)? == 1 && last != *b"\n" {
             bytes.push(b'\n');
         }
         bytes.extend_from_slice(line.as_bytes());
         bytes.push(b'\n');
         let written = loop {
-            match (&self.0).write(&bytes) {
+            match (&self.file).write(&bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 outcome => break outcome?,
             }
@@ -212,7 +257,7 @@ impl Lines {
             let message = format!("only {written} of {} bytes were written", bytes.len());
             return Err(io::Error::new(io::ErrorKind::StorageFull, message));
         }
-        self.0.sync_data()
+        self.file.sync_data()
     }
 }
 

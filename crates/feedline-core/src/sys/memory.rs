@@ -3,10 +3,11 @@
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use super::descriptor::Descriptor;
 use super::process::Home;
 
 /// One mapping of shared memory. Pages cost nothing until they are touched.
@@ -24,8 +25,8 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     /// New memory of that size, all zero, and the descriptor by which another process can map it.
-    pub fn create(name: &str, bytes: usize) -> io::Result<(OwnedFd, Shared)> {
-        let file = memfd_create(name, MemfdFlags::CLOEXEC)?;
+    pub fn create(name: &str, bytes: usize) -> io::Result<(Descriptor, Shared)> {
+        let file = Descriptor::new(memfd_create(name, MemfdFlags::CLOEXEC)?)?;
         ftruncate(&file, bytes as u64)?;
         let shared = Shared::open(&file, bytes)?;
         Ok((file, shared))

@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "this is the one home of unsafe code in the core")]
 
 pub mod clock;
+pub mod descriptor;
 pub mod draft;
 pub mod file;
 pub mod limits;

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::clock;
+use super::descriptor::Descriptor;
 
 /// The process an object was made in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub fn resident_bytes() -> u64 {
 /// Has this process killed when its parent ends, and tells whether the parent is still `parent`: it
 /// may have ended before.
 pub fn die_with_parent(parent: u32) -> bool {
-    let set = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let set = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let present = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     set.is_ok() && u32::try_from(present) == Ok(parent)
 }
@@ -81,6 +82,25 @@ pub fn wait_for_end(pid: u32, most: Duration) {
         match poll(&mut [PollFd::new(&process, PollFlags::IN)], left.as_ref()) {
             Err(Errno::INTR) => {}
             Ok(_) | Err(_) => return,
+        }
+    }
+}
+
+/// A process that can be killed without killing another one that got its number later.
+pub struct Handle(Descriptor);
+
+impl Handle {
+    /// None if there is no such process, or the system is too old to give a handle.
+    pub fn open(pid: u32) -> Option<Handle> {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+        let opened = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        Descriptor::new(opened).ok().map(Handle)
+    }
+
+    /// Sends SIGKILL, if the process still exists.
+    pub fn kill(&self) {
+        if self.0.is_intact() {
+            let _ = pidfd_send_signal(&self.0, Signal::KILL);
         }
     }
 }

@@ -11,6 +11,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use super::descriptor::Descriptor;
+
 /// What came of a call that does not wait.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Moved {
@@ -20,26 +22,28 @@ pub enum Moved {
     WouldWait,
     /// The other side is gone.
     Ended,
+    /// Other code of this process has closed the descriptor.
+    Closed,
 }
 
 /// One end of a pair.
-pub struct Socket(OwnedFd);
+pub struct Socket(Descriptor);
 
 impl Socket {
     /// Two ends of a stream of bytes.
     pub fn pair() -> io::Result<(Socket, Socket)> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        Ok((Socket(ours), Socket(theirs)))
+        Ok((Socket(Descriptor::new(ours)?), Socket(Descriptor::new(theirs)?)))
     }
 
     /// Takes over a descriptor.
     ///
     /// # Safety
     /// It is open, a socket, and belongs to nobody else.
-    pub unsafe fn take(descriptor: RawFd) -> Socket {
+    pub unsafe fn take(descriptor: RawFd) -> io::Result<Socket> {
         // SAFETY: the caller's word.
-        Socket(unsafe { OwnedFd::from_raw_fd(descriptor) })
+        Descriptor::new(unsafe { OwnedFd::from_raw_fd(descriptor) }).map(Socket)
     }
 
     /// Ends it for both sides, also where a fork has a copy of the descriptor.
@@ -48,13 +52,17 @@ impl Socket {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 
-    /// Gives the descriptor away.
-    pub fn into_descriptor(self) -> OwnedFd {
-        self.0
+    /// Gives the descriptor away; None if other code of this process has closed it.
+    pub fn into_descriptor(self) -> Option<OwnedFd> {
+        self.0.into_owned()
     }
 
     /// Reads what is there, without waiting.
     pub fn try_receive(&self, buffer: &mut [u8]) -> Moved {
+        // Before reading: its number may belong to the socket of other workers by now.
+        if !self.0.is_intact() {
+            return Moved::Closed;
+        }
         receive(&self.0, buffer, RecvFlags::DONTWAIT)
     }
 
@@ -65,6 +73,9 @@ impl Socket {
 
     /// Sends what fits, without waiting.
     pub fn try_send(&self, bytes: &[u8]) -> Moved {
+        if !self.0.is_intact() {
+            return Moved::Closed;
+        }
         sent(send(&self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
     }
 
@@ -75,6 +86,9 @@ impl Socket {
 
     /// Sends one message and descriptors with it, without waiting.
     pub fn try_send_with(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if !self.0.is_intact() {
+            return Err(Errno::BADF.into());
+        }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors))
@@ -93,11 +107,12 @@ impl AsFd for Socket {
     }
 }
 
-fn receive(socket: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> Moved {
+fn receive(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Moved {
     match recv(socket, buffer, flags) {
         Ok((0, _)) => Moved::Ended,
         Ok((bytes, _)) => Moved::Bytes(bytes),
         Err(Errno::AGAIN | Errno::INTR) => Moved::WouldWait,
+        Err(Errno::BADF | Errno::NOTSOCK) => Moved::Closed,
         Err(_) => Moved::Ended,
     }
 }
@@ -106,17 +121,18 @@ fn sent(result: rustix::io::Result<usize>) -> Moved {
     match result {
         Ok(bytes) => Moved::Bytes(bytes),
         Err(Errno::AGAIN | Errno::INTR) => Moved::WouldWait,
+        Err(Errno::BADF | Errno::NOTSOCK) => Moved::Closed,
         Err(_) => Moved::Ended,
     }
 }
 
 /// Which of many descriptors have something to say.
-pub struct Poll(OwnedFd);
+pub struct Poll(Descriptor);
 
 impl Poll {
     /// None yet.
     pub fn new() -> io::Result<Poll> {
-        Ok(Poll(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+        Descriptor::new(epoll::create(epoll::CreateFlags::CLOEXEC)?).map(Poll)
     }
 
     /// Watches a descriptor for something to read, under a name.
@@ -138,31 +154,37 @@ impl Poll {
     }
 
     /// The names of those that have something, after `at_most`, or at once when there are some. A
-    /// signal ends the wait with none.
-    pub fn wait(&self, at_most: Option<Duration>) -> Vec<u64> {
+    /// signal ends the wait with none. An error means that other code of this process has closed the
+    /// descriptor.
+    pub fn wait(&self, at_most: Option<Duration>) -> io::Result<Vec<u64>> {
         let limit = at_most.map(|time| Timespec {
             tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(time.subsec_nanos()),
         });
         let mut events = Vec::with_capacity(16);
         match epoll::wait(&self.0, rustix::buffer::spare_capacity(&mut events), limit.as_ref()) {
-            Ok(_) => events.iter().map(|event| event.data.u64()).collect(),
-            Err(_) => Vec::new(),
+            Ok(_) => Ok(events.iter().map(|event| event.data.u64()).collect()),
+            Err(Errno::INTR) => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
         }
     }
 }
 
 /// Ends the wait of another thread.
-pub struct Bell(OwnedFd);
+pub struct Bell(Descriptor);
 
 impl Bell {
     /// Silent.
     pub fn new() -> io::Result<Bell> {
-        Ok(Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        Descriptor::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?).map(Bell)
     }
 
     /// Whoever watches it wakes.
     pub fn ring(&self) {
+        // A number that belongs to a file of somebody else now is not ours to write to.
+        if !self.0.is_intact() {
+            return;
+        }
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 

@@ -5,10 +5,12 @@
 mod actions;
 mod ends;
 mod watch;
+mod zygote;
 
 use std::time::Duration;
 
 use watch::{Dump, Hang, Spot, Watched};
+use zygote::Awaited;
 
 use crate::worker::supervisor::{
     Action, Ending, Failure, Happening, Life, Post, Reason, Settings, Stage, Supervisor, Task,
@@ -157,6 +159,10 @@ struct Due {
     kill: Option<Life>,
     watched: Option<Watched>,
     end_zygote: bool,
+    /// The zygote was asked for something.
+    ping: bool,
+    zygote_slow: bool,
+    zygote_hung: bool,
     died: Vec<(Life, Stage, Ending, Vec<Task>, bool)>,
     bear: bool,
     closed: bool,
@@ -171,6 +177,9 @@ pub(super) struct Promises {
     settled: usize,
     zygote: Zygote,
     zygote_failures: u32,
+    hung_zygotes: u32,
+    awaited: Option<Awaited>,
+    last_ping: u32,
     /// When the deaths were that count, all of them, and with which task being worked on.
     deaths: Vec<(Duration, Option<Task>)>,
     ending_since: Option<Duration>,
@@ -197,6 +206,9 @@ impl Promises {
             settled: 0,
             zygote: Zygote::None,
             zygote_failures: 0,
+            hung_zygotes: 0,
+            awaited: None,
+            last_ping: 0,
             deaths: Vec::new(),
             ending_since: None,
             close_at: None,
@@ -273,6 +285,10 @@ impl Promises {
         keep(due.stop.is_none(), || format!("{:?} was not asked to stop", due.stop))?;
         keep(due.kill.is_none(), || format!("{:?} was not killed", due.kill))?;
         keep(due.watched.is_none(), || format!("{:?} did not come", due.watched))?;
+        let owes_ping = due.ping && self.is_running() && self.zygote == Zygote::Ready;
+        keep(!owes_ping, || "the zygote was asked for something without a ping".into())?;
+        keep(!due.zygote_slow, || "the log does not tell of a slow zygote".into())?;
+        keep(!due.zygote_hung, || "the log does not tell of a hung zygote".into())?;
         keep(!due.end_zygote, || "the zygote was not ended".into())?;
         keep(due.died.is_empty(), || format!("the log misses {:?}", due.died))?;
         keep(!due.bear, || "the zygote was not started again".into())?;
@@ -315,7 +331,16 @@ impl Promises {
                 if self.zygote == Zygote::Booting {
                     self.zygote = Zygote::Ready;
                     self.zygote_failures = 0;
+                    self.awaited = None;
+                    self.last_ping = 0;
                 }
+            }
+            Happening::ZygoteStarted => self.book_zygote_started(now),
+            Happening::ZygoteAnswered { ping } => self.book_zygote_answer(ping, now),
+            Happening::ZygoteSeen { ran } => self.book_zygote_seen(ran, &mut due, now),
+            Happening::HungUp { life } => due.ping = self.is_open(life),
+            Happening::DescriptorsClosed => {
+                due.failure = running.then_some(Failure::DescriptorsClosed);
             }
             Happening::ZygoteEnded => self.book_zygote_end(&mut due, now),
             Happening::Refused { life, passing } => {
@@ -339,6 +364,7 @@ impl Promises {
                 let holds = self.worker(life).is_some_and(|worker| worker.at_hand.contains(&task));
                 if running && holds {
                     due.accept = Some(task);
+                    self.hung_zygotes = 0;
                     let worker = self.worker_mut(life).expect("it holds the task");
                     worker.at_hand.retain(|other| *other != task);
                     worker.worked = true;
@@ -377,6 +403,7 @@ impl Promises {
                 }
             }
             Happening::TimePassed => {
+                self.book_missed_look(now);
                 if let Zygote::Ending { since } = self.zygote
                     && running
                     && now >= since + self.settings.grace
@@ -470,6 +497,9 @@ impl Promises {
         keep(supervisor.outstanding() == open.count(), || "outstanding() is wrong".into())?;
         if let Zygote::Ending { since } = self.zygote {
             return latest(since + self.settings.grace, "the zygote must have ended");
+        }
+        if let Some(awaited) = self.awaited {
+            latest(awaited.look_at, "the zygote must be looked at")?;
         }
         let anybodys = self.waits(None);
         for (post, bench) in self.benches.iter().enumerate() {

@@ -15,7 +15,7 @@ use super::weather::{Chance, Weather};
 use crate::worker::supervisor::{
     Action, Ending, Failure, Happening, Life, Post, Reason, Settings, Stage, Supervisor, Task,
 };
-use workers::{Ill, State, Worker, ZygoteState};
+use workers::{Ill, State, Stuck, Worker, ZygoteState};
 
 const SIGKILL: i32 = 9;
 const SIGSEGV: i32 = 11;
@@ -54,6 +54,9 @@ enum Event {
     ZygoteEndIsSeen(u64),
     ZygoteBoots(u64),
     ZygoteDies(u64),
+    ZygoteSticks(u64),
+    ZygoteGoesOn(u64),
+    PingArrives(u64, u32),
     Forks(Life),
     Boots(Life),
     TaskArrives(Life, Task, Option<u64>),
@@ -80,6 +83,9 @@ struct World {
     serial: u64,
     zygote: ZygoteState,
     zygote_is_fresh: bool,
+    zygote_stuck: Option<Stuck>,
+    /// When the last message to the zygote arrives.
+    zygote_last_in: Duration,
     /// Counts zygotes; the newest that the supervisor knows to have ended is `zygotes_told`.
     zygotes: u64,
     zygotes_told: u64,
@@ -132,6 +138,8 @@ impl World {
             stall: chance.hits(400).then(|| chance.micros(25_000, 2_000_000)),
             dump_time: chance.micros(1_000, 300_000),
             may_be_fresh: chance.hits(500),
+            zygote_patience: chance.micros(60_000, 2_000_000),
+            zygote_start: chance.micros(60_000, 5_000_000),
         };
         let weather = Weather::new(&mut chance);
         let pinning = chance.one_of([Pinning::Pinned, Pinning::Unpinned, Pinning::Mixed]);
@@ -147,6 +155,8 @@ impl World {
             serial: 0,
             zygote: ZygoteState::Dead,
             zygote_is_fresh: false,
+            zygote_stuck: None,
+            zygote_last_in: Duration::ZERO,
             ills: HashMap::new(),
             killings: HashMap::new(),
             looks_in_a_row: 0,
@@ -183,6 +193,10 @@ impl World {
             let reach = self.chance.one_of([1_000, 100_000, 1_000_000]);
             let when = self.chance.micros(0, reach);
             self.at(when, Event::Closes);
+        }
+        if self.chance.hits(self.weather.closed_descriptors) {
+            let when = self.chance.micros(0, 300_000);
+            self.at(when, Event::Tell(Happening::DescriptorsClosed));
         }
         if self.restless {
             for _ in 0..self.chance.from(1, 6) {
@@ -260,7 +274,7 @@ impl World {
                 self.somebody_killed = true;
                 self.happen(Event::Dies(life, Ending::Killed(SIGKILL)))
             }
-            None if self.zygote != ZygoteState::Booting => {
+            None if self.zygote_stuck.is_none() => {
                 Err(self.broken("the consumer waits, and nothing is under way"))
             }
             Some(_) | None => {
@@ -271,8 +285,10 @@ impl World {
     }
 
     fn check_end(&mut self) -> Result<Report, String> {
+        // With a zygote that is stuck, its workers are killed when the trainer lets it go.
         let left = self.lives().find(|life| {
-            self.workers[life.post as usize][life.generation as usize].state != State::Dead
+            let worker = &self.workers[life.post as usize][life.generation as usize];
+            worker.state != State::Dead && self.zygote_stuck.is_none()
         });
         match left {
             Some(life) => Err(self.broken(&format!("{life:?} is alive after all"))),
@@ -281,6 +297,7 @@ impl World {
     }
 
     fn happen(&mut self, event: Event) -> Result<(), String> {
+        let Some(event) = self.unless_stuck(event) else { return Ok(()) };
         match event {
             Event::Tell(happening) => return self.deliver(happening),
             Event::ZygoteEndIsSeen(zygote) => {
@@ -291,6 +308,9 @@ impl World {
             }
             Event::ZygoteBoots(zygote) => self.zygote_boots(zygote),
             Event::ZygoteDies(zygote) => self.zygote_dies(zygote),
+            Event::ZygoteSticks(zygote) => self.zygote_sticks(zygote),
+            Event::ZygoteGoesOn(zygote) => self.zygote_goes_on(zygote),
+            Event::PingArrives(zygote, number) => self.ping_arrives(zygote, number),
             Event::Forks(life) => self.forks(life),
             Event::Boots(life) => self.boots(life),
             Event::TaskArrives(life, task, trial) => {
@@ -340,7 +360,12 @@ impl World {
                 }
             }
             Happening::Submitted { .. }
+            | Happening::ZygoteStarted
             | Happening::ZygoteReady
+            | Happening::ZygoteAnswered { .. }
+            | Happening::ZygoteSeen { .. }
+            | Happening::HungUp { .. }
+            | Happening::DescriptorsClosed
             | Happening::ZygoteEnded
             | Happening::Refused { .. }
             | Happening::Ready { .. }
@@ -400,6 +425,9 @@ impl World {
             Happening::TimePassed,
             Happening::Submitted { task: 0, post: None },
             Happening::Retire { post: 1_000 },
+            Happening::HungUp { life },
+            Happening::ZygoteAnswered { ping: Some(1_000_000) },
+            Happening::ZygoteAnswered { ping: None },
         ];
         let is_echo = match echo {
             Happening::Ended { .. }
@@ -407,9 +435,14 @@ impl World {
             | Happening::Answered { .. }
             | Happening::Survived { .. }
             | Happening::Seen { .. }
+            | Happening::HungUp { .. }
+            | Happening::ZygoteStarted
             | Happening::ZygoteReady
+            | Happening::ZygoteAnswered { .. }
             | Happening::Refused { .. } => true,
             Happening::Submitted { .. }
+            | Happening::ZygoteSeen { .. }
+            | Happening::DescriptorsClosed
             | Happening::ZygoteEnded
             | Happening::StartFailed { .. }
             | Happening::Renew { .. }
@@ -430,7 +463,10 @@ impl World {
     /// One step: the supervisor decides, the promises are checked, the world changes.
     fn tell(&mut self, happening: Happening) -> Result<(), String> {
         self.report.steps += 1;
-        let is_quiet = matches!(happening, Happening::TimePassed | Happening::Seen { .. });
+        let is_quiet = matches!(
+            happening,
+            Happening::TimePassed | Happening::Seen { .. } | Happening::ZygoteSeen { .. }
+        );
         self.quiet_steps += u64::from(is_quiet);
         let actions = self.supervisor.handle(happening, self.now);
         if self.traced {
@@ -440,6 +476,9 @@ impl World {
         let verdict = self.promises.check(happening, &actions, self.now, &self.supervisor);
         verdict.map_err(|why| self.broken(&format!("{happening:?} made {actions:?}: {why}")))?;
         self.act(actions)?;
+        if self.is_stuck_too_long() {
+            return Err(self.broken("the zygote hangs and is not killed"));
+        }
         for life in self.lives() {
             let worker = &self.workers[life.post as usize][life.generation as usize];
             let lives = worker.state != State::Dead && worker.zygote > self.zygotes_told;
@@ -468,6 +507,10 @@ impl World {
 
     /// The engine looks at whom it is told to look at.
     fn look(&mut self) -> Result<(), String> {
+        if self.supervisor.must_look_at_zygote(self.now) && !self.chance.hits(self.weather.blind) {
+            let ran = self.zygote_stuck.as_ref().is_none_or(|stuck| stuck.spins);
+            self.tell(Happening::ZygoteSeen { ran })?;
+        }
         let mut lives = self.supervisor.to_look_at(self.now);
         if self.stray() {
             // A look that nobody asked for.
@@ -491,6 +534,20 @@ impl World {
             match action {
                 Action::BearZygote { fresh } => self.bear_zygote(fresh),
                 Action::EndZygote => self.end_zygote(),
+                Action::PingZygote { number } => {
+                    // No message to the zygote overtakes another.
+                    let soon = self.soon();
+                    self.zygote_last_in = self.zygote_last_in.max(self.now + soon);
+                    let after = self.zygote_last_in - self.now;
+                    self.at(after, Event::PingArrives(self.zygotes, number));
+                }
+                Action::ZygoteSlow => self.report.zygotes_slow += 1,
+                Action::ZygoteHung => {
+                    self.report.zygotes_hung += 1;
+                    if self.zygote_stuck.is_none() {
+                        return Err(self.broken("a zygote was killed that does not hang"));
+                    }
+                }
                 Action::Fork { life } => self.fork(life),
                 Action::Send { life, task, trial } => {
                     self.report.trials += u64::from(trial.is_some());
@@ -541,7 +598,7 @@ impl World {
                 // The dead, too, are at the same sample for ever, until their end is told.
                 let others =
                     weather.work_hang + weather.slow_sample + weather.asleep + weather.slow_message;
-                others > 0 || ill.is_some_and(Ill::hangs)
+                others + weather.zygote_stuck > 0 || ill.is_some_and(Ill::hangs)
             }
         };
         self.report.poison_found += u64::from(ill == Some(Ill::Poison));
@@ -557,6 +614,8 @@ impl World {
             Failure::Refused { passing: true, .. } => &mut self.report.failed_refused_passing,
             Failure::Refused { passing: false, .. } => &mut self.report.failed_refused_lasting,
             Failure::ZygoteCannotStart => &mut self.report.failed_zygote,
+            Failure::ZygoteHangs => &mut self.report.failed_zygote_hangs,
+            Failure::DescriptorsClosed => &mut self.report.failed_descriptors_closed,
         };
         *count += 1;
         // Some consumers take long to notice, longer than closing may take.

@@ -57,6 +57,14 @@ report! {
     stalls,
     /// Runs that started again from a fresh zygote.
     rebirths,
+    /// Zygotes that stopped answering.
+    zygotes_stuck,
+    /// Zygotes that went on after they had stopped answering.
+    zygotes_went_on,
+    /// Zygotes that were told of as slow.
+    zygotes_slow,
+    /// Zygotes that were killed because they hung.
+    zygotes_hung,
     /// Zygotes that did not end when asked.
     zygotes_stubborn,
     /// Workers that leaked.
@@ -131,4 +139,8 @@ report! {
     failed_refused_lasting,
     /// Runs that ended by `ZygoteCannotStart`.
     failed_zygote,
+    /// Runs that ended by `ZygoteHangs`.
+    failed_zygote_hangs,
+    /// Runs that ended by `DescriptorsClosed`.
+    failed_descriptors_closed,
 }

@@ -64,6 +64,10 @@ pub(super) struct Weather {
     pub(super) zygote_failure: u64,
     pub(super) zygote_death: u64,
     pub(super) zygote_hang: u64,
+    /// A zygote that was ready stops answering: asleep, or in an endless loop; some go on later.
+    pub(super) zygote_stuck: u64,
+    /// Other code closes the trainer's descriptors.
+    pub(super) closed_descriptors: u64,
     pub(super) stray: u64,
     /// What a worker says takes long, maybe longer than the news of its zygote's end.
     pub(super) slow_message: u64,
@@ -118,7 +122,9 @@ impl Weather {
             slow_kill: rate(200),
             zygote_failure: rate(400),
             zygote_death: rate(500),
-            zygote_hang: rate(50),
+            zygote_hang: rate(150),
+            zygote_stuck: rate(1_000),
+            closed_descriptors: rate(20),
             stray: rate(50),
             slow_message: rate(200),
             disorder: rate(300),

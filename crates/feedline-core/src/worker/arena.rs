@@ -5,10 +5,11 @@
 //! and a trainer that holds a batch of a dead worker holds the arena alive with it.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::Shared;
 
 /// How many slots an arena can have.
@@ -24,7 +25,7 @@ const LENT: u32 = 1;
 
 /// Memory for an arena of up to that many bytes, or less where the system does not let so much address
 /// space be reserved, and the descriptor by which the worker maps it.
-pub fn create(bytes: u64) -> io::Result<(OwnedFd, Arc<Shared>)> {
+pub fn create(bytes: u64) -> io::Result<(Descriptor, Arc<Shared>)> {
     let mut bytes = bytes.max(1 << 20).next_multiple_of(PAGE);
     loop {
         match Shared::create("feedline-arena", (FLAGS + bytes) as usize) {

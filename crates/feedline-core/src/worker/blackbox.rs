@@ -5,9 +5,10 @@
 //! while the one before it is still at work. The journal of a post is read from both.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
+use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::Shared;
 
 /// Bytes of a box.
@@ -55,15 +56,17 @@ pub enum Doing {
     Fetching,
     /// In the function that makes a batch of samples.
     Collating,
-    /// Writing the answer.
+    /// Pickling the result.
     Answering,
     /// Waiting for memory of its arena.
     OutOfArena,
     /// Waiting for the source of its samples to come back, or to try a sample again.
     Pausing,
+    /// Sending the result: waiting for the trainer to take it.
+    Sending,
 }
 
-const STAGES: [Doing; 7] = [
+const STAGES: [Doing; 8] = [
     Doing::Starting,
     Doing::Waiting,
     Doing::Fetching,
@@ -71,6 +74,7 @@ const STAGES: [Doing; 7] = [
     Doing::Answering,
     Doing::OutOfArena,
     Doing::Pausing,
+    Doing::Sending,
 ];
 
 impl Doing {
@@ -94,6 +98,7 @@ impl Doing {
             Doing::Answering => "answering",
             Doing::OutOfArena => "waiting for memory",
             Doing::Pausing => "waiting for its source",
+            Doing::Sending => "sending its result",
         }
     }
 }
@@ -137,7 +142,7 @@ pub struct Boxes {
 
 impl Boxes {
     /// For so many posts, and the descriptor by which workers map them.
-    pub fn create(posts: u32) -> io::Result<(OwnedFd, Boxes)> {
+    pub fn create(posts: u32) -> io::Result<(Descriptor, Boxes)> {
         let (file, shared) = Shared::create("feedline-boxes", posts as usize * 2 * BOX)?;
         Ok((file, Boxes { shared }))
     }

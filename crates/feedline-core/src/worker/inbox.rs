@@ -6,11 +6,12 @@
 //! what it gets: pages that it writes to are its own copies, so that the task is the same for the next one.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::arena::{self, Arena, Piece};
 use super::wire::{self, Place};
+use crate::sys::descriptor::Descriptor;
 use crate::sys::lock::Mutex;
 use crate::sys::memory::Shared;
 use crate::sys::slab::Block;
@@ -26,7 +27,7 @@ pub fn holder(post: u32, generation: u32) -> u32 {
 /// The trainer's side.
 pub struct Inbox {
     arena: Mutex<Arena>,
-    file: OwnedFd,
+    file: Descriptor,
     limit: u64,
 }
 
@@ -46,8 +47,8 @@ impl Inbox {
     }
 
     /// By which a worker maps it.
-    pub fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    pub fn file(&self) -> &Descriptor {
+        &self.file
     }
 
     /// Takes in buffers. Those for which there is no room travel in the frame.

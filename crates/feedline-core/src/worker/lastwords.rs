@@ -2,8 +2,8 @@
 //! handler into memory that outlives it.
 
 use std::io;
-use std::os::fd::OwnedFd;
 
+use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::Shared;
 
 /// Bytes that are kept; what is longer is cut at its end.
@@ -16,7 +16,7 @@ pub struct LastWords {
 
 impl LastWords {
     /// Empty, and the descriptor to which the worker writes.
-    pub fn create() -> io::Result<(OwnedFd, LastWords)> {
+    pub fn create() -> io::Result<(Descriptor, LastWords)> {
         let (file, shared) = Shared::create("feedline-last-words", BYTES)?;
         Ok((file, LastWords { shared }))
     }
@@ -40,7 +40,7 @@ mod tests {
     fn what_was_written_to_the_descriptor_is_read_when_the_writer_is_gone() {
         let (file, words) = LastWords::create().unwrap();
         assert_eq!(words.text(), "");
-        let mut file = File::from(file);
+        let mut file = File::from(file.into_owned().unwrap());
         file.write_all(b"Fatal Python error: Segmentation fault\n").unwrap();
         drop(file);
         assert_eq!(words.text(), "Fatal Python error: Segmentation fault\n");

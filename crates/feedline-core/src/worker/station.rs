@@ -229,7 +229,7 @@ impl Station {
                     }
                 }
                 Moved::WouldWait => return Received::Interrupted,
-                Moved::Ended => return Received::Ended,
+                Moved::Ended | Moved::Closed => return Received::Ended,
             }
         }
     }
@@ -326,6 +326,9 @@ impl Station {
     /// Sends what was packed.
     pub fn send(&mut self) -> Sent {
         let Some(mut packed) = self.packed.take() else { return Sent::All };
+        if self.boxes.get(self.owner, Word::Stage) == Doing::Answering.code() {
+            self.enter(Doing::Sending);
+        }
         for number in 0..packed.places.len() {
             if let (Place::Slot { slot, offset, length }, true) = packed.places[number]
                 && self.arena.is_held(slot)
@@ -380,7 +383,7 @@ impl Station {
             match self.socket.send(&bytes[*done..]) {
                 Moved::Bytes(sent) => *done += sent,
                 Moved::WouldWait => return Sent::Interrupted,
-                Moved::Ended => return Sent::Ended,
+                Moved::Ended | Moved::Closed => return Sent::Ended,
             }
         }
         Sent::All

@@ -27,6 +27,11 @@ pub enum Request {
         /// The how-manyeth there.
         generation: u32,
     },
+    /// A sign of life.
+    Ping {
+        /// To be sent back.
+        number: u32,
+    },
 }
 
 impl Request {
@@ -37,6 +42,8 @@ impl Request {
             Request::Kill { post, generation } => [2, post, generation, 0],
             // 3 is the work itself, which Python sends.
             Request::Dump { post, generation } => [4, post, generation, 0],
+            // 5 is what Python sends with the work.
+            Request::Ping { number } => [6, number, 0, 0],
         };
         let mut bytes = [0; HEAD];
         for (target, word) in bytes.chunks_exact_mut(4).zip(words) {
@@ -82,6 +89,11 @@ pub enum Report {
     },
     /// It cannot hold the data set.
     Failed(Vec<u8>),
+    /// It has answered a ping, and done all that it was asked for before.
+    Alive {
+        /// That of the ping.
+        number: u32,
+    },
 }
 
 impl Report {
@@ -101,6 +113,7 @@ impl Report {
                 Report::Ended { post, generation, status: value.cast_signed(), peak_bytes }
             }
             5 => Report::Failed(rest.to_vec()),
+            6 => Report::Alive { number: post },
             _ => return None,
         })
     }
@@ -121,6 +134,8 @@ mod tests {
         assert_eq!(Report::from_bytes(&packet([4, 3, 7, -9], &peak)), Some(ended));
         let failed = Report::Failed(b"why".to_vec());
         assert_eq!(Report::from_bytes(&packet([5, 0, 0, 0], b"why")), Some(failed));
+        let alive = Report::Alive { number: 9 };
+        assert_eq!(Report::from_bytes(&packet([6, 9, 0, 0], b"")), Some(alive));
     }
 
     #[test]

@@ -17,6 +17,9 @@ impl Promises {
         let allowed_later = match action {
             Action::BearZygote { .. }
             | Action::EndZygote
+            | Action::PingZygote { .. }
+            | Action::ZygoteSlow
+            | Action::ZygoteHung
             | Action::Fork { .. }
             | Action::Send { .. }
             | Action::Accept { .. }
@@ -34,6 +37,10 @@ impl Promises {
         };
         keep(running || allowed_later, || format!("{action:?} after the run had ended"))?;
         match action {
+            Action::Fork { .. } | Action::Kill { .. } | Action::Dump { .. } => due.ping = true,
+            _ => {}
+        }
+        match action {
             Action::BearZygote { fresh } => {
                 keep(due.bear, || "a zygote was started that nobody misses".into())?;
                 keep(*fresh == self.reborn, || "a zygote of the wrong kind was started".into())?;
@@ -44,6 +51,15 @@ impl Promises {
                 keep(due.end_zygote, || "the zygote was ended without a reason".into())?;
                 due.end_zygote = false;
                 self.zygote = Zygote::Ending { since: now };
+            }
+            Action::PingZygote { number } => self.check_ping(*number, due, now)?,
+            Action::ZygoteSlow => {
+                keep(due.zygote_slow, || "the zygote is not slow".into())?;
+                due.zygote_slow = false;
+            }
+            Action::ZygoteHung => {
+                keep(due.zygote_hung, || "the zygote does not hang".into())?;
+                due.zygote_hung = false;
             }
             Action::Dump { life } => {
                 let watched = due.watched.take();

@@ -51,6 +51,7 @@ impl Promises {
 
     pub(super) fn book_zygote_end(&mut self, due: &mut Due, now: Duration) {
         let before = std::mem::replace(&mut self.zygote, Zygote::None);
+        self.awaited = None;
         if before == Zygote::None {
             return;
         }

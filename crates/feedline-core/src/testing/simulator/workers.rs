@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Event, SIGKILL, World};
+use super::{Event, SIGKILL, SLACK, World};
 use crate::worker::supervisor::{Ending, Happening, Life, Seen, Task, Work};
 
 /// What is wrong with a sample.
@@ -47,6 +47,16 @@ pub(super) enum ZygoteState {
     Booting,
     Ready,
     Dead,
+}
+
+/// A zygote that does not answer.
+pub(super) struct Stuck {
+    /// It uses the processor all the same.
+    pub(super) spins: bool,
+    /// What waits until it goes on.
+    backlog: Vec<Event>,
+    /// Since when something was asked of it.
+    asked: Option<Duration>,
 }
 
 /// How the work on a sample goes.
@@ -109,9 +119,12 @@ impl World {
         self.zygotes += 1;
         self.zygote = ZygoteState::Booting;
         self.zygote_is_fresh = fresh;
+        self.zygote_stuck = None;
         let zygote = self.zygotes;
+        self.at(Duration::ZERO, Event::Tell(Happening::ZygoteStarted));
         if self.chance.hits(self.weather.zygote_hang) {
             self.report.hangs += 1;
+            self.zygote_stuck = Some(Stuck { spins: false, backlog: Vec::new(), asked: None });
             return;
         }
         let when = self.chance.micros(100, 200_000);
@@ -136,6 +149,77 @@ impl World {
             let when = soon + self.chance.micros(0, 300_000);
             self.at(when, Event::ZygoteDies(zygote));
         }
+        if self.chance.hits(self.weather.zygote_stuck) {
+            let when = soon + self.chance.micros(0, 300_000);
+            self.at(when, Event::ZygoteSticks(zygote));
+        }
+    }
+
+    pub(super) fn zygote_sticks(&mut self, zygote: u64) {
+        if zygote != self.zygotes || self.zygote != ZygoteState::Ready {
+            return;
+        }
+        self.report.zygotes_stuck += 1;
+        let spins = self.chance.hits(200);
+        self.zygote_stuck = Some(Stuck { spins, backlog: Vec::new(), asked: None });
+        if self.chance.hits(300) {
+            let reach = self.chance.one_of([50_000, 3_000_000]);
+            let when = self.chance.micros(0, reach);
+            self.at(when, Event::ZygoteGoesOn(zygote));
+        }
+    }
+
+    pub(super) fn zygote_goes_on(&mut self, zygote: u64) {
+        if zygote != self.zygotes || self.zygote == ZygoteState::Dead {
+            return;
+        }
+        if let Some(stuck) = self.zygote_stuck.take() {
+            self.report.zygotes_went_on += 1;
+            for event in stuck.backlog {
+                self.at(Duration::ZERO, event);
+            }
+        }
+    }
+
+    pub(super) fn ping_arrives(&mut self, zygote: u64, number: u32) {
+        if zygote == self.zygotes && self.zygote == ZygoteState::Ready {
+            let soon = self.soon();
+            self.at(soon, Event::Tell(Happening::ZygoteAnswered { ping: Some(number) }));
+        }
+    }
+
+    /// What only the zygote does waits while it is stuck.
+    pub(super) fn unless_stuck(&mut self, event: Event) -> Option<Event> {
+        let of_zygote = match &event {
+            Event::Forks(life) | Event::KillArrives(life) => Some(*life),
+            Event::Tell(Happening::Ended { life, .. } | Happening::Refused { life, .. }) => {
+                Some(*life)
+            }
+            Event::PingArrives(..) => None,
+            _ => return Some(event),
+        };
+        let zygotes = self.zygotes;
+        if of_zygote.is_some_and(|life| self.worker(life).zygote != zygotes) {
+            return Some(event);
+        }
+        let now = self.now;
+        let Some(stuck) = &mut self.zygote_stuck else { return Some(event) };
+        if matches!(event, Event::PingArrives(..)) {
+            stuck.asked.get_or_insert(now);
+        }
+        stuck.backlog.push(event);
+        None
+    }
+
+    /// Whether the zygote has owed an answer for longer than it may.
+    pub(super) fn is_stuck_too_long(&self) -> bool {
+        let Some(Stuck { spins: false, asked: Some(asked), .. }) = &self.zygote_stuck else {
+            return false;
+        };
+        // It may have answered something else right before it got stuck.
+        let latest = *asked + self.settings.zygote_patience + self.settings.dump_time * 7 + SLACK;
+        let is_watched = self.promises.is_running() && self.promises.can_fork();
+        is_watched && self.weather.blind == 0 && self.now > latest
     }
 
     /// All its workers die unseen; what they had said before still comes, maybe after the news of
@@ -148,6 +232,7 @@ impl World {
         self.report.zygote_deaths += u64::from(was_ready);
         self.report.zygote_failures += u64::from(!was_ready);
         self.zygote = ZygoteState::Dead;
+        self.zygote_stuck = None;
         let workers = self.workers.iter_mut().flatten();
         for worker in workers.filter(|worker| worker.zygote == zygote) {
             worker.state = State::Dead;
@@ -427,6 +512,9 @@ impl World {
         }
         worker.state = State::Dead;
         let at = worker.at.map(|(_, position)| position);
+        if self.chance.hits(500) {
+            self.say(life, Happening::HungUp { life });
+        }
         self.say(life, Happening::Ended { life, ending, at });
     }
 

@@ -2,12 +2,17 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::iter;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::evidence::{self, Evidence};
-use super::{Broken, GivenUp, Inner, Obituary, Options, Outcome, Retired, Standstill, Words};
+use super::zygote_process::ZygoteProcess;
+use super::{
+    Broken, GivenUp, Inner, Obituary, Options, Outcome, Retired, Standstill, Words, ZygoteLate,
+};
+use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::Shared;
 use crate::sys::socket::{Moved, Socket};
 use crate::sys::{clock, limits, process};
@@ -27,6 +32,8 @@ pub(super) const BELL: u64 = u64::MAX - 1;
 const CHUNK: usize = 64 << 10;
 /// EAGAIN, ENOMEM, ENFILE, EMFILE: what a refusal that passes looks like.
 const PASSING: [i32; 4] = [11, 12, 23, 24];
+/// EBADF: somebody else has closed a descriptor.
+const CLOSED: i32 = 9;
 /// How often it is looked whether all workers together use too much memory.
 const WEIGH_EVERY: Duration = Duration::from_millis(250);
 /// How long a renewal for want of memory is given to help before the next.
@@ -38,9 +45,11 @@ pub(super) struct Engine {
     pub(super) supervisor: Supervisor,
     options: Options,
     boxes: Boxes,
-    boxes_file: OwnedFd,
+    boxes_file: Descriptor,
     inbox: Option<Arc<Inbox>>,
-    pub(super) zygote: Option<Socket>,
+    pub(super) zygote: Option<ZygoteProcess>,
+    /// How the zygote stood at the last look.
+    zygote_posture: Option<Posture>,
     pub(super) running: HashMap<Life, Running>,
     /// Bodies of tasks that have no result yet: a task may have to be sent again.
     pub(super) parcels: HashMap<u64, Parcel>,
@@ -114,6 +123,7 @@ impl Engine {
             boxes_file,
             inbox,
             zygote: None,
+            zygote_posture: None,
             running: HashMap::new(),
             parcels: HashMap::new(),
             out: VecDeque::new(),
@@ -170,12 +180,24 @@ impl Engine {
 
     /// Tells the supervisor how the workers stand that may be late.
     fn look(&mut self, inner: &Inner) {
+        if self.supervisor.must_look_at_zygote(inner.now())
+            && let Some(zygote) = &mut self.zygote
+        {
+            let (posture, ran) = zygote.look();
+            self.zygote_posture = posture;
+            self.happen(inner, Happening::ZygoteSeen { ran });
+        }
         for life in self.supervisor.to_look_at(inner.now()) {
             let snapshot = self.snapshot(life);
             let mut posture = None;
             if let Some(running) = self.running.get_mut(&life)
-                && let Some(stance) = evidence::look(running.pid)
+                && let Some(pid) = running.pid
             {
+                // It is dead, and only the zygote has not said so yet: its sample is not to blame.
+                let Some(stance) = process::stance(pid).filter(|stance| stance.letter != 'Z')
+                else {
+                    continue;
+                };
                 posture = Some(evidence::posture(stance, running.ticks));
                 running.ticks = Some(stance.ticks);
                 // Writing its stack, as it was asked to, is no progress.
@@ -199,16 +221,22 @@ impl Engine {
         let mut packet = vec![0; CHUNK];
         loop {
             let Some(zygote) = &self.zygote else { return };
-            match zygote.try_receive(&mut packet) {
+            match zygote.socket.try_receive(&mut packet) {
                 Moved::Bytes(bytes) => self.zygote_said(inner, &packet[..bytes]),
                 Moved::WouldWait => return,
                 Moved::Ended => return self.zygote_ended(inner),
+                Moved::Closed => return self.descriptors_closed(inner),
             }
         }
     }
 
     fn zygote_said(&mut self, inner: &Inner, packet: &[u8]) {
-        match Report::from_bytes(packet) {
+        let report = Report::from_bytes(packet);
+        let ping = match report {
+            Some(Report::Alive { number }) => Some(number),
+            Some(_) | None => None,
+        };
+        match report {
             Some(Report::Ready) => self.happen(inner, Happening::ZygoteReady),
             Some(Report::Forked { post, generation, pid }) => {
                 if let Some(running) = self.running.get_mut(&Life { post, generation }) {
@@ -237,8 +265,10 @@ impl Engine {
                 self.leave(inner, life);
             }
             Some(Report::Failed(text)) => self.words = Some(Words::Zygote(text)),
-            None => self.zygote_ended(inner),
+            Some(Report::Alive { .. }) => {}
+            None => return self.zygote_ended(inner),
         }
+        self.happen(inner, Happening::ZygoteAnswered { ping });
     }
 
     /// The position of the sample that a worker was at when it died.
@@ -250,14 +280,15 @@ impl Engine {
             | Doing::Waiting
             | Doing::Collating
             | Doing::Answering
-            | Doing::OutOfArena => None,
+            | Doing::OutOfArena
+            | Doing::Sending => None,
         }
     }
 
     fn zygote_ended(&mut self, inner: &Inner) {
         if let Some(zygote) = self.zygote.take() {
-            inner.poll.forget(&zygote);
-            inner.watch.forget(&zygote);
+            inner.poll.forget(&zygote.socket);
+            inner.watch.forget(&zygote.socket);
         }
         // The kernel closes the files of a process before it kills its children: these may still be at work. What
         // they answer until they are dead counts, and what they write down must not be newer than that.
@@ -289,16 +320,21 @@ impl Engine {
     fn hear_worker(&mut self, inner: &Inner, life: Life) {
         let mut chunk = [0; CHUNK];
         let mut frames = Vec::new();
+        let mut has_hung_up = false;
         loop {
             let Some(running) = self.running.get_mut(&life) else { return };
             let moved = running.socket.try_receive(&mut chunk);
-            let Moved::Bytes(bytes) = moved else {
-                if moved == Moved::Ended {
+            let bytes = match moved {
+                Moved::Bytes(bytes) => bytes,
+                Moved::WouldWait => break,
+                Moved::Ended => {
                     // The end of the stream says nothing about how it ended: the zygote will.
                     inner.poll.forget(&running.socket);
                     inner.watch.forget(&running.socket);
+                    has_hung_up = true;
+                    break;
                 }
-                break;
+                Moved::Closed => return self.descriptors_closed(inner),
             };
             if running.incoming.push(&chunk[..bytes], |frame| frames.push(frame)).is_err() {
                 inner.poll.forget(&running.socket);
@@ -312,7 +348,23 @@ impl Engine {
         for frame in frames {
             self.worker_said(inner, life, frame);
         }
+        if has_hung_up {
+            self.happen(inner, Happening::HungUp { life });
+        }
         self.flush(inner, life);
+    }
+
+    /// Other code of this process has closed descriptors of ours: nobody can be heard any more.
+    pub(super) fn descriptors_closed(&mut self, inner: &Inner) {
+        self.happen(inner, Happening::DescriptorsClosed);
+    }
+
+    /// Gives up what cannot be heard of any more, so that closing ends.
+    pub(super) fn abandon(&mut self, inner: &Inner) {
+        if let Some(zygote) = &self.zygote {
+            zygote.kill();
+        }
+        self.zygote_ended(inner);
     }
 
     fn worker_said(&mut self, inner: &Inner, life: Life, frame: Frame) {
@@ -403,12 +455,15 @@ impl Engine {
         for action in actions {
             match action {
                 Action::BearZygote { fresh } => self.out.push_back(Outcome::BearZygote { fresh }),
-                Action::EndZygote => {
-                    if let Some(zygote) = &self.zygote {
-                        zygote.shut();
+                Action::EndZygote => self.abandon(inner),
+                Action::PingZygote { number } => {
+                    if let Some(zygote) = &mut self.zygote {
+                        zygote.note_ticks();
                     }
-                    self.zygote_ended(inner);
+                    self.send_to_zygote(Request::Ping { number });
                 }
+                Action::ZygoteSlow => self.tell_of_zygote(false),
+                Action::ZygoteHung => self.tell_of_zygote(true),
                 Action::Fork { life } => self.fork(inner, life),
                 Action::Send { life, task, trial } => self.send(inner, life, task, trial),
                 Action::Stop { life } => {
@@ -463,6 +518,14 @@ impl Engine {
         }
     }
 
+    fn tell_of_zygote(&mut self, is_killed: bool) {
+        self.out.push_back(Outcome::ZygoteLate(ZygoteLate {
+            pid: self.zygote.as_ref().map(|zygote| zygote.pid),
+            posture: self.zygote_posture,
+            is_killed,
+        }));
+    }
+
     fn obituary(&mut self, death: Death) -> Obituary {
         let life = death.life;
         let last = self.snapshot(life);
@@ -490,6 +553,9 @@ impl Engine {
     fn fork(&mut self, inner: &Inner, life: Life) {
         if let Err(error) = self.try_fork(inner, life) {
             self.leave(inner, life);
+            if error.raw_os_error() == Some(CLOSED) {
+                return self.descriptors_closed(inner);
+            }
             self.os_error = error.raw_os_error();
             let passing = error.raw_os_error().is_some_and(|code| PASSING.contains(&code));
             self.happen(inner, Happening::Refused { life, passing });
@@ -498,6 +564,11 @@ impl Engine {
 
     fn try_fork(&mut self, inner: &Inner, life: Life) -> io::Result<()> {
         let Some(zygote) = &self.zygote else { return Ok(()) };
+        let inbox_file = self.inbox.as_ref().map(|inbox| inbox.file());
+        // What is behind these numbers now would be mapped by the worker.
+        if !iter::once(&self.boxes_file).chain(inbox_file).all(Descriptor::is_intact) {
+            return Err(io::Error::from_raw_os_error(CLOSED));
+        }
         let (ours, theirs) = Socket::pair()?;
         // Address space only: four times what it may use, so that one huge batch finds room too.
         let reserve = self.options.arena_bytes.saturating_mul(4).max(4 << 30);
@@ -509,8 +580,8 @@ impl Engine {
         let request = Request::Fork { post, generation }.to_bytes();
         let mut descriptors =
             vec![theirs.as_fd(), arena_file.as_fd(), self.boxes_file.as_fd(), words_file.as_fd()];
-        descriptors.extend(self.inbox.as_ref().map(|inbox| inbox.file()));
-        zygote.try_send_with(&request, &descriptors)?;
+        descriptors.extend(inbox_file.map(AsFd::as_fd));
+        zygote.socket.try_send_with(&request, &descriptors)?;
         let running = Running {
             pid: None,
             is_ready: false,
@@ -537,7 +608,7 @@ impl Engine {
     fn send_to_zygote(&mut self, request: Request) {
         if let Some(zygote) = &self.zygote {
             // A zygote that takes no message is dead or dying, and its workers with it.
-            let _ = zygote.try_send_with(&request.to_bytes(), &[]);
+            let _ = zygote.socket.try_send_with(&request.to_bytes(), &[]);
         }
     }
 
@@ -588,6 +659,10 @@ impl Engine {
                 }
                 // It is dying: the task will be sent again to the next.
                 Moved::Ended => return running.outgoing.clear(),
+                Moved::Closed => {
+                    running.outgoing.clear();
+                    return self.descriptors_closed(inner);
+                }
             }
         }
         if running.is_blocked {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Options;
 use crate::sys::limits;
-use crate::sys::process::{self, Stance};
+use crate::sys::process::Stance;
 use crate::worker::blackbox::{Doing, Snapshot};
 use crate::worker::certificate::{Certificate, Facts, Posture, certify};
 use crate::worker::lastwords::LastWords;
@@ -83,8 +83,9 @@ pub(super) fn seen(
     let work = match snapshot.doing {
         Doing::Starting => Work::Starting,
         Doing::Waiting => Work::Waiting,
-        Doing::Fetching | Doing::Collating => Work::Sample,
-        Doing::Answering | Doing::OutOfArena | Doing::Pausing => Work::Blocked,
+        // Pickling a batch calls methods of the user.
+        Doing::Fetching | Doing::Collating | Doing::Answering => Work::Sample,
+        Doing::OutOfArena | Doing::Pausing | Doing::Sending => Work::Blocked,
     };
     Seen {
         task: snapshot.task,
@@ -93,9 +94,4 @@ pub(super) fn seen(
         work,
         asleep,
     }
-}
-
-/// How the process stands now.
-pub(super) fn look(pid: Option<u32>) -> Option<Stance> {
-    pid.and_then(process::stance)
 }

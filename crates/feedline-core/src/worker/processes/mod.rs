@@ -7,6 +7,7 @@
 
 mod engine;
 mod evidence;
+mod zygote_process;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use self::engine::{BELL, Engine, Parcel, ZYGOTE};
+use self::zygote_process::ZygoteProcess;
 use super::answer::Answer;
 use super::blackbox::Snapshot;
 use super::certificate::{Certificate, CodeFolders, Posture};
@@ -56,6 +58,8 @@ pub enum Outcome {
     Stalled(Standstill),
     /// Workers of a zygote that is a fork hang: the next one is a fresh interpreter.
     Reborn(Standstill),
+    /// The zygote does not answer.
+    ZygoteLate(ZygoteLate),
     /// A worker that leaked has been replaced.
     Retired(Retired),
     /// A worker has something to say.
@@ -119,6 +123,17 @@ pub struct Standstill {
     pub posture: Option<Posture>,
     /// Where it is, innermost first.
     pub stack: Vec<String>,
+}
+
+/// A zygote that does not answer.
+#[derive(Clone, Copy, Debug)]
+pub struct ZygoteLate {
+    /// The process.
+    pub pid: Option<u32>,
+    /// How the system says it stands.
+    pub posture: Option<Posture>,
+    /// Whether it was killed: it did not use the processor either.
+    pub is_killed: bool,
 }
 
 /// A worker that was replaced before it did harm.
@@ -233,17 +248,18 @@ impl Processes {
     }
 
     /// The zygote that was asked for. It reports by itself when it is ready.
-    pub fn zygote_born(&self, socket: Socket) -> io::Result<()> {
+    pub fn zygote_born(&self, socket: Socket, pid: u32) -> io::Result<()> {
         let mut engine = self.inner.engine.lock();
         self.inner.poll.watch(&socket, ZYGOTE)?;
         self.inner.watch.watch(&socket, ZYGOTE)?;
-        engine.zygote = Some(socket);
+        engine.zygote = Some(ZygoteProcess::new(socket, pid));
+        engine.happen(&self.inner, Happening::ZygoteStarted);
         Ok(())
     }
 
     /// A zygote that is ready already, from an earlier set of workers.
-    pub fn zygote_ready(&self, socket: Socket) -> io::Result<()> {
-        self.zygote_born(socket)?;
+    pub fn zygote_ready(&self, socket: Socket, pid: u32) -> io::Result<()> {
+        self.zygote_born(socket, pid)?;
         let mut engine = self.inner.engine.lock();
         engine.happen(&self.inner, Happening::ZygoteReady);
         Ok(())
@@ -317,7 +333,13 @@ impl Processes {
                 let deadline = engine.deadline(&self.inner).map_or(until, |then| then.min(until));
                 deadline.saturating_duration_since(now)
             };
-            names = self.inner.poll.wait(Some(limit));
+            names = match self.inner.poll.wait(Some(limit)) {
+                Ok(names) => names,
+                Err(_) => {
+                    self.inner.engine.lock().descriptors_closed(&self.inner);
+                    continue;
+                }
+            };
             if names.is_empty() && clock::now() < until {
                 // A signal, perhaps: the caller looks, and comes back.
                 let mut engine = self.inner.engine.lock();
@@ -364,7 +386,11 @@ impl Processes {
                 until.min(Duration::from_millis(50))
             };
             let names = self.inner.poll.wait(Some(limit));
-            self.inner.engine.lock().pump(&self.inner, &names);
+            let mut engine = self.inner.engine.lock();
+            match names {
+                Ok(names) => engine.pump(&self.inner, &names),
+                Err(_) => engine.abandon(&self.inner),
+            }
         }
         self.inner.is_over.store(true, Ordering::Release);
         self.inner.watch_bell.ring();
@@ -373,7 +399,7 @@ impl Processes {
         engine.running.clear();
         engine.parcels.clear();
         engine.out.clear();
-        let zygote = engine.zygote.take()?;
+        let zygote = engine.zygote.take()?.socket;
         self.inner.poll.forget(&zygote);
         self.inner.watch.forget(&zygote);
         Some(zygote)
@@ -401,14 +427,20 @@ impl Inner {
                 engine.watched_until = engine.supervisor.next_deadline();
                 engine.deadline(self).map(|then| then.saturating_duration_since(clock::now()))
             };
-            let _ = self.watch.wait(limit);
+            let is_broken = self.watch.wait(limit).is_err();
             self.watch_bell.hush();
             if self.is_over.load(Ordering::Acquire) {
                 return;
             }
             let mut engine = self.engine.lock();
-            let names = self.poll.wait(Some(Duration::ZERO));
-            engine.pump(self, &names);
+            match self.poll.wait(Some(Duration::ZERO)) {
+                Ok(names) if !is_broken => engine.pump(self, &names),
+                Ok(_) | Err(_) => {
+                    // The trainer's own thread finds it in `next`; there is nothing to wait for here.
+                    engine.descriptors_closed(self);
+                    return;
+                }
+            }
             if !engine.out.is_empty() {
                 self.bell.ring();
             }

@@ -8,6 +8,7 @@ use super::place::{Gone, Parting, Role};
 use super::succession::RENEWAL_PAUSE;
 use super::trial::Fate;
 use super::words::{Action, Death, Ending, Failure, Life, Reason, Stage, Task};
+use super::zygote_watch::ZygoteWatch;
 use super::{BOOT_DEATHS, HISTORY, Supervisor, ZYGOTE_FAILURES, Zygote};
 
 /// A death that counts for `max_deaths`.
@@ -21,6 +22,7 @@ pub(super) struct Counted {
 impl Supervisor {
     pub(super) fn zygote_ended(&mut self) {
         let before = mem::replace(&mut self.zygote, Zygote::Gone);
+        self.zygote_watch = ZygoteWatch::default();
         let was_ready = match before {
             Zygote::Ready => true,
             Zygote::Booting => false,

@@ -13,6 +13,8 @@
 //! - More than `max_deaths` deaths `within` a time end the run, and nothing is replaced for ever.
 //! - A worker that passes the deadline is killed, and without a deadline none is killed for being
 //!   slow.
+//! - A zygote that is asked for something and neither answers nor uses the processor is killed and
+//!   replaced.
 //! - Every wait has an end: what is waited for is under way, or [`Supervisor::next_deadline`] says
 //!   when to call again.
 //! - Closing always ends, whatever the workers do.
@@ -24,6 +26,7 @@ mod words;
 mod place;
 mod trial;
 mod watch;
+mod zygote_watch;
 mod succession;
 mod ends;
 #[cfg(test)]
@@ -42,6 +45,7 @@ pub use words::{
     Action, Death, Ending, Failure, Happening, Life, Post, Reason, Seen, Settings, Stage, Task,
     Work,
 };
+use zygote_watch::ZygoteWatch;
 
 /// The wait after the first refusal of a fork; it doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
@@ -87,6 +91,9 @@ pub struct Supervisor {
     phase: Phase,
     zygote: Zygote,
     zygote_failures: u32,
+    zygote_watch: ZygoteWatch,
+    /// Zygotes that hung since the last result.
+    hung_zygotes: u32,
     places: Vec<Place>,
     tasks: HashMap<Task, Open>,
     newest: Option<Task>,
@@ -112,6 +119,8 @@ impl Supervisor {
             hangs: settings.hangs.max(1),
             stall: settings.stall.map(watched),
             dump_time: watched(settings.dump_time),
+            zygote_patience: watched(settings.zygote_patience),
+            zygote_start: watched(settings.zygote_start),
             ..settings
         };
         Supervisor {
@@ -119,6 +128,8 @@ impl Supervisor {
             phase: Phase::Running,
             zygote: Zygote::Unborn,
             zygote_failures: 0,
+            zygote_watch: ZygoteWatch::default(),
+            hung_zygotes: 0,
             places: (0..settings.posts).map(Place::new).collect(),
             tasks: HashMap::new(),
             newest: None,
@@ -150,21 +161,48 @@ impl Supervisor {
         }
         match happening {
             Happening::Submitted { task, post } => self.submitted(task, post),
+            Happening::ZygoteStarted => self.zygote_started(),
             Happening::ZygoteReady => self.zygote_ready(),
+            Happening::ZygoteAnswered { ping } => self.zygote_answered(ping),
+            Happening::ZygoteSeen { ran } => self.zygote_seen(ran),
             Happening::ZygoteEnded => self.zygote_ended(),
             Happening::Refused { life, passing } => self.refused(life, passing),
             Happening::Ready { life } => self.ready(life),
             Happening::StartFailed { life } => self.start_failed(life),
             Happening::Answered { life, task } => self.answered(life, task),
+            Happening::HungUp { life } => self.hung_up(life),
             Happening::Ended { life, ending, at } => self.ended(life, ending, at),
             Happening::Survived { life, task } => self.survived(life, task),
             Happening::Seen { life, seen } => self.seen(life, seen),
             Happening::Renew { life } => self.renew(life),
             Happening::Retire { post } => self.retire(post),
+            Happening::DescriptorsClosed => self.descriptors_closed(),
             Happening::TimePassed => self.time_passed(),
             Happening::Close => self.end_run(true),
         }
         self.go_on_ending();
+        let is_for_zygote = |action: &Action| match action {
+            Action::Fork { .. } | Action::Kill { .. } | Action::Dump { .. } => true,
+            Action::BearZygote { .. }
+            | Action::EndZygote
+            | Action::PingZygote { .. }
+            | Action::ZygoteSlow
+            | Action::ZygoteHung
+            | Action::Send { .. }
+            | Action::Stop { .. }
+            | Action::Accept { .. }
+            | Action::Discard { .. }
+            | Action::GiveUp { .. }
+            | Action::Stalled { .. }
+            | Action::Reborn { .. }
+            | Action::Retired { .. }
+            | Action::Died(_)
+            | Action::Fail(_)
+            | Action::Closed => false,
+        };
+        if self.actions.iter().any(is_for_zygote) {
+            self.ask_zygote();
+        }
         mem::take(&mut self.actions)
     }
 
@@ -179,7 +217,7 @@ impl Supervisor {
                     Zygote::Ending { until } => Some(until),
                     Zygote::Unborn | Zygote::Booting | Zygote::Ready | Zygote::Gone => None,
                 };
-                workers.chain(again).chain(zygote).min()
+                workers.chain(again).chain(zygote).chain(self.zygote_watch.look_at).min()
             }
             Phase::Ending { since, close } => {
                 let is_asked =
@@ -269,6 +307,7 @@ impl Supervisor {
         }
         self.zygote = Zygote::Ready;
         self.zygote_failures = 0;
+        self.zygote_watch = ZygoteWatch::default();
         for post in 0..self.settings.posts {
             self.staff(post);
         }
@@ -356,6 +395,7 @@ impl Supervisor {
         }
         self.tasks.remove(&task);
         self.actions.push(Action::Accept { task });
+        self.hung_zygotes = 0;
         let place = &mut self.places[life.post as usize];
         if let Some(worker) = place.worker_mut(life) {
             worker.has_worked = true;
@@ -418,11 +458,29 @@ impl Supervisor {
             | Standing::Overdue { .. } => false,
         });
         self.put_off_looks();
+        self.put_off_look_at_zygote();
+    }
+
+    /// The socket of a worker was closed at its other end: the zygote must say how it ended.
+    fn hung_up(&mut self, life: Life) {
+        let place = self.places.get_mut(life.post as usize);
+        if place.and_then(|place| place.worker_mut(life)).is_some() {
+            self.ask_zygote();
+        }
     }
 
     fn bear_zygote(&mut self) {
         self.zygote = Zygote::Booting;
+        self.zygote_watch = ZygoteWatch::default();
         self.actions.push(Action::BearZygote { fresh: self.is_reborn });
+    }
+
+    fn end_zygote(&mut self) {
+        self.zygote = Zygote::Ending { until: self.now.saturating_add(self.settings.grace) };
+        for worker in self.places.iter_mut().flat_map(Place::workers_mut) {
+            worker.watch.end();
+        }
+        self.actions.push(Action::EndZygote);
     }
 
     /// Forks a worker for a post that needs one and can have one.
@@ -523,6 +581,12 @@ impl Supervisor {
                 worker.watch.end();
                 self.actions.push(Action::Kill { life: worker.life });
             }
+        }
+    }
+
+    fn descriptors_closed(&mut self) {
+        if self.is_running() {
+            self.fail(Failure::DescriptorsClosed);
         }
     }
 

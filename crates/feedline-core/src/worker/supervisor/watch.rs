@@ -187,12 +187,8 @@ impl Supervisor {
     /// were forked with the same locks.
     fn be_reborn(&mut self, life: Life, seen: Seen) {
         self.is_reborn = true;
-        self.zygote = Zygote::Ending { until: self.now.saturating_add(self.settings.grace) };
-        for worker in self.places.iter_mut().flat_map(Place::workers_mut) {
-            worker.watch.end();
-        }
         self.actions.push(Action::Reborn { life, seen });
-        self.actions.push(Action::EndZygote);
+        self.end_zygote();
     }
 
     /// A look that was due and did not happen is due again soon.

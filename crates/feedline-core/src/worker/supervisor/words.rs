@@ -127,6 +127,10 @@ pub enum Failure {
     },
     /// The zygote ended again and again before it was ready.
     ZygoteCannotStart,
+    /// One zygote after another hung.
+    ZygoteHangs,
+    /// Other code of the trainer's process has closed descriptors of ours.
+    DescriptorsClosed,
 }
 
 /// What happened.
@@ -139,8 +143,21 @@ pub enum Happening {
         /// The post that must do it (counted round, if there are fewer), or whoever is free.
         post: Option<Post>,
     },
+    /// The process of the zygote that was asked for exists; it is not ready yet.
+    ZygoteStarted,
     /// The zygote can fork now.
     ZygoteReady,
+    /// The zygote has said something.
+    ZygoteAnswered {
+        /// The number of the ping that it has answered, if it was that.
+        ping: Option<u32>,
+    },
+    /// The engine has looked at the zygote; [`Supervisor::must_look_at_zygote`] says when.
+    ZygoteSeen {
+        /// Whether it has used the processor, or waited for a device, since it was looked at or
+        /// pinged before.
+        ran: bool,
+    },
     /// The zygote ended, and all its workers with it; there is no `Ended` for them. It is never said
     /// of a zygote after whose start another was asked for.
     ZygoteEnded,
@@ -167,6 +184,11 @@ pub enum Happening {
         life: Life,
         /// What.
         task: Task,
+    },
+    /// The socket of a worker was closed at its other end, so it has likely ended.
+    HungUp {
+        /// Which one.
+        life: Life,
     },
     /// A worker was reaped; all its answers were handled before.
     Ended {
@@ -203,6 +225,8 @@ pub enum Happening {
         /// Which one.
         post: Post,
     },
+    /// Other code of the trainer's process has closed descriptors of ours, so that nobody can be heard.
+    DescriptorsClosed,
     /// [`Supervisor::next_deadline`] has come.
     TimePassed,
     /// The consumer wants no more.
@@ -220,6 +244,15 @@ pub enum Action {
     /// End the zygote with all its workers. It is answered by `ZygoteEnded`; if that takes longer
     /// than the grace, another one is started without it.
     EndZygote,
+    /// Ask the zygote for a sign of life. It is answered by `ZygoteAnswered`.
+    PingZygote {
+        /// To be sent back.
+        number: u32,
+    },
+    /// For the log: the zygote takes long to start or to answer, but works.
+    ZygoteSlow,
+    /// For the log: the zygote hangs; it is ended and replaced, or the run ends.
+    ZygoteHung,
     /// Fork a worker. It is answered by `Ready`, `Refused`, `StartFailed` or `Ended`.
     Fork {
         /// Who is to be born.
@@ -329,6 +362,10 @@ pub struct Settings {
     /// Whether the zygote is a fork, and a fresh interpreter may help a worker that sleeps on a
     /// lock before its first answer.
     pub may_be_fresh: bool,
+    /// How long the zygote may take to answer, and a zygote that is a fork to be ready.
+    pub zygote_patience: Duration,
+    /// How long a zygote that is a fresh interpreter may take to be ready.
+    pub zygote_start: Duration,
     /// How long forks of a post may be refused, from the first refusal on.
     pub refused_for: Duration,
     /// How long a worker that was asked to stop, and has no more to do, may take until it is

@@ -3,13 +3,53 @@
 mod succession;
 mod trial;
 mod watch;
+mod zygote_watch;
 
 use super::*;
 
 const NOW: Duration = Duration::from_millis(1);
 const GRACE: Duration = Duration::from_secs(5);
 const DUMP: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(30);
+const START: Duration = Duration::from_secs(300);
 const KILLED: Ending = Ending::Killed(9);
+
+/// A supervisor whose zygote answers each ping at once, so that none is seen.
+struct Healthy(Supervisor);
+
+impl Healthy {
+    fn new(settings: Settings) -> Healthy {
+        Healthy(Supervisor::new(settings))
+    }
+
+    fn handle(&mut self, happening: Happening, now: Duration) -> Vec<Action> {
+        let mut actions = self.0.handle(happening, now);
+        let ping = actions.iter().find_map(|action| match action {
+            Action::PingZygote { number } => Some(*number),
+            _ => None,
+        });
+        if let Some(number) = ping {
+            actions.retain(|action| *action != Action::PingZygote { number });
+            let happening = Happening::ZygoteAnswered { ping };
+            assert_eq!(self.0.handle(happening, now), []);
+        }
+        actions
+    }
+}
+
+impl std::ops::Deref for Healthy {
+    type Target = Supervisor;
+
+    fn deref(&self) -> &Supervisor {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Healthy {
+    fn deref_mut(&mut self) -> &mut Supervisor {
+        &mut self.0
+    }
+}
 
 fn settings(posts: u32) -> Settings {
     Settings {
@@ -27,6 +67,8 @@ fn settings(posts: u32) -> Settings {
         stall: None,
         dump_time: DUMP,
         may_be_fresh: false,
+        zygote_patience: PATIENCE,
+        zygote_start: START,
     }
 }
 
@@ -39,15 +81,15 @@ fn send(post: Post, generation: u32, task: Task) -> Action {
 }
 
 /// A run whose posts are forked, and not ready yet.
-fn booting(settings: Settings) -> Supervisor {
-    let mut supervisor = Supervisor::new(settings);
+fn booting(settings: Settings) -> Healthy {
+    let mut supervisor = Healthy::new(settings);
     assert_eq!(supervisor.start(Duration::ZERO), [Action::BearZygote { fresh: false }]);
     supervisor.handle(Happening::ZygoteReady, NOW);
     supervisor
 }
 
 /// A run whose every post is ready.
-fn ready(settings: Settings) -> Supervisor {
+fn ready(settings: Settings) -> Healthy {
     let posts = settings.posts;
     let mut supervisor = booting(settings);
     for post in 0..posts {
@@ -56,24 +98,24 @@ fn ready(settings: Settings) -> Supervisor {
     supervisor
 }
 
-fn submit(supervisor: &mut Supervisor, task: Task, post: Option<Post>) -> Vec<Action> {
+fn submit(supervisor: &mut Healthy, task: Task, post: Option<Post>) -> Vec<Action> {
     supervisor.handle(Happening::Submitted { task, post }, NOW)
 }
 
-fn end(supervisor: &mut Supervisor, life: Life, ending: Ending, now: Duration) -> Vec<Action> {
+fn end(supervisor: &mut Healthy, life: Life, ending: Ending, now: Duration) -> Vec<Action> {
     supervisor.handle(Happening::Ended { life, ending, at: None }, now)
 }
 
 /// A worker dies by itself, at this position of its first task.
-fn die_at(supervisor: &mut Supervisor, life: Life, at: Option<u64>) -> Vec<Action> {
+fn die_at(supervisor: &mut Healthy, life: Life, at: Option<u64>) -> Vec<Action> {
     supervisor.handle(Happening::Ended { life, ending: KILLED, at }, NOW)
 }
 
-fn answer(supervisor: &mut Supervisor, life: Life, task: Task) -> Vec<Action> {
+fn answer(supervisor: &mut Healthy, life: Life, task: Task) -> Vec<Action> {
     supervisor.handle(Happening::Answered { life, task }, NOW)
 }
 
-fn is_ready(supervisor: &mut Supervisor, life: Life) -> Vec<Action> {
+fn is_ready(supervisor: &mut Healthy, life: Life) -> Vec<Action> {
     supervisor.handle(Happening::Ready { life }, NOW)
 }
 
@@ -88,7 +130,7 @@ fn deeds(actions: Vec<Action>) -> Vec<Action> {
 
 #[test]
 fn every_post_is_forked_in_order_once_the_zygote_is_ready() {
-    let mut supervisor = Supervisor::new(settings(3));
+    let mut supervisor = Healthy::new(settings(3));
     supervisor.start(Duration::ZERO);
     let forks = supervisor.handle(Happening::ZygoteReady, NOW);
     assert_eq!(forks, [0, 1, 2].map(|post| Action::Fork { life: life(post, 0) }));
@@ -276,7 +318,7 @@ fn a_zygote_takes_all_workers_along_and_counts_as_one_death() {
 
 #[test]
 fn a_zygote_that_ends_twice_before_it_is_ready_ends_the_run() {
-    let mut supervisor = Supervisor::new(settings(1));
+    let mut supervisor = Healthy::new(settings(1));
     supervisor.start(Duration::ZERO);
     assert_eq!(
         supervisor.handle(Happening::ZygoteEnded, NOW),
@@ -373,7 +415,7 @@ fn closing_kills_after_the_grace_and_ends_even_if_that_does_not_help() {
 
 #[test]
 fn closing_waits_for_a_zygote_that_is_being_born() {
-    let mut supervisor = Supervisor::new(settings(1));
+    let mut supervisor = Healthy::new(settings(1));
     supervisor.start(Duration::ZERO);
     assert_eq!(supervisor.handle(Happening::Close, NOW), []);
     assert_eq!(supervisor.handle(Happening::ZygoteReady, NOW), [Action::Closed]);
@@ -400,7 +442,7 @@ fn settings_without_bounds_are_borne() {
         grace: Duration::MAX,
         ..settings(1)
     };
-    let mut supervisor = Supervisor::new(endless);
+    let mut supervisor = Healthy::new(endless);
     supervisor.start(NOW);
     supervisor.handle(Happening::ZygoteReady, NOW);
     supervisor.handle(Happening::Refused { life: life(0, 0), passing: true }, NOW);

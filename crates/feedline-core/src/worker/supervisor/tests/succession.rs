@@ -5,12 +5,12 @@ use super::*;
 const OLD: Life = Life { post: 0, generation: 0 };
 const NEW: Life = Life { post: 0, generation: 1 };
 
-fn renew(supervisor: &mut Supervisor, life: Life, now: Duration) -> Vec<Action> {
+fn renew(supervisor: &mut Healthy, life: Life, now: Duration) -> Vec<Action> {
     supervisor.handle(Happening::Renew { life }, now)
 }
 
 /// A run whose one worker has tasks 0 and 1 at hand and a successor that starts.
-fn renewing(settings: Settings) -> Supervisor {
+fn renewing(settings: Settings) -> Healthy {
     let mut supervisor = ready(settings);
     submit(&mut supervisor, 0, Some(0));
     submit(&mut supervisor, 1, Some(0));

@@ -14,13 +14,13 @@ fn give_up(task: Task, at: Option<u64>) -> Action {
     Action::GiveUp { task, at, why: Reason::Kills }
 }
 
-fn survive(supervisor: &mut Supervisor, life: Life, task: Task) -> Vec<Action> {
+fn survive(supervisor: &mut Healthy, life: Life, task: Task) -> Vec<Action> {
     supervisor.handle(Happening::Survived { life, task }, NOW)
 }
 
 /// A run whose worker 0/2 has just been sent a task for trial at position 5, with another waiting
 /// for the post.
-fn on_trial(settings: Settings) -> Supervisor {
+fn on_trial(settings: Settings) -> Healthy {
     let mut supervisor = ready(settings);
     submit(&mut supervisor, 0, Some(0));
     submit(&mut supervisor, 1, Some(0));

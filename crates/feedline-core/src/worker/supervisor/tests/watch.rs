@@ -15,7 +15,7 @@ fn starting(since: Duration) -> Seen {
 }
 
 /// The engine wakes when it was told to, looks where it was told to, and finds this.
-fn look(supervisor: &mut Supervisor, life: Life, seen: Seen, now: Duration) -> Vec<Action> {
+fn look(supervisor: &mut Healthy, life: Life, seen: Seen, now: Duration) -> Vec<Action> {
     assert!(supervisor.to_look_at(now).contains(&life), "nobody is to be looked at at {now:?}");
     let mut actions = supervisor.handle(Happening::Seen { life, seen }, now);
     assert!(!supervisor.to_look_at(now).contains(&life));
@@ -24,7 +24,7 @@ fn look(supervisor: &mut Supervisor, life: Life, seen: Seen, now: Duration) -> V
 }
 
 /// A run with one worker, which has just been sent task 0.
-fn busy(settings: Settings) -> Supervisor {
+fn busy(settings: Settings) -> Healthy {
     let mut supervisor = ready(settings);
     submit(&mut supervisor, 0, Some(0));
     supervisor
@@ -285,7 +285,7 @@ fn may_be_fresh() -> Settings {
 }
 
 /// A run with two workers, of which the first is found asleep at its first sample.
-fn reborn(settings: Settings) -> Supervisor {
+fn reborn(settings: Settings) -> Healthy {
     let mut supervisor = ready(settings);
     submit(&mut supervisor, 0, Some(0));
     submit(&mut supervisor, 1, Some(1));

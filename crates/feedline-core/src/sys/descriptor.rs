@@ -1,0 +1,110 @@
+//! Descriptors that notice when other code of this process has closed them. A program that closes
+//! descriptors by their numbers (`os.closerange`, a library that turns the process into a daemon) also
+//! closes ours, and the numbers then belong to whatever is opened next.
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::fstat;
+
+/// Device and number of the file behind a descriptor. Files and sockets have one of their own; polls
+/// and event counters of the kernel share one.
+pub type Place = (u64, u64);
+
+/// What is behind a descriptor now.
+pub fn place(descriptor: impl AsFd) -> io::Result<Place> {
+    let found = fstat(descriptor)?;
+    Ok((found.st_dev, found.st_ino))
+}
+
+/// A descriptor, and what was behind it when we got it.
+pub struct Descriptor {
+    owned: ManuallyDrop<OwnedFd>,
+    place: Place,
+}
+
+impl Descriptor {
+    /// From now on.
+    pub fn new(owned: OwnedFd) -> io::Result<Descriptor> {
+        let place = place(&owned)?;
+        Ok(Descriptor { owned: ManuallyDrop::new(owned), place })
+    }
+
+    /// Whether it is still what it was. False if somebody has closed it, whether or not its number is in
+    /// use again.
+    pub fn is_intact(&self) -> bool {
+        place(&*self.owned).is_ok_and(|place| place == self.place)
+    }
+
+    /// Gives it away; None if somebody has closed it.
+    pub fn into_owned(mut self) -> Option<OwnedFd> {
+        let is_intact = self.is_intact();
+        // SAFETY: `self` is forgotten, so nobody uses it again.
+        let owned = unsafe { ManuallyDrop::take(&mut self.owned) };
+        std::mem::forget(self);
+        if is_intact {
+            return Some(owned);
+        }
+        std::mem::forget(owned);
+        None
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        // A number that belongs to somebody else now is not ours to close.
+        if self.is_intact() {
+            // SAFETY: nobody uses it after the drop.
+            unsafe { ManuallyDrop::drop(&mut self.owned) }
+        }
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.owned.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsRawFd as _, FromRawFd as _};
+
+    fn socket() -> OwnedFd {
+        std::os::unix::net::UnixStream::pair().unwrap().0.into()
+    }
+
+    /// Puts something else behind a descriptor, as a program does that closes it and opens another.
+    fn replace(descriptor: &Descriptor, by: &OwnedFd) {
+        // SAFETY: it is not closed here.
+        let mut target =
+            ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(descriptor.as_fd().as_raw_fd()) });
+        rustix::io::dup2(by, &mut target).unwrap();
+    }
+
+    #[test]
+    fn a_descriptor_that_others_have_reused_is_not_closed_for_them() {
+        let (descriptor, other) = (Descriptor::new(socket()).unwrap(), socket());
+        let number = descriptor.as_fd().as_raw_fd();
+        assert!(descriptor.is_intact());
+        replace(&descriptor, &other);
+        assert!(!descriptor.is_intact());
+        drop(descriptor);
+        // SAFETY: it is ours: the copy of `other` that was made above.
+        let copy = unsafe { OwnedFd::from_raw_fd(number) };
+        assert_eq!(place(&copy).unwrap(), place(&other).unwrap());
+    }
+
+    #[test]
+    fn a_descriptor_that_others_have_reused_is_not_given_away() {
+        let (descriptor, other) = (Descriptor::new(socket()).unwrap(), socket());
+        let number = descriptor.as_fd().as_raw_fd();
+        replace(&descriptor, &other);
+        assert!(descriptor.into_owned().is_none());
+        // SAFETY: as above.
+        drop(unsafe { OwnedFd::from_raw_fd(number) });
+        assert!(Descriptor::new(other).unwrap().into_owned().is_some());
+    }
+}

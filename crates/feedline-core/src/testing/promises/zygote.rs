@@ -1,0 +1,97 @@
+//! What must follow from what the zygote says, or does not say.
+
+use std::time::Duration;
+
+use super::{Due, Promises, Verdict, Zygote, keep};
+use crate::worker::supervisor::Failure;
+
+/// An answer that the zygote owes.
+#[derive(Clone, Copy)]
+pub(super) struct Awaited {
+    pub(super) look_at: Duration,
+    extensions: u32,
+    suspected: bool,
+}
+
+impl Awaited {
+    fn until(look_at: Duration) -> Awaited {
+        Awaited { look_at, extensions: 0, suspected: false }
+    }
+}
+
+impl Promises {
+    /// Since when the zygote owes an answer, and it is not time to look at it again.
+    pub(super) fn book_zygote_started(&mut self, now: Duration) {
+        if self.zygote == Zygote::Booting {
+            self.awaited = Some(Awaited::until(now + self.start_patience()));
+        }
+    }
+
+    pub(super) fn book_zygote_answer(&mut self, ping: Option<u32>, now: Duration) {
+        if self.zygote != Zygote::Ready || self.awaited.is_none() {
+            return;
+        }
+        let is_all = ping == Some(self.last_ping);
+        let later = Awaited::until(now + self.settings.zygote_patience);
+        self.awaited = (!is_all).then_some(later);
+    }
+
+    fn start_patience(&self) -> Duration {
+        let is_fork = self.settings.may_be_fresh && !self.reborn;
+        if is_fork { self.settings.zygote_patience } else { self.settings.zygote_start }
+    }
+
+    pub(super) fn book_zygote_seen(&mut self, ran: bool, due: &mut Due, now: Duration) {
+        let patience = match self.zygote {
+            Zygote::Booting => self.start_patience(),
+            Zygote::Ready => self.settings.zygote_patience,
+            Zygote::None | Zygote::Ending { .. } => return,
+        };
+        let is_running = self.is_running();
+        let Some(awaited) = self.awaited.as_mut().filter(|it| is_running && it.look_at <= now)
+        else {
+            return;
+        };
+        if ran && (self.zygote == Zygote::Booting || awaited.extensions < 10) {
+            due.zygote_slow = awaited.extensions == 0;
+            awaited.extensions += 1;
+            awaited.suspected = false;
+            awaited.look_at = now + patience;
+        } else if !ran && !awaited.suspected {
+            awaited.suspected = true;
+            awaited.look_at = now + self.settings.dump_time * 5;
+        } else {
+            due.zygote_hung = true;
+            due.end_zygote = true;
+            self.awaited = None;
+            let too_many = if self.zygote == Zygote::Booting {
+                self.zygote_failures += 1;
+                self.zygote_failures == 2
+            } else {
+                self.hung_zygotes += 1;
+                self.hung_zygotes == 3
+            };
+            due.failure = too_many.then_some(Failure::ZygoteHangs);
+        }
+    }
+
+    /// A look that did not happen comes later.
+    pub(super) fn book_missed_look(&mut self, now: Duration) {
+        let later = now + self.settings.dump_time;
+        let is_running = self.is_running();
+        if let Some(awaited) = self.awaited.as_mut().filter(|it| is_running && it.look_at <= now) {
+            awaited.look_at = later;
+        }
+    }
+
+    pub(super) fn check_ping(&mut self, number: u32, due: &mut Due, now: Duration) -> Verdict {
+        keep(self.zygote == Zygote::Ready, || "a ping for no zygote".into())?;
+        keep(due.ping, || "a ping that nothing was asked before".into())?;
+        due.ping = false;
+        keep(number == self.last_ping.wrapping_add(1), || format!("ping {number} out of order"))?;
+        self.last_ping = number;
+        let until = now + self.settings.zygote_patience;
+        self.awaited.get_or_insert(Awaited::until(until));
+        Ok(())
+    }
+}

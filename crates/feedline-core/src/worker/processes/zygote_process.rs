@@ -1,0 +1,43 @@
+//! The process of the zygote as the trainer sees it: its socket, and whether it runs.
+
+use crate::sys::process::{self, Handle};
+use crate::sys::socket::Socket;
+use crate::worker::certificate::Posture;
+
+use super::evidence;
+
+pub(super) struct ZygoteProcess {
+    pub(super) socket: Socket,
+    pub(super) pid: u32,
+    handle: Option<Handle>,
+    /// The processor time it had used when it was looked at last.
+    ticks: Option<u64>,
+}
+
+impl ZygoteProcess {
+    pub(super) fn new(socket: Socket, pid: u32) -> ZygoteProcess {
+        let ticks = process::stance(pid).map(|stance| stance.ticks);
+        ZygoteProcess { socket, pid, handle: Handle::open(pid), ticks }
+    }
+
+    /// From now on, processor time that it uses counts as progress.
+    pub(super) fn note_ticks(&mut self) {
+        self.ticks = process::stance(self.pid).map(|stance| stance.ticks);
+    }
+
+    /// How it stands, and whether it has used the processor or waited for a device since the last look.
+    pub(super) fn look(&mut self) -> (Option<Posture>, bool) {
+        let Some(stance) = process::stance(self.pid) else { return (None, false) };
+        let before = self.ticks.replace(stance.ticks);
+        let ran = stance.letter == 'D' || before.is_some_and(|before| before != stance.ticks);
+        (Some(evidence::posture(stance, Some(stance.ticks))), ran)
+    }
+
+    /// Kills it, and the kernel its workers with it.
+    pub(super) fn kill(&self) {
+        self.socket.shut();
+        if let Some(handle) = &self.handle {
+            handle.kill();
+        }
+    }
+}
