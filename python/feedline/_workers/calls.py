@@ -95,7 +95,7 @@ class Caller:
                         # Nobody gets the results of the calls after it.
                         break
         except BaseException as raised:
-            if self._station.is_left:
+            if self._station.is_left or isinstance(raised, _native.CutOff):
                 raise
             self._tries.bad.append(_fatal(raised, position))
         self._station.made()
