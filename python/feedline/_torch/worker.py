@@ -32,7 +32,7 @@ from feedline._torch.making import (
     unfinished,
     wants_fill,
 )
-from feedline._torch.tensors import reduce_tensor, room_for
+from feedline._torch.tensors import reducers, room_for
 from feedline._workers.tries import BAD, Faulty, Tries
 from feedline._workers.worker import COLLATING, EXHAUSTED, FETCHING, PAUSING, Letters
 from feedline.faults import FaultPolicy
@@ -84,7 +84,7 @@ class LoaderWork:
 class _LoaderWorker:
     @property
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
-        return {torch.Tensor: reduce_tensor}
+        return reducers()
 
     def __init__(self, work: LoaderWork, post: int, station: _native.Station) -> None:
         self._work = work
