@@ -193,11 +193,18 @@ def _serve_fork(ours: socket.socket, theirs: socket.socket, work: Work, trainer:
     _Life(theirs, work, trainer).live()
 
 
+class _TrainerGoneError(Exception):
+    """The trainer does not hear any more."""
+
+
 def _end_with(live: Callable[[], None]) -> NoReturn:
     """Runs the rest of a process; nothing of what stands above on the stack may run in it."""
     code = 1
     try:
         live()
+        code = 0
+    except _TrainerGoneError:
+        # It ended first, by whatever means: nobody is there to be told, and nothing is wrong.
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -267,7 +274,10 @@ class _Life:
                     return
 
     def _report(self, kind: int, post: int, generation: int, value: int, text: bytes = b"") -> None:
-        self._channel.send(_HEAD.pack(kind, post, generation, value) + text)
+        try:
+            self._channel.send(_HEAD.pack(kind, post, generation, value) + text)
+        except (BrokenPipeError, ConnectionResetError) as gone:
+            raise _TrainerGoneError from gone
 
     def _be_ready(self) -> None:
         # What is here now is shared with all workers; the collector would write to it and copy it.
