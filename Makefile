@@ -27,7 +27,7 @@ RUST_TEST = $(shell cargo nextest --version >/dev/null 2>&1 && echo "cargo nexte
 TORCH_TESTS = $(sort $(wildcard tests/test_torch_*.py) tests/test_executor.py tests/test_executor_faults.py \
 	tests/test_open_files.py tests/test_arguments.py tests/faults)
 
-.PHONY: help demo test test-rust test-python test-versions check check-rust check-python fix bench fuzz
+.PHONY: help demo test test-rust test-python test-versions check check-rust check-python audit fix bench fuzz
 .DEFAULT_GOAL := help
 
 help: ## explain the targets (the default)
@@ -57,17 +57,23 @@ test-versions: $(SETUP)/torch-oldest $(SETUP)/torch-middle $(SETUP)/tested ## ru
 			.venv-torch-$$age/bin/python -m pytest -q $(TORCH_TESTS) || exit 1; \
 	done
 
-check: check-rust check-python ## formats, lints, types, stubs, without changing a file
+check: check-rust check-python ## formats, lints, types, stubs, licences, without changing a file
 
 check-rust: $(SETUP)/tested
 	cargo fmt --all --check
 	cargo clippy -q --profile testing --workspace --all-targets $(TESTED) -- -D warnings
+	$(PYTHON) tools/licences
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny check bans licenses sources; fi
 
 check-python: $(SETUP)/tested $(SETUP)/test
 	ruff check
 	ruff format --check
 	mypy
 	$(PYTHON) -m mypy.stubtest feedline._native
+
+audit: $(SETUP)/audit ## look for known vulnerabilities, bad licences and banned crates (needs the internet)
+	cargo deny check
+	for file in requirements/*.txt; do $(SETUP)/audit-venv/bin/pip-audit --strict --no-deps --disable-pip -r $$file || exit 1; done
 
 fix: $(SETUP)/test ## format, and mend what the linters can mend
 	cargo fmt --all
@@ -114,6 +120,13 @@ $(SETUP)/torch-%: requirements/torch-%.txt
 	@echo "installing an older torch (some gigabytes the first time)"
 	python3 -m venv .venv-torch-$*
 	.venv-torch-$*/bin/python -m pip install -q -r $<
+	@touch $@
+
+# To compile cargo-deny takes minutes, so that it is no part of `make check`.
+$(SETUP)/audit: | $(SETUP)/venv
+	cargo deny --version >/dev/null 2>&1 || cargo install --locked cargo-deny
+	python3 -m venv $(SETUP)/audit-venv
+	$(SETUP)/audit-venv/bin/python -m pip install -q pip-audit
 	@touch $@
 
 $(SETUP)/bench: requirements/bench.txt $(SETUP)/test

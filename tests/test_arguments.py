@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from feedline import FaultPolicy
 from feedline.errors import BadSetting
+from feedline.testing import chaos
 from feedline.torch import DataLoader
 
 
@@ -42,6 +43,49 @@ def test_a_misspelt_argument_is_refused_with_the_one_that_was_meant() -> None:
             call()
         assert str(raised.value).startswith(name), raised.value
         assert said in str(raised.value), raised.value
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), np.float32("-inf")], ids=str)
+def test_a_number_that_is_not_finite_is_refused_with_its_name_and_no_other_setting(number: Any) -> None:
+    shown = str(float(number))
+    made: Any = DataLoader
+    refused: list[tuple[Callable[[], Any], str]] = [
+        (lambda: made([1], num_workers=1, deadline=number), "DataLoader: deadline"),
+        (lambda: made([1], num_workers=1, stall=number), "DataLoader: stall"),
+        (lambda: made([1], num_workers=1, timeout=number), "DataLoader: timeout"),
+        (lambda: made([1], num_workers=0, memory=number), "DataLoader: memory"),
+        (lambda: fl.Executor(1, death_window=number), "Executor: death_window"),
+        (lambda: fl.Executor(number), "Executor: workers"),
+        (lambda: fl.map(abs, [1], workers=1, deadline=number), "Executor: deadline"),
+        (lambda: fl.Executor(1).map(abs, [1], timeout=number), "Executor.map: timeout"),
+        (lambda: FaultPolicy(limit=number), "FaultPolicy: limit"),
+        (lambda: FaultPolicy("skip", backoff=number), "FaultPolicy: backoff"),
+        (lambda: FaultPolicy(backoff=fl.Backoff(first=number)), "FaultPolicy: backoff['first']"),
+        (
+            lambda: FaultPolicy(by_type={"OSError": {"retry": number}}),
+            "FaultPolicy: by_type['OSError']['retry']",
+        ),
+        (lambda: chaos([1], slow_seconds=number), "chaos: slow_seconds"),
+        (lambda: pipeline().to_float(mean=number), "to_float: mean"),
+        (lambda: pipeline().to_float(mean=(0.5, number)), "to_float: mean[1]"),
+        (lambda: pipeline().flip(p=number), "flip: p"),
+        (lambda: pipeline().bucket("x", [1, number]), "bucket: boundaries[1]"),
+        (lambda: pipeline().batch(number), "batch: size"),
+        (lambda: pipeline().batch(2).loader(stall=number), "loader: stall"),
+        (lambda: pipeline().map(len).batch(2).loader(workers=1, deadline=number), "loader: deadline"),
+    ]
+    for call, name in refused:
+        with pytest.raises(BadSetting) as raised:
+            call()
+        first = str(raised.value).splitlines()[0]
+        assert first == f"{name} must be a finite number, got {shown}", first
+
+
+def test_what_is_no_number_and_no_text_is_refused_with_the_place_where_it_is() -> None:
+    with pytest.raises(
+        BadSetting, match=r"^to_float: mean\['a'\]\[1\] must be a number, text, or .* got <obj"
+    ):
+        pipeline().to_float(mean={"a": [1, object()]})
 
 
 def test_help_shows_the_arguments_still() -> None:

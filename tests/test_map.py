@@ -293,6 +293,23 @@ def test_generators_that_a_process_has_one_of_are_seeded_for_each_sample_in_work
         assert len(np.unique(one[name])) == FEW
 
 
+def test_normal_numbers_of_another_bit_generator_depend_on_the_position_alone() -> None:
+    def made(workers: int, size: int) -> Any:
+        draws = numbers().map(lambda sample: {"n": np.random.randn()})
+        with draws.batch(size).loader(workers=workers, seed=3) as loader:
+            return np.concatenate([batch["n"] for batch in loader])
+
+    before = np.random.mtrand.get_bit_generator()
+    np.random.mtrand.set_bit_generator(np.random.PCG64(0))
+    try:
+        right = made(1, 4)
+        # Normal numbers come in pairs: workers are forked while the second one of another pair waits.
+        np.random.randn()
+        np.testing.assert_array_equal(made(3, 5), right)
+    finally:
+        np.random.mtrand.set_bit_generator(before)
+
+
 # ---- faults ----
 
 

@@ -52,6 +52,43 @@ def test_an_open_file_in_a_data_set_is_warned_of_once(file: Path) -> None:
             list(loader)
 
 
+def test_an_open_file_of_h5py_is_named_by_whatever_of_it_a_data_set_holds(tmp_path: Path) -> None:
+    # An older torch is tested without it.
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "numbers.h5"
+    with h5py.File(path, "w") as made:
+        made.create_group("part").create_dataset("x", data=np.arange(4))
+    with h5py.File(path, "r") as opened:
+        for held in (opened, opened["part"], opened["part/x"]):
+            loader = DataLoader(Holding(held=held), num_workers=2)
+            with pytest.warns(SharedFileWarning, match="dataset.held is the open file") as caught:
+                assert len(list(loader)) == 4
+            (warning,) = caught
+            assert str(path) in str(warning.message)
+        # Where only the file was closed, nothing can be read from what is left.
+        left = opened["part/x"]
+    assert shared_files(Holding(file=opened, left=left), "dataset") == []
+
+
+def test_an_open_file_of_h5py_in_a_function_of_map_or_an_executor_is_named(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "numbers.h5", "w") as made:
+        made["x"] = np.arange(8)
+    with h5py.File(tmp_path / "numbers.h5", "r") as opened:
+        rows = opened["x"]
+
+        def read(sample: dict[str, Any]) -> dict[str, Any]:
+            return {"x": len(rows)}
+
+        with (
+            pytest.warns(SharedFileWarning, match=r"rows is the open file .*numbers\.h5"),
+            fl.arrays({"x": np.arange(4)}).map(read).batch(2).loader(workers=2) as loader,
+        ):
+            assert len(list(loader)) == 2
+        with pytest.warns(SharedFileWarning, match=r"numbers\.h5"):
+            fl.Executor(2, initializer=print, initargs=(rows,)).shutdown()
+
+
 def test_where_no_offset_is_shared_there_is_no_warning(file: Path) -> None:
     with file.open("rb") as opened, warnings.catch_warnings():
         warnings.simplefilter("error")

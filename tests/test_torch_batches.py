@@ -20,7 +20,7 @@ import pytest
 import torch
 import torch.utils.data
 from alike import described
-from feedline.errors import WorkerDiedWarning
+from feedline.errors import NotPicklable, WorkerDiedWarning
 from samples_of_torch import Noise
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
@@ -614,3 +614,60 @@ def test_without_an_accelerator_nothing_is_pinned_and_torchs_warning_comes(worke
     assert pinned == [False] * 4
     # torch before 2.8 says nothing.
     assert any("pin_memory" in line for line in said) or version < (2, 8)
+
+
+# ---- storages ----
+
+
+def storage(kind: str, numbers: int) -> Any:
+    tensor = torch.arange(numbers)
+    if kind == "shared":
+        tensor.share_memory_()  # type: ignore[no-untyped-call]
+    made: Any = tensor
+    return made.storage() if kind == "typed" else made.untyped_storage()
+
+
+def content(storage: Any) -> tuple[type, bytes]:
+    is_typed = isinstance(storage, torch.storage.TypedStorage)
+    typed: Any = storage
+    return type(storage), bytes(typed.untyped() if is_typed else storage)
+
+
+@pytest.mark.parametrize("kind", ["untyped", "typed", "shared"])
+# None, some that travel in a frame, and some that travel in shared memory.
+@pytest.mark.parametrize("numbers", [0, 5, 5000])
+def test_a_storage_arrives_as_with_torchs_loader(kind: str, numbers: int) -> None:
+    def made(loader: Kind) -> Any:
+        listed = Listed([partial(storage, kind, numbers)] * 3)
+        (batch,) = loader(listed, batch_size=3, num_workers=1, collate_fn=as_it_is)
+        return [content(one) for one in batch]
+
+    assert made(OURS) == made(THEIRS)
+
+
+class Holds(Dataset[Any]):
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        return self.held
+
+
+@pytest.mark.parametrize("kind", ["untyped", "typed", "shared"])
+def test_a_storage_in_a_data_set_or_an_argument_reaches_a_worker_and_comes_back(kind: str) -> None:
+    given = storage(kind, 5)
+    spawned = OURS(Holds(given), batch_size=None, num_workers=1, multiprocessing_context="spawn")
+    assert [content(one) for one in spawned] == [content(given)]
+    with feedline.Executor(1) as executor:
+        assert content(executor.submit(as_it_is, given).result()) == content(given)
+
+
+def test_a_storage_without_memory_is_refused_in_the_worker() -> None:
+    loader = OURS(
+        Listed([partial(torch.UntypedStorage, 8, device="meta")]), num_workers=1, collate_fn=as_it_is
+    )
+    with pytest.raises(NotPicklable, match="a storage on meta stays in its process"):
+        list(loader)

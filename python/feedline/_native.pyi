@@ -11,6 +11,7 @@ __all__ = [
     "BatchIterator",
     "Breaker",
     "BytesList",
+    "CutOff",
     "Epoch",
     "ForkReturned",
     "Freight",
@@ -67,6 +68,7 @@ def run(arguments: Sequence[str]) -> int: ...
 
 class Interrupted(BaseException): ...
 class ForkReturned(BaseException): ...
+class CutOff(BaseException): ...
 
 @disjoint_base
 class BatchIterator:

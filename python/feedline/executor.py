@@ -23,7 +23,7 @@ from feedline._arguments import suggests_all
 from feedline._call import FailedCall, Function, Skipped, key, shown
 from feedline._code import users_line, warn_user
 from feedline._pool import Call, Pool, parcel
-from feedline._words import call_in_words
+from feedline._words import call_in_words, check_finite
 from feedline._workers.calls import Calls
 from feedline._workers.crew import Handle
 from feedline._workers.death import Death
@@ -180,6 +180,8 @@ class Executor(concurrent.futures.Executor):
             buffersize: how many calls are made ahead of the consumer; all of them if None.
         """
         _check_counts(chunksize=chunksize, buffersize=buffersize)
+        if timeout is not None:
+            check_finite("Executor.map", "timeout", timeout)
         arguments = _zipped("Executor.map", fn, iterables)
         results: Results[R] = Results(
             self, fn, arguments, timeout=timeout, chunksize=chunksize, buffersize=buffersize

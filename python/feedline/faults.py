@@ -141,7 +141,7 @@ class FaultPolicy:
                 continue
             is_number = not isinstance(value, bool) and (not isinstance(value, float) or math.isfinite(value))
             if name != "fill" and not is_number:
-                raise BadSetting.explained(f"FaultPolicy: {name} must be a number, got {value!r}")
+                raise BadSetting.explained(f"FaultPolicy: {name} must be a finite number, got {value!r}")
             if value is not None and value != FaultPolicy.__dataclass_fields__[name].default:
                 given[name] = value
         if isinstance(self.backoff, Backoff):

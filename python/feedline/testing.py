@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from feedline._words import check_finite
 from feedline.errors import BadSetting
 from feedline.loader import Loader
 from feedline.pipeline import Pipeline
@@ -69,6 +70,7 @@ class Chaos:
             rate = getattr(self, name)
             if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate <= 1:
                 raise BadSetting.explained(f"chaos: {name} must be a share from 0 to 1, got {rate!r}")
+        check_finite("chaos", "slow_seconds", self.slow_seconds)
 
     def strikes(self, kind: str, index: object, attempt: int = 0) -> bool:
         """Whether this fault is made at this sample."""

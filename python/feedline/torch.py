@@ -27,7 +27,7 @@ from feedline._torch.kept import Kept
 from feedline._torch.rebuilt import Mark, stay_in_charge
 from feedline._torch.samples import Samples
 from feedline._torch.supervised import WithWorkers
-from feedline._words import call_in_words
+from feedline._words import call_in_words, check_finite
 from feedline._workers.death import Death
 from feedline.errors import BadSetting
 from feedline.events import Event
@@ -123,6 +123,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.max_deaths = max_deaths
         self.death_window = death_window
         self.memory = memory
+        check_finite("DataLoader", "timeout", timeout)
         watched = dataset if faults is not None else None
         self._kept = Kept(Account(faults, on_event), Samples(dataset), watched)
         super().__init__(

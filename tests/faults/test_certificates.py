@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
 import signal
+import socket
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import feedline
+import numpy as np
 import pytest
 from feedline import FaultPolicy
 from feedline.errors import WorkerDied
 from feedline.torch import DataLoader
+from torch.utils.data import Dataset
 
 from faults.remains import soon
 from faults.sets import Drawn, Once, die, expected, is_idle, is_same, iterate, pid_of, seeded
@@ -38,6 +43,8 @@ class FirstTime:
         self.index = index
 
     def __call__(self, index: int) -> None:
+        # A worker does not look at itself after each of many samples that take next to no time.
+        time.sleep(0.0005)
         if index != self.index or self.marker.exists():
             return
         self.marker.touch()
@@ -196,6 +203,137 @@ def test_an_end_by_itself_is_told_with_its_code(tmp_path: Path) -> None:
     assert (death.cause, death.is_certain) == ("ended by itself", True)
     assert (death.signal, death.exit_code) == (None, 3)
     says(death, "exit code 3", "sample 22", "os._exit(3)")
+
+
+# ---- descriptors that code in a worker closes ----
+
+
+def close_all() -> None:
+    os.closerange(3, 1000)
+
+
+def close_all_and_open_others() -> None:
+    """Under the numbers of a worker's socket and of its last words are other files then."""
+    os.closerange(3, 1000)
+    for _ in range(10):
+        # They stay open until the process ends.
+        os.memfd_create("other")
+        for end in socket.socketpair():
+            end.detach()
+
+
+def close_all_and_raise() -> None:
+    os.closerange(3, 1000)
+    raise OSError("the file was closed")
+
+
+@pytest.mark.parametrize("deed", [close_all, close_all_and_open_others, close_all_and_raise])
+def test_a_worker_whose_descriptors_are_closed_in_it_names_the_sample_that_did_it(
+    tmp_path: Path, deed: Callable[[], object]
+) -> None:
+    death = dead_of(tmp_path, deed)
+
+    assert (death.cause, death.is_certain) == ("descriptors closed", True)
+    says(death, "closed its descriptors", "at sample 22", "connection to the trainer", "os.closerange()")
+
+
+def test_of_samples_that_take_no_time_all_are_named_that_may_have_closed_the_descriptors(
+    tmp_path: Path,
+) -> None:
+    marker = tmp_path / "closed"
+
+    class Quick(Dataset[int]):
+        def __len__(self) -> int:
+            return 8000
+
+        def __getitem__(self, index: int) -> int:
+            if index == 6001 and not marker.exists():
+                marker.touch()
+                os.closerange(3, 1000)
+            return index
+
+    loader = DataLoader(Quick(), batch_size=4000, num_workers=1)
+    assert [int(batch.sum()) for batch in loader] == [7998000, 23998000]
+    (death,) = loader.deaths
+    assert death.cause == "descriptors closed"
+    # Either is right: it is never another one that is blamed.
+    assert death.index == 6001 or isinstance(death.index, list)
+
+
+@pytest.mark.parametrize("chunksize", [1, 4])
+def test_a_call_that_closes_the_descriptors_of_its_worker_is_named(tmp_path: Path, chunksize: int) -> None:
+    close = FirstTime(tmp_path / "closed", close_all)
+
+    def call(number: int) -> int:
+        close(number)
+        return number
+
+    with feedline.map(call, range(40), workers=2, chunksize=chunksize) as results:
+        assert list(results) == list(range(40))
+        (death,) = results.deaths
+    assert death.cause == "descriptors closed"
+    says(death, "call(22)", "connection to the trainer")
+
+
+def test_a_function_of_map_that_closes_the_descriptors_of_its_worker_is_named(tmp_path: Path) -> None:
+    close = FirstTime(tmp_path / "closed", close_all)
+
+    def call(sample: dict[str, Any]) -> dict[str, Any]:
+        close(int(sample["x"]))
+        return sample
+
+    pipeline = feedline.arrays({"x": np.arange(40)}).map(call).batch(4)
+    with pipeline.loader(workers=2) as loader:
+        assert [number for batch in loader for number in batch["x"]] == list(range(40))
+        report = loader.report()
+    assert report.workers_lost == {"descriptors closed": 1}
+    (line,) = report.deaths
+    assert "closed its descriptors at sample 22" in line
+
+
+@pytest.mark.parametrize("settings", [{"collate_fn": 4}, {"worker_init_fn": 1}], ids=str)
+def test_descriptors_that_no_sample_has_closed_are_told_with_the_stage(
+    tmp_path: Path, settings: dict[str, int]
+) -> None:
+    ((name, at),) = settings.items()
+
+    def hook(given: Any) -> Any:
+        first = given[0]["index"] if isinstance(given, list) else given
+        FirstTime(tmp_path / "closed", close_all, at)(first)
+        return given
+
+    arguments: dict[str, Any] = {**TWO, name: hook}
+    loader = DataLoader(Drawn(20), **arguments)
+    assert sum(len(batch) for batch in loader) == 20
+    (death,) = loader.deaths
+    assert death.cause == "descriptors closed"
+    assert death.index is None or name == "collate_fn"
+    says(death, {"collate_fn": "collated", "worker_init_fn": "while starting"}[name])
+
+
+def test_a_stack_is_not_written_to_a_file_under_the_number_of_the_last_words(tmp_path: Path) -> None:
+    """Only the descriptor of the last words is closed: the worker goes on, without them."""
+
+    class Closes(Dataset[int]):
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> int:
+            if index == 2:
+                for descriptor in list(Path("/proc/self/fd").iterdir()):
+                    with contextlib.suppress(OSError):
+                        if "feedline-last-words" in str(descriptor.readlink()):
+                            other = os.open(tmp_path / "other", os.O_CREAT | os.O_RDWR)
+                            os.dup2(other, int(descriptor.name))
+            if index == 6:
+                die("SIGSEGV")
+            return index
+
+    loader = DataLoader(Closes(), batch_size=2, num_workers=1, faults=FaultPolicy("skip"))
+    numbers = {number for batch in loader for number in batch.tolist()}
+    # In the place of the bad one is another.
+    assert numbers == {0, 1, 2, 3, 4, 5, 7}
+    assert (tmp_path / "other").read_bytes() == b""
 
 
 # ---- limits ----

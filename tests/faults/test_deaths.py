@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from feedline._torch.supervised import WithWorkers
 from feedline.errors import TooManyDeaths, WorkerDied, WorkerDiedWarning
@@ -231,6 +232,62 @@ def test_every_kind_of_loader_gives_the_same_batches_with_and_without_deaths(
             batches = list(iterator)
         assert is_same(batches, right[epoch]), f"epoch {epoch}"
     assert len(loader.deaths) >= 4
+
+
+class OtherBits:
+    """Has NumPy's global generator draw from other bits, once in each worker."""
+
+    def __init__(self, kind: type[np.random.BitGenerator]) -> None:
+        self.kind = kind
+
+    def __call__(self, number: int) -> None:
+        if type(np.random.mtrand.get_bit_generator()) is not self.kind:
+            np.random.mtrand.set_bit_generator(self.kind(number % 2))
+
+
+class DrawnFromOtherBits(Drawn):
+    """As `Drawn`, but the data set chooses the bits when its first sample is asked for."""
+
+    def __getitem__(self, index: int) -> Any:
+        OtherBits(np.random.PCG64DXSM)(7)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("kind", [np.random.PCG64, np.random.Philox, np.random.SFC64, np.random.MT19937])
+def test_numpys_other_bit_generators_go_on_where_a_dead_worker_was(
+    tmp_path: Path, kind: type[np.random.BitGenerator]
+) -> None:
+    settings = {**TWO, "worker_init_fn": OtherBits(kind)}
+    loader = DataLoader(Drawn(hook=Once(tmp_path / "died", "SIGKILL", 22)), generator=seeded(1), **settings)
+
+    assert is_same(list(loader), expected(Drawn, **settings)[0])
+    assert len(loader.deaths) == 1
+
+
+def test_a_bit_generator_that_the_data_set_has_chosen_is_that_of_the_replacement_too(tmp_path: Path) -> None:
+    dataset = DrawnFromOtherBits(hook=Once(tmp_path / "died", "SIGKILL", 22))
+    loader = DataLoader(dataset, generator=seeded(1), **TWO)
+
+    assert is_same(list(loader), expected(DrawnFromOtherBits, **TWO)[0])
+    assert len(loader.deaths) == 1
+
+
+def use_the_system(_worker: int) -> None:
+    """Has `random` draw from the system, which has no state."""
+    system = random.SystemRandom()
+    random._inst = system
+    for name in ("random", "getstate", "setstate", "seed"):
+        setattr(random, name, getattr(system, name))
+
+
+def test_a_generator_without_a_state_is_no_reason_to_fail(tmp_path: Path) -> None:
+    dataset = Drawn(hook=Once(tmp_path / "died", "SIGKILL", 22))
+    loader = DataLoader(dataset, generator=seeded(1), worker_init_fn=use_the_system, **TWO)
+    right = expected(Drawn, **TWO)[0]
+
+    for batch, other in zip(loader, right, strict=True):
+        assert is_same(batch["array"], other["array"])
+    assert len(loader.deaths) == 1
 
 
 def test_without_order_every_batch_comes_once_with_deaths() -> None:

@@ -112,6 +112,45 @@ def test_a_trainer_with_workers_of_a_fresh_interpreter_takes_all_with_it_when_ki
     assert code == -signal.SIGKILL
 
 
+def test_a_zygote_says_nothing_when_the_trainer_is_gone_before_its_report(trainers: Trainers) -> None:
+    program = """
+    import socket
+    from feedline._workers.zygote import _end_with, _Life
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.close()
+    _end_with(lambda: _Life(theirs, object(), os.getppid()).live())
+    """
+    trainer = trainers.start(program)
+
+    assert (trainer.wait(), trainer.errors) == (0, "")
+
+
+def test_trainers_that_end_while_their_workers_start_leave_no_traceback(trainers: Trainers) -> None:
+    program = """
+    import torch, warnings
+    from feedline.torch import DataLoader
+    warnings.simplefilter("ignore")
+    # All that descends from here has its end open until it ends.
+    alive, held = os.pipe()
+    for number in range(30):
+        child = os.fork()
+        if child == 0:
+            running = iter(DataLoader(torch.arange(40), num_workers=3))
+            for _ in range(number % 3):
+                next(running)
+            if number % 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(0)
+        os.waitpid(child, 0)
+    os.close(held)
+    say(len(os.read(alive, 1)))
+    """
+    trainer = trainers.start(program)
+
+    assert (trainer.wait(), trainer.errors) == (0, "")
+    assert trainer.first_answer() == 0
+
+
 # ---- neighbours ----
 
 

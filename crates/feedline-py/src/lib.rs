@@ -46,6 +46,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("ForkReturned", module.py().get_type::<station::ForkReturned>())?;
+        module.add("CutOff", module.py().get_type::<station::CutOff>())?;
         module.add("Interrupted", module.py().get_type::<interrupts::Interrupted>())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

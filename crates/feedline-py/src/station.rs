@@ -46,6 +46,13 @@ pyo3::create_exception!(
     "Ends a process that was forked inside a worker and came back from the user's code: it is not the worker."
 );
 
+pyo3::create_exception!(
+    feedline._native,
+    CutOff,
+    PyBaseException,
+    "Ends a worker whose connection to the trainer was closed by code in it."
+);
+
 /// One worker process: tasks come in, answers go out. In a child that the user's code has forked, nothing of it works:
 /// socket and arena are the worker's.
 #[pyclass(module = "feedline._native", frozen)]
@@ -63,11 +70,19 @@ impl Station {
         Ok(self.station.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// As above, after a piece of the user's code: refused if that has closed the connection.
+    fn lock_after_code(&self) -> PyResult<MutexGuard<'_, station::Station>> {
+        let mut station = self.lock()?;
+        reached(station.check_connection())?;
+        Ok(station)
+    }
+
     fn sent(&self, py: Python<'_>, mut sent: Sent) -> PyResult<()> {
         loop {
             match sent {
                 Sent::All => return Ok(()),
                 Sent::Ended => return Err(PyBrokenPipeError::new_err("the trainer is gone")),
+                Sent::CutOff => return Err(CutOff::new_err(())),
                 Sent::Interrupted => py.check_signals()?,
             }
             sent = py.detach(|| Ok::<_, PyErr>(self.lock()?.go_on()))?;
@@ -115,6 +130,7 @@ impl Station {
             let order = match received {
                 Received::Order(order) => order,
                 Received::Ended => return Ok(None),
+                Received::CutOff => return Err(CutOff::new_err(())),
                 Received::Interrupted => {
                     py.check_signals()?;
                     continue;
@@ -184,7 +200,7 @@ impl Station {
     /// reached.
     #[pyo3(signature = (samples=None))]
     fn made(&self, samples: Option<u32>) -> PyResult<()> {
-        let mut station = self.lock()?;
+        let mut station = self.lock_after_code()?;
         station.made();
         if let Some(samples) = samples {
             station.set_samples(samples);
@@ -203,7 +219,7 @@ impl Station {
         let doing = *DOINGS
             .get(doing)
             .ok_or_else(|| PyValueError::new_err(format!("there is no stage {doing}")))?;
-        self.lock()?.enter(doing);
+        self.lock_after_code()?.enter(doing);
         Ok(())
     }
 
@@ -220,8 +236,7 @@ impl Station {
 
     /// Notes at which sample of the batch the worker is.
     fn reach(&self, position: u64) -> PyResult<()> {
-        self.lock()?.reach(position);
-        Ok(())
+        reached(self.lock()?.reach(position))
     }
 
     /// Notes that the worker is at all samples of the batch at once.
@@ -241,6 +256,10 @@ impl Station {
     }
 }
 
+fn reached(is_connected: bool) -> PyResult<()> {
+    if is_connected { Ok(()) } else { Err(CutOff::new_err(())) }
+}
+
 /// Goes through the samples of a batch.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Walk {
@@ -258,7 +277,7 @@ impl Walk {
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let position = self.position.fetch_add(1, Ordering::Relaxed);
         let Ok(item) = self.list.bind(py).get_item(position) else { return Ok(None) };
-        self.station.get().lock()?.reach(position as u64);
+        reached(self.station.get().lock()?.reach(position as u64))?;
         Ok(Some(item))
     }
 

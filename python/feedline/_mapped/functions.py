@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline._numpy import seed_global
 from feedline.errors import BadSetting
 from feedline.predicates import Predicate
 
@@ -165,7 +166,7 @@ class Draws:
         packed = struct.pack("<QQ?", self._seed, position, of_batch)
         seed = int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
         random.seed(seed)
-        np.random.seed(seed & 0xFFFFFFFF)
+        seed_global(seed & 0xFFFFFFFF)
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.default_generator.manual_seed(seed >> 1)

@@ -28,11 +28,9 @@ def reducers() -> dict[type, Callable[[Any], Any]]:
     """How pickle takes some types apart: tensors go without a copy, where there is torch."""
     if "torch" not in sys.modules:
         return {}
-    import torch
+    from feedline._torch import tensors
 
-    from feedline._torch.tensors import reduce_tensor
-
-    return {torch.Tensor: reduce_tensor}
+    return tensors.reducers()
 
 
 def closed(job: Job, content: bytes) -> bytes:

@@ -12,9 +12,9 @@ from torch.utils.dlpack import from_dlpack
 from feedline import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["KINDS", "reduce_tensor", "room_for"]
+__all__ = ["KINDS", "reduce_storage_by_value", "reducers", "room_for"]
 
 # Before torch 2.6 a tensor that is pickled by value, as the index of a sample or in a data set that goes to a
 # fresh interpreter, warns of torch.load, which the user has never called. Calls of the user's own still warn.
@@ -44,7 +44,12 @@ _NUMBERS = [numbers for _, numbers in _DLPACK]
 _BYTE = (1, 8)
 
 
-def reduce_tensor(tensor: torch.Tensor) -> Any:
+def reducers() -> dict[type, Callable[[Any], Any]]:
+    """How pickle takes apart what torch has, in a worker."""
+    return {torch.Tensor: _reduce_tensor, torch.UntypedStorage: _reduce_storage}
+
+
+def _reduce_tensor(tensor: torch.Tensor) -> Any:
     """How pickle takes a tensor apart in a worker: the memory as a buffer, the rest as small numbers."""
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.device.type != "cpu":
         return tensor.__reduce_ex__(5)
@@ -90,6 +95,35 @@ def _rebuild(
 
 def _with_gradient(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.requires_grad_()
+
+
+# What torch itself pickles of a storage without a type, it cannot read again.
+
+
+def _reduce_storage(storage: torch.UntypedStorage) -> Any:
+    return _storage_of, (_bytes_of(storage),)
+
+
+def reduce_storage_by_value(storage: torch.UntypedStorage) -> Any:
+    """As above, for any process that has torch. With NumPy: torch takes a tensor apart into its storage."""
+    return _storage_of_array, (_bytes_of(storage).numpy(),)
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    if storage.device.type != "cpu":
+        raise pickle.PicklingError(
+            f"a storage on {storage.device} stays in its process: send a tensor instead"
+        )
+    numbers = torch.empty(0, dtype=torch.uint8, device="cpu")
+    return numbers.set_(storage)
+
+
+def _storage_of(numbers: torch.Tensor) -> torch.UntypedStorage:
+    return numbers.untyped_storage()
+
+
+def _storage_of_array(numbers: Any) -> torch.UntypedStorage:
+    return torch.from_numpy(numbers).untyped_storage()
 
 
 def room_for(station: _native.Station, count: int, sample: torch.Tensor) -> torch.Tensor | None:

@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Here, before workers are forked: each of them would have to load it.
-import numpy.random
 import torch
 from torch.utils.data import IterDataPipe, _utils
 from torch.utils.data.dataloader import _DatasetKind
 from torch.utils.data.graph_settings import apply_random_seed
 
 from feedline import _native
+
+# Imports NumPy, before workers are forked: each of them would have to load it.
+from feedline._numpy import seed_global
 from feedline._torch.draws import Draws, State
 from feedline._torch.fitting import Fitting
 from feedline._torch.making import (
@@ -31,7 +32,7 @@ from feedline._torch.making import (
     unfinished,
     wants_fill,
 )
-from feedline._torch.tensors import reduce_tensor, room_for
+from feedline._torch.tensors import reducers, room_for
 from feedline._workers.tries import BAD, Faulty, Tries
 from feedline._workers.worker import COLLATING, EXHAUSTED, FETCHING, PAUSING, Letters
 from feedline.faults import FaultPolicy
@@ -83,7 +84,7 @@ class LoaderWork:
 class _LoaderWorker:
     @property
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
-        return {torch.Tensor: reduce_tensor}
+        return reducers()
 
     def __init__(self, work: LoaderWork, post: int, station: _native.Station) -> None:
         self._work = work
@@ -109,7 +110,7 @@ class _LoaderWorker:
         seed = work.base_seed + post
         random.seed(seed)
         torch.manual_seed(seed)
-        numpy.random.seed(_utils.worker._generate_state(work.base_seed, post))
+        seed_global(_utils.worker._generate_state(work.base_seed, post))
         self._shared = torch.Generator()
         self._dataset = work.dataset
         self._shared_seed = work.shared_seed
@@ -451,7 +452,7 @@ class _LoaderWorker:
         seed = hash((self._work.base_seed, batch, position)) & 0xFFFFFFFF
         random.seed(seed)
         torch.manual_seed(seed)
-        numpy.random.seed(seed)
+        seed_global(seed)
 
     def _before(self) -> bytes | None:
         """What the journal says now; asked before each batch, so it must not be made anew."""

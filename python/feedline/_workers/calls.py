@@ -71,11 +71,9 @@ class Caller:
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
         if "torch" not in sys.modules:
             return {}
-        import torch
+        from feedline._torch.tensors import reducers
 
-        from feedline._torch.tensors import reduce_tensor
-
-        return {torch.Tensor: reduce_tensor}
+        return reducers()
 
     def do(self, task: int, body: bytes, letters: Letters) -> object:
         results = []
@@ -95,7 +93,7 @@ class Caller:
                         # Nobody gets the results of the calls after it.
                         break
         except BaseException as raised:
-            if self._station.is_left:
+            if self._station.is_left or isinstance(raised, _native.CutOff):
                 raise
             self._tries.bad.append(_fatal(raised, position))
         self._station.made()

@@ -33,7 +33,8 @@ class Death:
         peak_bytes: the most it ever held.
         what: the call it was at, for workers of an Executor.
         cause: what it died of: "out of memory", "bus error", "crash in native code", "limit of the
-            system", "deadline passed", "ended by itself", "killed from outside", "lost with its zygote".
+            system", "deadline passed", "descriptors closed", "ended by itself", "killed from outside",
+            "lost with its zygote".
         is_certain: False where the cause is only likely.
         why: what speaks for it.
         code: the line of code it was at, where it could be had.
@@ -98,6 +99,8 @@ class Death:
         pid = "" if self.pid is None else f" (pid {self.pid})"
         if self.cause == "deadline passed":
             how = f"was killed after {self.seconds:.1f} s at one sample,"
+        elif self.cause == "descriptors closed":
+            how = "ended because code in it closed its descriptors"
         elif self.signal is not None:
             how = f"was killed by {self.signal}"
         elif self.exit_code is not None:
@@ -115,9 +118,11 @@ class Death:
             return "while it had nothing to do"
         if self.what is not None:
             return f"in {self.what}"
-        return (
-            place(self.index, self.position, self.batch, None, self.stage, self.path) or f"while {self.stage}"
-        )
+        where = place(self.index, self.position, self.batch, None, self.stage, self.path)
+        if where.startswith("batch"):
+            # Of an iterable data set no sample has a name.
+            return f"in {where}"
+        return where or f"while {self.stage}"
 
     @property
     def certificate(self) -> str:

@@ -57,14 +57,14 @@ class Packer:
 def by_value(thing: object) -> bytes:
     """A pickle that any other process can read, also of what `__main__` defines. Refuses what has a
     descriptor: its number means nothing, or something else, to another process."""
-    return _pickled(thing, {**_forking_reducers(), **_refusers()})
+    return _pickled(thing, {**_forking_reducers(), **_storages(), **_refusers()})
 
 
 def by_name(thing: object) -> bytes:
     """As plain pickle makes it, which is fast; refuses descriptors as `by_value` does."""
     written = io.BytesIO()
     pickler = pickle.Pickler(written, protocol=5)
-    pickler.dispatch_table = {**copyreg.dispatch_table, **_refusers()}
+    pickler.dispatch_table = {**copyreg.dispatch_table, **_storages(), **_refusers()}
     pickler.dump(thing)
     return written.getvalue()
 
@@ -87,7 +87,7 @@ class Payload:
         inherited = _Inherited()
         context.set_spawning_popen(inherited)  # type: ignore[arg-type]
         try:
-            pickled = _pickled(thing, {**_forking_reducers(), **_shared_tensors()})
+            pickled = _pickled(thing, {**_forking_reducers(), **_storages(), **_shared_tensors()})
         except BaseException:
             cls(b"", inherited.descriptors)
             raise
@@ -194,6 +194,17 @@ def _refuse(thing: object) -> Any:
     )
 
 
+def _storages() -> dict[type, Callable[[Any], Any]]:
+    """Memory of torch without a type, which torch itself pickles so that nobody can read it."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "UntypedStorage"):
+        # It is not there, or is being imported.
+        return {}
+    from feedline._torch.tensors import reduce_storage_by_value
+
+    return {torch.UntypedStorage: reduce_storage_by_value}
+
+
 def _shared_tensors() -> dict[type, Callable[[Any], Any]]:
     """Tensors that the user has put into shared memory stay shared; all others are copied."""
     torch = sys.modules.get("torch")
@@ -201,12 +212,17 @@ def _shared_tensors() -> dict[type, Callable[[Any], Any]]:
         return {}
     from torch.multiprocessing import reductions
 
+    storages = _storages()
+
     def only_shared(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def reduce_shared(part: Any) -> Any:
             memory = getattr(part, "_untyped_storage", part)
             is_dense = getattr(part, "layout", torch.strided) is torch.strided
             is_shared = is_dense and memory.device.type == "cpu" and memory.is_shared()
-            return reduce(part) if is_shared else part.__reduce_ex__(5)
+            if is_shared:
+                return reduce(part)
+            by_value = storages.get(type(part))
+            return part.__reduce_ex__(5) if by_value is None else by_value(part)
 
         return reduce_shared
 

@@ -22,6 +22,9 @@ from feedline._workers.zygote import DUMP_SIGNAL
 
 __all__ = ["EXHAUSTED", "Letters", "Work", "Worker", "run"]
 
+# With which a worker ends that finds its connection to the trainer closed; its box tells the trainer why.
+_CUT_OFF = 1
+
 # What a worker answers, and what it is at: the order is that of crates/feedline-py/src/station.rs.
 READY, START_FAILED, RESULT, RAISED, _EXHAUSTED, _SURVIVED, _FAULTY = range(7)
 STARTING, WAITING, FETCHING, COLLATING, ANSWERING, PAUSING = range(6)
@@ -82,13 +85,13 @@ def run(work: Work, post: int, generation: int, descriptors: tuple[int, ...], tr
     """The whole life of a worker."""
     socket, arena, boxes, words, *inbox = descriptors
     station = _native.Station(post, generation, work.posts, (socket, arena, boxes), *inbox)
-    _leave_words(words)
+    last_words = _LastWords(words)
     _native.go_first()
     # As one of multiprocessing's own: current_process() tells of a daemon, what the parent wanted to be
     # done at its exit is forgotten, standard input is closed.
     process = multiprocessing.Process(
         target=_live,
-        args=(work, post, generation, station, trainer),
+        args=(work, post, generation, station, last_words, trainer),
         name=f"feedline-worker-{post}",
         daemon=True,
     )
@@ -99,26 +102,45 @@ def run(work: Work, post: int, generation: int, descriptors: tuple[int, ...], tr
     os._exit(code)
 
 
-def _leave_words(descriptor: int) -> None:
+class _LastWords:
     """Has the stack written into memory that outlives this process: when it crashes, and when the trainer
     asks for it. The handler is C code: it needs neither the lock of the interpreter nor its help."""
-    faulthandler.enable(descriptor)
-    faulthandler.register(DUMP_SIGNAL, descriptor, all_threads=True, chain=False)
-    # What a child of this process does when it crashes is no part of the worker's end.
-    os.register_at_fork(after_in_child=_forget_words)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._file = os.fstat(descriptor)
+        faulthandler.enable(descriptor)
+        faulthandler.register(DUMP_SIGNAL, descriptor, all_threads=True, chain=False)
+        # What a child of this process does when it crashes is no part of the worker's end.
+        os.register_at_fork(after_in_child=self.forget)
+
+    def forget(self) -> None:
+        """Writes nothing from now on. A stack that is asked for is ignored again, as it was in the zygote."""
+        faulthandler.disable()
+        faulthandler.unregister(DUMP_SIGNAL)
+
+    def look(self) -> None:
+        """Forgets a descriptor that the user's code has closed: a stack must not go to a file that was opened
+        under its number."""
+        try:
+            is_there = os.path.samestat(os.fstat(self._descriptor), self._file)
+        except OSError:
+            is_there = False
+        if not is_there:
+            self.forget()
 
 
-def _forget_words() -> None:
-    faulthandler.disable()
-    faulthandler.unregister(DUMP_SIGNAL)
-
-
-def _live(work: Work, post: int, generation: int, station: _native.Station, trainer: int) -> None:
+def _live(
+    work: Work, post: int, generation: int, station: _native.Station, last_words: _LastWords, trainer: int
+) -> None:
     try:
-        is_abandoned = _work(work, post, generation, station)
+        is_abandoned = _work(work, post, generation, station, last_words)
     except BaseException as raised:
         if station.is_left:
             end_child(f"worker {post}", raised)
+        if isinstance(raised, _native.CutOff):
+            last_words.look()
+            sys.exit(_CUT_OFF)
         # The trainer is gone: nobody is there to be told.
         if not isinstance(raised, BrokenPipeError):
             raise
@@ -145,14 +167,14 @@ def _has_ended(process: int) -> bool:
     return state in "ZX"
 
 
-def _work(work: Work, post: int, generation: int, station: _native.Station) -> bool:
+def _work(work: Work, post: int, generation: int, station: _native.Station, last_words: _LastWords) -> bool:
     """Whether the trainer is gone; else it has said that there is nothing more to do, or the worker could not
     start."""
     plain = Packer({}, values=work.values)
     try:
         worker = work.start(post, station)
     except BaseException as raised:
-        if station.is_left:
+        if station.is_left or isinstance(raised, _native.CutOff):
             raise
         station.pack(START_FAILED, 0, plain.pack(Trouble.of(raised, exact=True)))
         station.send()
@@ -172,6 +194,7 @@ def _work(work: Work, post: int, generation: int, station: _native.Station) -> b
             is_new = False
         # What came with it is the trainer's again.
         order = None
+        last_words.look()
 
 
 def _try_alone(station: _native.Station, worker: Worker, order: _Order, *, succeeds: bool) -> bool:
@@ -220,8 +243,9 @@ def _answer(
         else:
             result = worker.do(task, body, letters)
     except BaseException as raised:
-        if station.is_left:
-            # A child that was forked in the user's code: what it raises says nothing of the sample.
+        if station.is_left or isinstance(raised, _native.CutOff):
+            # A child that was forked in the user's code: what it raises says nothing of the sample. Or nobody
+            # can be told any more.
             raise
         position, stage = worker.where()
         kind, result = RAISED, Trouble.of(raised, position=position, stage=stage, exact=True)

@@ -207,12 +207,11 @@ def _live(channel: socket.socket, work: Work | None, trainer: int, *, dies_along
     # A zygote that hangs, or is stopped, does not notice that the trainer is gone.
     if dies_along and not _native.die_with_parent(trainer):
         return
-    with contextlib.suppress(_TrainerGone):
-        _Life(channel, work, trainer).live()
+    _Life(channel, work, trainer).live()
 
 
-class _TrainerGone(Exception):
-    """Nobody is there to be told anything."""
+class _TrainerGoneError(Exception):
+    """The trainer does not hear any more."""
 
 
 def _end_with(live: Callable[[], None]) -> NoReturn:
@@ -220,6 +219,9 @@ def _end_with(live: Callable[[], None]) -> NoReturn:
     code = 1
     try:
         live()
+        code = 0
+    except _TrainerGoneError:
+        # It ended first, by whatever means: nobody is there to be told, and nothing is wrong.
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -291,8 +293,8 @@ class _Life:
     def _report(self, kind: int, post: int, generation: int, value: int, text: bytes = b"") -> None:
         try:
             self._channel.send(_HEAD.pack(kind, post, generation, value) + text)
-        except (BrokenPipeError, ConnectionResetError):
-            raise _TrainerGone from None
+        except (BrokenPipeError, ConnectionResetError) as gone:
+            raise _TrainerGoneError from gone
 
     def _be_ready(self) -> None:
         # What is here now is shared with all workers; the collector would write to it and copy it.

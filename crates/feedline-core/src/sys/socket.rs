@@ -52,6 +52,11 @@ impl Socket {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 
+    /// Whether nobody else has closed it.
+    pub fn is_intact(&self) -> bool {
+        self.0.is_intact()
+    }
+
     /// Gives the descriptor away; None if other code of this process has closed it.
     pub fn into_descriptor(self) -> Option<OwnedFd> {
         self.0.into_owned()

@@ -43,6 +43,8 @@ pub enum Word {
     Oldest,
     /// How many descriptors it has open, after its last task.
     Descriptors,
+    /// Whether code in it has closed its connection to the trainer.
+    IsCutOff,
 }
 
 /// What a worker was at.
@@ -118,6 +120,8 @@ pub struct Snapshot {
     pub resident_bytes: u64,
     /// How many descriptors it has open.
     pub descriptors: u64,
+    /// Whether code in it has closed its connection to the trainer.
+    pub is_cut_off: bool,
 }
 
 /// Which box: that of a worker.
@@ -181,6 +185,7 @@ impl Boxes {
             since: self.get(owner, Word::Since),
             resident_bytes: self.get(owner, Word::Resident),
             descriptors: self.get(owner, Word::Descriptors),
+            is_cut_off: self.get(owner, Word::IsCutOff) != 0,
         })
     }
 

@@ -32,6 +32,8 @@ pub struct Facts {
     pub overdue: Option<Duration>,
     /// What the system said of it just before that.
     pub posture: Option<Posture>,
+    /// Whether it found that its connection to the trainer had been closed in it.
+    pub is_cut_off: bool,
     /// The most memory it ever held, in bytes.
     pub peak_bytes: u64,
     /// Kills for want of memory in our memory cgroup since the last look; None if nobody counts.
@@ -133,6 +135,8 @@ pub enum Cause {
     Limit,
     /// It passed its deadline.
     Deadline,
+    /// Code in it closed its descriptors.
+    CutOff,
     /// It ended by itself.
     Exit,
     /// Somebody killed it.
@@ -150,6 +154,7 @@ impl Cause {
             Cause::Crash => "crash in native code",
             Cause::Limit => "limit of the system",
             Cause::Deadline => "deadline passed",
+            Cause::CutOff => "descriptors closed",
             Cause::Exit => "ended by itself",
             Cause::Killed => "killed from outside",
             Cause::Lost => "lost with its zygote",
@@ -263,6 +268,20 @@ fn verdict(facts: &Facts) -> Verdict {
 }
 
 fn exited(facts: &Facts, code: i32) -> Verdict {
+    if facts.is_cut_off {
+        return Verdict {
+            cause: Cause::CutOff,
+            is_certain: true,
+            why: vec![
+                "code in the worker closed descriptors that it had not opened, and with them the worker's \
+                 connection to the trainer"
+                    .into(),
+            ],
+            hint: "look for os.closerange(), os.close(), or a library that closes a descriptor twice, in \
+                   what the sample needs"
+                .into(),
+        };
+    }
     let mut why = vec!["its own code, or a library in it, called exit".to_owned()];
     if let Some(limit) = facts.address_limit {
         let limit = in_bytes(limit);
@@ -453,6 +472,7 @@ mod tests {
         let asked = facts(Ending::Killed(SIGTERM));
         let other = facts(Ending::Killed(10));
         let exit = facts(Ending::Exited(3));
+        let cut_off = Facts { is_cut_off: true, ..facts(Ending::Exited(1)) };
         let overdue = Facts {
             overdue: Some(Duration::from_secs(30)),
             posture: Some(Posture::WaitsForLock),
@@ -463,7 +483,7 @@ mod tests {
         let lost = facts(Ending::Lost);
         let all = [
             group, machine, nobody, blind, bus, full, crash, refused, time, size, asked, other,
-            exit, overdue, stopped, lost,
+            exit, cut_off, overdue, stopped, lost,
         ];
         let text: Vec<_> = all.iter().map(shown).collect();
         insta::assert_snapshot!(text.join("\n\n"));

@@ -20,6 +20,8 @@ const SMALL: usize = 4096;
 const LOOK: Duration = Duration::from_millis(1);
 /// How often a worker looks how much memory it has, in nanoseconds.
 const WEIGH_EVERY: u64 = 100_000_000;
+/// How often a worker looks between samples whether it is still connected, in nanoseconds: it takes a system call.
+const LOOK_EVERY: u64 = 20_000;
 /// How many bytes are read at a time.
 const CHUNK: usize = 64 << 10;
 
@@ -31,6 +33,8 @@ pub enum Received {
     Interrupted,
     /// The trainer is gone.
     Ended,
+    /// Code in this process has closed the connection.
+    CutOff,
 }
 
 /// What the trainer has said.
@@ -56,12 +60,18 @@ pub enum Sent {
     Interrupted,
     /// The trainer is gone.
     Ended,
+    /// Code in this process has closed the connection.
+    CutOff,
 }
 
 /// One worker process.
 pub struct Station {
     owner: Owner,
     socket: Socket,
+    /// When the socket was last found to be ours, in nanoseconds.
+    looked: u64,
+    /// Samples that were begun since then.
+    begun_since: u32,
     arena: Arena,
     inbox: Option<Arc<Post>>,
     boxes: Boxes,
@@ -103,6 +113,8 @@ impl Station {
         let open_post = |file: OwnedFd| Post::open(&file, size(&file)?, holder).map(Arc::new);
         let station = Station {
             owner: Owner { post, generation },
+            looked: 0,
+            begun_since: 0,
             socket,
             arena: Arena::open(&arena, size(&arena)?)?,
             inbox: inbox.map(open_post).transpose()?,
@@ -117,6 +129,7 @@ impl Station {
         };
         station.note(Word::Task, 0);
         station.note(Word::Position, 0);
+        station.note(Word::IsCutOff, 0);
         station.note(Word::Resident, process::resident_bytes());
         station.note(Word::Descriptors, limits::open_files());
         station.enter(Doing::Starting);
@@ -127,6 +140,23 @@ impl Station {
     /// Writes a word of the box.
     pub fn note(&self, word: Word, value: u64) {
         self.boxes.set(self.owner, word, value);
+    }
+
+    /// Looks whether the connection to the trainer is still there, and notes it if not. Code in this process may close descriptors that are
+    /// not its own, and open others under their numbers: nothing must be read from those or written to them.
+    /// Asked after each piece of the user's code, while the box still says which one that was.
+    pub fn check_connection(&mut self) -> bool {
+        if self.socket.is_intact() {
+            self.looked = clock::nanoseconds();
+            self.begun_since = 0;
+            return true;
+        }
+        self.note(Word::IsCutOff, 1);
+        if self.begun_since > 0 {
+            // It may have been any of them.
+            self.note(Word::Position, ALL);
+        }
+        false
     }
 
     /// Notes what the worker is at now.
@@ -155,13 +185,20 @@ impl Station {
         self.enter(Doing::Fetching);
     }
 
-    /// Notes at which sample of its batch the worker is.
-    pub fn reach(&mut self, position: u64) {
+    /// Notes at which sample of its batch the worker is. False if the one before has closed the connection; where
+    /// samples take less than a look does, that is found later.
+    pub fn reach(&mut self, position: u64) -> bool {
         let now = clock::nanoseconds();
+        if now.saturating_sub(self.looked) < LOOK_EVERY {
+            self.begun_since += 1;
+        } else if !self.check_connection() {
+            return false;
+        }
         self.count(now);
         self.begun = now;
         self.note(Word::Position, position);
         self.note(Word::Since, now);
+        true
     }
 
     /// Notes that the worker is at all samples of its batch at once; how many is said later.
@@ -217,6 +254,10 @@ impl Station {
     pub fn receive(&mut self) -> Received {
         let mut chunk = [0; CHUNK];
         loop {
+            // Also after a wait: another thread may have closed it meanwhile.
+            if !self.check_connection() {
+                return Received::CutOff;
+            }
             if let Some(frame) = self.waiting.pop_front() {
                 return self.order(frame).map_or(Received::Ended, Received::Order);
             }
@@ -229,7 +270,8 @@ impl Station {
                     }
                 }
                 Moved::WouldWait => return Received::Interrupted,
-                Moved::Ended | Moved::Closed => return Received::Ended,
+                Moved::Ended => return Received::Ended,
+                Moved::Closed => return Received::CutOff,
             }
         }
     }
@@ -378,12 +420,16 @@ impl Station {
 
     /// Goes on sending after a signal.
     pub fn go_on(&mut self) -> Sent {
+        if !self.check_connection() {
+            return Sent::CutOff;
+        }
         let (bytes, done) = &mut self.outgoing;
         while *done < bytes.len() {
             match self.socket.send(&bytes[*done..]) {
                 Moved::Bytes(sent) => *done += sent,
                 Moved::WouldWait => return Sent::Interrupted,
-                Moved::Ended | Moved::Closed => return Sent::Ended,
+                Moved::Ended => return Sent::Ended,
+                Moved::Closed => return Sent::CutOff,
             }
         }
         Sent::All

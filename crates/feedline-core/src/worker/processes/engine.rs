@@ -534,7 +534,14 @@ impl Engine {
         let peak_bytes = running.map_or(0, |running| running.peak_bytes);
         let posture = running.and_then(|running| running.posture);
         let words = running.map(|running| &running.last_words);
-        let certificate = self.evidence.certify(&death, peak_bytes, posture, words, &self.options);
+        let certificate = self.evidence.certify(
+            &death,
+            peak_bytes,
+            posture,
+            words,
+            last.is_some_and(|last| last.is_cut_off),
+            &self.options,
+        );
         Obituary { death, pid, last, certificate, peak_bytes }
     }
 

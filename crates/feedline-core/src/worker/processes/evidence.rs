@@ -31,6 +31,7 @@ impl Evidence {
         peak_bytes: u64,
         posture: Option<Posture>,
         words: Option<&LastWords>,
+        is_cut_off: bool,
         options: &Options,
     ) -> Certificate {
         let (group, machine) = limits::memory_kills();
@@ -42,6 +43,7 @@ impl Evidence {
             ending: Some(death.ending),
             overdue: death.overdue.then_some(options.settings.deadline).flatten(),
             posture,
+            is_cut_off,
             peak_bytes,
             group_kills: kills.0,
             machine_kills: kills.1,
