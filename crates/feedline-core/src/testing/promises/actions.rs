@@ -36,10 +36,8 @@ impl Promises {
             | Action::Closed => true,
         };
         keep(running || allowed_later, || format!("{action:?} after the run had ended"))?;
-        match action {
-            Action::Fork { .. } | Action::Kill { .. } | Action::Dump { .. } => due.ping = true,
-            _ => {}
-        }
+        due.ping |=
+            matches!(action, Action::Fork { .. } | Action::Kill { .. } | Action::Dump { .. });
         match action {
             Action::BearZygote { fresh } => {
                 keep(due.bear, || "a zygote was started that nobody misses".into())?;

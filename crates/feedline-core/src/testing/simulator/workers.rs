@@ -196,7 +196,21 @@ impl World {
                 Some(*life)
             }
             Event::PingArrives(..) => None,
-            _ => return Some(event),
+            Event::Tell(_)
+            | Event::ZygoteEndIsSeen(_)
+            | Event::ZygoteBoots(_)
+            | Event::ZygoteDies(_)
+            | Event::ZygoteSticks(_)
+            | Event::ZygoteGoesOn(_)
+            | Event::Boots(_)
+            | Event::TaskArrives(..)
+            | Event::StopArrives(_)
+            | Event::SampleEnds(_)
+            | Event::Unblocks(_)
+            | Event::Dies(..)
+            | Event::Consumes
+            | Event::Retires(_)
+            | Event::Closes => return Some(event),
         };
         let zygotes = self.zygotes;
         if of_zygote.is_some_and(|life| self.worker(life).zygote != zygotes) {

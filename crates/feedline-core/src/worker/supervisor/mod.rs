@@ -181,26 +181,7 @@ impl Supervisor {
             Happening::Close => self.end_run(true),
         }
         self.go_on_ending();
-        let is_for_zygote = |action: &Action| match action {
-            Action::Fork { .. } | Action::Kill { .. } | Action::Dump { .. } => true,
-            Action::BearZygote { .. }
-            | Action::EndZygote
-            | Action::PingZygote { .. }
-            | Action::ZygoteSlow
-            | Action::ZygoteHung
-            | Action::Send { .. }
-            | Action::Stop { .. }
-            | Action::Accept { .. }
-            | Action::Discard { .. }
-            | Action::GiveUp { .. }
-            | Action::Stalled { .. }
-            | Action::Reborn { .. }
-            | Action::Retired { .. }
-            | Action::Died(_)
-            | Action::Fail(_)
-            | Action::Closed => false,
-        };
-        if self.actions.iter().any(is_for_zygote) {
+        if self.actions.iter().any(Action::is_for_zygote) {
             self.ask_zygote();
         }
         mem::take(&mut self.actions)

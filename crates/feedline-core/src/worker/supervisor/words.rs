@@ -333,6 +333,31 @@ pub enum Action {
     Closed,
 }
 
+impl Action {
+    /// Whether the zygote carries it out, and so must answer.
+    pub(super) fn is_for_zygote(&self) -> bool {
+        match self {
+            Action::Fork { .. } | Action::Kill { .. } | Action::Dump { .. } => true,
+            Action::BearZygote { .. }
+            | Action::EndZygote
+            | Action::PingZygote { .. }
+            | Action::ZygoteSlow
+            | Action::ZygoteHung
+            | Action::Send { .. }
+            | Action::Stop { .. }
+            | Action::Accept { .. }
+            | Action::Discard { .. }
+            | Action::GiveUp { .. }
+            | Action::Stalled { .. }
+            | Action::Reborn { .. }
+            | Action::Retired { .. }
+            | Action::Died(_)
+            | Action::Fail(_)
+            | Action::Closed => false,
+        }
+    }
+}
+
 /// What a supervisor is told once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {

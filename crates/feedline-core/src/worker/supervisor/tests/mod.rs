@@ -24,12 +24,13 @@ impl Healthy {
 
     fn handle(&mut self, happening: Happening, now: Duration) -> Vec<Action> {
         let mut actions = self.0.handle(happening, now);
-        let ping = actions.iter().find_map(|action| match action {
-            Action::PingZygote { number } => Some(*number),
-            _ => None,
-        });
-        if let Some(number) = ping {
-            actions.retain(|action| *action != Action::PingZygote { number });
+        // It is always the last of its step.
+        let ping = match actions.last() {
+            Some(&Action::PingZygote { number }) => Some(number),
+            Some(_) | None => None,
+        };
+        if ping.is_some() {
+            actions.pop();
             let happening = Happening::ZygoteAnswered { ping };
             assert_eq!(self.0.handle(happening, now), []);
         }
