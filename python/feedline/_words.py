@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from feedline._described import described
 from feedline.errors import BadSetting
 
-__all__ = ["call_in_words", "in_words", "plain"]
+__all__ = ["call_in_words", "in_words", "must_fit", "plain"]
 
 
 def plain(value: Any) -> Any:
@@ -26,16 +27,28 @@ def plain(value: Any) -> Any:
     return value
 
 
+def must_fit(call: str, given: Mapping[str, Any]) -> None:
+    """Refuses numbers that are too large for the core."""
+    for name, value in given.items():
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            raise BadSetting(f"{call}: {name} must fit into 64 bits, got {described(value)}")
+
+
 def in_words(calls: Sequence[dict[str, Any]]) -> str:
     """Several calls; what cannot be written down is refused in the name of the last."""
     try:
-        return json.dumps(calls, allow_nan=False)
+        words = json.dumps(calls, allow_nan=False, ensure_ascii=False)
+        # Half of a pair of UTF-16 is text in Python only.
+        words.encode()
     except (TypeError, ValueError):
         last = calls[-1]
-        shown = ", ".join(f"{name}={value!r}" for name, value in last.items() if name != "call")
+        shown = ", ".join(f"{name}={described(value)}" for name, value in last.items() if name != "call")
         raise BadSetting(f"{last['call']}: these are not plain numbers and words: {shown}") from None
+    return words
 
 
 def call_in_words(call: dict[str, Any]) -> str:
     """One call."""
-    return in_words([{name: plain(value) for name, value in call.items()}])[1:-1]
+    given = {name: plain(value) for name, value in call.items()}
+    must_fit(call["call"], given)
+    return in_words([given])[1:-1]
