@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -17,6 +18,7 @@ from attack import command, families, rounds
 from attack.findings import Finding, expect, only_clean_errors
 from attack.mutations import damage
 from attack.rounds import Outcome
+from marked_processes import marked
 
 TOOLS = Path(__file__).parents[1] / "tools"
 SEED = 1
@@ -106,6 +108,23 @@ def test_what_does_not_hold_is_a_finding_with_the_command_that_repeats_it(
     assert "\x1b" not in told
     if way == "hang":
         assert "time.sleep" in told or "in attack" in told
+
+
+def test_a_harness_that_is_terminated_ends_its_round(broken: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(TOOLS)!r}); from attack import command, families; "
+        "families.FAMILIES['broken'] = ''; command.main(['--only', 'broken'])"
+    )
+    environment = {**os.environ, "BROKEN": "hang", "FEEDLINE_ATTACKED_BY": str(tmp_path)}
+    marker = f"FEEDLINE_ATTACKED_BY={tmp_path}"
+    process = subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 100
+    while len(marked(marker)) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(marked(marker)) == 2
+    process.terminate()
+    assert process.wait(100) == 143
+    assert marked(marker) == []
 
 
 def test_what_a_machine_does_not_allow_is_no_finding(

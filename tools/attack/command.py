@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import sys
 import time
 from collections import Counter
@@ -119,6 +120,8 @@ def main(given: list[str] | None = None) -> int:
         for name, about in FAMILIES.items():
             print(f"{name:<12} {about}")
         return 0
+    # So that the round that is running is ended as well.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     names = list(dict.fromkeys(arguments.only or FAMILIES))
     summaries = {name: Summary() for name in names}
     began = told = time.monotonic()
@@ -133,6 +136,7 @@ def main(given: list[str] | None = None) -> int:
         if time.monotonic() - told >= _PROGRESS:
             told = time.monotonic()
             print(_progress(summaries, told - began), file=sys.stderr, flush=True)
+    signal.signal(signal.SIGTERM, before)
     print(_table(summaries))
     found = sum(summary.findings for summary in summaries.values())
     print(f"{found} findings in {time.monotonic() - began:.0f} s, seed {arguments.seed}")

@@ -54,7 +54,15 @@ def run(seed: int, name: str, number: int, limit: float) -> Outcome:
                 cwd=folder,
                 start_new_session=True,
             )
-            code = _wait(process, limit)
+            try:
+                code = _wait(process, limit)
+            except BaseException:
+                # Ctrl-C does not reach the round, which has a session of its own.
+                process.kill()
+                process.wait()
+                _left(marker, 0.0)
+                remove_group(process.pid)
+                raise
         outcome = _read(Path(folder), code, limit)
         left = _left(marker, 0.0 if code is None else _GRACE)
         remove_group(process.pid)
