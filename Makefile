@@ -27,7 +27,7 @@ RUST_TEST = $(shell cargo nextest --version >/dev/null 2>&1 && echo "cargo nexte
 TORCH_TESTS = $(sort $(wildcard tests/test_torch_*.py) tests/test_executor.py tests/test_executor_faults.py \
 	tests/test_open_files.py tests/test_arguments.py tests/faults)
 
-.PHONY: help demo test test-rust test-python test-versions check check-rust check-python audit fix bench fuzz
+.PHONY: help demo test test-rust test-python test-versions check check-rust check-python audit fix bench fuzz attack
 .DEFAULT_GOAL := help
 
 help: ## explain the targets (the default)
@@ -89,6 +89,11 @@ bench: $(SETUP)/release $(SETUP)/bench ## measure against torch, tf.data, DALI, 
 
 fuzz: $(SETUP)/jpeg ## fuzz the decoders and the settings on from the corpus, 60 s each (FUZZ_SECONDS=...)
 	tools/fuzz $${FUZZ_SECONDS:-60}
+
+ATTACK_SECONDS ?= 3600
+
+attack: $(SETUP)/tested $(SETUP)/test ## attack all fronts with random faults for an hour (ATTACK_SECONDS=..., see docs/attacks.md)
+	$(PYTHON) tools/attack --seconds $(ATTACK_SECONDS)
 
 # ---- what the targets need ----
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import feedline as fl
@@ -137,3 +138,46 @@ def test_what_only_workers_can_do_is_refused_without_workers() -> None:
         DataLoader([1], num_workers=1, **arguments)  # type: ignore[arg-type]
     DataLoader([1], stall=None)  # type: ignore[arg-type]
     DataLoader([1], stall=30)  # type: ignore[arg-type]
+
+
+HALF = "\ud800"
+MISTAKES: list[tuple[Callable[[], object], str]] = [
+    (lambda: arrays().batch(2).loader().resume(HALF), "not a checkpoint"),
+    (lambda: arrays().take(HALF), "take"),  # type: ignore[arg-type]
+    (lambda: arrays().cast(HALF), "cast"),
+    (lambda: arrays().repeat(10**5000), "times must fit into 64 bits"),
+    (lambda: arrays().shard(np.arange(3), 2), "shard"),  # type: ignore[arg-type]
+    (lambda: fl.arrays({HALF: np.arange(3)}), "a name must be text"),
+    (lambda: fl.mix(3), "mix: parts must be"),  # type: ignore[arg-type]
+    (lambda: fl.files(["a"], labels=3), "labels must be"),  # type: ignore[arg-type]
+    (lambda: fl.jsonl("a", manifest=HALF), "no file can have this name"),
+    (lambda: fl.csv("a", delimiter=HALF), "delimiter must be"),
+    (lambda: fl.csv("a", index=np.arange(3)), "index must be"),  # type: ignore[arg-type]
+    (lambda: fl.tokens("a", "uint16", 10**30), "length must be"),
+    (lambda: fl.tokens("a", HALF, 3), "dtype must be"),
+    (lambda: fl.npy(HALF), "dtype must be"),
+    (lambda: fl.FaultPolicy(np.arange(3)), "then must be"),  # type: ignore[arg-type]
+    (lambda: fl.FaultPolicy(backoff=np.arange(3)), "backoff"),  # type: ignore[arg-type]
+    (lambda: fl.FaultPolicy.parse(HALF), "cannot be read"),
+    (lambda: fl.Executor(1, "none"), "mp_context must be"),
+    (lambda: fl.Executor(1, 3), "mp_context must be"),
+    (lambda: fl.Executor(1, stall=10**400), "stall must fit"),
+]
+
+
+def arrays() -> fl.Pipeline:
+    return fl.arrays({"x": np.arange(3)})
+
+
+def test_text_and_numbers_that_only_python_has_are_refused_by_name() -> None:
+    for mistake, said in MISTAKES:
+        with pytest.raises(fl.FeedlineError, match=said):
+            mistake()
+
+
+@pytest.mark.parametrize("header", [b"{'shape': (96", b"}", b"{'descr': '<u2', 'shape': (-1,)}", b"\0"])
+def test_an_npy_file_with_a_corrupt_header_is_a_bad_source(header: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header + bytes(64))
+    with pytest.raises(fl.errors.BadSource, match=r"a\.npy"):
+        fl.tokens(path, length=8)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from feedline import _native
+from feedline._described import described
 from feedline.errors import BadSource
 
 __all__ = ["Path", "Paths", "listed", "path_text", "shown"]
@@ -22,7 +23,12 @@ def path_text(path: Any, call: str) -> str:
     """A path as text; bytes as the file system means them."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise BadSource(f"{call}: a path must be text, got {path!r}")
-    return os.fsdecode(path)
+    text = os.fsdecode(path)
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise BadSource(f"{call}: no file can have this name: {text!r}") from None
+    return text
 
 
 def local_path(path: Any, call: str) -> str:
@@ -50,4 +56,4 @@ def shown(paths: Any) -> str:
     """Paths in the name of a pipeline."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         return repr(os.fsdecode(paths))
-    return f"[... {len(paths)} paths]"
+    return f"[... {len(paths)} paths]" if isinstance(paths, Sequence) else described(paths)

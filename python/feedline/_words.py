@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from feedline._described import described
 from feedline.errors import BadSetting
 
-__all__ = ["call_in_words", "check_finite", "in_words", "plain"]
+__all__ = ["call_in_words", "check_finite", "in_words", "must_fit", "plain"]
 
 
 def plain(value: Any) -> Any:
@@ -27,17 +28,30 @@ def plain(value: Any) -> Any:
     return value
 
 
+def must_fit(call: str, given: Mapping[str, Any]) -> None:
+    """Refuses numbers that are too large for the core."""
+    for name, value in given.items():
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            raise BadSetting(f"{call}: {name} must fit into 64 bits, got {described(value)}")
+
+
 def in_words(calls: Sequence[dict[str, Any]]) -> str:
     """Several calls; an argument that cannot be written down is refused, with its value."""
     try:
-        return json.dumps(calls, allow_nan=False)
+        words = json.dumps(calls, allow_nan=False, ensure_ascii=False)
+        # Half of a pair of UTF-16 is text in Python only.
+        words.encode()
     except (TypeError, ValueError):
         pass
+    else:
+        return words
     for call in calls:
         for name, value in call.items():
             if not _is_plain(value):
                 where, part = _culprit(name, value)
-                raise BadSetting.explained(f"{call['call']}: {where} must be {_wanted(part)}, got {part!r}")
+                raise BadSetting.explained(
+                    f"{call['call']}: {where} must be {_wanted(part)}, got {described(part)}"
+                )
     raise AssertionError("what cannot be written down has a part that cannot")
 
 
@@ -45,7 +59,7 @@ def check_finite(call: str, name: str, value: Any) -> None:
     """Refuses a number that is none, for arguments that the core does not see."""
     given = plain(value)
     if isinstance(given, float) and not math.isfinite(given):
-        raise BadSetting.explained(f"{call}: {name} must be {_wanted(given)}, got {given!r}")
+        raise BadSetting.explained(f"{call}: {name} must be {_wanted(given)}, got {described(given)}")
 
 
 def _wanted(part: Any) -> str:
@@ -54,7 +68,7 @@ def _wanted(part: Any) -> str:
 
 def _is_plain(value: Any) -> bool:
     try:
-        json.dumps(value, allow_nan=False)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError):
         return False
     return True
@@ -72,9 +86,11 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, (list, tuple)):
         yield from ((f"[{place}]", part) for place, part in enumerate(value))
     elif isinstance(value, dict):
-        yield from ((f"[{name!r}]", part) for name, part in value.items())
+        yield from ((f"[{described(name)}]", part) for name, part in value.items())
 
 
 def call_in_words(call: dict[str, Any]) -> str:
     """One call."""
-    return in_words([{name: plain(value) for name, value in call.items()}])[1:-1]
+    given = {name: plain(value) for name, value in call.items()}
+    must_fit(call["call"], given)
+    return in_words([given])[1:-1]

@@ -6,7 +6,6 @@ import concurrent.futures
 import difflib
 import inspect
 import itertools
-import multiprocessing
 import os
 import threading
 import time
@@ -22,6 +21,7 @@ from feedline._account import OVERDUE, Account, check
 from feedline._arguments import suggests_all
 from feedline._call import FailedCall, Function, Skipped, key, shown
 from feedline._code import users_line, warn_user
+from feedline._mapped.builder import start_method
 from feedline._pool import Call, Pool, parcel
 from feedline._words import call_in_words, check_finite
 from feedline._workers.calls import Calls
@@ -110,12 +110,10 @@ class Executor(concurrent.futures.Executor):
             )
         self._excluded = _excluded(exclude)
         account = Account(faults, on_event, is_of_calls=True, raises=False)
-        context = mp_context
-        if context is None or isinstance(context, str):
-            context = multiprocessing.get_context(context)
+        method = start_method(mp_context, "Executor")
         asked = workers if workers is not None else max_workers
         self._count = len(os.sched_getaffinity(0)) if asked is None else asked
-        is_fresh = context.get_start_method() != "fork"
+        is_fresh = method != "fork"
         words = {
             "call": "Executor",
             "workers": self._count,

@@ -107,7 +107,7 @@ class FaultPolicy:
     patience: float = field(default=300.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.then not in ("raise", "skip", "replace"):
+        if not isinstance(self.then, str) or self.then not in ("raise", "skip", "replace"):
             raise BadSetting.explained(
                 f'FaultPolicy: then must be "raise", "skip" or "replace", got {self.then!r}'
             )
@@ -146,8 +146,8 @@ class FaultPolicy:
                 given[name] = value
         if isinstance(self.backoff, Backoff):
             given["backoff"] = {name: plain(value) for name, value in self.backoff.__dict__.items()}
-        elif self.backoff != 0.1:
-            given["backoff"] = plain(self.backoff)
+        elif (backoff := plain(self.backoff)) != 0.1:
+            given["backoff"] = backoff
         if self.by_type is not None:
             given["by_type"] = self._rules()
         if self.quarantine is not None:
@@ -173,7 +173,10 @@ class FaultPolicy:
         """From text, as the command line takes it: "retry=2,then=skip,limit=0.01,by_type.OSError=retry:5"."""
         if not isinstance(text, str):
             raise BadSetting.explained(f'FaultPolicy: give text such as "retry=2,then=skip", got {text!r}')
-        given = json.loads(_native.Policy(text).words)
+        try:
+            given = json.loads(_native.Policy(text).words)
+        except UnicodeEncodeError:
+            raise BadSetting.explained(f"FaultPolicy: this text cannot be read: {text!r}") from None
         if given.get("limit") == "none":
             given["limit"] = None
         if isinstance(given.get("backoff"), dict):

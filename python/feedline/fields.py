@@ -115,7 +115,7 @@ def npy(dtype: Any, shape: Shape = (), default: Any = None, key: str | None = No
     """An array in NumPy's own format, of a tar, whose numbers must be of this type. See `int64`."""
     try:
         name = np.dtype(dtype).name
-    except TypeError:
+    except (TypeError, ValueError):
         raise BadSetting(f"npy: dtype must be the name of a type, got {dtype!r}") from None
     if np.dtype(dtype).kind not in "biuf" or np.dtype(dtype).itemsize > 8:
         raise BadSetting(f"npy: dtype must be a type of plain numbers, got {dtype!r}")

@@ -12,6 +12,7 @@ from feedline._notices import Notices
 from feedline._numpy import array_on
 from feedline._workers.crew import Handle
 from feedline._workers.death import Death
+from feedline.errors import WrongCheckpoint
 from feedline.events import Event, tell
 from feedline.report import Report
 
@@ -84,7 +85,11 @@ class Loader:
 
     def resume(self, checkpoint: str) -> None:
         """Makes the next epoch go on after a checkpoint, with the very batches that would have come."""
-        self._native.resume(checkpoint)
+        try:
+            self._native.resume(checkpoint)
+        except UnicodeEncodeError as reason:
+            # Half of a pair of UTF-16, which no checkpoint has.
+            raise WrongCheckpoint.explained(f"this is not a checkpoint: {reason}") from None
 
     @property
     def decided(self) -> dict[str, int]:

@@ -13,10 +13,11 @@ import numpy as np
 
 from feedline import _native
 from feedline._arguments import suggests, suggests_all
+from feedline._described import described
 from feedline._mapped.builder import Functions, has_functions, start_method
 from feedline._mapped.loader import MappedLoader
 from feedline._paths import Path, Paths, listed, local_path, shown
-from feedline._words import in_words, plain
+from feedline._words import in_words, must_fit, plain
 from feedline.errors import BadSetting, BadSource
 from feedline.events import Event
 from feedline.faults import ANOTHER, FaultPolicy
@@ -51,9 +52,7 @@ class Pipeline(Functions):
 
     def _with(self, call: str, **arguments: Any) -> Pipeline:
         given = {name: plain(value) for name, value in arguments.items() if value is not None}
-        for name, value in given.items():
-            if isinstance(value, int) and not -(2**63) <= value < 2**64:
-                raise BadSetting(f"{call}: {name} must fit into 64 bits, got {value}")
+        must_fit(call, given)
         calls = (*self._calls, {"call": call, **given})
         _native.check(self._source, in_words(calls))
         return Pipeline(self._source, self._origin, calls)
@@ -144,7 +143,7 @@ class Pipeline(Functions):
                 ranks. Whole shards are dealt out before any other call. Where nothing is said, compressed
                 shards are dealt out whole, and others by record.
         """
-        if rank == "auto":
+        if isinstance(rank, str) and rank == "auto":
             if world is not None:
                 raise BadSetting(f'shard: world={world} needs a rank, or leave both to "auto"')
             values = [os.environ.get(name, default) for name, default in [("RANK", "0"), ("WORLD_SIZE", "1")]]
@@ -464,6 +463,8 @@ def mix(
         seed: shuffles which part comes when, period by period; without, they are spread evenly.
         samples: of an epoch; as many as all parts together where nothing is said.
     """
+    if not isinstance(parts, (Mapping, Sequence)):
+        raise BadSetting(f"mix: parts must be a dict of pipelines and their weights, got {described(parts)}")
     pairs = list(parts.items() if isinstance(parts, Mapping) else parts)
     if not pairs or not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
         raise BadSetting(f"mix: give a dict of pipelines and their weights, got {parts!r}")
@@ -501,6 +502,8 @@ def files(paths: Paths, labels: Sequence[int] | None = None) -> Pipeline:
 
     Batches have "image" (after decode) or "bytes", and "label" if there are labels.
     """
+    if labels is not None and not isinstance(labels, (Sequence, np.ndarray)):
+        raise BadSource(f"files: labels must be a list of whole numbers, got {described(labels)}")
     numbers = None if labels is None else [_label(label) for label in labels]
     found = listed("files", paths)
     return Pipeline(_native.Source.files(found, numbers), f"files({shown(paths)})")
@@ -516,11 +519,16 @@ def arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Pipeline:
     if not isinstance(arrays, Mapping):
         raise BadSource(f"arrays: give a dict of arrays, got {type(arrays).__name__}")
     for name in arrays:
-        if not isinstance(name, str):
+        if not isinstance(name, str) or not _is_unicode(name):
             raise BadSource(f"arrays: a name must be text, got {name!r}")
     shapes = {name: f"{np.asarray(array).dtype}{list(np.shape(array))}" for name, array in arrays.items()}
     origin = f"arrays({', '.join(f'{name}: {shape}' for name, shape in shapes.items())})"
     return Pipeline(_native.Source.arrays(dict(arrays)), origin)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it is text outside of Python too, where half of a pair of UTF-16 is none."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _label(label: Any) -> int:
@@ -539,5 +547,5 @@ def _dtype_name(dtype: Any) -> Any:
         raise BadSetting("cast: dtype must be the name of a type, got None")
     try:
         return np.dtype(dtype).name
-    except TypeError:
+    except (TypeError, ValueError):
         return dtype

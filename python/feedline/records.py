@@ -13,6 +13,7 @@ import numpy as np
 from feedline import _native
 from feedline._arguments import suggests
 from feedline._code import warn_user
+from feedline._described import described, one_line
 from feedline._paths import Paths, listed, local_path, shown
 from feedline.errors import BadSetting, BadSource, EmptyShardWarning
 from feedline.pipeline import Pipeline
@@ -58,7 +59,9 @@ def example_schema(path: str | bytes | os.PathLike[str], records: int = 100) -> 
     """
     if not isinstance(records, int) or isinstance(records, bool) or records < 1:
         raise BadSetting(f"example_schema: records must be a whole number from 1, got {records!r}")
-    return _native.example_schema(local_path(path, "example_schema"), records)
+    schema = _native.example_schema(local_path(path, "example_schema"), records)
+    # The names are data, and the text is for a terminal or an editor.
+    return "\n".join(map(one_line, schema.split("\n")))
 
 
 @suggests
@@ -91,7 +94,7 @@ def csv(
     manifest: str | bytes | os.PathLike[str] | None = None,
 ) -> Pipeline:
     """Rows of CSV files, whose first line names the columns. Without `parse()`, every column is text."""
-    if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii():
         raise BadSetting(f"csv: delimiter must be one ASCII character, got {delimiter!r}")
     return _records("csv", paths, delimiter=delimiter, index=index, manifest=manifest)
 
@@ -115,11 +118,8 @@ def tokens(
             f"tokens: dtype must be the name of a type, got {dtype!r}",
             f'name both: tokens({shown(paths)}, "uint16", {dtype}), or length={dtype} for .npy files',
         )
-    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-        raise BadSetting(f"tokens: length must be a whole number from 1, got {length!r}")
-    stride = length if stride is None else stride
-    if not isinstance(stride, int) or isinstance(stride, bool) or stride < 1:
-        raise BadSetting(f"tokens: stride must be a whole number from 1, got {stride!r}")
+    length = _count("length", length)
+    stride = length if stride is None else _count("stride", stride)
     name = None if dtype is None else _dtype(dtype)
     files = []
     for path in listed("tokens", paths):
@@ -136,10 +136,16 @@ def tokens(
     return Pipeline(_native.Source.numbers(files, name, length, stride), origin)
 
 
+def _count(name: str, count: Any) -> int:
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count < 2**63:
+        raise BadSetting(f"tokens: {name} must be a whole number from 1, got {described(count)}")
+    return count
+
+
 def _dtype(dtype: Any) -> str:
     try:
         known = np.dtype(dtype)
-    except TypeError:
+    except (TypeError, ValueError):
         raise BadSetting(f"tokens: dtype must be the name of a type, got {dtype!r}") from None
     if known.byteorder == ">":
         raise BadSetting.explained(
@@ -166,11 +172,12 @@ def _numbers_of(path: str) -> tuple[int, int | None, str | None]:
             start = file.tell()
     except OSError as error:
         raise BadSource.explained(f"opening the file: {error}", "check the path") from None
-    except ValueError as error:
+    except Exception as error:
+        # NumPy evaluates the header as code: a corrupt one raises whatever its parsers do.
         raise BadSource.explained(
             f"tokens: {path!r} is no .npy file: {error}", "write it with numpy.save"
         ) from None
-    if len(shape) != 1 or dtype.hasobject or not dtype.isnative:
+    if len(shape) != 1 or not 0 <= shape[0] < 2**63 or dtype.hasobject or not dtype.isnative:
         raise BadSource.explained(
             f"tokens: {path!r} holds {dtype} of shape {shape}", "save one axis of numbers, such as uint16"
         )
@@ -204,7 +211,7 @@ def _records(container: str, paths: Paths, **settings: Any) -> Pipeline:
 def _kept(call: str, index: Index) -> str:
     if index is None:
         return ""
-    if index == "auto":
+    if isinstance(index, str) and index == "auto":
         folder = os.environ.get("FEEDLINE_CACHE")
         if folder:
             return folder

@@ -26,6 +26,10 @@ from typing import Any
 
 from evils import EVILS, LENGTH, SAMPLES, STRIKES, TRAINER
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from marked_processes import marked
+
 PROGRAM = Path(__file__).parent / "evils.py"
 FRONTS = ("torch", "feedline", "executor", "native")
 NAMES = {
@@ -113,22 +117,6 @@ def watch(process: subprocess.Popen[str], evil: str, limit: float) -> tuple[int 
         output += (late.stdout or b"").decode() if isinstance(late.stdout, bytes) else (late.stdout or "")
         return None, output, ""
     return process.returncode, output + more, errors
-
-
-def marked(marker: str) -> list[int]:
-    """The processes that were started with a mark in their environment, and are alive."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            has_mark = marker.encode() in (folder / "environ").read_bytes().split(b"\0")
-            state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
-        except (OSError, IndexError):
-            continue
-        if has_mark and state != "Z":
-            found.append(int(folder.name))
-    return found
 
 
 def staying(names: set[str]) -> list[str]:

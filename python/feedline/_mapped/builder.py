@@ -83,13 +83,13 @@ def has_functions(calls: tuple[dict[str, Any], ...]) -> bool:
     return any(isinstance(call.get("function"), Named) for call in calls)
 
 
-def start_method(mp_context: Any) -> str:
+def start_method(mp_context: Any, call: str = "loader") -> str:
     """How worker processes come to be, by name."""
     try:
         if mp_context is None or isinstance(mp_context, str):
             mp_context = multiprocessing.get_context(mp_context)
         method: str = mp_context.get_start_method()
     except (AttributeError, ValueError):
-        message = f"loader: mp_context must be a multiprocessing context or its name, got {mp_context!r}"
+        message = f"{call}: mp_context must be a multiprocessing context or its name, got {mp_context!r}"
         raise BadSetting.explained(message, 'use "fork", "spawn" or "forkserver"') from None
     return method
