@@ -30,11 +30,13 @@ def check(faults: object, on_event: object) -> None:
     """Refuses what is no policy and what cannot be called."""
     if faults is not None and not isinstance(faults, FaultPolicy):
         raise BadSetting.explained(
-            f"faults must be a feedline.FaultPolicy, got {faults!r}", "see help(feedline.FaultPolicy)"
+            f"faults must be a feedline.FaultPolicy, got {described(faults)}",
+            "see help(feedline.FaultPolicy)",
         )
     if on_event is not None and not callable(on_event):
         raise BadSetting.explained(
-            f"on_event must be callable, got {on_event!r}", "give a function that takes a feedline.Event"
+            f"on_event must be callable, got {described(on_event)}",
+            "give a function that takes a feedline.Event",
         )
 
 

@@ -22,12 +22,12 @@ _SPECIAL = frozenset("*?[{:")
 def path_text(path: Any, call: str) -> str:
     """A path as text; bytes as the file system means them."""
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise BadSource(f"{call}: a path must be text, got {path!r}")
+        raise BadSource(f"{call}: a path must be text, got {described(path)}")
     text = os.fsdecode(path)
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        raise BadSource(f"{call}: no file can have this name: {text!r}") from None
+        raise BadSource(f"{call}: no file can have this name: {described(text)}") from None
     return text
 
 
@@ -35,7 +35,8 @@ def local_path(path: Any, call: str) -> str:
     """A single path, which must be on this machine."""
     text = path_text(path, call)
     if ":" in text:
-        _native.check_local(text)
+        # Whether a name is valid UTF-8 is no matter here.
+        _native.check_local(os.fsencode(text).decode(errors="replace"))
     return text
 
 
@@ -46,7 +47,7 @@ def listed(call: str, paths: Any) -> list[str]:
     elif isinstance(paths, Sequence):
         texts = [path_text(path, call) for path in paths]
     else:
-        raise BadSource(f"{call}: give a pattern or a list of paths, got {paths!r}")
+        raise BadSource(f"{call}: give a pattern or a list of paths, got {described(paths)}")
     if not any(_SPECIAL.intersection(text) for text in texts):
         return texts
     return [os.fsdecode(path) for path in _native.Source.expand(texts)]

@@ -21,6 +21,7 @@ from feedline._account import OVERDUE, Account, check
 from feedline._arguments import suggests_all
 from feedline._call import FailedCall, Function, Skipped, key, shown
 from feedline._code import users_line, warn_user
+from feedline._described import described
 from feedline._mapped.builder import start_method
 from feedline._pool import Call, Pool, parcel
 from feedline._words import call_in_words, check_finite
@@ -98,10 +99,11 @@ class Executor(concurrent.futures.Executor):
     ) -> None:
         if workers is not None and max_workers is not None:
             raise TypeError(
-                f"workers={workers} and max_workers={max_workers} mean the same: give one of them"
+                f"workers={described(workers)} and max_workers={described(max_workers)} mean the same: "
+                "give one of them"
             )
         if initializer is not None and not callable(initializer):
-            raise TypeError(f"initializer must be callable, got {initializer!r}")
+            raise TypeError(f"initializer must be callable, got {described(initializer)}")
         check(faults, on_event)
         if faults is not None and faults.then == "replace" and not faults.has_replacement:
             raise BadSetting.explained(

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, final
 
 from feedline import _native
 from feedline._arguments import suggests_all
+from feedline._described import described
 from feedline._words import call_in_words, plain
 from feedline.errors import BadSetting, FeedlineError
 
@@ -109,12 +110,12 @@ class FaultPolicy:
     def __post_init__(self) -> None:
         if not isinstance(self.then, str) or self.then not in ("raise", "skip", "replace"):
             raise BadSetting.explained(
-                f'FaultPolicy: then must be "raise", "skip" or "replace", got {self.then!r}'
+                f'FaultPolicy: then must be "raise", "skip" or "replace", got {described(self.then)}'
             )
         if self.replacement is not ANOTHER and "replace" not in self._deeds():
             raise BadSetting.explained(
-                f'FaultPolicy: replacement={self.replacement!r} is of use only with then="replace", '
-                f"got then={self.then!r}"
+                f'FaultPolicy: replacement={described(self.replacement)} is of use only with then="replace", '
+                f"got then={described(self.then)}"
             )
         # Everything else is checked where it is used, by the same lines for all fronts.
         _native.Policy(self.words())
@@ -126,7 +127,8 @@ class FaultPolicy:
     def _rules(self) -> dict[str, Any]:
         if not isinstance(self.by_type, Mapping):
             raise BadSetting.explained(
-                f"FaultPolicy: by_type must be a dict of rules by class or name, got {self.by_type!r}"
+                f"FaultPolicy: by_type must be a dict of rules by class or name, "
+                f"got {described(self.by_type)}"
             )
         return {_class_name(kind): _rule(rule) for kind, rule in self.by_type.items()}
 
@@ -141,7 +143,9 @@ class FaultPolicy:
                 continue
             is_number = not isinstance(value, bool) and (not isinstance(value, float) or math.isfinite(value))
             if name != "fill" and not is_number:
-                raise BadSetting.explained(f"FaultPolicy: {name} must be a finite number, got {value!r}")
+                raise BadSetting.explained(
+                    f"FaultPolicy: {name} must be a finite number, got {described(value)}"
+                )
             if value is not None and value != FaultPolicy.__dataclass_fields__[name].default:
                 given[name] = value
         if isinstance(self.backoff, Backoff):
@@ -172,11 +176,13 @@ class FaultPolicy:
     def parse(cls, text: str) -> FaultPolicy:
         """From text, as the command line takes it: "retry=2,then=skip,limit=0.01,by_type.OSError=retry:5"."""
         if not isinstance(text, str):
-            raise BadSetting.explained(f'FaultPolicy: give text such as "retry=2,then=skip", got {text!r}')
+            raise BadSetting.explained(
+                f'FaultPolicy: give text such as "retry=2,then=skip", got {described(text)}'
+            )
         try:
             given = json.loads(_native.Policy(text).words)
         except UnicodeEncodeError:
-            raise BadSetting.explained(f"FaultPolicy: this text cannot be read: {text!r}") from None
+            raise BadSetting.explained(f"FaultPolicy: this text cannot be read: {described(text)}") from None
         if given.get("limit") == "none":
             given["limit"] = None
         if isinstance(given.get("backoff"), dict):
@@ -272,7 +278,7 @@ def _class_name(kind: Any) -> str:
         # Python's own second names of one class.
         return {"IOError": "OSError", "EnvironmentError": "OSError"}.get(kind, kind)
     if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-        raise BadSetting.explained(f"FaultPolicy: by_type must be by class or name, got {kind!r}")
+        raise BadSetting.explained(f"FaultPolicy: by_type must be by class or name, got {described(kind)}")
     if kind.__module__ in ("builtins", "feedline.errors"):
         return kind.__qualname__
     return f"{kind.__module__}.{kind.__qualname__}"
@@ -288,4 +294,4 @@ def _path(path: Any) -> str:
     try:
         return os.fsdecode(path)
     except TypeError:
-        raise BadSetting.explained(f"FaultPolicy: quarantine must be a path, got {path!r}") from None
+        raise BadSetting.explained(f"FaultPolicy: quarantine must be a path, got {described(path)}") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from feedline._described import described
 from feedline._words import plain
 from feedline.errors import BadSetting
 
@@ -50,13 +51,13 @@ class Column:
 
     def __init__(self, kind: str, name: str) -> None:
         if not isinstance(name, str):
-            raise BadSetting(f"{kind}: give the name of a field, got {name!r}")
+            raise BadSetting(f"{kind}: give the name of a field, got {described(name)}")
         self._field = {kind: name}
 
     def _compared(self, op: str, value: Constant) -> Predicate:
         given = plain(value)
         if not isinstance(given, (int, float, str)):
-            raise BadSetting(f"filter: a field can be compared with a number or text, got {value!r}")
+            raise BadSetting(f"filter: a field can be compared with a number or text, got {described(value)}")
         return Predicate({"op": op, **self._field, "value": given})
 
     def __lt__(self, value: Constant) -> Predicate:
@@ -80,7 +81,7 @@ class Column:
     def isin(self, values: Iterable[Constant]) -> Predicate:
         """Whether it is one of these."""
         if isinstance(values, str) or not isinstance(values, Iterable):
-            raise BadSetting(f"isin: give a list of numbers or texts, got {values!r}")
+            raise BadSetting(f"isin: give a list of numbers or texts, got {described(values)}")
         return Predicate({"op": "in", **self._field, "values": plain(list(values))})
 
     def __repr__(self) -> str:
@@ -99,7 +100,7 @@ def length(name: str) -> Column:
 
 def _joined(op: str, one: Predicate, other: Any) -> Predicate:
     if not isinstance(other, Predicate):
-        raise BadSetting(f"filter: {one!r} needs another predicate beside it, got {other!r}")
+        raise BadSetting(f"filter: {one!r} needs another predicate beside it, got {described(other)}")
     # Long chains stay flat.
     parts = [
         part

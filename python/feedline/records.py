@@ -14,7 +14,7 @@ from feedline import _native
 from feedline._arguments import suggests
 from feedline._code import warn_user
 from feedline._described import described, one_line
-from feedline._paths import Paths, listed, local_path, shown
+from feedline._paths import Paths, listed, local_path, path_text, shown
 from feedline.errors import BadSetting, BadSource, EmptyShardWarning
 from feedline.pipeline import Pipeline
 
@@ -58,7 +58,7 @@ def example_schema(path: str | bytes | os.PathLike[str], records: int = 100) -> 
     print(fl.example_schema("train-00000.tfrecord"))
     """
     if not isinstance(records, int) or isinstance(records, bool) or records < 1:
-        raise BadSetting(f"example_schema: records must be a whole number from 1, got {records!r}")
+        raise BadSetting(f"example_schema: records must be a whole number from 1, got {described(records)}")
     schema = _native.example_schema(local_path(path, "example_schema"), records)
     # The names are data, and the text is for a terminal or an editor.
     return "\n".join(map(one_line, schema.split("\n")))
@@ -95,7 +95,7 @@ def csv(
 ) -> Pipeline:
     """Rows of CSV files, whose first line names the columns. Without `parse()`, every column is text."""
     if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii():
-        raise BadSetting(f"csv: delimiter must be one ASCII character, got {delimiter!r}")
+        raise BadSetting(f"csv: delimiter must be one ASCII character, got {described(delimiter)}")
     return _records("csv", paths, delimiter=delimiter, index=index, manifest=manifest)
 
 
@@ -114,9 +114,10 @@ def tokens(
         stride: from the beginning of a window to that of the next; `length` where nothing is said.
     """
     if length is None and isinstance(dtype, int) and not isinstance(dtype, bool):
+        number = described(dtype)
         raise BadSetting.explained(
-            f"tokens: dtype must be the name of a type, got {dtype!r}",
-            f'name both: tokens({shown(paths)}, "uint16", {dtype}), or length={dtype} for .npy files',
+            f"tokens: dtype must be the name of a type, got {number}",
+            f'name both: tokens({shown(paths)}, "uint16", {number}), or length={number} for .npy files',
         )
     length = _count("length", length)
     stride = length if stride is None else _count("stride", stride)
@@ -146,10 +147,10 @@ def _dtype(dtype: Any) -> str:
     try:
         known = np.dtype(dtype)
     except (TypeError, ValueError):
-        raise BadSetting(f"tokens: dtype must be the name of a type, got {dtype!r}") from None
+        raise BadSetting(f"tokens: dtype must be the name of a type, got {described(dtype)}") from None
     if known.byteorder == ">":
         raise BadSetting.explained(
-            f"tokens: only little-endian numbers are read, got {dtype!r}",
+            f"tokens: only little-endian numbers are read, got {described(dtype)}",
             'write the file anew: array.astype(array.dtype.newbyteorder("<")).tofile(path)',
         )
     return str(known.name)
@@ -188,7 +189,7 @@ def _records(container: str, paths: Paths, **settings: Any) -> Pipeline:
     files = listed(container, paths)
     check, delimiter = settings.get("check", True), settings.get("delimiter", ",")
     if not isinstance(check, bool):
-        raise BadSetting(f"{container}: check must be True or False, got {check!r}")
+        raise BadSetting(f"{container}: check must be True or False, got {described(check)}")
     manifest = settings["manifest"]
     source = _native.Source.records(
         container,
@@ -221,8 +222,8 @@ def _kept(call: str, index: Index) -> str:
         except RuntimeError:  # Nobody knows where this user is at home.
             return ""
     if not isinstance(index, (str, bytes, os.PathLike)) or not os.fspath(index):
-        raise BadSetting(f'{call}: index must be "auto", "beside", a folder or None, got {index!r}')
-    return os.fsdecode(index)
+        raise BadSetting(f'{call}: index must be "auto", "beside", a folder or None, got {described(index)}')
+    return path_text(index, call)
 
 
 class _Telling:

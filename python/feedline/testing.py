@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from feedline._described import described
 from feedline._words import check_finite
 from feedline.errors import BadSetting
 from feedline.loader import Loader
@@ -69,7 +70,9 @@ class Chaos:
         for name in ("kill", "poison", "raise_", "eio", "hang", "slow", "leak", "leak_files"):
             rate = getattr(self, name)
             if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate <= 1:
-                raise BadSetting.explained(f"chaos: {name} must be a share from 0 to 1, got {rate!r}")
+                raise BadSetting.explained(
+                    f"chaos: {name} must be a share from 0 to 1, got {described(rate)}"
+                )
         check_finite("chaos", "slow_seconds", self.slow_seconds)
 
     def strikes(self, kind: str, index: object, attempt: int = 0) -> bool:

@@ -20,6 +20,7 @@ from torch.utils.dlpack import from_dlpack
 from feedline import _native
 from feedline._account import OVERDUE, Account, check
 from feedline._arguments import suggests_all
+from feedline._described import described
 from feedline._torch.alone import Alone
 from feedline._torch.excluded import excluded
 from feedline._torch.indices import keys
@@ -241,7 +242,7 @@ def _check_workers(
         count = operator.index(num_workers)  # type: ignore[arg-type]
     except TypeError:
         raise BadSetting.explained(
-            f"DataLoader: num_workers must be a whole number from 0, got {num_workers!r}",
+            f"DataLoader: num_workers must be a whole number from 0, got {described(num_workers)}",
             "give a number such as num_workers=len(os.sched_getaffinity(0))",
         ) from None
     if count != 0:
@@ -256,7 +257,7 @@ def _check_workers(
     for name, value in settings.items():
         if value is not None:
             raise BadSetting.explained(
-                f"DataLoader: {name}={value!r} is for workers, and num_workers=0 has none",
+                f"DataLoader: {name}={described(value)} is for workers, and num_workers=0 has none",
                 f"use num_workers=1 or more, or leave {name} out",
             )
 

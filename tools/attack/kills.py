@@ -22,12 +22,6 @@ from attack.victims import Harm, Killer
 
 __all__ = ["attack"]
 
-# Whether a zygote that hangs is killed and replaced. Without that, a zygote that is stopped for good makes a
-# run wait for ever, and the case is left out.
-ZYGOTE_IS_WATCHED = False
-# Whether a worker that hangs before its first sample is killed and replaced. Without that, workers are
-# stopped for good only when all of them have delivered a batch.
-START_IS_WATCHED = False
 ANY_NUMBER = 1 << 20
 
 
@@ -127,7 +121,7 @@ def stopped_for_good(draws: Random) -> Counter[str]:
     """A worker that was stopped passes its deadline, a zygote is found to hang; both are replaced."""
     workers = draws.randint(1, 3)
     length = draws.randint(100, 200)
-    of_zygote = ZYGOTE_IS_WATCHED and draws.random() < 0.5
+    of_zygote = draws.random() < 0.5
     loader = DataLoader(
         SlowNumbers(length),
         batch_size=soak.BATCH,
@@ -138,10 +132,8 @@ def stopped_for_good(draws: Random) -> Counter[str]:
         stall=1.0,
     )
     harm = Harm(worker_stops_for_good=int(not of_zygote), zygote_stops_for_good=int(of_zygote), pause=0.05)
-    epoch = iter(loader)
-    got = [] if START_IS_WATCHED else [numbers_of(next(epoch)) for _ in range(workers)]
     with Killer(draws, harm) as killer:
-        got += [numbers_of(batch) for batch in epoch]
+        got = [numbers_of(batch) for batch in loader]
     check_skipped(got, loader, length, fill=True)
     return killer.counts
 

@@ -11,6 +11,8 @@ use feedline_core::source::index::Index;
 use feedline_core::source::paths::check_local;
 use feedline_core::source::walk::{Seen, walk_part};
 use feedline_core::sys::file;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -47,7 +49,7 @@ const BYTES: usize = 16;
 pub(crate) struct Show {
     /// A file, with the number of a record behind a colon
     #[arg(value_name = "FILE[:N]")]
-    record: String,
+    record: OsString,
 
     #[command(flatten)]
     reading: Reading,
@@ -100,8 +102,7 @@ impl Show {
         if whole.exists() {
             return Ok((whole, None));
         }
-        let parts = self.record.rsplit_once(':');
-        match parts.map(|(path, number)| (PathBuf::from(path), number)) {
+        match split(&self.record) {
             Some((path, number)) if path.exists() => match number.parse() {
                 Ok(number) => Ok((path, Some(number))),
                 Err(_) => {
@@ -113,11 +114,19 @@ impl Show {
                 }
             },
             Some(_) | None => {
-                check_local(&self.record)?;
+                check_local(&self.record.to_string_lossy())?;
                 Err(missing_file(&whole))
             }
         }
     }
+}
+
+/// What stands before and after the last colon.
+fn split(record: &OsStr) -> Option<(PathBuf, String)> {
+    let bytes = record.as_bytes();
+    let colon = bytes.iter().rposition(|byte| *byte == b':')?;
+    let number = String::from_utf8_lossy(&bytes[colon + 1..]).into_owned();
+    Some((PathBuf::from(OsStr::from_bytes(&bytes[..colon])), number))
 }
 
 /// What is printed of a record.

@@ -98,7 +98,7 @@ mod _native {
 
     /// The command line; returns the exit code.
     #[pyfunction]
-    fn run(py: Python<'_>, arguments: Vec<String>) -> i32 {
+    fn run(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> i32 {
         py.detach(|| feedline_cli::run(arguments))
     }
 }

@@ -87,7 +87,7 @@ impl Source {
         container: &str,
         paths: Vec<PathBuf>,
         check: bool,
-        keep: &str,
+        keep: PathBuf,
         manifest: Option<PathBuf>,
         delimiter: &str,
         tell: &Bound<'_, PyAny>,

@@ -19,7 +19,7 @@ pub(crate) fn source(
     container: &str,
     paths: Vec<PathBuf>,
     check: bool,
-    keep: &str,
+    keep: PathBuf,
     manifest: Option<&Path>,
     delimiter: &str,
     tell: &Bound<'_, PyAny>,
@@ -35,10 +35,10 @@ pub(crate) fn source(
             return Err(raise(Error::new(Kind::BadSource, message)));
         }
     };
-    let keep = match keep {
-        "" => Keep::Nowhere,
-        "beside" => Keep::Beside,
-        folder => Keep::Folder(folder.into()),
+    let keep = match keep.to_str() {
+        Some("") => Keep::Nowhere,
+        Some("beside") => Keep::Beside,
+        Some(_) | None => Keep::Folder(keep),
     };
     let tell = tell.clone().unbind();
     let mut stopped = None;

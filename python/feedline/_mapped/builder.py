@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from feedline._arguments import suggests_all
+from feedline._described import described
 from feedline._mapped.functions import Named, named
 from feedline.errors import BadSetting
 from feedline.predicates import Predicate
@@ -73,7 +74,7 @@ class Functions:
 
     def _with_function(self, call: str, function: Any, threads: Any) -> Pipeline:
         if not isinstance(threads, bool):
-            raise BadSetting.explained(f"{call}: threads must be True or False, got {threads!r}")
+            raise BadSetting.explained(f"{call}: threads must be True or False, got {described(threads)}")
         made: Pipeline = self._with(call, function=named(call, function), threads=threads or None)  # type: ignore[attr-defined]
         return made
 
@@ -90,6 +91,8 @@ def start_method(mp_context: Any, call: str = "loader") -> str:
             mp_context = multiprocessing.get_context(mp_context)
         method: str = mp_context.get_start_method()
     except (AttributeError, ValueError):
-        message = f"{call}: mp_context must be a multiprocessing context or its name, got {mp_context!r}"
+        message = (
+            f"{call}: mp_context must be a multiprocessing context or its name, got {described(mp_context)}"
+        )
         raise BadSetting.explained(message, 'use "fork", "spawn" or "forkserver"') from None
     return method

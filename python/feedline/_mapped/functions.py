@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline._described import described
 from feedline._numpy import seed_global
 from feedline.errors import BadSetting
 from feedline.predicates import Predicate
@@ -70,7 +71,7 @@ def named(call: str, function: Any) -> Named:
     what = "a batch" if call == "map_batch" else "a sample"
     if not callable(function):
         raise BadSetting.explained(
-            f"{call}: give a function of {what}, got {function!r}", _hint(call, function)
+            f"{call}: give a function of {what}, got {described(function)}", _hint(call, function)
         )
     name = Named(_name(function))
     name.function = function

@@ -20,6 +20,9 @@ const ZYGOTE_PATIENCE: Duration = Duration::from_secs(60);
 const LEAST_PATIENCE: Duration = Duration::from_secs(5);
 const ZYGOTE_START: Duration = Duration::from_secs(300);
 
+/// How long a worker may start, where there is a deadline for samples.
+const START_LIMIT: Duration = Duration::from_secs(300);
+
 /// How long a worker may take to write down where it is.
 const DUMP_TIME: Duration = Duration::from_millis(200);
 
@@ -53,6 +56,7 @@ pub fn options(workers: &Workers, folders: CodeFolders) -> Options {
             replace: workers.replace,
             suspect_after: workers.suspect_after,
             deadline: seconds(workers.deadline),
+            start_limit: START_LIMIT,
             hangs: workers.hangs,
             stall: seconds(workers.stall),
             dump_time: DUMP_TIME,

@@ -4,7 +4,8 @@
 use std::ffi::{CStr, c_int};
 use turbojpeg_sys as tj;
 
-/// A decoder with its working memory, used again from image to image.
+/// A decoder with its working memory. It costs little to make, and one that has decoded a picture, or
+/// failed to, may decode the next one differently.
 pub struct Decompressor(tj::tjhandle);
 
 // SAFETY: a handle is plain memory without ties to a thread; it is used by one thread at a time.

@@ -134,6 +134,7 @@ impl World {
             replace: !chance.hits(150),
             suspect_after: chance.hits(700).then(|| chance.from(1, 3) as u32),
             deadline: chance.hits(600).then(|| chance.micros(25_000, 2_000_000)),
+            start_limit: chance.micros(25_000, 5_000_000),
             hangs: chance.from(1, 3) as u32,
             stall: chance.hits(400).then(|| chance.micros(25_000, 2_000_000)),
             dump_time: chance.micros(1_000, 300_000),

@@ -3,17 +3,18 @@
 use super::{Channels, Error, Kind, Rect, Request, Result, Stored};
 use crate::sys::turbojpeg::{self, Decompressor, Failure, Region, Wanted};
 
-/// Made at the first picture.
+/// Holds nothing from one picture to the next: libjpeg keeps the tables of a file for those that have
+/// none, and after an error in a header its state, so that a picture would depend on the one before.
 #[derive(Default)]
 pub(in crate::decode) struct Backend {
-    decompressor: Option<Decompressor>,
     max_pixels: usize,
 }
 
 impl Backend {
     pub(in crate::decode) fn open(&mut self, bytes: &[u8], max_pixels: usize) -> Result<Stored> {
         self.max_pixels = max_pixels;
-        let opened = self.decompressor()?.open(bytes, max_pixels).map_err(damaged)?;
+        let mut decompressor = decompressor()?;
+        let opened = decompressor.open(bytes, max_pixels).map_err(damaged)?;
         let header = opened.header();
         Ok(Stored {
             channels: match header.stored {
@@ -50,8 +51,8 @@ impl Backend {
             region,
             strict: true,
         };
-        let max_pixels = self.max_pixels;
-        let mut opened = self.decompressor()?.open(bytes, max_pixels).map_err(damaged)?;
+        let mut first = decompressor()?;
+        let mut opened = first.open(bytes, self.max_pixels).map_err(damaged)?;
         let sizes = (opened.header().width, opened.header().height);
         let expected = (request.width, request.height);
         if (sizes.0.div_ceil(request.shrink), sizes.1.div_ceil(request.shrink)) != expected {
@@ -60,6 +61,8 @@ impl Backend {
         match opened.decode(&asked, target, pitch) {
             Err(failure) if failure.is_warning && is_harmless(&failure.message) => {
                 asked.strict = false;
+                let mut second = decompressor()?;
+                let mut opened = second.open(bytes, self.max_pixels).map_err(damaged)?;
                 match opened.decode(&asked, target, pitch) {
                     Err(failure) if !failure.is_warning || !is_harmless(&failure.message) => {
                         Err(damaged(failure))
@@ -70,15 +73,10 @@ impl Backend {
             outcome => outcome.map_err(damaged),
         }
     }
+}
 
-    fn decompressor(&mut self) -> Result<&mut Decompressor> {
-        if self.decompressor.is_none() {
-            self.decompressor = Decompressor::new();
-        }
-        self.decompressor
-            .as_mut()
-            .ok_or_else(|| Error::new(Kind::OutOfMemory, "no memory for a JPEG decoder"))
-    }
+fn decompressor() -> Result<Decompressor> {
+    Decompressor::new().ok_or_else(|| Error::new(Kind::OutOfMemory, "no memory for a JPEG decoder"))
 }
 
 /// Warnings of libjpeg after which every pixel is what its encoder meant.

@@ -241,6 +241,48 @@ mod tests {
         assert_eq!(decoded(&stray, whole).unwrap().bytes(), expected.bytes());
     }
 
+    /// The bytes without the segments of this marker.
+    fn without(bytes: &[u8], marker: u8) -> Vec<u8> {
+        let mut left = bytes[..2].to_vec();
+        let mut at = 2;
+        while bytes[at + 1] != 0xda {
+            let length = usize::from(bytes[at + 2]) << 8 | usize::from(bytes[at + 3]);
+            if bytes[at + 1] != marker {
+                left.extend(&bytes[at..at + 2 + length]);
+            }
+            at += 2 + length;
+        }
+        left.extend(&bytes[at..]);
+        left
+    }
+
+    #[test]
+    fn a_picture_does_not_depend_on_the_one_that_was_decoded_before() {
+        let good = photo_jpeg(1, 64, 48, 85);
+        let tables = good.windows(2).position(|two| two == [0xff, 0xc4]).unwrap();
+        let mut corrupt = good.clone();
+        corrupt[tables + 5..tables + 21].fill(0xff);
+        let others =
+            [corrupt, without(&good, 0xc4), without(&good, 0xdb), photo_jpeg(2, 64, 48, 20)];
+        let whole = Rect::whole(64, 48);
+        let options = Options::default();
+        let mut decoder = Decoder::default();
+        let mut decode = |bytes: &[u8]| {
+            let mut canvas = Canvas::default();
+            let outcome = decoder.decode(bytes, &options, whole, 1, &mut Vec::new(), &mut canvas);
+            outcome.map(|()| canvas.bytes().to_vec()).map_err(|error| error.to_string())
+        };
+        for before in [&good].into_iter().chain(&others) {
+            for bytes in [&good].into_iter().chain(&others) {
+                let alone = decoded(bytes, whole);
+                let alone =
+                    alone.map(|canvas| canvas.bytes().to_vec()).map_err(|error| error.to_string());
+                let _ = decode(before);
+                assert_eq!(decode(bytes), alone);
+            }
+        }
+    }
+
     #[test]
     fn an_encoded_photo_looks_like_itself() {
         let pixels = photo(3, 96, 64);

@@ -7,6 +7,7 @@ use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 
 use super::{BYTE_ORDER_MARK, WINDOW};
 use crate::error::{Error, Kind, Result};
+use crate::escape;
 use crate::format::convert::{Fields, guessed, put_default, put_text, refuse_npy, wrong};
 use crate::format::{ReadAt, Scanned, Shape, Split, Type, Wanted};
 use crate::sample::{FieldKind, Value};
@@ -380,7 +381,8 @@ impl CsvParser {
             }
             let place = columns.iter().position(|column| *column == *one.key);
             if place.is_none() && one.default.is_none() {
-                let what = format!("no column {:?}, there are {}", one.key, columns.join(", "));
+                let there: Vec<_> = columns.iter().map(|name| escape::one_line(name)).collect();
+                let what = format!("no column {:?}, there are {}", one.key, there.join(", "));
                 return Err(
                     Error::new(Kind::BadSetting, what).with_hint("ask for a column that is there")
                 );

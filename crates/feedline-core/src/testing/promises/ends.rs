@@ -95,7 +95,7 @@ impl Promises {
     pub(super) fn book_refusal(&mut self, life: Life, passing: bool, due: &mut Due, now: Duration) {
         let holds = self.benches[life.post as usize].is_holder(life);
         let worker = self.close_worker(life);
-        let killed = worker.is_none_or(|worker| worker.killed);
+        let killed = worker.is_none_or(|worker| worker.killed && worker.overdue.is_none());
         if !self.is_running() || killed || self.zygote != Zygote::Ready {
             return;
         }

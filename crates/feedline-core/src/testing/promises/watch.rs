@@ -56,7 +56,10 @@ impl Promises {
         let spent = now.saturating_sub(seen.since);
         let starts = !worker.ready && seen.work == Work::Starting;
         let works = worker.ready && !worker.at_hand.is_empty() && seen.work == Work::Sample;
-        let overdue = works && settings.deadline.is_some_and(|deadline| spent >= deadline);
+        let start_limit = if seen.stopped { Duration::ZERO } else { settings.start_limit };
+        let overdue = settings.deadline.is_some_and(|deadline| {
+            (works && spent >= deadline) || (starts && spent >= deadline.max(start_limit))
+        });
         let stalls = (starts || works) && settings.stall.is_some_and(|stall| spent >= stall);
         let spot = (seen.task, seen.position);
         if !overdue && (!stalls || worker.told.contains(&spot)) {

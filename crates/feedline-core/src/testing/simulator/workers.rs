@@ -79,6 +79,7 @@ pub(super) struct Worker {
     pub(super) since: Duration,
     pub(super) blocked: bool,
     asleep: bool,
+    stopped: bool,
     /// Samples it has come to the end of.
     done: u64,
     pub(super) hangs: bool,
@@ -100,7 +101,8 @@ impl Worker {
             (State::Up | State::Dead, None) => Work::Waiting,
         };
         let (task, position) = self.at.unzip();
-        Seen { task, position, since: self.since, work, asleep: self.asleep }
+        let (asleep, stopped) = (self.asleep, self.stopped);
+        Seen { task, position, since: self.since, work, asleep, stopped }
     }
 }
 
@@ -265,6 +267,7 @@ impl World {
             since: self.now,
             blocked: false,
             asleep: false,
+            stopped: false,
             done: 0,
             hangs: false,
             stops: false,
@@ -309,9 +312,11 @@ impl World {
         }
         let falls_asleep = self.chance.hits(200) && self.falls_asleep();
         if falls_asleep || self.chance.hits(self.weather.boot_hang) {
+            let stopped = self.chance.hits(300);
             let worker = self.worker(life);
             worker.hangs = true;
             worker.asleep = falls_asleep;
+            worker.stopped = stopped;
             self.report.hangs += 1;
             return;
         }

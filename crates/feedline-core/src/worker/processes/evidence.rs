@@ -79,8 +79,10 @@ pub(super) fn seen(
     forked: Duration,
 ) -> Seen {
     let asleep = posture == Some(Posture::WaitsForLock);
+    let stopped = posture == Some(Posture::IsStopped);
     let Some(snapshot) = snapshot else {
-        return Seen { task: None, position: None, since: forked, work: Work::Starting, asleep };
+        let work = Work::Starting;
+        return Seen { task: None, position: None, since: forked, work, asleep, stopped };
     };
     let work = match snapshot.doing {
         Doing::Starting => Work::Starting,
@@ -95,5 +97,6 @@ pub(super) fn seen(
         since: Duration::from_nanos(snapshot.since.saturating_sub(started)),
         work,
         asleep,
+        stopped,
     }
 }

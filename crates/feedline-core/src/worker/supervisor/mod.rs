@@ -295,11 +295,13 @@ impl Supervisor {
     }
 
     fn refused(&mut self, life: Life, passing: bool) {
+        let is_running = self.is_running();
         let Some(place) = self.places.get_mut(life.post as usize) else { return };
         let Some(role) = place.role(life) else { return };
         let Some(worker) = place.worker_mut(life) else { return };
         let was_wanted = match worker.standing {
-            Standing::Booting => true,
+            // One that took too long to be forked, and then was not, is missed as before.
+            Standing::Booting | Standing::Overdue { stage: Stage::Booting, .. } => true,
             Standing::Killed { booting: true } => false,
             Standing::Ready
             | Standing::Stopping { .. }
@@ -309,7 +311,7 @@ impl Supervisor {
         };
         place.remove(life);
         // A zygote that is being ended may refuse whatever it likes.
-        if !was_wanted || self.zygote != Zygote::Ready {
+        if !was_wanted || !is_running || self.zygote != Zygote::Ready {
             return;
         }
         if role == Role::Successor {

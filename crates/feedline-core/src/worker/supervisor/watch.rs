@@ -44,7 +44,7 @@ enum Passed {
 impl Watch {
     /// Of a worker that begins to start.
     pub(super) fn starting(settings: &Settings, now: Duration) -> Watch {
-        let look_at = settings.stall.map(|stall| now.saturating_add(stall));
+        let look_at = patience(settings).map(|limit| now.saturating_add(limit));
         Watch { look_at, ..Watch::default() }
     }
 
@@ -72,20 +72,23 @@ fn patience(settings: &Settings) -> Option<Duration> {
     }
 }
 
-/// The deadline of a worker that does this, and the time after which it has stalled.
+/// The deadline of a worker that is seen so, and the time after which it has stalled.
 fn limits(
     worker: &Worker,
-    work: Work,
+    seen: &Seen,
     settings: &Settings,
 ) -> (Option<Duration>, Option<Duration>) {
-    match work {
-        Work::Starting if worker.is_booting() => (None, settings.stall),
-        Work::Sample if worker.is_working() => {
-            let is_before = |stall: &Duration| settings.deadline.is_none_or(|end| *stall < end);
-            (settings.deadline, settings.stall.filter(is_before))
+    let deadline = match seen.work {
+        Work::Starting if worker.is_booting() && seen.stopped => settings.deadline,
+        // What users do at the start may take long, and is no sample.
+        Work::Starting if worker.is_booting() => {
+            settings.deadline.map(|deadline| deadline.max(settings.start_limit))
         }
-        Work::Starting | Work::Sample | Work::Waiting | Work::Blocked => (None, None),
-    }
+        Work::Sample if worker.is_working() => settings.deadline,
+        Work::Starting | Work::Sample | Work::Waiting | Work::Blocked => return (None, None),
+    };
+    let is_before = |stall: &Duration| deadline.is_none_or(|end| *stall < end);
+    (deadline, settings.stall.filter(is_before))
 }
 
 impl Supervisor {
@@ -123,7 +126,7 @@ impl Supervisor {
             },
             (false, _) | (true, _) => seen,
         };
-        let (deadline, stall) = limits(worker, seen.work, settings);
+        let (deadline, stall) = limits(worker, &seen, settings);
         let spent = now.saturating_sub(seen.since);
         let passed = if deadline.is_some_and(|deadline| spent >= deadline) {
             Some(Passed::Deadline)
@@ -131,9 +134,8 @@ impl Supervisor {
             stall.is_some_and(|stall| spent >= stall).then_some(Passed::Stall)
         };
         let spot = (seen.task, seen.position);
-        let limit = if worker.is_booting() { settings.stall } else { patience(settings) };
         // When it can be late next, whatever it does from now on.
-        let later = limit.map(|limit| now.saturating_add(limit));
+        let later = patience(settings).map(|limit| now.saturating_add(limit));
         // When it can be late next, if it has stalled.
         let after_stall = deadline.map(|deadline| seen.since.saturating_add(deadline)).or(later);
         let watch = &mut worker.watch;

@@ -96,6 +96,8 @@ pub struct Seen {
     pub work: Work,
     /// Whether it sleeps on a lock and has used no processor time.
     pub asleep: bool,
+    /// Whether it was stopped by a signal.
+    pub stopped: bool,
 }
 
 /// Why a run ended.
@@ -378,6 +380,8 @@ pub struct Settings {
     pub suspect_after: Option<u32>,
     /// How long a worker may be at one sample until it is killed.
     pub deadline: Option<Duration>,
+    /// How long a worker may start, if there is a deadline; one that was stopped has the deadline.
+    pub start_limit: Duration,
     /// Times that a sample passes the deadline after which its task is given up; at least one.
     pub hangs: u32,
     /// How long a worker may be at one sample, or start, until the log tells of it.

@@ -64,6 +64,7 @@ fn settings(posts: u32) -> Settings {
         replace: true,
         suspect_after: None,
         deadline: None,
+        start_limit: START,
         hangs: 1,
         stall: None,
         dump_time: DUMP,

@@ -7,11 +7,18 @@ const STALL: Duration = Duration::from_secs(4);
 const FIRST: Life = Life { post: 0, generation: 0 };
 
 fn sample(task: Task, position: u64, since: Duration) -> Seen {
-    Seen { task: Some(task), position: Some(position), since, work: Work::Sample, asleep: false }
+    Seen {
+        task: Some(task),
+        position: Some(position),
+        since,
+        work: Work::Sample,
+        asleep: false,
+        stopped: false,
+    }
 }
 
 fn starting(since: Duration) -> Seen {
-    Seen { task: None, position: None, since, work: Work::Starting, asleep: false }
+    Seen { task: None, position: None, since, work: Work::Starting, asleep: false, stopped: false }
 }
 
 /// The engine wakes when it was told to, looks where it was told to, and finds this.
@@ -234,18 +241,35 @@ fn a_stall_is_dumped_and_told_once_and_never_kills() {
 }
 
 #[test]
-fn a_worker_that_starts_stalls_and_has_no_deadline() {
+fn a_worker_that_starts_for_too_long_is_killed_and_a_stopped_one_at_its_deadline() {
+    for (stopped, limit) in [(false, START), (true, DEADLINE)] {
+        let mut supervisor = booting(Settings { deadline: Some(DEADLINE), ..settings(1) });
+        let seen = Seen { stopped, ..starting(NOW) };
+        let early = NOW + limit - Duration::from_millis(1);
+        assert_eq!(supervisor.handle(Happening::Seen { life: FIRST, seen }, early), []);
+        let late = NOW + limit;
+        assert_eq!(look(&mut supervisor, FIRST, seen, late), [Action::Dump { life: FIRST }]);
+        let killed = look(&mut supervisor, FIRST, seen, late + DUMP);
+        assert_eq!(killed, [Action::Kill { life: FIRST }]);
+        let ended = Happening::Ended { life: FIRST, ending: KILLED, at: None };
+        let actions = supervisor.handle(ended, late + DUMP);
+        assert_eq!(actions[1], Action::Fork { life: life(0, 1) });
+    }
+}
+
+#[test]
+fn a_worker_that_starts_stalls_and_may_take_longer_than_a_sample() {
     let mut supervisor = booting(Settings { stall: Some(STALL), ..with_deadline() });
     let seen = starting(NOW);
     let late = NOW + STALL;
     assert_eq!(look(&mut supervisor, FIRST, seen, late), [Action::Dump { life: FIRST }]);
     let actions = look(&mut supervisor, FIRST, seen, late + DUMP);
     assert_eq!(actions, [Action::Stalled { life: FIRST, seen }]);
-    let much_later = Duration::from_secs(1000);
-    assert_eq!(look(&mut supervisor, FIRST, seen, much_later), []);
-    let mut supervisor = booting(with_deadline());
+    let later = Happening::Seen { life: FIRST, seen };
+    assert_eq!(supervisor.handle(later, START), []);
+    let mut supervisor = booting(Settings { deadline: None, ..with_deadline() });
     assert_eq!(supervisor.next_deadline(), None);
-    assert_eq!(supervisor.handle(Happening::Seen { life: FIRST, seen }, much_later), []);
+    assert_eq!(supervisor.handle(later, START * 10), []);
 }
 
 #[test]
