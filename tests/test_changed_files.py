@@ -121,6 +121,17 @@ def test_a_file_beside_the_data_that_never_ends_is_refused(
     assert len(list(fl.jsonl(path).batch(2).loader())) == 4
 
 
+def test_file_names_that_are_not_utf8_can_be_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = os.path.join(os.fsencode(tmp_path), b"caf\xe9.csv")
+    Path(os.fsdecode(path)).write_text("number\n17\n18\n")
+    for command in (b"show", b"verify"):
+        assert _native.run(["feedline", os.fsdecode(command), os.fsdecode(path)]) == 0
+    assert _native.run(["feedline", "show", os.fsdecode(path + b":1")]) == 0
+    assert "18" in capfd.readouterr().out
+    loader = fl.csv(os.fsdecode(path), index=os.fsdecode(path + b".index")).batch(2).loader()
+    assert [batch["number"].tolist() for batch in loader] == [[17, 18]]
+
+
 FORGED = "a\x1b[2Jb\nok  all is well\u202egpj"
 
 

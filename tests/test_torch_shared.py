@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -141,13 +140,10 @@ def test_initargs_of_an_executor_may_be_shared_objects_and_arguments_may_not(
         assert list(pool.map(kept.report, [1, 2])) == [1, 2]
         assert [queue.get(timeout=60), queue.get(timeout=60)] == [1, 2]
         assert [here.recv(), here.recv()] == [1, 2]
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            shared = [queue, there, context.Lock(), context.Value("i"), context.Array("i", 2), ours]
-            for thing in shared:
-                with pytest.raises(NotPicklable, match=r"arguments\[0\] .* through inheritance") as raised:
-                    pool.submit(print, thing)
-                assert "initargs" in raised.value.hint
+        for thing in [queue, context.Lock(), context.Value("i"), context.Array("i", 2)]:
+            with pytest.raises(NotPicklable, match=r"arguments\[0\] .* through inheritance") as raised:
+                pool.submit(print, thing)
+            assert "initargs" in raised.value.hint
         with pytest.raises(NotPicklable, match=r"function\.there .* through inheritance"):
             pool.submit(lambda: there.send(3))
         with pytest.raises(NotPicklable, match=r"arguments\[0\]\['q'\] "):

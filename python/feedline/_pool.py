@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import threading
@@ -21,6 +22,7 @@ from feedline._call import FailedCall, Function, Skipped
 from feedline._workers.calls import CALLING, Calls
 from feedline._workers.crew import Crew, GaveUp, Handle, load
 from feedline._workers.death import Death, Standstill
+from feedline._workers.lent import Lent
 from feedline._workers.pickling import ERRORS, by_name, by_value, not_picklable
 from feedline._workers.tries import Bad, Faulty
 from feedline._workers.trouble import Trouble
@@ -54,6 +56,8 @@ class Call:
     # The position among all of them of each call that is still to be made.
     positions: list[int] = field(default_factory=list)
     body: bytes = b""
+    # Descriptors among the arguments.
+    lent: Lent = field(default_factory=Lent)
     # How many of them no count of the report has yet.
     uncounted: int = 0
 
@@ -304,7 +308,7 @@ class Pool:
         if not call.calls:
             return call.settle([])
         # The others of the same parcel are made without it.
-        call.body = parcel(call.function.pickled, call.calls)
+        call.body = parcel(call.function.pickled, call.calls, call.lent)
         with self._lock:
             self._submit(call)
         return None
@@ -426,20 +430,24 @@ threading._register_atexit(_finish_all)  # type: ignore[attr-defined]
 os.register_at_fork(after_in_child=_working.clear)
 
 
-def parcel(function: bytes, calls: list[Any]) -> bytes:
-    """What goes to a worker: a function, and the arguments of each call."""
-    return len(function).to_bytes(8, "little") + function + _arguments(calls)
+def parcel(function: bytes, calls: list[Any], lent: Lent) -> bytes:
+    """What goes to a worker: a function, and the arguments of each call, whose descriptors are `lent`."""
+    return len(function).to_bytes(8, "little") + function + _arguments(calls, lent)
 
 
-def _arguments(calls: list[Any]) -> bytes:
+def _arguments(calls: list[Any], lent: Lent) -> bytes:
     try:
-        return by_name(calls)
+        return by_name(calls, lent.reducers)
     except ERRORS:
-        pass
+        lent.release()
     try:
-        return by_value(calls)
+        return by_value(calls, lent.reducers)
     except ERRORS as reason:
-        raise not_picklable(calls[0][0], "arguments", reason, by_value) from reason
+        dumps = functools.partial(by_value, reducers=lent.reducers)
+        try:
+            raise not_picklable(calls[0][0], "arguments", reason, dumps) from reason
+        finally:
+            lent.release()
 
 
 def _unjudged(trouble: Trouble, error: BaseException) -> Bad:

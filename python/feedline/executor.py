@@ -195,8 +195,15 @@ class Executor(concurrent.futures.Executor):
         if self._excluded:
             self._exclude(call)
         if call.calls:
-            call.body = parcel(function.pickled, call.calls)
-            self._pool.add(call)
+            call.body = parcel(function.pickled, call.calls, call.lent)
+            if call.lent:
+                # Also when it is cancelled, or the pool breaks.
+                future.add_done_callback(lambda _: call.lent.release())
+            try:
+                self._pool.add(call)
+            except BaseException:
+                call.lent.release()
+                raise
         elif is_single:
             future.cancel()
             future.set_running_or_notify_cancel()

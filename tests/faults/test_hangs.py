@@ -58,6 +58,32 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+class StoppedAtStart:
+    """Stops the worker that runs it first, before it can take a sample."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __call__(self, worker: int) -> None:
+        try:
+            self.marker.touch(exist_ok=False)
+        except FileExistsError:
+            return
+        stop()
+
+
+def test_a_worker_that_is_stopped_while_it_starts_is_ended_at_the_deadline(tmp_path: Path) -> None:
+    start = StoppedAtStart(tmp_path / "stopped")
+    loader = DataLoader(Drawn(), generator=seeded(1), worker_init_fn=start, deadline=DEADLINE, **TWO)
+
+    batches = list(loader)
+
+    assert is_same(batches, expected(Drawn, **TWO)[0])
+    (death,) = loader.deaths
+    assert (death.stage, death.cause) == ("starting", "deadline passed")
+    assert str(death).endswith("took too long and was killed while starting")
+
+
 HANGS: list[Callable[[], None]] = [sleep_for_ever, wait_for_a_lock, backtrack, add_up, stop]
 
 

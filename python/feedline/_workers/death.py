@@ -97,7 +97,9 @@ class Death:
     def __str__(self) -> str:
         """Who, how and where, in one line."""
         pid = "" if self.pid is None else f" (pid {self.pid})"
-        if self.cause == "deadline passed":
+        if self.cause == "deadline passed" and self.stage == "starting":
+            how = "took too long and was killed"
+        elif self.cause == "deadline passed":
             how = f"was killed after {self.seconds:.1f} s at one sample,"
         elif self.cause == "descriptors closed":
             how = "ended because code in it closed its descriptors"

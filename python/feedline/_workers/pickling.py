@@ -54,17 +54,21 @@ class Packer:
         return [written.getbuffer(), *(buffer.raw() for buffer in buffers)]
 
 
-def by_value(thing: object) -> bytes:
+Reducers = dict[type, Callable[[Any], Any]]
+
+
+def by_value(thing: object, reducers: Reducers | None = None) -> bytes:
     """A pickle that any other process can read, also of what `__main__` defines. Refuses what has a
-    descriptor: its number means nothing, or something else, to another process."""
-    return _pickled(thing, {**_forking_reducers(), **_storages(), **_refusers()})
+    descriptor, unless one of the `reducers` is for it: its number means nothing, or something else, to
+    another process."""
+    return _pickled(thing, {**_forking_reducers(), **_storages(), **_refusers(), **(reducers or {})})
 
 
-def by_name(thing: object) -> bytes:
+def by_name(thing: object, reducers: Reducers | None = None) -> bytes:
     """As plain pickle makes it, which is fast; refuses descriptors as `by_value` does."""
     written = io.BytesIO()
     pickler = pickle.Pickler(written, protocol=5)
-    pickler.dispatch_table = {**copyreg.dispatch_table, **_storages(), **_refusers()}
+    pickler.dispatch_table = {**copyreg.dispatch_table, **_storages(), **_refusers(), **(reducers or {})}
     pickler.dump(thing)
     return written.getvalue()
 

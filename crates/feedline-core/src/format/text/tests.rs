@@ -353,6 +353,9 @@ fn csv_is_read_by_the_names_of_its_columns() {
     let gone = csv_words("", &columns, &[fixed("x", Type::Text, &[])]).unwrap_err();
     assert_eq!(gone.kind(), Kind::BadSetting);
     assert_eq!(gone.message(), "no column \"x\", there are id, text, box, json");
+    let forged = ["id", "a\nforged: all is well"];
+    let gone = csv_words("", &forged, &[fixed("x", Type::Text, &[])]).unwrap_err();
+    assert_eq!(gone.message(), "no column \"x\", there are id, a\\nforged: all is well");
 }
 
 #[test]
