@@ -122,13 +122,13 @@ def test_a_file_beside_the_data_that_never_ends_is_refused(
 
 
 def test_file_names_that_are_not_utf8_can_be_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = os.path.join(os.fsencode(tmp_path), b"caf\xe9.csv")
-    Path(os.fsdecode(path)).write_text("number\n17\n18\n")
-    for command in (b"show", b"verify"):
-        assert _native.run(["feedline", os.fsdecode(command), os.fsdecode(path)]) == 0
-    assert _native.run(["feedline", "show", os.fsdecode(path + b":1")]) == 0
+    path = tmp_path / os.fsdecode(b"caf\xe9.csv")
+    path.write_text("number\n17\n18\n")
+    for command in ("show", "verify"):
+        assert _native.run(["feedline", command, str(path)]) == 0
+    assert _native.run(["feedline", "show", f"{path}:1"]) == 0
     assert "18" in capfd.readouterr().out
-    loader = fl.csv(os.fsdecode(path), index=os.fsdecode(path + b".index")).batch(2).loader()
+    loader = fl.csv(path, index=f"{path}.index").batch(2).loader()
     assert [batch["number"].tolist() for batch in loader] == [[17, 18]]
 
 

@@ -105,6 +105,8 @@ def take_with_others(loader: DataLoader[Any]) -> list[Any]:
     old = pids(iterator)
     batches = [next(iterator) for _ in range(8)]
     assert soon(lambda: are_others(iterator, old))
+    # The zygote tells of their end when it has reaped them.
+    assert soon(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old))
     return [*batches, *iterator]
 
 
