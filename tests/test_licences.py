@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 CHECK = runpy.run_path(str(ROOT / "tools" / "licences"))
 RULES = tomllib.loads((ROOT / "deny.toml").read_text())
-CRATES = "registry+https://github.com/rust-lang/crates.io-index"
+CRATES = CHECK["REGISTRY"] + "index"
 
 
 @pytest.mark.parametrize(

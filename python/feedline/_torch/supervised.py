@@ -247,6 +247,9 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         if order is None:
             # Of an epoch that was left, or of a worker that has nothing more.
             return
+        if answer.kind != "exhausted":
+            # When it has arrived, not when it is delivered: the worker may be replaced in between.
+            self._did[order.post] = (self._did.get(order.post, (order,))[0], order)
         if answer.kind == "exhausted":
             assert self._crew is not None
             self._active[answer.post] = False
@@ -284,7 +287,6 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         if isinstance(come, _native.Answer) and come.kind == "raised":
             self._judging.has_raised = True
             raise self._raised(data, order)
-        self._did[order.post] = (self._did.get(order.post, (order,))[0], order)
         repeats = len(order.repeats)
         self._confirm = self._judging.delivery(samples, waited, repeats=repeats, is_counted=order.is_counted)
         self._account.tell()
