@@ -311,6 +311,8 @@ class Results(_native.BatchIterator, Iterator[R]):
         self._futures: deque[Future[list[R]]] = deque()
         self._ready: deque[R] = deque()
         self._is_begun = False
+        # What ends it, until it has been raised: Ctrl-C may come while the workers are ended.
+        self._end: BaseException | None = None
         # Results need no confirmation: nothing counts them when they are taken.
         self._confirm = None
 
@@ -323,22 +325,32 @@ class Results(_native.BatchIterator, Iterator[R]):
             self._futures.append(self._pool._submit(self._function, chunk))
 
     def _produce(self) -> R:
+        if self._end is None:
+            try:
+                return self._next_result()
+            except _native.Interrupted:
+                raise
+            except BaseException as raised:
+                self._end = raised
+        self.close()
+        end, self._end = self._end, None
         try:
-            if not self._is_begun:
-                self._begin()
-            while not self._ready:
-                if not self._futures:
-                    raise StopIteration
-                results = self._wait(self._futures[0])
-                self._futures.popleft()
-                self._ready.extend(results)
-                self._submit(1)
-            return self._ready.popleft()
-        except _native.Interrupted:
-            raise
-        except BaseException:
-            self.close()
-            raise
+            raise end
+        finally:
+            # Its frames would keep this object.
+            del end
+
+    def _next_result(self) -> R:
+        if not self._is_begun:
+            self._begin()
+        while not self._ready:
+            if not self._futures:
+                raise StopIteration
+            results = self._wait(self._futures[0])
+            self._futures.popleft()
+            self._ready.extend(results)
+            self._submit(1)
+        return self._ready.popleft()
 
     def _wait(self, future: Future[list[R]]) -> list[R]:
         while True:
@@ -362,18 +374,22 @@ class Results(_native.BatchIterator, Iterator[R]):
 
     def close(self) -> None:
         """Makes no more calls."""
+        self._leave(wait=True)
+
+    def _leave(self, *, wait: bool) -> None:
         self._is_begun = True
         self._chunks = iter(())
         self._ready.clear()
         while self._futures:
             self._futures.pop().cancel()
         if self._owns_pool:
-            self._pool.shutdown(cancel_futures=True)
+            self._pool.shutdown(wait, cancel_futures=True)
 
     def __del__(self) -> None:
-        # Not if the constructor refused its arguments.
+        # Not if the constructor refused its arguments. A finalizer runs in the middle of anything: it must
+        # neither wait nor be interrupted.
         if hasattr(self, "_is_begun"):
-            self.close()
+            self._leave(wait=False)
 
     def __enter__(self) -> Results[R]:
         return self
