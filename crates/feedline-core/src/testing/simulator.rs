@@ -503,7 +503,8 @@ impl World {
             && self.promises.can_fork()
             && self.promises.has_at_hand(life, task)
             && !self.promises.is_killed(life);
-        is_watched && !worker.blocked && self.weather.blind == 0 && self.now > latest
+        let is_late = !worker.blocked || worker.stopped;
+        is_watched && is_late && self.weather.blind == 0 && self.now > latest
     }
 
     /// The engine looks at whom it is told to look at.
@@ -599,7 +600,7 @@ impl World {
                 // The dead, too, are at the same sample for ever, until their end is told.
                 let others =
                     weather.work_hang + weather.slow_sample + weather.asleep + weather.slow_message;
-                others + weather.zygote_stuck > 0 || ill.is_some_and(Ill::hangs)
+                others + weather.zygote_stuck + weather.blocked > 0 || ill.is_some_and(Ill::hangs)
             }
         };
         self.report.poison_found += u64::from(ill == Some(Ill::Poison));

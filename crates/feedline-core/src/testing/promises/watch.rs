@@ -55,7 +55,9 @@ impl Promises {
         };
         let spent = now.saturating_sub(seen.since);
         let starts = !worker.ready && seen.work == Work::Starting;
-        let works = worker.ready && !worker.at_hand.is_empty() && seen.work == Work::Sample;
+        let is_at_sample =
+            seen.work == Work::Sample || (seen.work == Work::Blocked && seen.stopped);
+        let works = worker.ready && !worker.at_hand.is_empty() && is_at_sample;
         let start_limit = if seen.stopped { Duration::ZERO } else { settings.start_limit };
         let overdue = settings.deadline.is_some_and(|deadline| {
             (works && spent >= deadline) || (starts && spent >= deadline.max(start_limit))

@@ -79,7 +79,7 @@ pub(super) struct Worker {
     pub(super) since: Duration,
     pub(super) blocked: bool,
     asleep: bool,
-    stopped: bool,
+    pub(super) stopped: bool,
     /// Samples it has come to the end of.
     done: u64,
     pub(super) hangs: bool,
@@ -391,8 +391,11 @@ impl World {
         worker.since = now;
         worker.blocked = blocks;
         if blocks {
-            if self.chance.hits(30) {
-                self.worker(life).hangs = true;
+            if self.chance.hits(60) {
+                let stopped = self.chance.hits(500);
+                let worker = self.worker(life);
+                worker.hangs = true;
+                worker.stopped = stopped;
                 self.report.hangs += 1;
                 return;
             }

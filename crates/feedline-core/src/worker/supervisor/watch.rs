@@ -85,6 +85,8 @@ fn limits(
             settings.deadline.map(|deadline| deadline.max(settings.start_limit))
         }
         Work::Sample if worker.is_working() => settings.deadline,
+        // Whatever it waits for, one that was stopped does not go on when it comes.
+        Work::Blocked if worker.is_working() && seen.stopped => settings.deadline,
         Work::Starting | Work::Sample | Work::Waiting | Work::Blocked => return (None, None),
     };
     let is_before = |stall: &Duration| deadline.is_none_or(|end| *stall < end);

@@ -241,6 +241,22 @@ fn a_stall_is_dumped_and_told_once_and_never_kills() {
 }
 
 #[test]
+fn a_worker_that_is_stopped_while_it_waits_for_something_has_a_deadline() {
+    let blocked = Seen { work: Work::Blocked, ..sample(0, 0, NOW) };
+    for stopped in [false, true] {
+        let mut supervisor = busy(with_deadline());
+        let seen = Seen { stopped, ..blocked };
+        let late = NOW + DEADLINE;
+        let dump = if stopped { vec![Action::Dump { life: FIRST }] } else { vec![] };
+        assert_eq!(look(&mut supervisor, FIRST, seen, late), dump);
+        if stopped {
+            let killed = look(&mut supervisor, FIRST, seen, late + DUMP);
+            assert_eq!(killed, [Action::Kill { life: FIRST }]);
+        }
+    }
+}
+
+#[test]
 fn a_worker_that_starts_for_too_long_is_killed_and_a_stopped_one_at_its_deadline() {
     for (stopped, limit) in [(false, START), (true, DEADLINE)] {
         let mut supervisor = booting(Settings { deadline: Some(DEADLINE), ..settings(1) });
