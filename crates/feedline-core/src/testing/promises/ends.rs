@@ -84,7 +84,7 @@ impl Promises {
             Zygote::Ready => self.book_death(None, false, due, now),
             Zygote::Booting => {
                 self.zygote_failures += 1;
-                if self.zygote_failures == 2 {
+                if self.zygote_failures == 3 {
                     due.failure = Some(Failure::ZygoteCannotStart);
                 }
             }

@@ -66,7 +66,7 @@ impl Promises {
             self.awaited = None;
             let too_many = if self.zygote == Zygote::Booting {
                 self.zygote_failures += 1;
-                self.zygote_failures == 2
+                self.zygote_failures == 3
             } else {
                 self.hung_zygotes += 1;
                 self.hung_zygotes == 3

@@ -57,7 +57,7 @@ impl Supervisor {
             }
             return;
         }
-        // No worker can be alive here, and two in a row is a bound already: this is no death to
+        // No worker can be alive here, and a few in a row are a bound already: this is no death to
         // count.
         self.zygote_failures += 1;
         if self.zygote_failures < ZYGOTE_FAILURES {

@@ -54,7 +54,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Deaths of one post before it was ready, in a row, that end the run.
 const BOOT_DEATHS: u32 = 3;
 /// Ends of the zygote before it was ready, in a row, that end the run.
-const ZYGOTE_FAILURES: u32 = 2;
+const ZYGOTE_FAILURES: u32 = 3;
 /// Closing ends after this many times the grace, even if a worker cannot be killed.
 const CLOSING_GRACES: u32 = 3;
 /// Deaths that are remembered.

@@ -116,14 +116,16 @@ fn a_result_in_between_makes_the_next_hang_the_first() {
 }
 
 #[test]
-fn a_fork_that_does_not_become_ready_is_killed_and_a_second_one_ends_the_run() {
+fn a_fork_that_does_not_become_ready_is_killed_and_a_third_one_ends_the_run() {
     let mut supervisor = Supervisor::new(Settings { may_be_fresh: true, ..settings(1) });
     supervisor.start(Duration::ZERO);
     supervisor.handle(Happening::ZygoteStarted, NOW);
     assert_eq!(supervisor.next_deadline(), Some(NOW + PATIENCE));
-    assert_eq!(hang(&mut supervisor), [Action::ZygoteHung, Action::EndZygote]);
-    assert_eq!(supervisor.handle(Happening::ZygoteEnded, Duration::ZERO), BORN_AGAIN);
-    supervisor.handle(Happening::ZygoteStarted, Duration::ZERO);
+    for _ in 0..2 {
+        assert_eq!(hang(&mut supervisor), [Action::ZygoteHung, Action::EndZygote]);
+        assert_eq!(supervisor.handle(Happening::ZygoteEnded, Duration::ZERO), BORN_AGAIN);
+        supervisor.handle(Happening::ZygoteStarted, Duration::ZERO);
+    }
     let failed = Action::Fail(Failure::ZygoteHangs);
     assert_eq!(hang(&mut supervisor), [Action::ZygoteHung, Action::EndZygote, failed]);
 }
