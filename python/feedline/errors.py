@@ -311,7 +311,7 @@ class WorkerDiedWarning(FeedlineWarning):
 
 
 class WorkerStalledWarning(FeedlineWarning):
-    """A worker makes no progress; it is left alone."""
+    """A worker makes no progress, or the zygote does not answer; the text says what is done about it."""
 
 
 class SharedFileWarning(FeedlineWarning):
