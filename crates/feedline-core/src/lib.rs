@@ -42,6 +42,7 @@ pub mod sys;
 pub mod budget;
 pub mod bytes;
 pub mod checkpoint;
+pub mod engine;
 pub mod error;
 pub mod escape;
 pub mod event;

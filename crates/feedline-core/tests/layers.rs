@@ -21,6 +21,7 @@ const LAYERS: [&[&str]; 5] = [
         "event",
         "metrics",
         "checkpoint",
+        "engine",
         "error",
         "escape",
         "random",
@@ -34,7 +35,7 @@ const STAGES: usize = 3;
 /// What pure code must not say, and where code must be pure.
 const IMPURE: [&str; 6] =
     ["std::fs", "std::thread", "std::time", "sys::file", "sys::thread", "sys::clock"];
-const PURE: [&str; 5] = ["decode", "format", "plan", "fault", "config"];
+const PURE: [&str; 6] = ["decode", "format", "plan", "fault", "engine", "config"];
 
 fn layer(module: &str) -> usize {
     LAYERS

@@ -1,0 +1,719 @@
+//! Puts the engine through random epochs: results in any order, faults of every kind anywhere, retries,
+//! replacements that are bad as well, filters, buckets, a consumer that leaves and comes back at any batch.
+//! What it does is compared with a plain model that makes one sample after another.
+//!
+//! A seed that fails is printed; `FEEDLINE_SEED=...` runs it alone.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+
+/// Epochs in one run of the tests.
+const EPOCHS: u64 = 100_000;
+
+/// What is the matter with a sample, whenever it is made.
+#[derive(Clone, Copy, Debug)]
+enum Nature {
+    Good { bucket: u32, shape: u32 },
+    Filtered,
+    Bad(Wish),
+}
+
+#[derive(Clone, Debug)]
+struct World {
+    settings: Settings,
+    natures: Vec<Nature>,
+    /// How often making a sample fails before it shows its nature.
+    flaky: Vec<u32>,
+}
+
+impl World {
+    fn new(random: &mut Random) -> World {
+        let most = if random.below(4) == 0 { 70 } else { 24 };
+        let samples = random.below(most);
+        let has_filter = random.below(3) == 0;
+        let has_shapes = random.below(4) == 0;
+        let membership = match random.below(4) {
+            0 => Membership::Buckets((0..=random.below(3)).map(|_| 1 + random.below(5)).collect()),
+            1 => Membership::Gathered,
+            _ => Membership::Fixed,
+        };
+        let buckets = match &membership {
+            Membership::Buckets(sizes) => sizes.len() as u64,
+            Membership::Fixed | Membership::Gathered => 1,
+        };
+        let mut fills = vec![Fill::FromEnd, Fill::FromEndAndRepeat];
+        if membership == Membership::Fixed {
+            fills.push(Fill::Never);
+        }
+        let limit = match random.below(4) {
+            0 => Some(Limit::Count(random.below(8))),
+            1 => Some(Limit::Share(random.below(10) as f64 / 10.0)),
+            _ => None,
+        };
+        let settings = Settings {
+            samples,
+            batch_size: 1 + random.below(8),
+            drop_last: random.below(2) == 0,
+            fill: fills[random.below(fills.len() as u64) as usize],
+            membership,
+            misfit: has_shapes.then(|| wish(random)),
+            limit,
+            window: 1 + random.below(30),
+            epoch: random.below(3),
+        };
+        // From none to all of them.
+        let bad = [0, 5, 30, 100][random.below(4) as usize];
+        let mut nature = || match random.below(100) {
+            number if number < bad => Nature::Bad(wish(random)),
+            number if has_filter && number % 5 == 0 => Nature::Filtered,
+            _ => Nature::Good {
+                bucket: random.below(buckets) as u32,
+                shape: u32::from(has_shapes && random.below(6) == 0),
+            },
+        };
+        let natures = (0..samples).map(|_| nature()).collect();
+        let flaky = (0..samples).map(|_| random.below(12).saturating_sub(9) as u32).collect();
+        World { settings, natures, flaky }
+    }
+
+    fn outcome(&self, order: Order, attempt: u32) -> Outcome {
+        let fault = order.sequence;
+        if attempt < self.flaky[order.sequence as usize] {
+            return Outcome::Bad { fault, wish: Wish::Retry(Duration::from_secs(1)) };
+        }
+        match self.natures[order.sequence as usize] {
+            Nature::Good { bucket, shape } => Outcome::Good { bucket, shape },
+            Nature::Filtered => Outcome::Filtered,
+            Nature::Bad(wish) => Outcome::Bad { fault, wish },
+        }
+    }
+}
+
+fn wish(random: &mut Random) -> Wish {
+    match random.below(24) {
+        0 => Wish::Raise,
+        1..=5 => Wish::Replace,
+        6 => Wish::Substitute,
+        _ => Wish::Skip,
+    }
+}
+
+/// What an epoch shows to the outside.
+#[derive(Clone, Debug, PartialEq)]
+enum Seen {
+    /// A batch, as the sequences of its samples, and how many of them are repetitions.
+    Batch(Vec<u64>, u64),
+    Verdict(Shown, Verdict),
+    Replaced(Shown, u64),
+    Stop(&'static str, Shown),
+    End(Account),
+}
+
+/// A fault, as the sequence of its sample, and whether it only does not fit to its batch.
+type Shown = (u64, bool);
+
+fn batches(seen: &[Seen]) -> Vec<(Vec<u64>, u64)> {
+    let batch = |seen: &Seen| match seen {
+        Seen::Batch(samples, repeated) => Some((samples.clone(), *repeated)),
+        Seen::Verdict(..) | Seen::Replaced(..) | Seen::Stop(..) | Seen::End(_) => None,
+    };
+    seen.iter().filter_map(batch).collect()
+}
+
+// ---- the plain model ----
+
+/// Makes one sample after another, as someone would who has all the time in the world.
+struct Model<'a> {
+    world: &'a World,
+    /// Whether each sample that was judged was bad.
+    judged: Vec<bool>,
+    /// Samples before this one were not used to fill slots.
+    end: u64,
+    repetition: u64,
+    useless: u64,
+    account: Account,
+    seen: Vec<Seen>,
+}
+
+/// A batch with fixed slots.
+struct Slots {
+    first: u64,
+    /// Slots before this one were judged.
+    judged: u64,
+    norm: Option<u32>,
+    used: Vec<Used>,
+    /// What is tried next, and in which slot.
+    queue: VecDeque<(u64, Try)>,
+}
+
+enum Try {
+    Fill(u64),
+    Repetition(u64),
+    Replacement { fault: Shown, tried: u32, bad: u32 },
+}
+
+/// The run is over.
+struct Over;
+
+/// What is in a slot after all: a sequence, and whether it is a repetition.
+type Used = Option<(u64, bool)>;
+
+impl Model<'_> {
+    fn run(world: &World) -> Vec<Seen> {
+        let due = world.settings.samples;
+        let account = Account { due, ..Account::default() };
+        let (judged, seen) = (Vec::new(), Vec::new());
+        let mut model = Model { world, judged, end: due, repetition: 0, useless: 0, account, seen };
+        let over = match &world.settings.membership {
+            Membership::Fixed => model.fixed(),
+            Membership::Gathered => model.gathered(&[world.settings.batch_size], false),
+            Membership::Buckets(sizes) => model.gathered(sizes, true),
+        };
+        if over.is_ok() {
+            model.seen.push(Seen::End(model.account));
+        }
+        model.seen
+    }
+
+    fn nature(&self, sequence: u64) -> Nature {
+        self.world.natures[sequence as usize]
+    }
+
+    /// Whether there are too many faults now, counted anew from all that was judged.
+    fn is_too_many(&self) -> bool {
+        let Settings { limit, window, samples, .. } = self.world.settings;
+        let faults = |judged: &[bool]| judged.iter().filter(|is_bad| **is_bad).count() as f64;
+        match limit {
+            None => false,
+            Some(Limit::Count(count)) => faults(&self.judged) > count as f64,
+            Some(Limit::Share(share)) if samples < window => {
+                faults(&self.judged) > (share * samples as f64).floor()
+            }
+            Some(Limit::Share(share)) => {
+                let first = self.judged.len().checked_sub(window as usize);
+                first.is_some_and(|first| {
+                    faults(&self.judged[first..]) > (share * window as f64).floor()
+                })
+            }
+        }
+    }
+
+    /// What is wrong with a sample in a batch of that shape.
+    fn fault(&self, sequence: u64, norm: Option<u32>) -> Option<(Shown, Wish)> {
+        match (self.nature(sequence), self.world.settings.misfit, norm) {
+            (Nature::Bad(wish), ..) => Some(((sequence, false), wish)),
+            (Nature::Good { shape, .. }, Some(wish), Some(norm)) if shape != norm => {
+                Some(((sequence, true), wish))
+            }
+            _ => None,
+        }
+    }
+
+    fn verdict(&mut self, fault: Shown, wish: Wish) -> Result<Verdict, Over> {
+        self.judged.push(true);
+        if wish == Wish::Raise {
+            self.seen.push(Seen::Verdict(fault, Verdict::Raise));
+            self.seen.push(Seen::Stop("raised", fault));
+            return Err(Over);
+        }
+        if self.is_too_many() {
+            self.seen.push(Seen::Stop("too many", fault));
+            return Err(Over);
+        }
+        let verdict = match wish {
+            Wish::Skip => Verdict::Skip,
+            Wish::Replace => Verdict::Replace,
+            _ => Verdict::Substitute,
+        };
+        match verdict {
+            Verdict::Skip => self.account.skipped += 1,
+            _ => self.account.replaced += 1,
+        }
+        self.seen.push(Seen::Verdict(fault, verdict));
+        Ok(verdict)
+    }
+
+    /// Finds the sample that replaces a bad one.
+    fn replacement(
+        &mut self,
+        slot: u64,
+        fault: Shown,
+        norm: &mut Option<u32>,
+    ) -> Result<u64, Over> {
+        let Settings { epoch, samples, .. } = self.world.settings;
+        let mut bad = 0;
+        for tried in 0..u64::from(MAX_REPLACEMENTS) {
+            let sequence = Random::keyed(&[epoch, slot, tried]).below(samples);
+            match (self.fault(sequence, *norm), self.nature(sequence)) {
+                (Some((other, Wish::Raise)), _) => {
+                    self.verdict(other, Wish::Raise)?;
+                }
+                (Some(_), _) => bad += 1,
+                (None, Nature::Good { shape, .. }) => {
+                    norm.get_or_insert(shape);
+                    self.seen.push(Seen::Replaced(fault, sequence));
+                    return Ok(sequence);
+                }
+                (None, _) => {}
+            }
+            if bad == MAX_BAD_REPLACEMENTS {
+                break;
+            }
+        }
+        self.seen.push(Seen::Stop("no replacement", fault));
+        Err(Over)
+    }
+
+    fn majority(&self, sequences: impl Iterator<Item = u64>) -> Option<u32> {
+        let shapes: Vec<_> = sequences
+            .filter_map(|sequence| match self.nature(sequence) {
+                Nature::Good { shape, .. } => Some(shape),
+                Nature::Filtered | Nature::Bad(_) => None,
+            })
+            .collect();
+        let count = |shape| shapes.iter().filter(|other| **other == shape).count();
+        let most = shapes.iter().map(|shape| count(*shape)).max()?;
+        shapes.iter().copied().find(|shape| count(*shape) == most)
+    }
+
+    fn deliver(&mut self, used: &[Used], is_full: bool) {
+        let samples: Vec<_> = used.iter().flatten().map(|(sequence, _)| *sequence).collect();
+        let repeated = used.iter().flatten().filter(|(_, is_repetition)| *is_repetition).count();
+        let (count, repeated) = (samples.len() as u64, repeated as u64);
+        if samples.is_empty() {
+        } else if self.world.settings.drop_last && !is_full {
+            self.account.dropped += count - repeated;
+            self.account.repeated -= repeated;
+        } else {
+            self.account.delivered += count;
+            self.seen.push(Seen::Batch(samples, repeated));
+        }
+    }
+
+    fn fixed(&mut self) -> Result<(), Over> {
+        let Settings { samples, batch_size, fill, .. } = self.world.settings;
+        let repeats = fill == Fill::FromEndAndRepeat;
+        let mut first = 0;
+        while first < if repeats { samples } else { self.end } {
+            let last = (first + batch_size).min(samples);
+            let mut batch = Slots {
+                first,
+                judged: first,
+                norm: self.majority(first..last.min(self.end)),
+                used: vec![None; (last - first) as usize],
+                queue: VecDeque::new(),
+            };
+            for slot in first..last {
+                batch.judged = slot + 1;
+                if slot < self.end {
+                    self.judge_own(&mut batch, slot, slot)?;
+                } else {
+                    self.repeat(&mut batch, slot);
+                }
+            }
+            while let Some(try_) = batch.queue.pop_front() {
+                self.judge_try(&mut batch, try_)?;
+            }
+            let count = batch.used.iter().flatten().count() as u64;
+            let is_full = if fill == Fill::Never { last - first } else { count } == batch_size;
+            self.deliver(&batch.used, is_full);
+            first = last;
+        }
+        Ok(())
+    }
+
+    /// A sample whose only turn it is.
+    fn judge_own(&mut self, batch: &mut Slots, slot: u64, sequence: u64) -> Result<(), Over> {
+        let at = (slot - batch.first) as usize;
+        let Some((fault, wish)) = self.fault(sequence, batch.norm) else {
+            self.judged.push(false);
+            if let Nature::Good { shape, .. } = self.nature(sequence) {
+                batch.norm.get_or_insert(shape);
+                batch.used[at] = Some((sequence, false));
+            } else {
+                self.account.filtered += 1;
+            }
+            return Ok(());
+        };
+        match self.verdict(fault, wish)? {
+            Verdict::Substitute => batch.used[at] = Some((sequence, false)),
+            Verdict::Replace => {
+                batch.queue.push_back((slot, Try::Replacement { fault, tried: 0, bad: 0 }));
+            }
+            _ if self.world.settings.fill == Fill::Never => {}
+            _ if self.end > batch.judged => {
+                self.end -= 1;
+                batch.queue.push_back((slot, Try::Fill(self.end)));
+            }
+            _ => self.repeat(batch, slot),
+        }
+        Ok(())
+    }
+
+    fn repeat(&mut self, batch: &mut Slots, slot: u64) {
+        let Settings { samples, fill, .. } = self.world.settings;
+        if fill == Fill::FromEndAndRepeat && self.useless < samples {
+            batch.queue.push_back((slot, Try::Repetition(self.repetition % samples)));
+            self.repetition += 1;
+        }
+    }
+
+    fn judge_try(&mut self, batch: &mut Slots, (slot, made): (u64, Try)) -> Result<(), Over> {
+        let Settings { samples, epoch, .. } = self.world.settings;
+        let sequence = match made {
+            Try::Fill(sequence) => return self.judge_own(batch, slot, sequence),
+            Try::Repetition(sequence) => sequence,
+            Try::Replacement { tried, .. } => {
+                Random::keyed(&[epoch, slot, u64::from(tried)]).below(samples)
+            }
+        };
+        let wrong = self.fault(sequence, batch.norm);
+        if let Some((fault, Wish::Raise)) = wrong {
+            self.verdict(fault, Wish::Raise)?;
+        }
+        if let (None, Nature::Good { shape, .. }) = (wrong, self.nature(sequence)) {
+            batch.norm.get_or_insert(shape);
+            let is_repetition = matches!(made, Try::Repetition(_));
+            batch.used[(slot - batch.first) as usize] = Some((sequence, is_repetition));
+            if let Try::Replacement { fault, .. } = made {
+                self.seen.push(Seen::Replaced(fault, sequence));
+            } else {
+                self.useless = 0;
+                self.account.repeated += 1;
+            }
+            return Ok(());
+        }
+        if let Try::Replacement { fault, tried, bad } = made {
+            let bad = bad + u32::from(wrong.is_some());
+            if bad == MAX_BAD_REPLACEMENTS || tried + 1 == MAX_REPLACEMENTS {
+                self.seen.push(Seen::Stop("no replacement", fault));
+                return Err(Over);
+            }
+            batch.queue.push_back((slot, Try::Replacement { fault, tried: tried + 1, bad }));
+        } else {
+            self.useless += 1;
+            self.repeat(batch, slot);
+        }
+        Ok(())
+    }
+
+    fn gathered(&mut self, sizes: &[u64], has_buckets: bool) -> Result<(), Over> {
+        let samples = self.world.settings.samples;
+        let mut open: Vec<(Vec<Used>, Option<u32>)> = vec![(Vec::new(), None); sizes.len()];
+        for slot in 0..samples {
+            if !has_buckets && open[0].0.is_empty() && open[0].1.is_none() {
+                open[0].1 = self.majority(slot..samples.min(slot + sizes[0]));
+            }
+            let mut bucket = match self.nature(slot) {
+                Nature::Good { bucket, .. } if has_buckets => bucket as usize,
+                _ => 0,
+            };
+            let mut sequence = slot;
+            if let Some((fault, wish)) = self.fault(slot, open[bucket].1) {
+                match self.verdict(fault, wish)? {
+                    Verdict::Skip => continue,
+                    Verdict::Replace => {
+                        sequence = self.gathered_replacement(slot, fault, &open, has_buckets)?;
+                        if let (true, Nature::Good { bucket: other, .. }) =
+                            (has_buckets, self.nature(sequence))
+                        {
+                            bucket = other as usize;
+                        }
+                    }
+                    _ => {}
+                }
+            } else {
+                self.judged.push(false);
+                if matches!(self.nature(slot), Nature::Filtered) {
+                    self.account.filtered += 1;
+                    continue;
+                }
+            }
+            self.add(&mut open, bucket, sizes, (sequence, false));
+        }
+        if self.world.settings.fill == Fill::FromEndAndRepeat {
+            self.repeat_gathered(&mut open, sizes, has_buckets)?;
+        }
+        for (used, _) in open {
+            self.deliver(&used, false);
+        }
+        Ok(())
+    }
+
+    /// As `replacement`, where the bucket of the sample decides which shape it must have.
+    fn gathered_replacement(
+        &mut self,
+        slot: u64,
+        fault: Shown,
+        open: &[(Vec<Used>, Option<u32>)],
+        has_buckets: bool,
+    ) -> Result<u64, Over> {
+        if !has_buckets {
+            let mut norm = open[0].1;
+            return self.replacement(slot, fault, &mut norm);
+        }
+        let Settings { epoch, samples, .. } = self.world.settings;
+        let mut bad = 0;
+        for tried in 0..u64::from(MAX_REPLACEMENTS) {
+            let sequence = Random::keyed(&[epoch, slot, tried]).below(samples);
+            let norm = match self.nature(sequence) {
+                Nature::Good { bucket, .. } => open[bucket as usize].1,
+                _ => None,
+            };
+            match (self.fault(sequence, norm), self.nature(sequence)) {
+                (Some((other, Wish::Raise)), _) => {
+                    self.verdict(other, Wish::Raise)?;
+                }
+                (Some(_), _) => bad += 1,
+                (None, Nature::Good { .. }) => {
+                    self.seen.push(Seen::Replaced(fault, sequence));
+                    return Ok(sequence);
+                }
+                (None, _) => {}
+            }
+            if bad == MAX_BAD_REPLACEMENTS {
+                break;
+            }
+        }
+        self.seen.push(Seen::Stop("no replacement", fault));
+        Err(Over)
+    }
+
+    fn add(
+        &mut self,
+        open: &mut [(Vec<Used>, Option<u32>)],
+        bucket: usize,
+        sizes: &[u64],
+        used: (u64, bool),
+    ) {
+        if let Nature::Good { shape, .. } = self.nature(used.0) {
+            open[bucket].1.get_or_insert(shape);
+        }
+        open[bucket].0.push(Some(used));
+        if open[bucket].0.len() as u64 == sizes[bucket] {
+            let (used, _) = std::mem::take(&mut open[bucket]);
+            self.deliver(&used, true);
+        }
+    }
+
+    fn repeat_gathered(
+        &mut self,
+        open: &mut [(Vec<Used>, Option<u32>)],
+        sizes: &[u64],
+        has_buckets: bool,
+    ) -> Result<(), Over> {
+        let samples = self.world.settings.samples;
+        let (mut missing, mut useless) = (self.account.skipped, 0);
+        while missing > 0 && useless < samples {
+            let together = missing.min(samples - useless);
+            let first = self.repetition;
+            self.repetition += together;
+            for at in first..first + together {
+                let sequence = at % samples;
+                let bucket = match self.nature(sequence) {
+                    Nature::Good { bucket, .. } if has_buckets => bucket as usize,
+                    _ => 0,
+                };
+                let fault = self.fault(sequence, open[bucket].1);
+                if let Some((fault, Wish::Raise)) = fault {
+                    self.verdict(fault, Wish::Raise)?;
+                }
+                if fault.is_some() || matches!(self.nature(sequence), Nature::Filtered) {
+                    useless += 1;
+                    continue;
+                }
+                useless = 0;
+                missing -= 1;
+                self.account.repeated += 1;
+                self.add(open, bucket, sizes, (sequence, true));
+            }
+        }
+        Ok(())
+    }
+}
+
+// ---- the engine under a random schedule ----
+
+struct Run<'a> {
+    world: &'a World,
+    start: Position,
+    engine: Engine,
+    /// Orders that have no result yet, with the attempts so far.
+    making: Vec<(Order, u32)>,
+    withdrawn: BTreeSet<u64>,
+    /// What each slot has a result of: the sequence that was made for it last.
+    made: BTreeMap<u64, u64>,
+    delivered: Vec<Batch>,
+    taken: usize,
+    seen: Vec<Seen>,
+}
+
+impl Run<'_> {
+    fn new(world: &World, position: Position) -> Run<'_> {
+        let mut run = Run {
+            world,
+            engine: Engine::new(world.settings.clone(), position.clone()),
+            start: position,
+            making: Vec::new(),
+            withdrawn: BTreeSet::new(),
+            made: BTreeMap::new(),
+            delivered: Vec::new(),
+            taken: 0,
+            seen: Vec::new(),
+        };
+        let mut actions = Vec::new();
+        run.engine.begin(&mut actions);
+        run.perform(actions);
+        run
+    }
+
+    /// One step, chosen by chance.
+    fn step(&mut self, random: &mut Random, ahead: usize) {
+        let can_order = self.making.len() < ahead && self.engine.orders_left() > 0;
+        if can_order && (self.making.is_empty() || random.below(2) == 0) {
+            let left = self.engine.orders_left();
+            let order = self.engine.next_order().expect("it said that there are orders");
+            assert_eq!(self.engine.orders_left(), left - 1);
+            self.order(order, 0);
+        } else if !self.making.is_empty() {
+            let (order, attempt) =
+                self.making.swap_remove(random.below(self.making.len() as u64) as usize);
+            assert_eq!(
+                self.engine.awaits(order),
+                order.purpose != Purpose::Planned || !self.withdrawn.contains(&order.slot)
+            );
+            if self.engine.awaits(order) {
+                self.made.insert(order.slot, order.sequence);
+            }
+            let mut actions = Vec::new();
+            self.engine.result(order, self.world.outcome(order, attempt), &mut actions);
+            self.perform_results(actions, order, attempt);
+        } else {
+            panic!("nothing is being made, and the epoch is not over");
+        }
+        if self.taken < self.delivered.len() && random.below(3) == 0 {
+            self.engine.taken();
+            self.taken += 1;
+        }
+        assert!(self.engine.needed_below() >= self.engine.settled_below());
+    }
+
+    fn order(&mut self, order: Order, attempt: u32) {
+        assert!(order.sequence < self.world.settings.samples, "{order:?}");
+        let is_fresh = |(other, _): &(Order, u32)| {
+            other.slot != order.slot || self.withdrawn.contains(&order.slot)
+        };
+        assert!(self.making.iter().all(is_fresh), "{order:?} has an order already");
+        self.making.push((order, attempt));
+    }
+
+    fn perform(&mut self, actions: Vec<Action>) {
+        self.perform_results(actions, Order { slot: 0, sequence: 0, purpose: Purpose::Planned }, 0);
+    }
+
+    fn perform_results(&mut self, actions: Vec<Action>, result: Order, attempt: u32) {
+        for action in actions {
+            match action {
+                Action::Make(order, after) => {
+                    let is_retry = after > Duration::ZERO;
+                    assert!(!is_retry || order == result, "only what has failed is retried");
+                    self.order(order, if is_retry { attempt + 1 } else { 0 });
+                }
+                Action::Withdraw { slot } => {
+                    assert!(self.withdrawn.insert(slot), "{slot} was withdrawn before");
+                }
+                Action::RecordRetry { fault } => assert_eq!(fault, result.sequence),
+                Action::Record { fault, verdict } => {
+                    let fault = shown(fault);
+                    if !matches!(verdict, Verdict::TooMany(_)) {
+                        self.seen.push(Seen::Verdict(fault, verdict));
+                    }
+                }
+                Action::RecordReplacement { fault, by } => {
+                    self.seen.push(Seen::Replaced(shown(fault), by));
+                }
+                Action::Deliver(batch) => {
+                    for (slot, sequence) in &batch.samples {
+                        assert_eq!(
+                            self.made.get(slot),
+                            Some(sequence),
+                            "another sample is in slot {slot}"
+                        );
+                    }
+                    let samples = batch.samples.iter().map(|(_, sequence)| *sequence).collect();
+                    self.seen.push(Seen::Batch(samples, batch.repeated));
+                    assert_eq!(batch.number, self.delivered.len() as u64);
+                    self.delivered.push(batch);
+                }
+                Action::Drop { .. } => {}
+                Action::Stop(stop) => {
+                    let (name, fault) = match stop {
+                        Stop::Raised(fault) => ("raised", fault),
+                        Stop::TooMany(fault, _) => ("too many", fault),
+                        Stop::NoReplacement { fault, .. } => ("no replacement", fault),
+                        Stop::Unexpected(order) => panic!("{order:?} was not expected"),
+                        Stop::DoesNotAddUp(account) => panic!("it does not add up: {account:?}"),
+                    };
+                    self.seen.push(Seen::Stop(name, shown(fault)));
+                }
+                Action::End(account) => {
+                    assert!(account.adds_up());
+                    self.seen.push(Seen::End(account));
+                }
+            }
+        }
+    }
+}
+
+fn shown(fault: Fault) -> Shown {
+    match fault {
+        Fault::Reported(sequence) => (sequence, false),
+        Fault::Misfit { sequence, .. } => (sequence, true),
+    }
+}
+
+fn check(seed: u64) {
+    let mut random = Random::keyed(&[seed]);
+    let world = World::new(&mut random);
+    let ahead = 1 + random.below(40) as usize;
+    let expected = Model::run(&world);
+    let mut run = Run::new(&world, Position::default());
+    let mut stops = random.below(4);
+    let mut earlier: Vec<(Vec<u64>, u64)> = Vec::new();
+    let mut was_stopped = false;
+    while !run.engine.is_over() {
+        run.step(&mut random, ahead);
+        if stops > 0 && random.below(20) == 0 {
+            // The consumer has what it took, and everything else is made once more.
+            stops -= 1;
+            was_stopped = true;
+            let taken = &run.delivered[..run.taken];
+            earlier.extend(taken.iter().map(|batch| {
+                (batch.samples.iter().map(|(_, sequence)| *sequence).collect(), batch.repeated)
+            }));
+            let position = taken.last().map_or(&run.start, |batch| &batch.position);
+            run = Run::new(&world, position.clone());
+        }
+    }
+    if was_stopped {
+        earlier.extend(batches(&run.seen));
+        let plain = |batches: Vec<(Vec<u64>, u64)>| -> Vec<Vec<u64>> {
+            batches.into_iter().map(|(samples, _)| samples).collect()
+        };
+        assert_eq!(plain(earlier), plain(batches(&expected)));
+    } else {
+        assert_eq!(run.seen, expected);
+    }
+}
+
+#[test]
+fn the_engine_keeps_its_promises_in_every_epoch() {
+    let only = std::env::var("FEEDLINE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seeds = only.map_or(0..EPOCHS, |seed| seed..seed + 1);
+    for seed in seeds {
+        let outcome = std::panic::catch_unwind(|| check(seed));
+        assert!(outcome.is_ok(), "FEEDLINE_SEED={seed}");
+    }
+}
