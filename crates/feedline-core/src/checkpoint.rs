@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::{Position, Standing};
 use crate::error::{Error, Kind, Result};
-use crate::fault::Standing;
 
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// Where a run stands after a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,39 +18,28 @@ pub struct Checkpoint {
     pub source: Fingerprint,
     /// Of all settings that decide order or pixels.
     pub settings: Fingerprint,
-    /// Samples of this rank that are behind, over all epochs.
-    pub position: u64,
-    /// Faults of this epoch so far, which count against the limit.
+    /// The epoch that is not finished.
+    pub epoch: u64,
+    /// The first slot of this epoch that is not settled.
+    pub slot: u64,
+    /// Samples at its end that filled the slots of skipped ones.
+    pub filled: u64,
+    /// Samples, from its first one on, that were tried as repetitions, and those of them that were good.
+    pub tried: u64,
+    /// See `tried`.
+    pub repeated: u64,
+    /// Faults so far, which count against the limit.
     pub standing: Standing,
-    /// How far the places of its skipped samples are filled.
-    #[serde(default)]
-    pub filling: Filling,
-    /// Samples before `position` that are in no batch yet: the first, and each as the distance to the one
+    /// Slots before `slot` whose samples are in no batch yet: the first, and each as the distance to the one
     /// before it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     waiting: Vec<u64>,
+    /// Of these slots, those that have the sample of another one, and which.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    replaced: Vec<(u64, u64)>,
     /// Of all of the above, as text: a number that was changed may still be a possible one.
     #[serde(default)]
     checksum: u32,
-}
-
-/// How far samples came a second time in the places of those that were skipped, so that every rank has as
-/// many as the others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Filling {
-    /// Samples of this epoch that were skipped.
-    pub skipped: u64,
-    /// Samples, from the first of the epoch on, that were tried in their places.
-    pub tried: u64,
-    /// Those of them that were good.
-    pub repeated: u64,
-}
-
-impl Filling {
-    /// How many are still to be repeated.
-    pub fn missing(&self) -> u64 {
-        self.skipped.saturating_sub(self.repeated)
-    }
 }
 
 impl Checkpoint {
@@ -59,42 +48,43 @@ impl Checkpoint {
         samples: u64,
         source: Fingerprint,
         settings: Fingerprint,
-        position: u64,
-        standing: Standing,
-        filling: Filling,
+        epoch: u64,
+        position: Position,
     ) -> Checkpoint {
-        let waiting = Vec::new();
-        let version = VERSION;
-        let checksum = 0;
+        let Position { slot, filled, tried, repeated, waiting, standing } = position;
+        let slots = || waiting.iter().map(|(slot, _)| *slot);
+        let before = [0].into_iter().chain(slots());
+        let distances = slots().zip(before).map(|(slot, before)| slot - before).collect();
+        let replaced = waiting.iter().copied().filter(|(slot, sequence)| slot != sequence);
         Checkpoint {
-            version,
+            version: VERSION,
             samples,
             source,
             settings,
-            position,
+            epoch,
+            slot,
+            filled,
+            tried,
+            repeated,
             standing,
-            filling,
-            waiting,
-            checksum,
+            waiting: distances,
+            replaced: replaced.collect(),
+            checksum: 0,
         }
     }
 
-    /// With samples, ascending, that were made and are in no batch yet.
-    #[must_use]
-    pub fn with_waiting(self, numbers: &[u64]) -> Checkpoint {
-        let before = [0].iter().chain(numbers);
-        let waiting = numbers.iter().zip(before).map(|(number, before)| number - before).collect();
-        Checkpoint { waiting, ..self }
-    }
-
-    /// These samples; None if their numbers are larger than any.
-    pub fn waiting(&self) -> Option<Vec<u64>> {
-        let mut number: u64 = 0;
+    /// Where the epoch stands; None if it has slots with numbers larger than any.
+    pub fn position(&self) -> Option<Position> {
+        let mut slot: u64 = 0;
         let mut next = |distance: &u64| {
-            number = number.checked_add(*distance)?;
-            Some(number)
+            slot = slot.checked_add(*distance)?;
+            let other = self.replaced.iter().find(|(replaced, _)| *replaced == slot);
+            Some((slot, other.map_or(slot, |(_, sequence)| *sequence)))
         };
-        self.waiting.iter().map(&mut next).collect()
+        let waiting = self.waiting.iter().map(&mut next).collect::<Option<_>>()?;
+        let Checkpoint { slot, filled, tried, repeated, .. } = *self;
+        let standing = self.standing.clone();
+        Some(Position { slot, filled, tried, repeated, waiting, standing })
     }
 
     /// As text.
@@ -175,34 +165,31 @@ impl Fingerprint {
 mod tests {
     use super::*;
 
-    fn made(samples: u64, source: &[u8], settings: &[u8]) -> Checkpoint {
+    fn made(samples: u64, source: &[u8], settings: &[u8], waiting: &[(u64, u64)]) -> Checkpoint {
         let standing = Standing { seen: 7, faults: 2, recent: [3, 5].into() };
-        let filling = Filling { skipped: 2, tried: 0, repeated: 0 };
-        Checkpoint::new(
-            samples,
-            Fingerprint::of([source]),
-            Fingerprint::of([settings]),
-            7,
-            standing,
-            filling,
-        )
+        let (filled, waiting) = (2, waiting.to_vec());
+        let position = Position { slot: 7, filled, tried: 0, repeated: 0, waiting, standing };
+        let (source, settings) = (Fingerprint::of([source]), Fingerprint::of([settings]));
+        Checkpoint::new(samples, source, settings, 1, position)
     }
 
     #[test]
     fn a_checkpoint_survives_being_text() {
-        let checkpoint = made(10, b"a", b"b");
+        let checkpoint = made(10, b"a", b"b", &[]);
         assert_eq!(Checkpoint::from_text(&checkpoint.to_text()).unwrap(), checkpoint);
         assert!(checkpoint.to_text().len() < 300);
-        let numbers: Vec<u64> = (0..200).map(|at| 1_000_000 + at * 7).collect();
-        let bucketed = checkpoint.with_waiting(&numbers);
+        let mut waiting: Vec<_> =
+            (0..200).map(|at| (1_000_000 + at * 7, 1_000_000 + at * 7)).collect();
+        waiting[7].1 = 12;
+        let bucketed = made(10, b"a", b"b", &waiting);
         let read = Checkpoint::from_text(&bucketed.to_text()).unwrap();
-        assert_eq!((read.waiting(), &read), (Some(numbers), &bucketed));
+        assert_eq!((read.position().unwrap().waiting, &read), (waiting, &bucketed));
         assert!(bucketed.to_text().len() < 800);
     }
 
     #[test]
     fn a_checkpoint_in_which_any_byte_was_changed_is_refused_or_the_same() {
-        let checkpoint = made(10, b"a", b"b").with_waiting(&[3, 5]);
+        let checkpoint = made(10, b"a", b"b", &[(3, 3), (5, 1)]);
         let text = checkpoint.to_text().into_bytes();
         for (at, other) in
             (0..text.len()).flat_map(|at| [(at, b'0'), (at, b'7'), (at, b'-'), (at, b' ')])
@@ -216,13 +203,14 @@ mod tests {
 
     #[test]
     fn what_differs_is_named() {
-        let now = made(10, b"a", b"b");
-        let refusals: Vec<_> = [made(9, b"a", b"b"), made(10, b"x", b"b"), made(10, b"a", b"x")]
+        let now = made(10, b"a", b"b", &[]);
+        let refusals: Vec<_> = [(9, b"a", b"b"), (10, b"x", b"b"), (10, b"a", b"x")]
             .iter()
+            .map(|(samples, source, settings)| made(*samples, *source, *settings, &[]))
             .map(|old| old.must_fit(&now).unwrap_err().to_string())
             .chain([
                 Checkpoint::from_text("hello").unwrap_err().to_string(),
-                Checkpoint::from_text(&now.to_text().replace("\"version\":4", "\"version\":9"))
+                Checkpoint::from_text(&now.to_text().replace("\"version\":5", "\"version\":9"))
                     .unwrap_err()
                     .to_string(),
             ])

@@ -1,10 +1,10 @@
 //! Sources, loaders and epochs as Python objects.
 
-use feedline_core::checkpoint::{Checkpoint, Filling};
+use feedline_core::checkpoint::Checkpoint;
 use feedline_core::collate::{self, Axes, Content};
 use feedline_core::config::Settings;
 use feedline_core::error::{Error, Kind};
-use feedline_core::loader::{self, Stand, Waited};
+use feedline_core::loader::{self, Filling, Stand, Waited};
 use feedline_core::sample::{Batch, Column, Dtype};
 use feedline_core::source;
 use feedline_core::source::files::Files;

@@ -45,8 +45,11 @@ pub(super) struct Norm {
     /// A sample that has them.
     index: u64,
     /// Of each field; empty where any shape fits.
-    shapes: Vec<Vec<usize>>,
+    pub(super) shapes: Shapes,
 }
+
+/// The shape of each field of a sample; empty where any shape fits.
+pub type Shapes = Vec<Vec<usize>>;
 
 impl Gatherer {
     /// Nothing gathered yet.
@@ -242,7 +245,8 @@ fn move_to(sample: &mut Sample, seat: Seat) -> Seat {
     Seat { rows: left }
 }
 
-pub(super) fn seat_of(sample: Sample) -> Seat {
+/// The memory that a sample was written to.
+pub fn seat_of(sample: Sample) -> Seat {
     let rows = sample
         .values
         .into_iter()

@@ -12,7 +12,7 @@ mod stack;
 
 pub use bucket::{Buckets, Collector};
 pub use cast::Cast;
-pub use gather::{Gathered, Gatherer};
+pub use gather::{Gathered, Gatherer, Shapes, seat_of};
 pub use pool::Pool;
 pub use promise::{Axes, Content, Promise};
 
@@ -52,6 +52,27 @@ impl Columns {
     pub fn may_differ(&self) -> bool {
         let is_ragged = |field: &Field| matches!(field.kind, FieldKind::Ragged { .. });
         !self.joined && self.fields.iter().any(is_ragged)
+    }
+
+    /// The shapes of a sample, as far as they decide which batch it fits into.
+    pub fn shapes(&self, sample: &Sample) -> Shapes {
+        let shapes = gather::Norm::of(self, sample).shapes;
+        match self.pad {
+            // Only the number of axes counts.
+            Some(_) => shapes.into_iter().map(|shape| vec![shape.len()]).collect(),
+            None => shapes,
+        }
+    }
+
+    /// What keeps a sample from a batch that has one like the other.
+    pub fn mismatch(&self, sample: &Sample, like: Option<&Sample>) -> Error {
+        let found = like.and_then(|like| gather::Norm::of(self, like).mismatch(self, sample));
+        found.unwrap_or_else(|| {
+            let (index, shapes) = (sample.ticket.index, gather::Norm::of(self, sample).shapes);
+            let message =
+                format!("sample {index} with shapes {shapes:?} does not fit to its batch");
+            Error::new(Kind::ShapeMismatch, message)
+        })
     }
 
     /// Bytes of the rows of one batch.
@@ -126,9 +147,13 @@ impl Columns {
             let element = self.pad.as_ref().map(|elements| &*elements[at]);
             match &field.kind {
                 FieldKind::Fixed { dtype, shape } => {
-                    let column = match is_scattered {
-                        true => stack::scattered(*dtype, shape, values, number, pool, budget)?,
-                        false => stack::rows(*dtype, shape, values)?,
+                    let in_place =
+                        if is_scattered { Err(values) } else { stack::rows(*dtype, shape, values) };
+                    let column = match in_place {
+                        Ok(column) => column,
+                        Err(values) => {
+                            stack::scattered(*dtype, shape, values, number, pool, budget)?
+                        }
                     };
                     let column = match self.casts[at] {
                         Some(cast) => cast::convert_column(cast, column, number, pool, budget)?,

@@ -9,20 +9,26 @@ use crate::error::Result;
 use crate::sample::{Array, Column, Dtype, Value};
 use crate::sys::slab::Row;
 
-/// Rows that were written in place: nothing is copied.
-pub(super) fn rows(dtype: Dtype, shape: &[usize], values: Vec<Value>) -> Result<Column> {
+/// Rows that were written in place: nothing is copied. Gives them back if they do not lie side by side.
+pub(super) fn rows(
+    dtype: Dtype,
+    shape: &[usize],
+    values: Vec<Value>,
+) -> std::result::Result<Column, Vec<Value>> {
     let count = values.len();
-    let rows: Option<Vec<Row>> = values
-        .into_iter()
-        .map(|value| match value {
-            Value::Row(row) => Some(row),
-            Value::Array(_) | Value::Bytes(_) | Value::Text(_) | Value::List(_) => None,
-        })
-        .collect();
-    let rows = rows.ok_or_else(|| wrong_value("a value that is not a row"))?;
-    let memory = Row::join(rows).map_err(|_| wrong_value("rows that do not lie side by side"))?;
-    let shape = [&[count], shape].concat();
-    Ok(Column::Array { dtype, shape, memory })
+    let mut rows = Vec::with_capacity(count);
+    let mut values = values.into_iter();
+    for value in values.by_ref() {
+        match value {
+            Value::Row(row) => rows.push(row),
+            other @ (Value::Array(_) | Value::Bytes(_) | Value::Text(_) | Value::List(_)) => {
+                return Err([other].into_iter().chain(values).collect());
+            }
+        }
+    }
+    let memory =
+        Row::join(rows).map_err(|rows| rows.into_iter().map(Value::Row).collect::<Vec<_>>())?;
+    Ok(Column::Array { dtype, shape: [&[count], shape].concat(), memory })
 }
 
 /// Rows that lie anywhere: they are copied.

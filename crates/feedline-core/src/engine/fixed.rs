@@ -6,7 +6,7 @@
 //! at once and not sample by sample.
 
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{
     Accepted, Action, Fill, Next, Order, Outcome, Purpose, Settings, Slot, State, most_common,
@@ -24,6 +24,9 @@ pub(super) struct Fixed {
     next: u64,
     /// Samples from here on fill other slots.
     end: u64,
+    /// Slots whose samples were ordered before they were needed elsewhere and have no result yet, and the slots
+    /// that they fill.
+    moved: BTreeMap<u64, u64>,
 }
 
 /// A batch that is not complete.
@@ -44,11 +47,16 @@ impl Fixed {
         let samples = settings.samples;
         let end = samples.saturating_sub(filled);
         let size = settings.batch_size;
-        Fixed { size, samples, first, open: VecDeque::new(), next: first, end }
+        let (open, moved) = (VecDeque::new(), BTreeMap::new());
+        Fixed { size, samples, first, open, next: first, end, moved }
     }
 
     pub(super) fn orders_left(&self) -> u64 {
         self.end.saturating_sub(self.next)
+    }
+
+    pub(super) fn next_slot(&self) -> u64 {
+        self.next
     }
 
     pub(super) fn next_order(&mut self) -> Option<Order> {
@@ -82,9 +90,14 @@ impl Fixed {
         batch.slots.get_mut((ahead % self.size) as usize)
     }
 
-    /// Whether it was ordered before its sample was needed elsewhere.
-    pub(super) fn is_withdrawn(&self, order: Order) -> bool {
-        order.purpose == Purpose::Planned && order.slot >= self.end
+    /// An order as it is now: its sample may have moved to another slot.
+    pub(super) fn current(&self, order: Order) -> Order {
+        match self.moved.get(&order.slot) {
+            Some(slot) if order.purpose == Purpose::Planned => {
+                Order { slot: *slot, sequence: order.sequence, purpose: Purpose::Fill }
+            }
+            Some(_) | None => order,
+        }
     }
 
     pub(super) fn put(
@@ -93,11 +106,12 @@ impl Fixed {
         outcome: Outcome,
         actions: &mut Vec<Action>,
     ) -> Accepted {
-        if self.is_withdrawn(order) {
-            return Accepted::Ignored;
+        let current = self.current(order);
+        if current != order {
+            self.moved.remove(&order.slot);
         }
-        let slot = self.slot(order.slot);
-        slot.map_or(Accepted::Unexpected, |slot| slot.put(order, outcome, actions))
+        let slot = self.slot(current.slot);
+        slot.map_or(Accepted::Unexpected, |slot| slot.put(current, outcome, actions))
     }
 
     /// The first slot that is not in a batch.
@@ -206,37 +220,32 @@ impl Fixed {
         self.open[0].later.push_back(offset);
     }
 
-    /// Fills the slot of a skipped sample.
+    /// Fills the slot of a skipped sample with the last one of the epoch, unless that was judged.
     fn fill(&mut self, offset: usize, state: &mut State, actions: &mut Vec<Action>) {
         self.open[0].slots[offset] = Slot::Empty;
         if state.settings.fill == Fill::Never {
             return;
         }
-        let Some(sequence) = self.take_last(state, actions) else {
-            return self.repeat(offset, state, actions);
-        };
-        let slot = self.first + offset as u64;
-        let order = Order { slot, sequence, purpose: Purpose::Fill };
-        actions.push(Action::Make(order, Duration::ZERO));
-        self.wait(offset, order);
-    }
-
-    /// The last sample of the epoch, unless it was judged.
-    fn take_last(&mut self, state: &mut State, actions: &mut Vec<Action>) -> Option<u64> {
         let unjudged = self.first + self.open[0].cursor as u64;
         if self.end <= unjudged {
-            return None;
+            return self.repeat(offset, state, actions);
         }
         self.end -= 1;
         state.filled += 1;
-        let slot = self.end;
-        if slot < self.next {
-            actions.push(Action::Withdraw { slot });
+        let (from, to) = (self.end, self.first + offset as u64);
+        let order = Order { slot: to, sequence: from, purpose: Purpose::Fill };
+        let before = self.slot(from).map(|slot| std::mem::replace(slot, Slot::Empty));
+        self.wait(offset, order);
+        if from >= self.next {
+            actions.push(Action::Make(order, Duration::ZERO));
+            return;
         }
-        if let Some(withdrawn) = self.slot(slot) {
-            *withdrawn = Slot::Empty;
+        actions.push(Action::Move { from, to });
+        if let Some(Slot::Arrived(_, outcome)) = before {
+            self.open[0].slots[offset] = Slot::Arrived(order, outcome);
+        } else {
+            self.moved.insert(from, to);
         }
-        Some(slot)
     }
 
     /// Repeats a sample in a slot whose own one is used elsewhere, if ranks must have equally many.

@@ -89,6 +89,10 @@ impl Gathered {
         self.end - self.ordered
     }
 
+    pub(super) fn next_slot(&self) -> u64 {
+        self.slot(self.ordered)
+    }
+
     pub(super) fn next_order(&mut self) -> Option<Order> {
         if self.ordered == self.end {
             return None;

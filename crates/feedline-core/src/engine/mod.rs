@@ -142,10 +142,13 @@ pub enum Purpose {
 pub enum Action {
     /// Make a sample, after this time. What came for the slot before is of no use any more.
     Make(Order, Duration),
-    /// This sample fills another slot now. Whatever comes of it is not used.
-    Withdraw {
+    /// A sample that was ordered fills another slot now. If it was made, it belongs there; if not, what comes of
+    /// it does.
+    Move {
         /// The slot that it was for.
-        slot: u64,
+        from: u64,
+        /// The slot that it is for.
+        to: u64,
     },
     /// Count another attempt at a sample, and log it.
     RecordRetry {
@@ -262,6 +265,28 @@ pub struct Position {
     pub standing: Standing,
 }
 
+impl Position {
+    /// Whether no further batch can come, so that the next epoch is due.
+    pub fn is_at_end(&self, settings: &Settings) -> bool {
+        let Settings { samples, batch_size, drop_last, .. } = *settings;
+        let planned = samples.saturating_sub(self.slot);
+        let missing = match settings.fill {
+            Fill::FromEndAndRepeat => self.filled.saturating_sub(self.repeated),
+            Fill::Never | Fill::FromEnd => 0,
+        };
+        let left = match (&settings.membership, settings.fill) {
+            (Membership::Fixed, Fill::FromEnd) => planned.saturating_sub(self.filled),
+            (Membership::Fixed, Fill::Never | Fill::FromEndAndRepeat) => planned,
+            (Membership::Gathered, _) => planned + missing,
+            (Membership::Buckets(_), _) => {
+                let waiting = if drop_last { 0 } else { self.waiting.len() as u64 };
+                return planned + missing + waiting == 0;
+            }
+        };
+        left < if drop_last { batch_size } else { 1 }
+    }
+}
+
 /// The decisions of one epoch.
 #[derive(Clone, Debug)]
 pub struct Engine {
@@ -356,6 +381,15 @@ impl Engine {
         }
     }
 
+    /// The slot of the order that `next_order` gives next.
+    pub fn next_slot(&self) -> Option<u64> {
+        match &self.batches {
+            _ if self.orders_left() == 0 => None,
+            Batches::Fixed(fixed) => Some(fixed.next_slot()),
+            Batches::Gathered(gathered) => Some(gathered.next_slot()),
+        }
+    }
+
     /// How many `next_order` has at this moment.
     pub fn orders_left(&self) -> u64 {
         match &self.batches {
@@ -365,12 +399,11 @@ impl Engine {
         }
     }
 
-    /// Whether the result of an order is of use: its sample may fill another slot by now.
-    pub fn awaits(&self, order: Order) -> bool {
+    /// An order as it is now: its sample may have moved to another slot since it was given out.
+    pub fn current(&self, order: Order) -> Order {
         match &self.batches {
-            _ if self.state.is_over => false,
-            Batches::Fixed(fixed) => !fixed.is_withdrawn(order),
-            Batches::Gathered(_) => true,
+            Batches::Fixed(fixed) => fixed.current(order),
+            Batches::Gathered(_) => order,
         }
     }
 
@@ -385,7 +418,7 @@ impl Engine {
         };
         match accepted {
             Accepted::Taken => self.advance(actions),
-            Accepted::Ignored => {}
+            Accepted::Retried => {}
             Accepted::Unexpected => self.state.stop(Stop::Unexpected(order), actions),
         }
     }
@@ -420,6 +453,11 @@ impl Engine {
         self.state.untaken.front().copied().unwrap_or_else(next)
     }
 
+    /// What the next verdict depends on.
+    pub fn standing(&self) -> &Standing {
+        &self.state.limits.standing
+    }
+
     /// The consumer wants no more: nothing is decided from here on.
     pub fn close(&mut self) {
         self.state.is_over = true;
@@ -434,8 +472,8 @@ impl Engine {
 /// What a result was good for.
 enum Accepted {
     Taken,
-    /// It came for a sample that is not needed any more, or is made again.
-    Ignored,
+    /// The sample is made again.
+    Retried,
     Unexpected,
 }
 
@@ -461,7 +499,7 @@ impl Slot {
                 if let Outcome::Bad { fault, wish: Wish::Retry(after) } = outcome {
                     actions.push(Action::RecordRetry { fault });
                     actions.push(Action::Make(order, after));
-                    return Accepted::Ignored;
+                    return Accepted::Retried;
                 }
                 *self = Slot::Arrived(order, outcome);
                 Accepted::Taken

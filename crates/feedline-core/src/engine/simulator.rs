@@ -5,7 +5,7 @@
 //! A seed that fails is printed; `FEEDLINE_SEED=...` runs it alone.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::*;
 
@@ -542,7 +542,6 @@ struct Run<'a> {
     engine: Engine,
     /// Orders that have no result yet, with the attempts so far.
     making: Vec<(Order, u32)>,
-    withdrawn: BTreeSet<u64>,
     /// What each slot has a result of: the sequence that was made for it last.
     made: BTreeMap<u64, u64>,
     delivered: Vec<Batch>,
@@ -557,7 +556,6 @@ impl Run<'_> {
             engine: Engine::new(world.settings.clone(), position.clone()),
             start: position,
             making: Vec::new(),
-            withdrawn: BTreeSet::new(),
             made: BTreeMap::new(),
             delivered: Vec::new(),
             taken: 0,
@@ -580,13 +578,12 @@ impl Run<'_> {
         } else if !self.making.is_empty() {
             let (order, attempt) =
                 self.making.swap_remove(random.below(self.making.len() as u64) as usize);
+            let current = self.engine.current(order);
+            assert_eq!(current.sequence, order.sequence);
             assert_eq!(
-                self.engine.awaits(order),
-                order.purpose != Purpose::Planned || !self.withdrawn.contains(&order.slot)
+                self.made.insert(current.slot, order.sequence).filter(|_| attempt == 0),
+                None
             );
-            if self.engine.awaits(order) {
-                self.made.insert(order.slot, order.sequence);
-            }
             let mut actions = Vec::new();
             self.engine.result(order, self.world.outcome(order, attempt), &mut actions);
             self.perform_results(actions, order, attempt);
@@ -602,10 +599,12 @@ impl Run<'_> {
 
     fn order(&mut self, order: Order, attempt: u32) {
         assert!(order.sequence < self.world.settings.samples, "{order:?}");
-        let is_fresh = |(other, _): &(Order, u32)| {
-            other.slot != order.slot || self.withdrawn.contains(&order.slot)
-        };
-        assert!(self.making.iter().all(is_fresh), "{order:?} has an order already");
+        let slots: Vec<_> =
+            self.making.iter().map(|(other, _)| self.engine.current(*other).slot).collect();
+        assert!(!slots.contains(&order.slot), "{order:?} has an order already");
+        if attempt == 0 {
+            self.made.remove(&order.slot);
+        }
         self.making.push((order, attempt));
     }
 
@@ -618,11 +617,18 @@ impl Run<'_> {
             match action {
                 Action::Make(order, after) => {
                     let is_retry = after > Duration::ZERO;
-                    assert!(!is_retry || order == result, "only what has failed is retried");
+                    assert!(
+                        !is_retry || order.sequence == result.sequence,
+                        "only what has failed is retried"
+                    );
                     self.order(order, if is_retry { attempt + 1 } else { 0 });
                 }
-                Action::Withdraw { slot } => {
-                    assert!(self.withdrawn.insert(slot), "{slot} was withdrawn before");
+                Action::Move { from, to } => {
+                    assert!(from > to, "a sample of an earlier slot fills a later one");
+                    self.made.remove(&to);
+                    if let Some(sequence) = self.made.remove(&from) {
+                        self.made.insert(to, sequence);
+                    }
                 }
                 Action::RecordRetry { fault } => assert_eq!(fault, result.sequence),
                 Action::Record { fault, verdict } => {
@@ -696,6 +702,10 @@ fn check(seed: u64) {
             let position = taken.last().map_or(&run.start, |batch| &batch.position);
             run = Run::new(&world, position.clone());
         }
+    }
+    let last = run.delivered.len().saturating_sub(1);
+    for batch in &run.delivered[..last] {
+        assert!(!batch.position.is_at_end(&world.settings), "a batch came after the end");
     }
     if was_stopped {
         earlier.extend(batches(&run.seen));

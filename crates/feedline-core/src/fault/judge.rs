@@ -1,13 +1,11 @@
-//! Judges faults one by one, in ticket order, so that the verdict depends on the samples and not on timing.
-//!
-//! A count is exact: one fault more ends the run. A share is of the last `window` samples, and nothing
-//! is said before so many were judged: one early fault of a long run is no sign of a bad data set. Of an
-//! epoch that is shorter than the window, the share is of the epoch.
+//! Judges faults one by one, in order, so that the verdict depends on the samples and not on timing; and
+//! remembers them by cause, for the error that ends a run and for the summary of an epoch.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
-use super::{FaultLine, FaultPolicy, Limit, Symptom, Then};
+use super::{FaultLine, FaultPolicy, Symptom, Then};
+use crate::engine::{Limit, Limits, Of, Standing, TooMany};
 use crate::error::{Error, Kind};
 use crate::sample::Location;
 
@@ -38,24 +36,11 @@ pub enum Stop {
     TooMany(Error),
 }
 
-/// How the epoch stands: all that the next verdict depends on, small enough for a checkpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Standing {
-    /// Samples that were judged, the good ones among them.
-    pub seen: u64,
-    /// Faults among them.
-    pub faults: u64,
-    /// The places of the last faults among them, from 1: as many as a share can depend on.
-    pub recent: VecDeque<u64>,
-}
-
 /// Knows the policy and counts.
 #[derive(Clone, Debug)]
 pub struct Judge {
     policy: FaultPolicy,
-    standing: Standing,
-    /// Samples of the epoch, where they are known.
-    expected: Option<u64>,
+    limits: Limits,
     /// By kind: how many, and the first of them.
     kinds: BTreeMap<String, (u64, FaultLine)>,
     last: VecDeque<FaultLine>,
@@ -65,7 +50,8 @@ impl Judge {
     /// Nothing was judged yet.
     pub fn new(policy: FaultPolicy) -> Judge {
         let (kinds, last) = (BTreeMap::new(), VecDeque::new());
-        Judge { policy, standing: Standing::default(), expected: None, kinds, last }
+        let limits = Limits::new(policy.limit, policy.window);
+        Judge { policy, limits, kinds, last }
     }
 
     /// The policy.
@@ -75,8 +61,7 @@ impl Judge {
 
     /// An epoch begins, or goes on where it stood.
     pub fn begin(&mut self, standing: Standing, expected: Option<u64>) {
-        self.standing = standing;
-        self.expected = expected;
+        self.limits.begin(standing, expected);
         self.kinds.clear();
         self.last.clear();
     }
@@ -84,28 +69,34 @@ impl Judge {
     /// More samples are due than was known. Where nothing was known, this is not yet all: a share is not
     /// of so few.
     pub fn expect(&mut self, samples: u64) {
-        self.expected = self.expected.map(|expected| expected + samples);
+        self.limits.expected = self.limits.expected.map(|expected| expected + samples);
     }
 
     /// How the epoch stands.
     pub fn standing(&self) -> &Standing {
-        &self.standing
+        &self.limits.standing
+    }
+
+    /// How the epoch stands, as the engine says.
+    pub fn set_standing(&mut self, standing: Standing) {
+        self.limits.standing = standing;
     }
 
     /// So many samples were good.
     pub fn good(&mut self, samples: u64) {
-        self.standing.seen += samples;
+        self.limits.add_good(samples);
     }
 
     /// A sample was bad.
     pub fn judge(&mut self, symptom: &Symptom, line: &FaultLine) -> Verdict {
         let then = wanted(&self.policy, symptom, line);
-        self.count(line);
+        self.remember(line);
+        let too_many = self.limits.add_fault();
         if then == Then::Raise {
             return Verdict::Stop(Stop::Raised);
         }
-        if let Some(error) = self.too_many() {
-            return Verdict::Stop(Stop::TooMany(error));
+        if let Some(too_many) = too_many {
+            return Verdict::Stop(Stop::TooMany(self.too_many(too_many)));
         }
         match then {
             Then::Skip => Verdict::Skip,
@@ -117,21 +108,11 @@ impl Judge {
     /// The epoch is over: whether too many of its samples were bad, which can be said only now where
     /// their number was not known before.
     pub fn end(&mut self) -> Option<Error> {
-        self.expected = Some(self.standing.seen);
-        if self.standing.seen < self.policy.window { self.too_many() } else { None }
+        self.limits.end().map(|too_many| self.too_many(too_many))
     }
 
-    fn count(&mut self, line: &FaultLine) {
-        let standing = &mut self.standing;
-        standing.seen += 1;
-        standing.faults += 1;
-        if let Some(Limit::Share(share)) = self.policy.limit {
-            standing.recent.push_back(standing.seen);
-            let most = allowed(share, self.policy.window) as usize + 1;
-            while standing.recent.len() > most {
-                standing.recent.pop_front();
-            }
-        }
+    /// Remembers a fault by its cause.
+    pub fn remember(&mut self, line: &FaultLine) {
         let entry = self.kinds.entry(line.kind.clone()).or_insert_with(|| (0, line.clone()));
         entry.0 += 1;
         self.last.push_back(line.clone());
@@ -140,29 +121,18 @@ impl Judge {
         }
     }
 
-    fn too_many(&self) -> Option<Error> {
-        let Standing { seen, faults, recent } = &self.standing;
-        let window = self.policy.window;
+    /// The error of a run that ends because there were too many faults.
+    pub fn too_many(&self, too_many: TooMany) -> Error {
+        let TooMany { faults: count, allowed, share } = too_many;
         let is_default = self.policy.limit == Some(Limit::DEFAULT);
         let default = if is_default { ", the default" } else { "" };
-        let (count, limit) = match (self.policy.limit?, self.expected) {
-            (Limit::Count(count), _) if *faults > count => (*faults, count.to_string()),
-            (Limit::Count(_), _) => return None,
-            (Limit::Share(share), Some(expected)) if expected < window => {
-                let most = allowed(share, expected);
-                if *faults <= most {
-                    return None;
-                }
-                (*faults, format!("{most} ({share} of {expected} samples{default})"))
+        let limit = match share {
+            None => allowed.to_string(),
+            Some((share, Of::Epoch(samples))) => {
+                format!("{allowed} ({share} of {samples} samples{default})")
             }
-            (Limit::Share(share), _) => {
-                let most = allowed(share, window);
-                let start = seen.saturating_sub(window);
-                let within = recent.iter().filter(|place| **place > start).count() as u64;
-                if *seen < window || within <= most {
-                    return None;
-                }
-                (within, format!("{most} ({share} of the last {window} samples{default})"))
+            Some((share, Of::Last(window))) => {
+                format!("{allowed} ({share} of the last {window} samples{default})")
             }
         };
         let mut message = format!("{count} faults are more than the limit of {limit}");
@@ -171,16 +141,16 @@ impl Judge {
         for line in &self.last {
             let _ = write!(message, "\n  {line}");
         }
-        Some(self.at_last(Error::new(Kind::TooManyFaults, message)))
+        self.at_last(Error::new(Kind::TooManyFaults, message))
     }
 
     /// The epoch is over, and all of its samples were bad: a run without samples is no success, whatever
     /// the limit.
     pub fn nothing_left(&self) -> Option<Error> {
-        let Standing { seen, faults, .. } = &self.standing;
-        if *faults == 0 || seen != faults {
+        if !self.limits.has_only_faults() {
             return None;
         }
+        let faults = self.limits.standing.faults;
         let message = format!("all {faults} samples were bad, nothing is left{}", self.causes());
         let hint = "look at the causes above: one mistake is likelier than as many bad samples";
         Some(self.at_last(Error::new(Kind::TooManyFaults, message).with_hint(hint)))
@@ -231,10 +201,6 @@ pub fn is_of_sample(symptom: &Symptom, line: &FaultLine) -> bool {
     Kind::named(&line.kind).is_none_or(Kind::is_of_sample)
         && !symptom.is_a_wish_to_stop()
         && !symptom.is_shortage()
-}
-
-fn allowed(share: f64, samples: u64) -> u64 {
-    (share * samples as f64).floor() as u64
 }
 
 /// An example in few words.
@@ -346,9 +312,8 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_without_a_good_sample_is_an_error_whatever_the_limit() {
+    fn an_epoch_without_a_good_sample_names_the_causes() {
         let mut judge = judge(Then::Skip, None, 1000, None);
-        assert!(judge.nothing_left().is_none());
         assert!(tried(&mut judge, 3).is_none());
         let error = judge.nothing_left().unwrap();
         assert_eq!(error.kind(), Kind::TooManyFaults);

@@ -7,10 +7,11 @@ mod line;
 mod policy;
 mod symptom;
 
+pub use crate::engine::{Limit, Standing};
 pub use breaker::{Breaker, Change, Pace, Try};
-pub use judge::{Judge, Standing, Stop, Verdict, is_of_sample, wanted};
+pub use judge::{Judge, Stop, Verdict, is_of_sample, wanted};
 pub use line::{CALLING, FaultLine, named};
-pub use policy::{Backoff, FaultPolicy, Limit, Rule, Ruling, Then};
+pub use policy::{Backoff, FaultPolicy, Rule, Ruling, Then};
 pub use symptom::Symptom;
 
 use crate::error::Error;

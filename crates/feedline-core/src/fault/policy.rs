@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use super::Symptom;
 use super::symptom::fits;
+use crate::engine::Limit;
 use crate::random::Random;
 
 /// What to do about a fault.
@@ -32,29 +33,6 @@ impl Then {
             Then::Raise => "raise",
             Then::Skip => "skip",
             Then::Replace => "replace",
-        }
-    }
-}
-
-/// How many faults are borne.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Limit {
-    /// That many of an epoch.
-    Count(u64),
-    /// That share of the last samples, or of an epoch that is shorter than the window.
-    Share(f64),
-}
-
-impl Limit {
-    /// What holds unless the user says otherwise: when every other sample is bad, something else is wrong.
-    pub const DEFAULT: Limit = Limit::Share(0.5);
-
-    /// As a user gives it: a count, or a share below one.
-    pub fn of(number: f64, is_whole: bool) -> Option<Limit> {
-        match (is_whole, number) {
-            (true, number) if number >= 0.0 => Some(Limit::Count(number as u64)),
-            (false, number) if (0.0..1.0).contains(&number) => Some(Limit::Share(number)),
-            _ => None,
         }
     }
 }

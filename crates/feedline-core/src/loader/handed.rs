@@ -5,9 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Epoch, Ledger, Loader, Progress};
-use crate::checkpoint::Filling;
+use super::table::Filling;
+use super::{Epoch, Ledger, Loader};
 use crate::deliver::Taken;
+use crate::engine::Position;
 use crate::error::{Error, Kind, Result};
 use crate::fault::{FaultLine, Standing, Symptom, Then};
 use crate::sample::{Batch, FieldKind, Location};
@@ -84,7 +85,10 @@ impl Epoch {
     /// Whether places of skipped samples are to be filled, at the end, and how far they are.
     pub fn filling(&self) -> Option<Filling> {
         let shared = &self.running.run.shared;
-        shared.fills().then(|| shared.progress.lock().filling)
+        shared.fills().then(|| {
+            let Position { filled: skipped, tried, repeated, .. } = shared.progress.lock().position;
+            Filling { skipped, tried, repeated }
+        })
     }
 
     /// All that came was judged, and so many more are needed in the places of skipped ones.
@@ -97,8 +101,7 @@ impl Epoch {
         let shared = &self.running.run.shared;
         shared.ledger.delivered(samples, waited);
         let Stand { number, standing, filling } = stand;
-        let number = number.min(self.plan_end());
-        *shared.progress.lock() = Progress { number, standing, filling, waiting: Vec::new() };
+        *shared.progress.lock() = self.running.run.progress(number, standing, filling);
     }
 
     /// The consumer has seen the end, and so many good samples were left out with a short last batch.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::quarantine::Quarantine;
+use crate::engine;
 use crate::error::{Error, Kind, Result};
 use crate::escape;
 use crate::event::{Event, Slow};
@@ -22,6 +23,7 @@ const WAITING: usize = 4096;
 /// The account of a run.
 pub struct Ledger {
     policy: FaultPolicy,
+    quarantine: Option<Mutex<Quarantine>>,
     books: Mutex<Books>,
     has_events: AtomicBool,
     /// The bits of the least seconds among the slowest samples.
@@ -30,7 +32,6 @@ pub struct Ledger {
 
 struct Books {
     judge: Judge,
-    quarantine: Option<Quarantine>,
     report: Report,
     events: VecDeque<Event>,
     lost: u64,
@@ -67,14 +68,14 @@ impl Ledger {
         let quarantine = policy.quarantine.as_deref().map(Quarantine::new).transpose()?;
         let books = Books {
             judge: Judge::new(policy.clone()),
-            quarantine,
             report,
             events: VecDeque::new(),
             lost: 0,
             epoch: Account::default(),
         };
         let (has_events, slow_from) = (AtomicBool::new(false), AtomicU64::new(0));
-        Ok(Ledger { policy, books: Mutex::new(books), has_events, slow_from })
+        let (quarantine, books) = (quarantine.map(Mutex::new), Mutex::new(books));
+        Ok(Ledger { policy, quarantine, books, has_events, slow_from })
     }
 
     /// The policy that it judges by.
@@ -154,12 +155,11 @@ impl Ledger {
     /// to be said when it is known by which.
     pub fn judge(&self, symptom: &Symptom, mut line: FaultLine) -> Verdict {
         line.time = clock::unix_seconds();
-        let mut books = self.books.lock();
-        let verdict = books.judge.judge(symptom, &line);
-        let is_borne = !matches!(verdict, Verdict::Stop(_));
-        if is_borne || fault::is_of_sample(symptom, &line) {
-            self.write_down(&mut books, &line);
+        let verdict = self.books.lock().judge.judge(symptom, &line);
+        if !matches!(verdict, Verdict::Stop(_)) || fault::is_of_sample(symptom, &line) {
+            self.quarantine(&line);
         }
+        let mut books = self.books.lock();
         match &verdict {
             Verdict::Skip => {
                 books.epoch.skipped += 1;
@@ -179,14 +179,50 @@ impl Ledger {
         verdict
     }
 
+    /// Writes down a fault that the engine has judged, and what becomes of it. It is on the disk when this
+    /// returns. Returns the error, if there were too many.
+    pub fn record(
+        &self,
+        symptom: &Symptom,
+        mut line: FaultLine,
+        verdict: engine::Verdict,
+    ) -> Option<Error> {
+        line.time = clock::unix_seconds();
+        let ends = matches!(verdict, engine::Verdict::Raise | engine::Verdict::TooMany(_));
+        if !ends || fault::is_of_sample(symptom, &line) {
+            self.quarantine(&line);
+        }
+        let mut books = self.books.lock();
+        books.judge.remember(&line);
+        match verdict {
+            engine::Verdict::Skip => {
+                books.epoch.skipped += 1;
+                self.tell(&mut books, Event::SampleSkipped(line));
+                None
+            }
+            // Told when it is known by which.
+            engine::Verdict::Replace | engine::Verdict::Substitute => None,
+            engine::Verdict::Raise => {
+                let why = "the fault is raised".to_owned();
+                self.tell(&mut books, Event::FaultsStopped { fault: line, why });
+                None
+            }
+            engine::Verdict::TooMany(too_many) => {
+                let error = books.judge.too_many(too_many);
+                let why = error.message().lines().next().unwrap_or_default().to_owned();
+                self.tell(&mut books, Event::FaultsStopped { fault: line, why });
+                Some(error)
+            }
+        }
+    }
+
     /// A call failed, and its future has the exception. It is on the disk when this returns.
     pub fn failed(&self, symptom: &Symptom, mut line: FaultLine) {
         line.time = clock::unix_seconds();
-        let mut books = self.books.lock();
         if fault::is_of_sample(symptom, &line) {
-            self.write_down(&mut books, &line);
+            self.quarantine(&line);
         }
-        self.tell(&mut books, Event::CallFailed(line));
+        self.tell(&mut self.books.lock(), Event::CallFailed(line));
     }
 
     /// So many calls were not made, or nobody gets their result.
@@ -194,12 +230,15 @@ impl Ledger {
         self.books.lock().report.cancelled += calls;
     }
 
-    fn write_down(&self, books: &mut Books, line: &FaultLine) {
-        match books.quarantine.as_mut().map(|quarantine| quarantine.add(line)) {
-            None => {}
-            Some(Ok(())) => books.report.quarantined += 1,
-            Some(Err(error)) => {
-                self.tell(books, Event::QuarantineFailed { why: error.to_string() });
+    /// Writes a fault to the disk, which may take long: no other lock is held.
+    fn quarantine(&self, line: &FaultLine) {
+        let Some(quarantine) = &self.quarantine else { return };
+        let written = quarantine.lock().add(line);
+        let mut books = self.books.lock();
+        match written {
+            Ok(()) => books.report.quarantined += 1,
+            Err(error) => {
+                self.tell(&mut books, Event::QuarantineFailed { why: error.to_string() });
             }
         }
     }
@@ -302,6 +341,11 @@ impl Ledger {
             }
             self.tell(&mut books, Event::EpochLeft);
         }
+    }
+
+    /// How the epoch stands at its end, as the engine says.
+    pub fn set_standing(&self, standing: Standing) {
+        self.books.lock().judge.set_standing(standing);
     }
 
     /// How the epoch stands before the next sample is judged.

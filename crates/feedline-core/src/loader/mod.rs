@@ -1,6 +1,7 @@
 //! Wires the stages of a run. Only here are all of them known.
 
 mod activity;
+mod driver;
 mod fields;
 mod gate;
 mod handed;
@@ -21,13 +22,14 @@ use std::time::{Duration, Instant};
 
 use crate::budget::Budget;
 use crate::bytes::Shelf;
-use crate::checkpoint::{Checkpoint, Filling, Fingerprint};
+use crate::checkpoint::{Checkpoint, Fingerprint};
 use crate::collate::{Columns, Pool, Promise};
 use crate::config::{Batching, Function, Given, Padding, Settings};
 use crate::deliver::Taken;
+use crate::engine::{self, Fill, Membership, Position, Wish};
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
-use crate::fault::Standing;
+use crate::fault::{Symptom, Then};
 use crate::format::Parser;
 use crate::metrics::Report;
 use crate::plan::{self, Excluded, Plan};
@@ -46,6 +48,7 @@ pub use ledger::Ledger;
 use quarantine::left_out;
 pub use quarantine::{excluded, excluded_calls, quarantined};
 use run::{Delivery, Receipt, Run};
+pub use table::Filling;
 
 /// How long closing waits for threads; a read that the kernel does not end is left behind then.
 const GRACE: Duration = Duration::from_secs(1);
@@ -105,12 +108,8 @@ struct Shared {
 /// How far the consumer has come.
 #[derive(Clone, Debug, Default)]
 struct Progress {
-    number: u64,
-    /// Of this epoch.
-    standing: Standing,
-    filling: Filling,
-    /// Samples before `number` that are in no batch yet, ascending.
-    waiting: Vec<u64>,
+    epoch: u64,
+    position: Position,
 }
 
 /// A data set as batches, epoch after epoch.
@@ -232,17 +231,15 @@ impl Loader {
             running.close();
         }
         let shared = &self.shared;
-        let length = shared.plan.epoch_len();
         let start = {
             let mut progress = shared.progress.lock();
             // A checkpoint may stand in the middle of an epoch; leaving one does not.
             let resumed = shared.resumed.swap(false, Ordering::SeqCst);
-            let is_inside = !progress.number.is_multiple_of(length.max(1))
-                || shared.is_filling(&progress)
-                || shared.is_at_last_batches(&progress);
-            if !resumed || !is_inside {
-                let number = progress.number.next_multiple_of(length.max(1));
-                *progress = Progress { number, ..Progress::default() };
+            let is_begun = progress.position != Position::default();
+            let settings = shared.engine_settings(progress.epoch);
+            if is_begun && (!resumed || progress.position.is_at_end(&settings)) {
+                let epoch = progress.epoch + 1;
+                *progress = Progress { epoch, ..Progress::default() };
             }
             progress.clone()
         };
@@ -271,8 +268,9 @@ impl Loader {
     /// out without another in its place.
     pub fn has_exact_len(&self) -> bool {
         let shared = &self.shared;
-        let number = shared.progress.lock().number;
-        let is_whole = number.is_multiple_of(shared.plan.epoch_len().max(1))
+        let Progress { epoch, position } = shared.progress.lock().clone();
+        let is_whole = position == Position::default()
+            || position.is_at_end(&shared.engine_settings(epoch))
             || !shared.resumed.load(Ordering::SeqCst);
         let is_chosen = shared.filter.is_some() || shared.bucketing.is_some();
         is_whole && !is_chosen && (!shared.settings.faults.may_skip() || shared.fills())
@@ -338,21 +336,12 @@ impl Loader {
         self.check()?;
         checkpoint.must_fit(&self.checkpoint())?;
         let shared = &self.shared;
-        let sizes =
-            shared.bucketing.is_some().then(|| shared.sizes.iter().map(|size| *size as u64));
-        let run = resume::Run {
-            epoch_len: shared.plan.epoch_len(),
-            fills: shared.fills(),
-            most_waiting: sizes.map_or(0, Iterator::sum),
-        };
-        resume::check(checkpoint, &run)?;
+        let epoch = checkpoint.epoch;
+        let position = resume::position(checkpoint, &shared.engine_settings(epoch))?;
         if let Some(running) = self.current.lock().take() {
             running.close();
         }
-        let standing = checkpoint.standing.clone();
-        let filling = checkpoint.filling;
-        let waiting = checkpoint.waiting().unwrap_or_default();
-        let progress = Progress { number: checkpoint.position, standing, filling, waiting };
+        let progress = Progress { epoch, position };
         *self.shared.progress.lock() = progress;
         self.shared.resumed.store(true, Ordering::SeqCst);
         Ok(())
@@ -446,18 +435,56 @@ impl Shared {
             self.source.len(),
             self.source.fingerprint(),
             Fingerprint::of([settings.as_bytes()]),
-            progress.number,
-            progress.standing,
-            progress.filling,
+            progress.epoch,
+            progress.position,
         )
-        .with_waiting(&progress.waiting)
     }
 
-    /// Whether it stands behind an epoch whose last batches are not all complete.
-    fn is_at_last_batches(&self, progress: &Progress) -> bool {
-        let length = self.plan.epoch_len();
-        let is_behind = progress.number > 0 && progress.number.is_multiple_of(length.max(1));
-        is_behind && !progress.waiting.is_empty()
+    /// What the engine must know about an epoch.
+    fn engine_settings(&self, epoch: u64) -> engine::Settings {
+        let policy = &self.settings.faults;
+        let never_fills = policy.fill == Some(false);
+        let is_packed = self.source.contents().is_some_and(|contents| contents.is_packed);
+        let membership = match &self.bucketing {
+            Some(_) => Membership::Buckets(self.sizes.iter().map(|size| *size as u64).collect()),
+            // A front with functions of its own gathers the samples itself.
+            None if self.hands_on() => Membership::Gathered,
+            None if never_fills => Membership::Fixed,
+            // A compressed shard can only be read forwards; what a filter keeps is not known ahead.
+            None if self.filter.is_some() || is_packed => Membership::Gathered,
+            None => Membership::Fixed,
+        };
+        let fill = match (self.fills(), never_fills) {
+            (true, _) => Fill::FromEndAndRepeat,
+            (false, true) => Fill::Never,
+            (false, false) => Fill::FromEnd,
+        };
+        engine::Settings {
+            samples: self.plan.epoch_len(),
+            batch_size: self.batching.size as u64,
+            drop_last: self.batching.drop_last,
+            membership,
+            fill,
+            misfit: self.columns.may_differ().then(|| self.wish_for_misfit()),
+            limit: policy.limit,
+            window: policy.window,
+            epoch,
+        }
+    }
+
+    fn wish_for_misfit(&self) -> Wish {
+        let error = Error::new(Kind::ShapeMismatch, "");
+        match self.settings.faults.rule(&Symptom::of(&error)).then {
+            Then::Raise => Wish::Raise,
+            Then::Skip => Wish::Skip,
+            Then::Replace => Wish::Replace,
+        }
+    }
+
+    /// Whether each sample has memory of its own until its batch is complete: nobody knows which others will be
+    /// in it.
+    fn has_lone_seats(&self) -> bool {
+        self.bucketing.is_some() || (self.filter.is_some() && !self.hands_on())
     }
 
     /// Whether a front takes the samples for functions of its own, and judges all faults itself.
@@ -468,16 +495,6 @@ impl Shared {
     /// Whether samples are repeated in the places of skipped ones: ranks must have as many as each other.
     fn fills(&self) -> bool {
         self.settings.faults.fill.unwrap_or(true) && self.plan.world() > 1
-    }
-
-    /// Whether it stands behind an epoch in which samples are still to be repeated.
-    fn is_filling(&self, progress: &Progress) -> bool {
-        let length = self.plan.epoch_len();
-        self.fills()
-            && progress.number > 0
-            && progress.number.is_multiple_of(length.max(1))
-            && progress.filling.missing() > 0
-            && (progress.filling.tried < length || progress.filling.repeated > 0)
     }
 }
 

@@ -34,7 +34,8 @@ impl Run {
         while let Some(orders) = self.next_orders(chunk) {
             let mut ready = Vec::with_capacity(orders.len());
             for order in orders {
-                let (number, index, start) = (order.number, order.ticket.index, clock::now());
+                let (number, of) = (order.number, order.of);
+                let (index, start) = (order.ticket.index, clock::now());
                 slot.begin(number, index, Doing::Reading);
                 let mut has_waited = false;
                 let mut hand_on = || {
@@ -57,7 +58,7 @@ impl Run {
                         if !ready.is_empty() {
                             let _ = tasks.send(std::mem::take(&mut ready));
                         }
-                        self.settle(vec![(number, Err(bad))], None);
+                        self.settle(vec![(of, Err(bad))], None);
                     }
                 }
             }
@@ -85,7 +86,8 @@ impl Run {
         before_wait: &mut dyn FnMut(),
     ) -> Got {
         loop {
-            let (number, ticket, attempts) = (order.number, order.ticket, order.attempts + 1);
+            let (number, of) = (order.number, order.of);
+            let (ticket, attempts) = (order.ticket, order.attempts + 1);
             let mut bad = match self.fetch_once(Order { attempts, ..order }, before_wait) {
                 Ok(task) => return Ok(task),
                 Err(bad) => bad,
@@ -107,7 +109,7 @@ impl Run {
                 Passage::OfSample => {}
                 Passage::Again => {
                     slot.turn_to(Doing::Reading);
-                    order = Order { number, ticket, seat: bad.1, attempts: attempts - 1 };
+                    order = Order { number, of, ticket, seat: bad.1, attempts: attempts - 1 };
                     continue;
                 }
                 Passage::GivenUp(error) => {
@@ -125,7 +127,7 @@ impl Run {
                 return Err(self.fault(ticket, Stage::Fetch, closed(), bad.1));
             }
             slot.turn_to(Doing::Reading);
-            order = Order { number, ticket, seat: bad.1, attempts };
+            order = Order { number, of, ticket, seat: bad.1, attempts };
         }
     }
 

@@ -51,7 +51,7 @@ impl Ready<'_> {
         let start = clock::now();
         let outcomes = ready
             .into_iter()
-            .map(|task| (task.order.number, self.run.make(task, self.native)))
+            .map(|task| (task.order.of, self.run.make(task, self.native)))
             .collect();
         self.run.meters.add(Stage::Worker, start.elapsed());
         self.run.settle(outcomes, Some(self.native));
@@ -78,15 +78,15 @@ impl Run {
             ready.hand_on();
             // Those that need care come last, when nothing that was read waits for them.
             for order in alone {
-                let number = order.number;
-                slot.begin(number, order.ticket.index, Doing::Reading);
+                let of = order.of;
+                slot.begin(of.slot, order.ticket.index, Doing::Reading);
                 let fetched = self.fetch(order, slot, &mut || ready.hand_on());
                 slot.end();
                 match fetched {
                     Ok(task) => ready.ready.push(task),
                     Err(bad) => {
                         ready.hand_on();
-                        self.settle(vec![(number, Err(bad))], None);
+                        self.settle(vec![(of, Err(bad))], None);
                     }
                 }
             }
@@ -171,11 +171,11 @@ impl Run {
                 alone.push(order);
                 continue;
             };
-            let (number, ticket) = (order.number, order.ticket);
+            let (number, of, ticket) = (order.number, order.of, order.ticket);
             let made = self.prepare(order, payload, 0, first, &mut || ready.hand_on());
             match made {
                 Ok(task) => ready.ready.push(task),
-                Err(bad) => alone.push(Order { number, ticket, seat: bad.1, attempts: 0 }),
+                Err(bad) => alone.push(Order { number, of, ticket, seat: bad.1, attempts: 0 }),
             }
         }
     }

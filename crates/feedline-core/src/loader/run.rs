@@ -9,20 +9,22 @@ use crossbeam_channel::{Receiver, bounded};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::activity::{Doing, Slot};
+use super::driver::{Complete, Driver, Extra, Recorded, Step};
 use super::gate::Gate;
 use super::handed::Remark;
-use super::table::{Again, Finished, Numbers, Replacing, Table};
+use super::table::{Again, Filling, Finished, Numbers, Replacing, Table};
 use super::watch::Watch;
 use super::{Progress, Shared};
-use crate::collate::{Buckets, Collector, Gatherer, Seat};
+use crate::collate::{Collector, Gatherer, Seat};
 use crate::deliver::Handoff;
+use crate::engine::{self, Engine, Position, Purpose};
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
-use crate::fault::{Fault, FaultLine};
+use crate::fault::{Fault, FaultLine, Standing};
 use crate::fetch::{Fetched, OpenFiles, Reader, Streams};
 use crate::metrics::Meters;
 use crate::plan;
@@ -48,7 +50,10 @@ pub(super) const OVERHEAD: u64 = 512;
 
 /// A sample to be made, and where to put it.
 pub(super) struct Order {
+    /// The slot that it is for. For a front with functions of its own, the number of the sample in the run.
     pub(super) number: u64,
+    /// As the engine knows it.
+    pub(super) of: engine::Order,
     pub(super) ticket: Ticket,
     pub(super) seat: Seat,
     /// Tries so far.
@@ -103,17 +108,38 @@ pub(super) struct Run {
     pub(super) ending: Ending,
     pub(super) line_end: LineEnd,
     line: Mutex<Line>,
-    table: Mutex<Table>,
+    decider: Decider,
+    outbox: Mutex<Outbox>,
     waiting: Mutex<Waiting>,
     /// What the readers and then the workers are at.
     slots: Vec<Slot>,
     /// Which sample comes when in this epoch.
     order: plan::Order,
+    epoch: u64,
     /// The first number, that behind the last sample of the plan, and the samples of an epoch.
     pub(super) start_number: u64,
     plan_end: u64,
     length: u64,
+    /// Good samples of batches that are left out because they are not full.
+    dropped: AtomicU64,
     closed: AtomicBool,
+}
+
+/// What decides about the samples.
+enum Decider {
+    Engine(Mutex<Driver>),
+    /// For a front that has functions called for the samples, and judges by itself.
+    Table(Mutex<Table>),
+}
+
+/// Steps that must be done one after another: a batch is delivered when all faults before it are written down.
+#[derive(Default)]
+struct Outbox {
+    steps: VecDeque<Step>,
+    /// Whether a thread is at it.
+    is_busy: bool,
+    /// The error that the last record has led to.
+    error: Option<Error>,
 }
 
 /// Orders that were not given out yet.
@@ -194,32 +220,27 @@ impl LineEnd {
 }
 
 impl Run {
-    /// Starts the threads of the epoch that `start` lies in.
+    /// Starts the threads of an epoch, from where it stands.
     pub(super) fn start(shared: Arc<Shared>, from: Progress, crew: &Crew) -> Result<Arc<Run>> {
         let length = shared.plan.epoch_len();
-        let fills = shared.fills();
-        let is_filling = shared.is_filling(&from);
-        // Where the last samples are being repeated, or the last batches are not complete, the plan itself
-        // is at the end of that epoch.
-        let is_behind = is_filling || shared.is_at_last_batches(&from);
-        let epoch = from.number.checked_div(length).unwrap_or(0) - u64::from(is_behind);
-        let plan_end = (epoch + 1) * length;
-        let start = if is_behind { plan_end + from.filling.tried } else { from.number };
+        let Progress { epoch, position } = from;
+        let standing = position.standing.clone();
         let ledger = Arc::clone(&shared.ledger);
         let on_event = Box::new(move |event| ledger.event(event));
         let files =
             OpenFiles::new(shared.files.clone(), on_event).knowing(shared.source.known_files());
-        let stays = shared.settings.faults.fill == Some(false);
-        let gatherer = Gatherer::new(shared.columns.clone());
-        let collector = match &shared.bucketing {
-            Some(_) => Collector::ByBucket(Buckets::new(shared.columns.clone(), &shared.sizes)),
-            None if shared.hands_on() => Collector::InOrder(gatherer.telling_empty()),
-            None => Collector::InOrder(gatherer.staying(stays)),
+        let (decider, line, ends, due) = if shared.hands_on() {
+            Self::table(&shared, epoch, position)
+        } else {
+            let start = position.slot;
+            let engine = Engine::new(shared.engine_settings(epoch), position);
+            let due = engine.orders_left();
+            let line = Line { again: VecDeque::new(), next: start, seats: VecDeque::new() };
+            let horizon = shared.ahead.map_or(u64::MAX, |ahead| start + ahead);
+            let ends = LineEnd::new(u64::MAX, true, horizon);
+            (Decider::Engine(Mutex::new(Driver::new(engine))), line, ends, due)
         };
-        let again: VecDeque<u64> = from.waiting.iter().copied().collect();
-        let remade = again.len() as u64;
-        let numbers =
-            Numbers { start, again: from.waiting, plan_end, length, fills, filling: from.filling };
+        let (start, plan_end) = (line.next, (epoch + 1) * length);
         let watch = Watch::new(shared.source.root().filter(|_| shared.readers > 0));
         let run = Arc::new(Run {
             handoff: Handoff::default(),
@@ -234,33 +255,70 @@ impl Run {
             ),
             gate: Gate::new(watch, Arc::clone(&shared.ledger)),
             ending: Ending::default(),
-            line_end: LineEnd::new(
-                start.max(plan_end),
-                !fills,
-                shared.ahead.map_or(u64::MAX, |ahead| start + ahead),
-            ),
-            line: Mutex::new(Line { again, next: start, seats: VecDeque::new() }),
-            table: Mutex::new(Table::new(collector, numbers)),
+            line_end: ends,
+            line: Mutex::new(line),
+            decider,
+            outbox: Mutex::default(),
             waiting: Mutex::default(),
             slots: (0..shared.readers + shared.threads).map(|_| Slot::default()).collect(),
             order: shared.plan.epoch(epoch),
+            epoch,
             start_number: start,
             plan_end,
             length,
+            dropped: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             shared,
         });
-        let due = plan_end.saturating_sub(start) + remade;
-        run.shared.ledger.epoch_started(epoch, Some(length), Some(due), from.standing);
-        if due == 0 && !is_filling {
-            run.handoff.end(0, None);
-            return Ok(run);
-        }
-        run.update_urgent(&run.table.lock());
+        run.shared.ledger.epoch_started(epoch, Some(length), Some(due), standing);
         run.spawn(crew)?;
-        // Who goes on in the middle of repeated samples has nothing else to wait for.
-        run.settle(Vec::new(), None);
+        run.begin();
         Ok(run)
+    }
+
+    /// What decides for a front that judges by itself.
+    fn table(shared: &Shared, epoch: u64, position: Position) -> (Decider, Line, LineEnd, u64) {
+        let (length, fills) = (shared.plan.epoch_len(), shared.fills());
+        let plan_end = (epoch + 1) * length;
+        let start = epoch * length + position.slot + position.tried;
+        let filling = Filling {
+            skipped: position.filled,
+            tried: position.tried,
+            repeated: position.repeated,
+        };
+        let gatherer = Gatherer::new(shared.columns.clone());
+        let collector = Collector::InOrder(gatherer.telling_empty());
+        let numbers = Numbers { start, again: Vec::new(), plan_end, length, fills, filling };
+        let line = Line { again: VecDeque::new(), next: start, seats: VecDeque::new() };
+        let horizon = shared.ahead.map_or(u64::MAX, |ahead| start + ahead);
+        let ends = LineEnd::new(start.max(plan_end), !fills, horizon);
+        let decider = Decider::Table(Mutex::new(Table::new(collector, numbers)));
+        (decider, line, ends, plan_end.saturating_sub(start))
+    }
+
+    /// Decides what can be decided before the first result: an epoch that was continued may be at its end.
+    fn begin(&self) {
+        match &self.decider {
+            Decider::Engine(driver) => {
+                let (direct, extras) = {
+                    let mut driver = driver.lock();
+                    let (steps, extras) = driver.begin(self);
+                    self.update_urgent(&driver);
+                    (self.queue(steps), extras)
+                };
+                self.perform(direct);
+                self.make_extras(extras, None);
+            }
+            Decider::Table(table) => {
+                let due = self.plan_end.saturating_sub(self.start_number);
+                if due == 0 && !self.shared.fills() {
+                    return self.handoff.end(0, None);
+                }
+                self.update_urgent_of_table(&table.lock());
+                // A run that continues in the middle of repeated samples has nothing else to wait for.
+                self.settle(Vec::new(), None);
+            }
+        }
     }
 
     fn spawn(self: &Arc<Run>, crew: &Crew) -> Result<()> {
@@ -310,32 +368,22 @@ impl Run {
 
     /// The next samples to make, in order; None at the end. Waits for room for a new batch.
     pub(super) fn next_orders(&self, most: usize) -> Option<Vec<Order>> {
-        let shared = &self.shared;
         let mut line = self.line.lock();
-        let first = line.again.front().copied();
-        let left = match first {
-            Some(_) => line.again.len(),
-            None => (self.line_end.beyond(line.next)? - line.next) as usize,
+        let first = match &self.decider {
+            Decider::Engine(driver) => driver.lock().engine.next_slot()?,
+            Decider::Table(_) => line.again.front().copied().unwrap_or(line.next),
         };
-        let first = first.unwrap_or(line.next);
+        let left = match line.again.front() {
+            Some(_) => line.again.len(),
+            None => usize::try_from(self.line_end.beyond(first)? - first).unwrap_or(usize::MAX),
+        };
         if self.is_closed() {
             return None;
         }
+        let most = most.min(left);
         if line.seats.is_empty() {
-            let columns = &shared.columns;
-            let lone = shared.bucketing.as_ref().map(|_| most.min(left));
-            let bytes =
-                lone.map_or(columns.batch_bytes(), |lone| columns.row_bytes() * lone as u64);
-            let permit = shared.batches.acquire(bytes, first).ok()?;
-            if self.closed.load(Ordering::SeqCst) {
-                return None;
-            }
-            let seats = match lone {
-                Some(lone) => columns.lone_seats(lone, permit),
-                None => columns.seats(&shared.pool, permit),
-            };
-            match seats {
-                Ok(seats) => line.seats = seats,
+            match self.take_seats(most, first) {
+                Ok(seats) => line.seats = seats?,
                 Err(error) => {
                     drop(line);
                     self.stop(error);
@@ -343,24 +391,62 @@ impl Run {
                 }
             }
         }
-        let count = most.min(line.seats.len()).min(left);
+        let count = most.min(line.seats.len());
         let line = &mut *line;
-        let numbers: Vec<u64> = if line.again.is_empty() {
-            line.next += count as u64;
-            (first..line.next).collect()
-        } else {
-            line.again.drain(..count).collect()
+        let orders: Vec<_> = match &self.decider {
+            Decider::Engine(driver) => {
+                let engine = &mut driver.lock().engine;
+                std::iter::from_fn(|| engine.next_order()).take(count).collect()
+            }
+            Decider::Table(_) => {
+                let numbers: Vec<u64> = if line.again.is_empty() {
+                    line.next += count as u64;
+                    (first..line.next).collect()
+                } else {
+                    line.again.drain(..count).collect()
+                };
+                numbers.into_iter().map(order_of_number).collect()
+            }
         };
-        let seats = line.seats.drain(..count);
-        let orders = seats.zip(numbers).filter_map(|(seat, number)| {
-            self.ticket(number).map(|ticket| Order { number, ticket, seat, attempts: 0 })
+        if orders.is_empty() {
+            return None;
+        }
+        let seats = line.seats.drain(..orders.len());
+        let orders = seats.zip(orders).filter_map(|(seat, of)| {
+            let ticket = match &self.decider {
+                Decider::Engine(_) => self.ticket_of(of),
+                Decider::Table(_) => self.ticket_of_number(of.slot),
+            };
+            ticket.map(|ticket| Order { number: of.slot, of, ticket, seat, attempts: 0 })
         });
         Some(orders.collect())
     }
 
+    /// Memory for the next samples: of a batch, or of each for itself. None if the run is closed.
+    fn take_seats(&self, most: usize, first: u64) -> Result<Option<VecDeque<Seat>>> {
+        let shared = &self.shared;
+        let columns = &shared.columns;
+        let lone = shared.has_lone_seats().then_some(most);
+        let bytes = lone.map_or(columns.batch_bytes(), |lone| columns.row_bytes() * lone as u64);
+        let Ok(permit) = shared.batches.acquire(bytes, first) else { return Ok(None) };
+        if self.is_closed() {
+            return Ok(None);
+        }
+        let seats = match lone {
+            Some(lone) => columns.lone_seats(lone, permit),
+            None => columns.seats(&shared.pool, permit),
+        };
+        seats.map(Some)
+    }
+
+    /// The ticket of a sample of this epoch.
+    pub(super) fn ticket(&self, sequence: u64) -> Option<Ticket> {
+        self.order.at(sequence)
+    }
+
     /// The ticket of a number: behind those of the plan, its samples come again from the first on, as
     /// often as it takes.
-    fn ticket(&self, number: u64) -> Option<Ticket> {
+    fn ticket_of_number(&self, number: u64) -> Option<Ticket> {
         match number.checked_sub(self.plan_end) {
             None => self.order.at(number.checked_rem(self.length)?),
             Some(again) => self.order.at(again.checked_rem(self.length)?),
@@ -400,16 +486,16 @@ impl Run {
             let outcomes: Vec<_> = tasks
                 .into_iter()
                 .map(|task| {
-                    let number = task.order.number;
+                    let (number, of) = (task.order.number, task.order.of);
                     // Rows of arrays are copied in less time than it takes to look at a clock.
                     if self.shared.recipe.is_none() && !from_readers {
-                        return (number, self.make(task, &mut native));
+                        return (of, self.make(task, &mut native));
                     }
                     let (index, start) = (task.order.ticket.index, clock::now());
                     slot.begin(number, index, Doing::Making);
                     let made = self.make(task, &mut native);
                     self.note_time(index, start.elapsed(), Stage::Worker);
-                    (number, made)
+                    (of, made)
                 })
                 .collect();
             slot.end();
@@ -433,11 +519,169 @@ impl Run {
     // ---- collate and deliver ----
 
     /// Takes in results, and does whatever has become possible by them.
-    pub(super) fn settle(&self, outcomes: Vec<(u64, Outcome)>, mut native: Option<&mut Native>) {
-        let mut outcomes = outcomes;
+    pub(super) fn settle(
+        &self,
+        outcomes: Vec<(engine::Order, Outcome)>,
+        native: Option<&mut Native>,
+    ) {
+        match &self.decider {
+            Decider::Engine(driver) => {
+                let extras = self.settle_once(driver, outcomes);
+                self.make_extras(extras, native);
+            }
+            Decider::Table(table) => self.settle_at_table(table, outcomes, native),
+        }
+    }
+
+    fn settle_once(
+        &self,
+        driver: &Mutex<Driver>,
+        outcomes: Vec<(engine::Order, Outcome)>,
+    ) -> Vec<Extra> {
+        let start = clock::now();
+        let (direct, extras) = {
+            let mut driver = driver.lock();
+            let (steps, extras) = driver.settle(self, outcomes);
+            self.update_urgent(&driver);
+            (self.queue(steps), extras)
+        };
+        self.perform(direct);
+        self.meters.add(Stage::Collate, start.elapsed());
+        extras
+    }
+
+    /// Makes samples that are needed beside those that are planned.
+    fn make_extras(&self, extras: Vec<Extra>, mut native: Option<&mut Native>) {
+        let Decider::Engine(driver) = &self.decider else { return };
+        let mut extras = VecDeque::from(extras);
+        let mut own = Native::default();
+        let slot = Slot::default();
+        while let Some(extra) = extras.pop_front() {
+            let native = native.as_deref_mut().unwrap_or(&mut own);
+            let of = extra.order;
+            let Some(outcome) = self.make_extra(extra, native, &slot) else { return };
+            extras.extend(self.settle_once(driver, vec![(of, outcome)]));
+        }
+    }
+
+    /// None if the run is closed.
+    fn make_extra(&self, extra: Extra, native: &mut Native, slot: &Slot) -> Option<Outcome> {
+        let Extra { order: of, seat, attempts, after } = extra;
+        let seat = match seat {
+            Some(seat) => seat,
+            None => match self.take_lone_seat(of.slot) {
+                Ok(seat) => seat?,
+                Err(error) => {
+                    self.stop(error);
+                    return None;
+                }
+            },
+        };
+        let (number, ticket) = (of.slot, self.ticket_of(of)?);
+        let order = Order { number, of, ticket, seat, attempts };
+        Some(self.retry(order, after, native, slot))
+    }
+
+    fn take_lone_seat(&self, slot: u64) -> Result<Option<Seat>> {
+        let columns = &self.shared.columns;
+        match self.shared.batches.acquire(columns.row_bytes(), slot) {
+            Ok(permit) => Ok(columns.lone_seats(1, permit)?.pop_front()),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Puts steps behind those that must be done before them. Returns those that this thread can do at once.
+    fn queue(&self, steps: Vec<Step>) -> Vec<Step> {
+        if steps.is_empty() {
+            return steps;
+        }
+        let mut outbox = self.outbox.lock();
+        if !outbox.is_busy && outbox.steps.is_empty() && !steps.iter().any(Step::is_record) {
+            return steps;
+        }
+        outbox.steps.extend(steps);
+        Vec::new()
+    }
+
+    /// Does steps, and all that are queued, unless another thread is at it. No lock is held meanwhile.
+    fn perform(&self, direct: Vec<Step>) {
+        let mut error = None;
+        for step in direct {
+            self.do_step(step, &mut error);
+        }
+        loop {
+            let mut outbox = self.outbox.lock();
+            if outbox.is_busy {
+                return;
+            }
+            let Some(step) = outbox.steps.pop_front() else { return };
+            outbox.is_busy = true;
+            let mut error = outbox.error.take();
+            drop(outbox);
+            self.do_step(step, &mut error);
+            let mut outbox = self.outbox.lock();
+            outbox.is_busy = false;
+            outbox.error = error;
+        }
+    }
+
+    fn do_step(&self, step: Step, error: &mut Option<Error>) {
+        let ledger = &self.shared.ledger;
+        match step {
+            Step::Filtered(samples) => ledger.filtered(samples),
+            Step::Retried(line) => ledger.retried(line),
+            Step::Record(recorded) => {
+                let Recorded { symptom, line, verdict } = *recorded;
+                *error = ledger.record(&symptom, line, verdict);
+            }
+            Step::Replaced(line, index) => ledger.replaced(*line, index.into()),
+            Step::Deliver(complete) => self.deliver(*complete),
+            Step::Stop(own) => {
+                let error = own.map(|error| *error).or_else(|| error.take());
+                self.end(Some(error.unwrap_or_else(closed)));
+            }
+            Step::End(account, standing) => {
+                ledger.set_standing(standing);
+                ledger.repeated(account.repeated);
+                self.dropped.store(account.dropped, Ordering::SeqCst);
+                self.end(None);
+            }
+        }
+    }
+
+    /// Nothing comes after the batches that were delivered.
+    fn end(&self, error: Option<Error>) {
+        let Decider::Engine(driver) = &self.decider else { return };
+        let batches = driver.lock().batches;
+        self.handoff.end(batches, error);
+        self.line_end.close();
+    }
+
+    fn deliver(&self, complete: Complete) {
+        let Complete { number, gathered, position } = complete;
+        let shared = &self.shared;
+        match shared.columns.complete(gathered, &shared.pool, &shared.batches) {
+            Ok(batch) => {
+                let end = Progress { epoch: self.epoch, position };
+                let (numbers, behind, remarks) = (Vec::new(), 0, Vec::new());
+                self.handoff.put(number, Delivery { batch, end, numbers, behind, remarks });
+            }
+            Err(error) if error.kind() == Kind::Closed => {}
+            Err(error) => self.handoff.end(number, Some(error)),
+        }
+    }
+
+    fn settle_at_table(
+        &self,
+        table: &Mutex<Table>,
+        outcomes: Vec<(engine::Order, Outcome)>,
+        mut native: Option<&mut Native>,
+    ) {
+        let mut outcomes: Vec<_> =
+            outcomes.into_iter().map(|(of, outcome)| (of.slot, outcome)).collect();
         loop {
             let start = clock::now();
-            let drained = self.table.lock().drain(self, outcomes);
+            let drained = table.lock().drain(self, outcomes);
             self.hand_over(drained.finished);
             self.meters.add(Stage::Collate, start.elapsed());
             let Some(again) = drained.again else { return };
@@ -456,8 +700,10 @@ impl Run {
 
     /// The front needs so many more samples in the places of skipped ones.
     pub(super) fn fill(&self, more: u64) {
-        let drained = self.table.lock().fill(self, more);
-        self.hand_over(drained.finished);
+        if let Decider::Table(table) = &self.decider {
+            let drained = table.lock().fill(self, more);
+            self.hand_over(drained.finished);
+        }
     }
 
     /// Makes batches of what was gathered, for the consumer to take.
@@ -478,7 +724,7 @@ impl Run {
 
     /// Makes a sample once more, after a wait.
     fn retry(&self, order: Order, wait: Duration, native: &mut Native, slot: &Slot) -> Outcome {
-        if self.ending.wait(wait) {
+        if !wait.is_zero() && self.ending.wait(wait) {
             return Err(self.fault(order.ticket, Stage::Worker, closed(), order.seat));
         }
         self.fetch(order, slot, &mut || ()).and_then(|task| self.make(task, native))
@@ -495,9 +741,12 @@ impl Run {
             let place = Random::keyed(&key).below(self.length);
             let index = self.order.at(place).map_or(ticket.index, |other| other.index);
             let other = Ticket { index, ..ticket };
-            self.table.lock().note_tried(number, attempt + 1);
+            if let Decider::Table(table) = &self.decider {
+                table.lock().note_tried(number, attempt + 1);
+            }
+            let of = order_of_number(number);
             let outcome = self
-                .fetch(Order { number, ticket: other, seat, attempts: 0 }, slot, &mut || ())
+                .fetch(Order { number, of, ticket: other, seat, attempts: 0 }, slot, &mut || ())
                 .and_then(|task| self.make(task, native));
             match outcome {
                 Ok(Made::LeftOut(free)) => seat = free,
@@ -525,28 +774,42 @@ impl Run {
     }
 
     /// Says which samples must not wait: those of the batch that the consumer takes next.
-    pub(super) fn update_urgent(&self, table: &Table) {
+    fn update_urgent(&self, driver: &Driver) {
+        self.set_urgent(driver.engine.needed_below(), driver.engine.settled_below());
+    }
+
+    pub(super) fn update_urgent_of_table(&self, table: &Table) {
         let below = match table.ends.front() {
             Some(end) => *end,
             None => table.reorder.next() + table.collector.missing(),
         };
+        // Of what was left out a batch may need any number: where none is complete, all that was
+        // looked at is behind.
+        self.set_urgent(below, table.ends.front().copied().unwrap_or(table.reorder.next()));
+    }
+
+    fn set_urgent(&self, below: u64, settled: u64) {
         for budget in [&self.shared.work, &self.shared.batches] {
             budget.set_urgent_below(below);
         }
         if let Some(ahead) = self.shared.ahead {
-            // Of what was left out a batch may need any number: where none is complete, all that was
-            // looked at is behind.
-            let behind = table.ends.front().copied().unwrap_or(table.reorder.next());
-            self.line_end.move_horizon(behind + ahead);
+            self.line_end.move_horizon(settled + ahead);
         }
     }
 
     /// The consumer takes this batch. What is to be written down when it has it, unless its front does that.
     pub(super) fn taken(&self, delivery: &Delivery, waited: Duration) -> Option<Receipt> {
-        {
-            let mut table = self.table.lock();
-            table.ends.pop_front();
-            self.update_urgent(&table);
+        match &self.decider {
+            Decider::Engine(driver) => {
+                let mut driver = driver.lock();
+                driver.engine.taken();
+                self.update_urgent(&driver);
+            }
+            Decider::Table(table) => {
+                let mut table = table.lock();
+                table.ends.pop_front();
+                self.update_urgent_of_table(&table);
+            }
         }
         let waited = waited + std::mem::take(&mut *self.waiting.lock()).time;
         if self.shared.hands_on() {
@@ -601,10 +864,21 @@ impl Run {
     /// The consumer took the last batch: the run stands at the end of the epoch. Returns how many
     /// samples were left out with a short last batch.
     pub(super) fn finish(&self) -> u64 {
-        let table = self.table.lock();
-        let number = table.plan_end();
-        *self.shared.progress.lock() = Progress { number, ..Progress::default() };
-        table.dropped
+        let position = Position::default();
+        *self.shared.progress.lock() = Progress { epoch: self.epoch + 1, position };
+        match &self.decider {
+            Decider::Engine(_) => self.dropped.load(Ordering::SeqCst),
+            Decider::Table(table) => table.lock().dropped,
+        }
+    }
+
+    /// Where the epoch stands when samples below a number are delivered or judged.
+    pub(super) fn progress(&self, number: u64, standing: Standing, filling: Filling) -> Progress {
+        let Filling { skipped, tried, repeated } = filling;
+        let slot = number.min(self.plan_end) - self.epoch * self.length;
+        let waiting = Vec::new();
+        let position = Position { slot, filled: skipped, tried, repeated, waiting, standing };
+        Progress { epoch: self.epoch, position }
     }
 
     /// The number behind the last sample of the plan.
@@ -614,7 +888,13 @@ impl Run {
 
     /// Ends the run with an error, after the batches that are complete.
     fn stop(&self, error: Error) {
-        self.table.lock().stop(self, error);
+        match &self.decider {
+            Decider::Engine(driver) => {
+                driver.lock().engine.close();
+                self.end(Some(error));
+            }
+            Decider::Table(table) => table.lock().stop(self, error),
+        }
     }
 
     /// Whether the run was ended from outside.
@@ -653,6 +933,11 @@ pub(super) fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no words".into())
+}
+
+/// A number of a front that judges by itself, in the terms of the engine.
+pub(super) fn order_of_number(number: u64) -> engine::Order {
+    engine::Order { slot: number, sequence: number, purpose: Purpose::Planned }
 }
 
 pub(super) fn closed() -> Error {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::Progress;
 use super::handed::Remark;
 use super::run::{Made, Order, Outcome, Run};
-use crate::checkpoint::Filling;
 use crate::collate::{Collector, Gathered, Seat};
 use crate::deliver::Reorder;
 use crate::error::{Error, Kind};
@@ -87,6 +86,25 @@ pub(super) struct Replacing {
     pub(super) ticket: Ticket,
     pub(super) seat: Seat,
     pub(super) attempt: u64,
+}
+
+/// How far samples came a second time in the places of those that were skipped, so that every rank has as
+/// many as the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filling {
+    /// Samples of this epoch that were skipped.
+    pub skipped: u64,
+    /// Samples, from the first of the epoch on, that were tried in their places.
+    pub tried: u64,
+    /// Those of them that were good.
+    pub repeated: u64,
+}
+
+impl Filling {
+    /// How many are still to be repeated.
+    pub fn missing(&self) -> u64 {
+        self.skipped.saturating_sub(self.repeated)
+    }
 }
 
 /// The numbers of an epoch, and how far it was filled before.
@@ -185,7 +203,7 @@ impl Table {
         if !self.is_over && drained.again.is_none() && is_at_end {
             self.fill_or_finish(run, &mut drained);
         }
-        run.update_urgent(self);
+        run.update_urgent_of_table(self);
         drained
     }
 
@@ -258,7 +276,8 @@ impl Table {
         {
             ledger.retried(line);
             self.reorder.again();
-            drained.again = Some(Again::Retry(Order { number, ticket, seat, attempts }, wait));
+            let of = super::run::order_of_number(number);
+            drained.again = Some(Again::Retry(Order { number, of, ticket, seat, attempts }, wait));
             return;
         }
         let verdict = if run.shared.hands_on() {
@@ -334,12 +353,7 @@ impl Table {
         self.gathered += gathered.samples.len() as u64;
         self.ends.push_back(gathered.end);
         self.tell_good(run);
-        let progress = Progress {
-            number: gathered.end.min(self.plan_end),
-            standing: run.shared.ledger.standing(),
-            filling: self.filling,
-            waiting: self.collector.waiting(),
-        };
+        let progress = run.progress(gathered.end, run.shared.ledger.standing(), self.filling);
         let (batch, remarks) = (self.batches, std::mem::take(&mut self.remarks));
         drained.finished.push(Finished { batch, gathered, progress, remarks });
         self.batches += 1;
@@ -405,11 +419,6 @@ impl Table {
             Error::new(Kind::Internal, message)
         });
         run.handoff.end(self.batches, error);
-    }
-
-    /// The number behind the last sample of the plan.
-    pub(super) fn plan_end(&self) -> u64 {
-        self.plan_end
     }
 
     /// Ends the run with an error, after the batches that are complete.

@@ -1,0 +1,407 @@
+//! Performs what the engine decides about an epoch of native samples. It keeps the samples that were made
+//! until their batch is complete, and the faults until they are judged; it decides nothing.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+use super::run::{Made, Outcome, Run};
+use crate::collate::{Gathered, Seat, Shapes, seat_of};
+use crate::engine::{self, Action, Engine, Position, Purpose, Standing, Verdict, Wish};
+use crate::error::{Error, Kind};
+use crate::fault::{Fault, FaultLine, Symptom, Then, wanted};
+use crate::sample::{Sample, Stage, Ticket};
+
+/// The engine of an epoch, and what belongs to the numbers that it knows.
+pub(super) struct Driver {
+    pub(super) engine: Engine,
+    samples: BySlot<Sample>,
+    /// The memory that bad samples were to be written to: others use it.
+    seats: BTreeMap<u64, Seat>,
+    /// Faults that were not judged yet, by the number that the engine has for them.
+    faults: BTreeMap<u64, Fault>,
+    next_fault: u64,
+    /// Samples that do not fit to their batch, as faults that are needed once more, by slot.
+    misfits: BTreeMap<u64, Fault>,
+    /// A number for each shape of samples.
+    shapes: HashMap<Shapes, u32>,
+    /// Samples that were filtered out and not counted in the report yet.
+    filtered: u64,
+    pub(super) batches: u64,
+    actions: Vec<Action>,
+}
+
+/// What is to be done without the lock, in this order.
+pub(super) enum Step {
+    /// A sample was filtered out.
+    Filtered(u64),
+    Retried(FaultLine),
+    Record(Box<Recorded>),
+    /// The fault, and the index of the sample that is used instead.
+    Replaced(Box<FaultLine>, u64),
+    Deliver(Box<Complete>),
+    /// The run ends with this error, or with the one that the record before it has led to.
+    Stop(Option<Box<Error>>),
+    End(engine::Account, Standing),
+}
+
+/// A fault with its verdict.
+pub(super) struct Recorded {
+    pub(super) symptom: Symptom,
+    pub(super) line: FaultLine,
+    pub(super) verdict: Verdict,
+}
+
+/// A batch whose samples are all here.
+pub(super) struct Complete {
+    pub(super) number: u64,
+    pub(super) gathered: Gathered,
+    pub(super) position: Position,
+}
+
+/// A sample that must be made beside those that are planned.
+pub(super) struct Extra {
+    pub(super) order: engine::Order,
+    pub(super) seat: Option<Seat>,
+    pub(super) attempts: u32,
+    pub(super) after: Duration,
+}
+
+impl Step {
+    /// Whether later steps must wait until this one is done.
+    pub(super) fn is_record(&self) -> bool {
+        match self {
+            Step::Retried(_) | Step::Record(_) | Step::Replaced(..) | Step::Stop(_) => true,
+            Step::Filtered(_) | Step::Deliver(_) | Step::End(..) => false,
+        }
+    }
+}
+
+impl Driver {
+    pub(super) fn new(engine: Engine) -> Driver {
+        Driver {
+            engine,
+            samples: BySlot::default(),
+            seats: BTreeMap::new(),
+            faults: BTreeMap::new(),
+            next_fault: 0,
+            misfits: BTreeMap::new(),
+            shapes: HashMap::new(),
+            filtered: 0,
+            batches: 0,
+            actions: Vec::new(),
+        }
+    }
+
+    /// Decides what can be decided before the first result.
+    pub(super) fn begin(&mut self, run: &Run) -> (Vec<Step>, Vec<Extra>) {
+        self.engine.begin(&mut self.actions);
+        self.steps(run)
+    }
+
+    /// Takes in results.
+    pub(super) fn settle(
+        &mut self,
+        run: &Run,
+        results: Vec<(engine::Order, Outcome)>,
+    ) -> (Vec<Step>, Vec<Extra>) {
+        for (order, outcome) in results {
+            let outcome = self.keep(run, self.engine.current(order), outcome);
+            self.engine.result(order, outcome, &mut self.actions);
+        }
+        self.steps(run)
+    }
+
+    /// Keeps what was made; the numbers for the engine.
+    fn keep(&mut self, run: &Run, order: engine::Order, outcome: Outcome) -> engine::Outcome {
+        match outcome {
+            Ok(Made::Kept(sample, bucket)) => {
+                let shape = match run.shared.columns.may_differ() {
+                    true => self.shape(run.shared.columns.shapes(&sample)),
+                    false => 0,
+                };
+                self.samples.insert(order.slot, sample);
+                engine::Outcome::Good { bucket: bucket as u32, shape }
+            }
+            Ok(Made::LeftOut(seat)) => {
+                self.filtered +=
+                    u64::from(matches!(order.purpose, Purpose::Planned | Purpose::Fill));
+                self.keep_seat(order, seat);
+                engine::Outcome::Filtered
+            }
+            Err(bad) => {
+                let (fault, seat) = *bad;
+                self.seats.insert(order.slot, seat);
+                let wish = run.wish(&fault);
+                let is_own = matches!(order.purpose, Purpose::Planned | Purpose::Fill);
+                let is_told = is_own || matches!(wish, Wish::Raise | Wish::Retry(_));
+                let fault = if is_told { self.add_fault(fault) } else { 0 };
+                engine::Outcome::Bad { fault, wish }
+            }
+        }
+    }
+
+    /// A sample that takes the place of another one is looked for until one is kept: they share a seat.
+    fn keep_seat(&mut self, order: engine::Order, seat: Seat) {
+        if order.purpose != Purpose::Planned {
+            self.seats.insert(order.slot, seat);
+        }
+    }
+
+    fn shape(&mut self, shapes: Shapes) -> u32 {
+        let next = self.shapes.len() as u32;
+        *self.shapes.entry(shapes).or_insert(next)
+    }
+
+    fn add_fault(&mut self, fault: Fault) -> u64 {
+        self.next_fault += 1;
+        self.faults.insert(self.next_fault, fault);
+        self.next_fault
+    }
+
+    /// What the actions mean for samples and faults.
+    fn steps(&mut self, run: &Run) -> (Vec<Step>, Vec<Extra>) {
+        let (mut steps, mut extras) = (Vec::new(), Vec::new());
+        let mut attempts = 0;
+        for action in std::mem::take(&mut self.actions) {
+            match action {
+                Action::Make(order, after) => {
+                    let attempts = std::mem::take(&mut attempts);
+                    extras.push(Extra { order, seat: self.take_seat(order.slot), attempts, after });
+                }
+                Action::Move { from, to } => self.move_sample(from, to),
+                Action::RecordRetry { fault } => {
+                    if let Some(fault) = self.faults.remove(&fault) {
+                        attempts = fault.attempts;
+                        steps.push(Step::Retried(run.line_of(&fault)));
+                    }
+                }
+                Action::Record { fault, verdict } => {
+                    if let Some(recorded) = self.record(run, fault, verdict) {
+                        steps.push(Step::Record(Box::new(recorded)));
+                    }
+                }
+                Action::RecordReplacement { fault, by } => {
+                    if let Some(fault) = self.take_fault(fault) {
+                        let index = run.ticket(by).map_or(0, |ticket| ticket.index);
+                        steps.push(Step::Replaced(Box::new(run.line_of(&fault)), index));
+                    }
+                }
+                Action::Deliver(batch) => {
+                    self.count_filtered(&mut steps);
+                    self.batches = batch.number + 1;
+                    steps.push(Step::Deliver(Box::new(self.collect(run, batch))));
+                }
+                Action::Drop { slots } => {
+                    slots.iter().for_each(|slot| drop(self.samples.take(*slot)));
+                }
+                Action::Stop(stop) => {
+                    let error = self.error(run, stop);
+                    steps.push(Step::Stop(error.map(Box::new)));
+                }
+                Action::End(account) => {
+                    self.count_filtered(&mut steps);
+                    steps.push(Step::End(account, self.engine.standing().clone()));
+                }
+            }
+        }
+        (steps, extras)
+    }
+
+    fn count_filtered(&mut self, steps: &mut Vec<Step>) {
+        let filtered = std::mem::take(&mut self.filtered);
+        if filtered > 0 {
+            steps.push(Step::Filtered(filtered));
+        }
+    }
+
+    /// What was made for a slot belongs to another one.
+    fn move_sample(&mut self, from: u64, to: u64) {
+        drop((self.samples.take(to), self.seats.remove(&to)));
+        if let Some(sample) = self.samples.take(from) {
+            self.samples.insert(to, sample);
+        }
+        if let Some(seat) = self.seats.remove(&from) {
+            self.seats.insert(to, seat);
+        }
+    }
+
+    /// The memory that another sample can be written to.
+    fn take_seat(&mut self, slot: u64) -> Option<Seat> {
+        let sample = self.samples.take(slot);
+        self.seats.remove(&slot).or_else(|| sample.map(seat_of))
+    }
+
+    fn record(&mut self, run: &Run, fault: engine::Fault, verdict: Verdict) -> Option<Recorded> {
+        let is_needed = !matches!(verdict, Verdict::Skip | Verdict::Substitute);
+        let found = match fault {
+            engine::Fault::Reported(number) => self.faults.remove(&number)?,
+            engine::Fault::Misfit { slot, like, .. } => self.misfit(run, slot, like)?,
+        };
+        let recorded =
+            Recorded { symptom: Symptom::of(&found.error), line: run.line_of(&found), verdict };
+        if is_needed {
+            match fault {
+                engine::Fault::Reported(number) => self.faults.insert(number, found),
+                engine::Fault::Misfit { slot, .. } => self.misfits.insert(slot, found),
+            };
+        }
+        Some(recorded)
+    }
+
+    fn misfit(&self, run: &Run, slot: u64, like: u64) -> Option<Fault> {
+        let sample = self.samples.get(slot)?;
+        let error = run.shared.columns.mismatch(sample, self.samples.get(like));
+        let error = error.at(run.shared.source.location(sample.ticket.index));
+        Some(Fault::new(sample.ticket, Stage::Collate, error))
+    }
+
+    fn take_fault(&mut self, fault: engine::Fault) -> Option<Fault> {
+        match fault {
+            engine::Fault::Reported(number) => self.faults.remove(&number),
+            engine::Fault::Misfit { slot, .. } => self.misfits.remove(&slot),
+        }
+    }
+
+    fn collect(&mut self, run: &Run, batch: engine::Batch) -> Complete {
+        let engine::Batch { number, samples: slots, position, .. } = batch;
+        let first = slots.first().map_or(0, |(slot, _)| *slot);
+        let samples = slots.iter().filter_map(|(slot, _)| self.samples.take(*slot)).collect();
+        let gathered = Gathered {
+            samples,
+            numbers: Vec::new(),
+            number: first,
+            end: position.slot + position.tried,
+            is_scattered: run.shared.has_lone_seats(),
+        };
+        Complete { number, gathered, position }
+    }
+
+    /// The error that a run ends with; None if its record has led to one.
+    fn error(&mut self, run: &Run, stop: engine::Stop) -> Option<Error> {
+        let internal = |message: String| Some(Error::new(Kind::Internal, message));
+        match stop {
+            engine::Stop::TooMany(..) => None,
+            engine::Stop::Raised(fault) => self.take_fault(fault).map(|fault| fault.error),
+            engine::Stop::NoReplacement { fault, tried, bad } => {
+                let fault = self.take_fault(fault)?;
+                let (index, were) =
+                    (fault.ticket.index, if bad == tried { "bad" } else { "bad or filtered out" });
+                let message =
+                    format!("{tried} samples tried in place of sample {index} were {were} as well");
+                let error = Error::new(Kind::NoReplacement, message);
+                Some(
+                    error
+                        .at(run.shared.source.location(index))
+                        .of_sample(index, Stage::Worker.name()),
+                )
+            }
+            engine::Stop::Unexpected(order) => {
+                internal(format!("sample number {} has two results", order.slot))
+            }
+            engine::Stop::DoesNotAddUp(account) => {
+                internal(format!("the samples of the epoch do not add up: {account:?}"))
+            }
+        }
+    }
+}
+
+/// Values by slot, mostly of slots close to each other.
+struct BySlot<T> {
+    first: u64,
+    near: VecDeque<Option<T>>,
+    others: BTreeMap<u64, T>,
+}
+
+impl<T> Default for BySlot<T> {
+    fn default() -> BySlot<T> {
+        BySlot { first: 0, near: VecDeque::new(), others: BTreeMap::new() }
+    }
+}
+
+impl<T> BySlot<T> {
+    /// Slots further apart than this are rare.
+    const NEAR: u64 = 1 << 16;
+
+    fn insert(&mut self, slot: u64, value: T) {
+        if self.near.is_empty() {
+            self.first = slot;
+        }
+        match slot.checked_sub(self.first) {
+            Some(ahead) if ahead < Self::NEAR => {
+                let ahead = ahead as usize;
+                if self.near.len() <= ahead {
+                    self.near.resize_with(ahead + 1, || None);
+                }
+                self.near[ahead] = Some(value);
+            }
+            Some(_) | None => {
+                self.others.insert(slot, value);
+            }
+        }
+    }
+
+    fn get(&self, slot: u64) -> Option<&T> {
+        let near = slot.checked_sub(self.first).and_then(|ahead| self.near.get(ahead as usize));
+        near.and_then(Option::as_ref).or_else(|| self.others.get(&slot))
+    }
+
+    fn take(&mut self, slot: u64) -> Option<T> {
+        let near = slot.checked_sub(self.first).and_then(|ahead| self.near.get_mut(ahead as usize));
+        let found = near.and_then(Option::take);
+        while let Some(None) = self.near.front() {
+            self.near.pop_front();
+            self.first += 1;
+        }
+        found.or_else(|| if self.others.is_empty() { None } else { self.others.remove(&slot) })
+    }
+}
+
+impl Run {
+    /// What the policy says about a fault, looked at alone.
+    pub(super) fn wish(&self, fault: &Fault) -> Wish {
+        let (symptom, policy) = (Symptom::of(&fault.error), self.shared.ledger.policy());
+        let after = policy.retry_after(&symptom, fault.attempts, &self.key(fault.ticket));
+        match (after, wanted(policy, &symptom, &self.line_of(fault))) {
+            (Some(after), _) if fault.stage != Stage::Collate => Wish::Retry(after),
+            (_, Then::Raise) => Wish::Raise,
+            (_, Then::Skip) => Wish::Skip,
+            (_, Then::Replace) => Wish::Replace,
+        }
+    }
+
+    /// The ticket of an order. A sample that replaces another one is made with the random numbers of that.
+    pub(super) fn ticket_of(&self, order: engine::Order) -> Option<Ticket> {
+        let ticket = self.ticket(order.sequence)?;
+        match order.purpose {
+            Purpose::Planned | Purpose::Fill | Purpose::Repetition => Some(ticket),
+            Purpose::Replacement => {
+                Some(Ticket { index: ticket.index, ..self.ticket(order.slot)? })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn values_are_found_again_whatever_the_order_of_their_slots(
+            steps in prop::collection::vec((0_u64..200_000, prop::bool::ANY), 0..200),
+        ) {
+            let (mut values, mut plain) = (BySlot::default(), BTreeMap::new());
+            for (slot, is_taken) in steps {
+                let slot = if slot % 3 == 0 { slot } else { slot % 40 };
+                if is_taken {
+                    prop_assert_eq!(values.take(slot), plain.remove(&slot));
+                } else if !plain.contains_key(&slot) {
+                    values.insert(slot, slot);
+                    plain.insert(slot, slot);
+                }
+                prop_assert_eq!(values.get(slot), plain.get(&slot));
+            }
+        }
+    }
+}
