@@ -59,7 +59,7 @@ def train(folder: Path) -> None:
         .flip()
         .to_float(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
         .batch(16)
-        .loader(faults=fl.FaultPolicy(then="skip", limit=0.05))
+        .loader(faults=fl.FaultPolicy(action="skip", limit=0.05))
     )
     torch.manual_seed(7)
     network = make_network(len(loader.classes))

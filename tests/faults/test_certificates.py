@@ -18,7 +18,7 @@ import feedline
 import numpy as np
 import pytest
 from feedline import FaultPolicy
-from feedline.errors import WorkerDied
+from feedline.errors import WorkerDiedError
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset
 
@@ -535,7 +535,7 @@ def test_a_sample_that_always_needs_too_much_memory_is_skipped_as_a_fault(
     indices, index, kind, reason = trainers.answer(program, group, seconds=200)
 
     assert indices == [index for index in range(40) if index != 22]
-    assert (index, kind) == (22, "WorkerDied")
+    assert (index, kind) == (22, "WorkerDiedError")
     assert "out of memory" in reason
 
 
@@ -554,7 +554,7 @@ def test_a_certificate_is_plain_data_for_logs() -> None:
 
 def test_the_error_that_ends_a_run_is_the_certificate(tmp_path: Path) -> None:
     loader = DataLoader(Drawn(hook=Once(tmp_path / "died", "SIGBUS", 22)), on_death="raise", **TWO)
-    with pytest.raises(WorkerDied) as caught:
+    with pytest.raises(WorkerDiedError) as caught:
         list(loader)
 
     (death,) = loader.deaths

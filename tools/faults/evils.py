@@ -39,7 +39,7 @@ lock = threading.Lock()
 kept: list[Any] = []
 
 
-class Unpicklable(Exception):
+class UnpicklableError(Exception):
     """Cannot leave its process."""
 
     def __init__(self, one: int, two: int) -> None:
@@ -112,7 +112,7 @@ def from_mount(index: int) -> None:
 # What is done before a sample is made, by the name of the evil.
 STRIKES: dict[str, Callable[[int], Any]] = {
     "exception": lambda index: index == AT and fall(ValueError, "bad sample"),
-    "exception that cannot be pickled": lambda index: index == AT and fall(Unpicklable, 1, 2),
+    "exception that cannot be pickled": lambda index: index == AT and fall(UnpicklableError, 1, 2),
     "SystemExit": lambda index: index == AT and sys.exit(3),
     "StopIteration": lambda index: index == AT and fall(StopIteration),
     "SIGKILL": lambda index: index == AT and once("struck") and os.kill(os.getpid(), signal.SIGKILL),

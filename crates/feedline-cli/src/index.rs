@@ -57,7 +57,7 @@ impl IndexCommand {
     pub(crate) fn run(&self) -> Result<i32> {
         let found = self.paths.find()?;
         if found.shards.is_empty() {
-            return Err(Error::new(Kind::BadSource, "there are no shards at these paths")
+            return Err(Error::new(Kind::InvalidSource, "there are no shards at these paths")
                 .with_hint(
                     "name files of TFRecord, tar, JSON lines or CSV, or folders of them; \
                  --as says what they are where their names do not",
@@ -153,7 +153,7 @@ fn check_names<'a>(paths: impl Iterator<Item = &'a PathBuf>, manifest: &Path) ->
         if let Some(other) = names.insert(name, path) {
             let message =
                 format!("{} and {} have one name", escape::path(other), escape::path(path));
-            return Err(Error::new(Kind::BadSource, message)
+            return Err(Error::new(Kind::InvalidSource, message)
                 .at(at(manifest))
                 .with_hint("write a manifest for each folder"));
         }
@@ -173,7 +173,7 @@ fn write_manifest(rows: &[Row], manifest: &Path) -> Result<()> {
         .collect();
     let text = format!("{:#}\n", Value::Object(shards));
     draft::replace(manifest, text.as_bytes()).map_err(|error| {
-        Error::io(Kind::BadSource, "writing the manifest", error)
+        Error::io(Kind::InvalidSource, "writing the manifest", error)
             .at(at(manifest))
             .with_hint("name a file that can be written")
     })

@@ -140,7 +140,7 @@ class Doer:
                 make = functools.partial(once_more, position)
                 sample = self._tries.again(raised, make, position, job.positions[position])
             if sample is BAD:
-                if self._tries.bad[-1].then == "raise":
+                if self._tries.bad[-1].action == "raise":
                     break
             elif sample is _LEFT_OUT:
                 left_out.append(position)

@@ -268,7 +268,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
             self._stage = "fetching"
             faults = maker.tries.take()
             for bad in faults:
-                if bad.then:
+                if bad.action:
                     self._judging.is_bad(indices[bad.position])
             for bad in faults:
                 self._settle(bad, indices, samples, repeats)
@@ -397,11 +397,11 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
         return where
 
 
-class _End(Exception):
+class _End(Exception):  # noqa: N818
     """The end of an iterable data set, which is no error."""
 
 
-class _Stop(Exception):
+class _Stop(Exception):  # noqa: N818
     """The policy bears no more."""
 
     def __init__(self, error: BaseException) -> None:

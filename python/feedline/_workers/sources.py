@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from feedline import _native
-from feedline.errors import SourceGone
+from feedline.errors import SourceUnavailableError
 from feedline.faults import symptom
 
 __all__ = ["Sources", "folders_of"]
 
 # What a change of the breaker is called as an event.
 _EVENTS = {
-    "opened": "source_opened",
-    "half open": "source_half_open",
-    "closed": "source_closed",
+    "opened": "source_unavailable",
+    "half open": "source_probed",
+    "closed": "source_recovered",
     "gave up": "source_gone",
 }
 # Folders that a process remembers.
@@ -117,7 +117,7 @@ class Sources:
                 return was_away
             if said == "give up":
                 message = f"{root} has been away for {self._patience:g} s"
-                raise SourceGone.explained(message, path=root) from raised
+                raise SourceUnavailableError.explained(message, path=root) from raised
             was_away = True
             if said == "wait":
                 self._pause(seconds)

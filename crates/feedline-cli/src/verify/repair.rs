@@ -40,7 +40,7 @@ pub(crate) fn targets(out: &Path, paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let target = out.join(path.strip_prefix(&root).unwrap_or(path));
         if target.exists() {
             let message = format!("{} exists already", shown(&target));
-            return Err(Error::new(Kind::BadSetting, message)
+            return Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint("name a folder for --repair that has no such files"));
         }
         targets.push(target);
@@ -64,7 +64,7 @@ pub(crate) fn check_format(format: Format) -> Result<()> {
         Format::Tfrecord | Format::Tar | Format::Jsonl => Ok(()),
         Format::Csv | Format::Tsv | Format::Tokens => {
             let message = format!("{} files are not repaired", format.name());
-            Err(Error::new(Kind::BadSetting, message)
+            Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint("leave bad rows out with --quarantine and loader(exclude=...)"))
         }
     }
@@ -130,7 +130,7 @@ pub(crate) fn repair(
 }
 
 fn writing(error: std::io::Error) -> Error {
-    Error::io(Kind::BadSource, "writing the shard", error)
+    Error::io(Kind::InvalidSource, "writing the shard", error)
         .with_hint("name a folder for --repair that can be written and has room")
 }
 
@@ -161,7 +161,7 @@ fn mend(
             Ok(())
         });
         failed = outcome.err().map(|error| {
-            let is_damaged = error.kind() == Kind::DamagedRecord;
+            let is_damaged = error.kind() == Kind::CorruptRecord;
             if is_damaged { changed(shard, seen.number, &error) } else { error }
         });
         failed.is_none()
@@ -189,14 +189,13 @@ fn changed(shard: &Shard, number: u64, error: &Error) -> Error {
     let message = format!("the shard was changed while it was verified: {}", error.message());
     let offset = Some(shard.index.span(number).start);
     let place = Location { path: shard.path.clone(), offset, record: Some(number) };
-    Error::new(Kind::BadSource, message)
+    Error::new(Kind::InvalidSource, message)
         .at(Some(place))
         .with_hint("repair shards that nobody writes to")
 }
 
 fn copy(shard: &Shard, target: &Path, done: &Done) -> Result<()> {
-    let reading =
-        |error| Error::io(Kind::ReadFailed, "reading the shard", error).at(at(&shard.path));
+    let reading = |error| Error::io(Kind::Read, "reading the shard", error).at(at(&shard.path));
     let handle = Handle::open(&shard.path).map_err(reading)?;
     let mut draft = Draft::new(target).map_err(writing)?;
     let (mut window, mut offset) = (vec![0; WINDOW], 0);
@@ -212,7 +211,7 @@ fn copy(shard: &Shard, target: &Path, done: &Done) -> Result<()> {
     if offset != shard.index.stamp.size {
         let (now, before) = (bytes(offset), bytes(shard.index.stamp.size));
         let message = format!("the shard has {now}, and had {before} when it was verified");
-        return Err(Error::new(Kind::BadSource, message)
+        return Err(Error::new(Kind::InvalidSource, message)
             .at(at(&shard.path))
             .with_hint("repair shards that nobody writes to"));
     }

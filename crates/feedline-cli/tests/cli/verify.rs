@@ -67,7 +67,7 @@ fn bad_files_of_an_image_folder_are_named_and_summed_up() {
     let fast = place.run(&["verify", "photos", "--fast", "--threads", "1"]);
     assert_eq!(fast.code, Some(1));
     assert!(!fast.result.contains("photos/dog/b.png"), "its header is good: {}", fast.result);
-    assert!(fast.result.contains("bad  photos/dog/c.jpeg: UnknownFormat: not a JPEG"));
+    assert!(fast.result.contains("bad  photos/dog/c.jpeg: UnknownFormatError: not a JPEG"));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn compressed_shards_have_the_same_faults() {
 fn load(source: Arc<dyn Source>, calls: &str, given: &Given, quarantine: &str) -> (u64, u64) {
     let words = format!(
         r#"[{calls} {{"call": "batch", "size": 1, "pad": true}},
-            {{"call": "loader", "exclude": {quarantine:?}, "faults": {{"then": "skip"}}}}]"#
+            {{"call": "loader", "exclude": {quarantine:?}, "faults": {{"action": "skip"}}}}]"#
     );
     let loader = Loader::new(source, Settings::parse(&words, given).unwrap()).unwrap();
     loader.epoch().unwrap().for_each(|batch| drop(batch.unwrap()));

@@ -47,7 +47,7 @@ impl Workers {
     /// From the words of one call.
     pub fn parse(words: &str) -> Result<Workers> {
         let value: Value = serde_json::from_str(words).map_err(|error| {
-            Error::new(Kind::BadSetting, format!("the settings are no call: {error}"))
+            Error::new(Kind::InvalidArgument, format!("the settings are no call: {error}"))
         })?;
         let call = Call::new(&value)?;
         let posts = call.whole("workers", 1, 4096)?.ok_or_else(|| call.lacks("workers"))?;
@@ -110,7 +110,7 @@ mod tests {
             ("nonsense", "no call"),
         ] {
             let error = Workers::parse(words).unwrap_err();
-            assert_eq!(error.kind(), Kind::BadSetting);
+            assert_eq!(error.kind(), Kind::InvalidArgument);
             assert!(error.message().contains(said), "{words}: {error}");
         }
     }

@@ -10,7 +10,7 @@ mod symptom;
 pub use breaker::{Breaker, Change, Pace, Try};
 pub use judge::{Judge, Standing, Stop, Verdict, is_of_sample, wanted};
 pub use line::{CALLING, FaultLine, named};
-pub use policy::{Backoff, FaultPolicy, Limit, Rule, Ruling, Then};
+pub use policy::{Action, Backoff, FaultPolicy, Limit, Rule, Ruling};
 pub use symptom::Symptom;
 
 use crate::error::Error;

@@ -62,7 +62,7 @@ pub fn payload(span: &[u8], check: bool) -> Result<&[u8]> {
     }
     let (data, written) = span[HEADER..].split_at(span.len() - FRAME);
     if check && length_of(span).is_none() {
-        return Err(Error::new(Kind::DamagedRecord, LENGTH_IS_WRONG));
+        return Err(Error::new(Kind::CorruptRecord, LENGTH_IS_WRONG));
     }
     let length = number(span);
     if length != data.len() as u64 {
@@ -70,14 +70,14 @@ pub fn payload(span: &[u8], check: bool) -> Result<&[u8]> {
     }
     if check && checksum(data).to_le_bytes() != written {
         let what = "its data do not have the checksum that was written with them";
-        return Err(Error::new(Kind::DamagedRecord, what));
+        return Err(Error::new(Kind::CorruptRecord, what));
     }
     Ok(data)
 }
 
 #[cold]
 fn cut(has: u64, of: u64) -> Error {
-    Error::new(Kind::DamagedRecord, format!("it is cut off: it has {has} of {of} bytes"))
+    Error::new(Kind::CorruptRecord, format!("it is cut off: it has {has} of {of} bytes"))
 }
 
 #[cold]
@@ -87,7 +87,7 @@ fn not_the_length(length: u64, span: u64) -> Error {
         return cut(span, needed);
     }
     let what = format!("its length says {needed} bytes where {span} were found before");
-    Error::new(Kind::DamagedRecord, what).with_hint("the file was changed; make its index anew")
+    Error::new(Kind::CorruptRecord, what).with_hint("the file was changed; make its index anew")
 }
 
 /// Appends a record to `out`.
@@ -371,7 +371,7 @@ mod tests {
                     found.push((span.start, data.to_vec()));
                 }
                 Ok(_) => panic!("a good record was called damaged: {scanned:?}"),
-                Err(error) => assert_eq!(error.kind(), Kind::DamagedRecord),
+                Err(error) => assert_eq!(error.kind(), Kind::CorruptRecord),
             }
         }
         found

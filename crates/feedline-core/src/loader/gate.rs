@@ -114,7 +114,7 @@ impl Gate {
                     let what = self.watch.look(path).err().map_or_else(name, |(what, _)| what);
                     let patience = self.ledger.policy().patience.as_secs_f64();
                     let message = format!("{} has been away for {patience} s", what.display());
-                    return Passage::GivenUp(Error::new(Kind::SourceGone, message));
+                    return Passage::GivenUp(Error::new(Kind::SourceUnavailable, message));
                 }
             }
         }
@@ -142,11 +142,11 @@ impl Gate {
             None | Some(Change::GaveUp { .. }) => {}
             Some(Change::Opened { .. }) => {
                 let why = why.to_owned();
-                self.ledger.event(Event::SourceOpened { root: root(), why, patience: None });
+                self.ledger.event(Event::SourceUnavailable { root: root(), why, patience: None });
             }
-            Some(Change::HalfOpened) => self.ledger.event(Event::SourceHalfOpen { root: root() }),
+            Some(Change::HalfOpened) => self.ledger.event(Event::SourceProbed { root: root() }),
             Some(Change::Closed { after }) => {
-                self.ledger.event(Event::SourceClosed { root: root(), after });
+                self.ledger.event(Event::SourceRecovered { root: root(), after });
             }
         }
     }

@@ -136,7 +136,7 @@ impl Run {
             return Ok(Task { order, fetched: None, prepared: None });
         }
         if let Some(error) = self.struck(&order, before_wait) {
-            let stage = if error.kind() == Kind::ReadFailed { Stage::Fetch } else { Stage::Worker };
+            let stage = if error.kind() == Kind::Read { Stage::Fetch } else { Stage::Worker };
             return Err(self.fault(order.ticket, stage, error, order.seat));
         }
         let read = match &extent {

@@ -22,7 +22,7 @@ pub(super) struct Run {
 pub(super) fn check(checkpoint: &Checkpoint, run: &Run) -> Result<()> {
     find_impossible(checkpoint, run).map_or(Ok(()), |what| {
         let message = format!("the checkpoint is damaged: {what}");
-        Err(Error::new(Kind::WrongCheckpoint, message).with_hint("go on from an earlier one"))
+        Err(Error::new(Kind::CheckpointMismatch, message).with_hint("go on from an earlier one"))
     })
 }
 
@@ -131,7 +131,11 @@ mod tests {
             at(17).with_waiting(&[10, 11, 12, 13, 14]),
             at(20).with_waiting(&[9]),
         ] {
-            assert_eq!(check(&bad, &run()).unwrap_err().kind(), Kind::WrongCheckpoint, "{bad:?}");
+            assert_eq!(
+                check(&bad, &run()).unwrap_err().kind(),
+                Kind::CheckpointMismatch,
+                "{bad:?}"
+            );
         }
         let plain = Run { fills: false, most_waiting: 0, ..run() };
         assert!(check(&filling(2, 1, 1), &plain).is_err());

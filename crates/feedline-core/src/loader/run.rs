@@ -646,7 +646,7 @@ impl Run {
 pub(super) fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let message = format!("the decoder panicked: {}", words_of(&*panic));
-        Err(Error::new(Kind::CodecPanicked, message))
+        Err(Error::new(Kind::CodecPanic, message))
     })
 }
 

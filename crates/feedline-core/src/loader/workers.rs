@@ -80,7 +80,7 @@ pub fn options(workers: &Workers, folders: CodeFolders) -> Options {
 pub fn start(workers: &Workers, folders: CodeFolders) -> Result<Processes> {
     Processes::new(options(workers, folders)).map_err(|error| {
         let kind = match error.raw_os_error() {
-            Some(23 | 24) => Kind::OutOfFiles,
+            Some(23 | 24) => Kind::TooManyOpenFiles,
             Some(11) => Kind::OutOfThreads,
             Some(_) | None => Kind::OutOfMemory,
         };

@@ -217,7 +217,7 @@ fn verdict(facts: &Facts) -> Verdict {
             )
             | None => {
                 "raise deadline= if the sample is only slow, or skip it with \
-                 faults=FaultPolicy(then=\"skip\")"
+                 faults=FaultPolicy(action=\"skip\")"
             }
         };
         return Verdict { cause: Cause::Deadline, is_certain: true, why, hint: hint.into() };
@@ -364,7 +364,7 @@ fn bus_error(facts: &Facts) -> Verdict {
              or a disk or a network mount failed"
                 .to_owned(),
             "look whether the file of this sample is whole; skip the sample with \
-             faults=FaultPolicy(then=\"skip\")",
+             faults=FaultPolicy(action=\"skip\")",
         ),
     };
     Verdict { cause: Cause::BusError, is_certain: true, why: vec![why], hint: hint.into() }
@@ -388,7 +388,7 @@ fn crashed(facts: &Facts) -> Verdict {
         is_certain: true,
         why,
         hint: "report the code named above to its library; skip the sample with \
-               faults=FaultPolicy(then=\"skip\")"
+               faults=FaultPolicy(action=\"skip\")"
             .into(),
     }
 }

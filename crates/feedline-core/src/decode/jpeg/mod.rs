@@ -127,7 +127,7 @@ struct Structure {
 
 impl Structure {
     fn read(bytes: &[u8]) -> Result<Structure> {
-        let cut = || Error::new(Kind::Damaged, "the image is cut off in its header");
+        let cut = || Error::new(Kind::CorruptImage, "the image is cut off in its header");
         let mut frame = None;
         let mut at = 2;
         loop {
@@ -142,7 +142,9 @@ impl Structure {
             at += 1;
             match marker {
                 0x00 | 0x01 | 0xd0..=0xd8 => continue,
-                0xd9 => return Err(Error::new(Kind::Damaged, "the image ends before its pixels")),
+                0xd9 => {
+                    return Err(Error::new(Kind::CorruptImage, "the image ends before its pixels"));
+                }
                 _ => {}
             }
             let length = match bytes.get(at..at + 2) {
@@ -166,11 +168,11 @@ impl Structure {
             at += length.max(2);
         }
         let frame =
-            frame.ok_or_else(|| Error::new(Kind::Damaged, "the image has no frame header"))?;
+            frame.ok_or_else(|| Error::new(Kind::CorruptImage, "the image has no frame header"))?;
         match memchr::memmem::rfind(&bytes[at..], &[0xff, 0xd9]) {
             Some(_) => Ok(frame),
             None => Err(Error::new(
-                Kind::Damaged,
+                Kind::CorruptImage,
                 "the image is cut off: it has no end marker after its pixels",
             )),
         }
@@ -217,7 +219,7 @@ mod tests {
         let top = Rect { left: 0, top: 0, width: 8, height: 1 };
         for length in 3..bytes.len() {
             let error = decoded(&bytes[..length], top).map(drop).unwrap_err();
-            assert_eq!(error.kind(), Kind::Damaged, "cut at {length}: {error}");
+            assert_eq!(error.kind(), Kind::CorruptImage, "cut at {length}: {error}");
         }
     }
 
@@ -227,7 +229,7 @@ mod tests {
         let mut cut = bytes[..bytes.len() * 2 / 3].to_vec();
         cut.extend([0xff, 0xd9]);
         let error = decoded(&cut, Rect::whole(64, 48)).map(drop).unwrap_err();
-        assert_eq!(error.kind(), Kind::Damaged, "{error}");
+        assert_eq!(error.kind(), Kind::CorruptImage, "{error}");
     }
 
     #[test]
