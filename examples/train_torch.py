@@ -3,7 +3,7 @@
     python examples/train_torch.py [FOLDER]
 
 The folder has a sub-folder for each class. Without a folder, photos are made in a temporary one; the last of
-them is cut off.
+them is truncated.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def numbers(count: int) -> fl.Pipeline:
 
 
 def texts(folder: Path, lengths: Sequence[int | None]) -> fl.Pipeline:
-    """Lines with so many tokens each; one without a length is damaged."""
+    """Lines with so many tokens each; one without a length is corrupt."""
     lines = [
         '{"tokens": [1, ' if length is None else json.dumps({"tokens": [at] * length, "word": "ab"[at % 2]})
         for at, length in enumerate(lengths)

@@ -217,7 +217,7 @@ def test_what_is_given_stands_in_the_place_of_bad_results() -> None:
     assert (report.returned, report.submitted) == (81, 81)
 
 
-# ---- tried again ----
+# ---- retried ----
 
 
 @pytest.mark.parametrize("chunksize", [1, 4])

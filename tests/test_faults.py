@@ -387,20 +387,20 @@ def test_a_shape_that_does_not_fit_can_be_skipped(photos: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("action", ["skip", "replace"])
-@pytest.mark.parametrize(("limit", "borne"), [(0, 0), (2, 2), (3, 3), (0.0, 0), (0.1, 2), (0.13, 3)])
+@pytest.mark.parametrize(("limit", "allowed"), [(0, 0), (2, 2), (3, 3), (0.0, 0), (0.1, 2), (0.13, 3)])
 def test_one_fault_more_than_the_limit_ends_the_run(
-    photos: list[Path], bad: list[Path], action: Any, limit: float, borne: int
+    photos: list[Path], bad: list[Path], action: Any, limit: float, allowed: int
 ) -> None:
     policy = fl.FaultPolicy(action, limit=limit)
-    places = {3 * number + 4 for number in range(borne)}
+    places = {3 * number + 4 for number in range(allowed)}
 
     enough = small(mixed(photos, bad, places), 2).loader(faults=policy)
     assert taken(enough)[1] is None
     batches, error = taken(small(mixed(photos, bad, places | {20}), 2).loader(faults=policy))
 
     assert type(error) is errors.TooManyFaultsError
-    assert f"{borne + 1} faults are more than the limit of {borne}" in str(error)
-    assert len(batches) == (20 - (borne if action == "skip" else 0)) // 2
+    assert f"{allowed + 1} faults are more than the limit of {allowed}" in str(error)
+    assert len(batches) == (20 - (allowed if action == "skip" else 0)) // 2
 
 
 def test_too_many_faults_name_the_last_sample(photos: list[Path], bad: list[Path]) -> None:
@@ -525,7 +525,7 @@ def test_every_kind_of_the_core_has_its_class_and_every_class_its_kind() -> None
 
 @pytest.mark.parametrize("name", kinds())
 def test_an_error_survives_being_pickled_and_copied(name: str) -> None:
-    error = kinds()[name]("it broke", index=3, path="a.jpg", offset=5, stage="worker", hint="mend it")
+    error = kinds()[name]("it broke", index=3, path="a.jpg", offset=5, stage="worker", hint="fix it")
 
     for other in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
         assert type(other) is type(error)
@@ -536,7 +536,7 @@ def test_an_error_survives_being_pickled_and_copied(name: str) -> None:
             "a.jpg",
             5,
             "worker",
-            "mend it",
+            "fix it",
         )
 
 

@@ -1,4 +1,4 @@
-"""Faults that are survived: tried again, waited for, made up for, written down and left out the next time."""
+"""Faults that are survived: retried, waited for, made up for, written down and left out the next time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def flat(batches: list[list[int]]) -> list[int]:
     return [index for batch in batches for index in batch]
 
 
-# ---- tried again ----
+# ---- retried ----
 
 
 def test_what_may_pass_is_tried_again_and_told(files: list[Path]) -> None:
@@ -259,7 +259,7 @@ def test_a_replacement_is_drawn_from_the_ranks_own_samples(files: list[Path]) ->
         assert loader.report().replaced > 0
 
 
-# ---- a source that is away ----
+# ---- a source that is unavailable ----
 
 
 @pytest.fixture
@@ -318,11 +318,11 @@ def test_a_folder_that_stays_away_ends_the_run_and_is_named(tmp_path: Path, capl
         for _ in running:
             pass
 
-    assert f"{data} has been away for 0.5 s" in str(caught.value)
+    assert f"{data} has been unavailable for 0.5 s" in str(caught.value)
     assert loader.report().skipped == 0
-    assert f"{data} is away, reading pauses" in caplog.text
+    assert f"{data} is unavailable, reading pauses" in caplog.text
     assert "no batch for" in caplog.text
-    assert "the source is away" in caplog.text
+    assert "the source is unavailable" in caplog.text
 
 
 def test_a_folder_that_never_was_there_is_no_source_that_is_away(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_folder_that_never_was_there_is_no_source_that_is_away(tmp_path: Path)
         list(loader)
 
     assert loader.report().skipped == 8
-    assert not [note for note in loader.report().notes if "away" in note]
+    assert not [note for note in loader.report().notes if "unavailable" in note]
 
 
 # ---- what is told ----

@@ -230,7 +230,7 @@ def test_batches_of_arrays_and_padded_ones_are_the_same_for_any_threads(
 
 
 def spoilt(photos: list[Path], folder: Path, bad: Sequence[int]) -> list[Path]:
-    """The photos, some of them cut off."""
+    """The photos, some of them truncated."""
     contents = [path.read_bytes() for path in photos]
     return write(
         folder,

@@ -423,7 +423,7 @@ class Flaky:
         marks = len(list(self.folder.glob(f"{x}.*")))
         if x in self.bad and marks < self.times:
             (self.folder / f"{x}.{marks}").touch()
-            raise ConnectionError(f"{x} is away")
+            raise ConnectionError(f"{x} is unavailable")
         return sample
 
 

@@ -135,7 +135,7 @@ def test_an_exception_is_told_by_its_classes_and_its_number() -> None:
     names, number = symptom(StrangeError("odd"))
     assert (names[:2], number) == ([f"{__name__}.StrangeError", "ValueError"], None)
 
-    names, _ = symptom(errors.CorruptImageError("cut off"))
+    names, _ = symptom(errors.CorruptImageError("truncated"))
     assert names[:2] == ["CorruptImageError", "FeedlineError"]
 
 

@@ -119,7 +119,7 @@ def test_by_default_the_first_bad_record_is_raised_with_its_place(tmp_path: Path
         records_of(fl.tfrecord(path).batch(1).loader())
     error = caught.value
     assert (error.index, error.path, error.record, error.offset) == (1, str(path), 1, 16)
-    assert "record 1 is damaged" in str(error)
+    assert "record 1 is corrupt" in str(error)
     assert "feedline explain FL211" in str(error)
     assert len(records_of(fl.tfrecord(path, check=False).batch(1).loader())) == len(RECORDS)
 
@@ -167,7 +167,7 @@ def test_a_compressed_shard_that_is_cut_keeps_what_came_before(tmp_path: Path) -
     got = records_of(loader)
     assert 10 < len(got) < 100
     assert got == records[: len(got)]
-    assert "gzip stream is damaged" in loader.report().faults[0].reason
+    assert "gzip stream is corrupt" in loader.report().faults[0].reason
 
 
 def test_resume_is_exact_with_records(tmp_path: Path) -> None:

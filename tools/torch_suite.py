@@ -336,7 +336,7 @@ def watch_one(
             else:
                 running = None
                 outcome = Outcome(event["kind"], event["seconds"], event["text"])
-                # A failure of the test is not mended by what its other parts say later.
+                # A failure of the test is not fixed by what its other parts say later.
                 if event["end"] not in run.of("failed"):
                     run.outcomes[event["end"]] = outcome
                 show(event["end"], outcome)

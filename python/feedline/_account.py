@@ -60,8 +60,8 @@ def written(text: str) -> str:
 
 
 class Away:
-    """Sources that are away, and since when each worker knows it. Several workers find one away and back: it
-    is told once."""
+    """Sources that are unavailable, and since when each worker knows it. Several workers find one unavailable
+    and back: it is told once."""
 
     def __init__(self) -> None:
         self._away: dict[str, dict[int | None, float]] = {}

@@ -380,7 +380,7 @@ class Pool:
 
     def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
         self.account.noted(name, details, post)
-        # Now: while the source is away, nothing else happens.
+        # Now: while the source is unavailable, nothing else happens.
         self.account.tell()
 
     def shut(self, *, cancel: bool = False) -> None:

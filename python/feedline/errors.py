@@ -147,7 +147,7 @@ class UnknownFormatError(FeedlineError):
 
 
 class CorruptImageError(FeedlineError):
-    """A file is cut off or corrupt."""
+    """A file is truncated or corrupt."""
 
     code = "FL203"
 
@@ -177,7 +177,7 @@ class CodecPanicError(FeedlineError):
 
 
 class TooManyFaultsError(FeedlineError):
-    """More samples were bad than the policy bears."""
+    """More samples were bad than the policy allows."""
 
     code = "FL209"
 
@@ -189,7 +189,7 @@ class NoReplacementError(FeedlineError):
 
 
 class CorruptRecordError(FeedlineError):
-    """A record of a shard is cut off or corrupt."""
+    """A record of a shard is truncated or corrupt."""
 
     code = "FL211"
 
@@ -238,7 +238,7 @@ class DeadlineExceededError(FeedlineError, TimeoutError):
 
 
 class SourceUnavailableError(FeedlineError, OSError):
-    """A source was away for longer than the policy bears."""
+    """A source was unavailable for longer than the policy allows."""
 
     code = "FL105"
 

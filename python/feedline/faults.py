@@ -47,7 +47,7 @@ ANOTHER: Final = Another()
 @suggests_all()
 @dataclass(frozen=True)
 class Backoff:
-    """How long to wait before a sample is tried again.
+    """How long to wait before a sample is retried.
 
     Args:
         first: seconds before the second try.
@@ -70,9 +70,9 @@ class FaultPolicy:
     Args:
         action: "raise" ends the run with an error that names the sample. "skip" leaves it out. "replace" puts
             another one in its place.
-        retry: how often a sample is tried again first. Only what may pass is: timeouts, broken connections,
+        retry: how often a sample is retried first. Only what may pass is: timeouts, broken connections,
             errors of the disk or the network; not a file that is corrupt or gone. What `by_type` names is
-            tried again in any case.
+            retried in any case.
         backoff: seconds before the second try, which double with each further one; or a `Backoff`.
         replacement: the sample to use with "replace"; by default the sample of another index.
         fill: whether what follows moves up in the place of a skipped sample, so that batches stay full. The
@@ -87,8 +87,8 @@ class FaultPolicy:
             particular class decides.
         quarantine: a file to which every bad sample is written, a line each, before the run goes on; or
             a folder ("bad/"), in which each process has its own. `exclude=` reads it.
-        patience: seconds that a source may be away, such as a mount; meanwhile nothing is skipped. A
-            source is away only if it was there before.
+        patience: seconds that a source may be unavailable, such as a mount; meanwhile nothing is skipped. A
+            source is unavailable only if it was there before.
 
     What is skipped or replaced is shown in warnings: the first sample, the tenth, the hundredth and so on,
     and a summary at the end of each epoch (`feedline.errors.SampleSkippedWarning`). What the machine is

@@ -76,7 +76,7 @@ class Loader:
         return Batches(self)
 
     def report(self) -> Report:
-        """What has happened so far: delivered, skipped, tried again, waited, slowest, busiest stage."""
+        """What has happened so far: delivered, skipped, retried, waited, slowest, busiest stage."""
         return Report._parse(self._native.report_json(), self._native.report_text())
 
     def checkpoint(self) -> str:

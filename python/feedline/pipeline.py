@@ -96,7 +96,7 @@ class Pipeline(Functions):
 
         Args:
             seed: of the order.
-            buffer: shuffles runs of so many samples, each within itself, so that neighbours in a shard are
+            buffer: shuffles runs of this many samples, each within itself, so that neighbours in a shard are
                 read together. Without, every sample may come anywhere.
         """
         return self._with("shuffle", seed=seed, buffer=buffer)
@@ -122,7 +122,7 @@ class Pipeline(Functions):
         return self._with("skip", samples=samples)
 
     def repeat(self, times: int) -> Pipeline:
-        """Makes one epoch of so many passes. A shuffle before it draws a new order for each of them."""
+        """Makes one epoch of `times` passes. A shuffle before it draws a new order for each of them."""
         return self._with("repeat", times=times)
 
     def shard(

@@ -56,7 +56,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         on_death: "replace", or "raise": the first death ends the run with `feedline.errors.WorkerDiedError`.
             For iterable data sets that cannot be started again: a replacement iterates anew and throws
             away what was delivered.
-        max_deaths: how many deaths within `death_window` are borne; "auto" is twice the workers, at
+        max_deaths: how many deaths within `death_window` are allowed; "auto" is twice the workers, at
             least 5. One more ends the run with `feedline.errors.TooManyDeathsError` and the history.
         death_window: in seconds.
         memory: bytes of shared memory for batches on their way, as a number or as in "2GiB"; "auto" is
@@ -65,7 +65,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         faults: what is done about samples that raise, kill their worker or hang: a `feedline.FaultPolicy`.
             Without one, the first such sample raises, with its name.
         deadline: seconds that one sample may take in a worker. A worker that passes it is asked for its
-            stack, killed and replaced; the sample is tried again or judged by `faults`.
+            stack, killed and replaced; the sample is retried or judged by `faults`.
         stall: seconds without progress after which a warning shows the stack of the worker, once. None
             for never.
         max_worker_memory: bytes of resident memory, as in "4G", beyond which a worker is renewed: after

@@ -155,7 +155,7 @@ def test_a_full_dev_shm_is_told_as_the_reason_of_a_bus_error(trainers: Trainers)
         pytest.skip(f"only root may mount: {said}")
     indices, name, cause, text = said
     assert (indices, name, cause) == (list(range(8)), "SIGBUS", "bus error")
-    assert "likely for want of space: /dev/shm has 0 bytes left" in text
+    assert "likely because /dev/shm is full: it has 0 bytes left" in text
     assert "make /dev/shm larger" in text
 
 
@@ -434,7 +434,7 @@ def test_a_limit_of_address_space_is_raised_when_python_notices_unless_it_is_nam
     assert (sorted(indices), faults, deaths) == ([0, 1, 2, 3, 4, 6, 7], [[5, "MemoryError"]], 0)
 
 
-# ---- want of memory ----
+# ---- out of memory ----
 
 LIMIT = 600 << 20
 

@@ -366,7 +366,7 @@ def test_a_zygote_that_is_killed_in_every_epoch_of_persistent_workers_is_borne()
         assert soon(functools.partial(has_ended, zygote))
 
 
-# ---- how much is borne ----
+# ---- how much is allowed ----
 
 
 class AlwaysDies:

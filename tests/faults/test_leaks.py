@@ -319,8 +319,8 @@ def test_a_worker_that_holds_more_memory_than_it_may_is_renewed_with_the_same_ba
 def test_a_worker_that_leaks_descriptors_is_renewed_and_the_event_says_where_they_went(
     trainers: Trainers,
 ) -> None:
-    # It leaks beyond the share of its descriptors that is borne, but not to the last one: when its successor
-    # is ready is up to the machine.
+    # It leaks beyond the share of its descriptors that is allowed, but not to the last one: when its
+    # successor is ready is up to the machine.
     program = """
     import resource, warnings
     import torch
@@ -359,7 +359,7 @@ def test_a_worker_that_leaks_descriptors_is_renewed_and_the_event_says_where_the
         assert int(found[1]) < int(found[2]) <= 128
 
 
-# ---- want of memory ----
+# ---- out of memory ----
 
 
 @pytest.fixture

@@ -276,7 +276,7 @@ def test_when_no_other_sample_is_good_the_run_ends_with_an_error(workers: int) -
         list(all_bad)
 
 
-# ---- what may pass is tried again; what one class of errors wants ----
+# ---- what may pass is retried; what one class of errors wants ----
 
 
 class FailsAtFirst:
@@ -343,7 +343,7 @@ def test_a_class_of_errors_has_its_own_rule(workers: int) -> None:
     assert "sample 1" in str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
 
 
-# ---- how many are borne ----
+# ---- how many are allowed ----
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -50,7 +50,7 @@ class Reader:
 
 
 class Witness:
-    """Hears of events, and brings the folder back when it is told to be away."""
+    """Hears of events, and brings the folder back when it is told to be unavailable."""
 
     def __init__(self, folder: Path, *, brings_back: bool = True) -> None:
         self.folder = folder
@@ -91,7 +91,7 @@ def test_a_folder_that_goes_away_is_waited_for_and_nothing_is_skipped(folder: Pa
 
     assert samples == list(range(LENGTH))
     assert loader.report().skipped == 0
-    # Told once, however many workers found it away; and waiting is no hang.
+    # Told once, however many workers found it unavailable; and waiting is no hang.
     assert witness.told[0] == "source_unavailable"
     assert witness.told[-1] == "source_recovered"
     assert (witness.told.count("source_unavailable"), witness.told.count("source_recovered")) == (1, 1)
@@ -114,7 +114,7 @@ def test_a_folder_that_stays_away_ends_the_run_when_patience_does(folder: Path, 
     faults = policy(patience=0.4)
     loader = DataLoader(Files(folder), batch_size=4, num_workers=workers, faults=faults, on_event=witness)
 
-    with pytest.raises(SourceUnavailableError, match="has been away for"):
+    with pytest.raises(SourceUnavailableError, match="has been unavailable for"):
         list(loader)
 
     assert witness.told[0] == "source_unavailable"

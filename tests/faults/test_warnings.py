@@ -340,7 +340,7 @@ def test_a_source_that_goes_away_is_announced_at_once_and_when_it_is_back(front:
             shown.append(str(message))
             lines.append(filename)
             if len(shown) == 1:
-                # It does not come back before it was shown to be away.
+                # It does not come back before it was shown to be unavailable.
                 (tmp_path / "away").rename(folder)
 
     with warnings.catch_warnings():
@@ -350,7 +350,7 @@ def test_a_source_that_goes_away_is_announced_at_once_and_when_it_is_back(front:
 
     assert sorted(found) == list(range(LENGTH))
     away, back = shown
-    assert away.startswith(f"{folder} is away, reading pauses for at most 100 s: ")
+    assert away.startswith(f"{folder} is unavailable, reading pauses for at most 100 s: ")
     assert "FaultPolicy(patience=...)" in away
     assert back.startswith(f"{folder} is back after")
     assert set(lines) == {__file__}

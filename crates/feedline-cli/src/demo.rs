@@ -21,7 +21,7 @@ const SIZE: (usize, usize) = (256, 192);
 
 /// Makes a small data set with some bad files, loads it for two epochs, and reports.
 ///
-/// The photographs are made from a seed; one is cut off, one is empty, one is a text with the name of an
+/// The photographs are made from a seed; one is truncated, one is empty, one is a text with the name of an
 /// image, one has lost its middle. Feedline skips these, names them, and accounts for every sample.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {

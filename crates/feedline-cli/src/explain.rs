@@ -24,8 +24,8 @@ const NEAREST: usize = 3;
 /// listed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    feedline explain                   all errors, in a line each\n  \
-    feedline explain FL203             by its code\n  \
+    feedline explain                    all errors, in a line each\n  \
+    feedline explain FL203              by its code\n  \
     feedline explain CorruptImageError  by its name, in any case")]
 pub(crate) struct Explain {
     /// The code or the name of an error, such as FL203 or CorruptImageError
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_is_nearest_comes_first() {
-        assert_eq!(nearest("damage")[0], Kind::CorruptImage);
+        assert_eq!(nearest("corruptimage")[0], Kind::CorruptImage);
         assert_eq!(nearest("OutOfMem")[0], Kind::OutOfMemory);
         assert_eq!(
             nearest("FL219"),

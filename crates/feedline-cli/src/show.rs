@@ -45,7 +45,7 @@ const BYTES: usize = 16;
     feedline show photos/cat/1.jpg           a picture\n  \
     feedline show train.bin --dtype uint16   a file of tokens\n  \
     feedline show part-7 --as tfrecord       a file whose name does not say what it is\n\n\
-    Exit codes: 0 good, 1 the record is damaged, 2 could not run.")]
+    Exit codes: 0 good, 1 the record is corrupt, 2 could not run.")]
 pub(crate) struct Show {
     /// A file, with the number of a record behind a colon
     #[arg(value_name = "FILE[:N]")]
@@ -170,7 +170,7 @@ impl Shard<'_> {
             bytes(self.index.stamp.size)
         ))?;
         if damaged > 0 {
-            let damages = counted(damaged, "damage", "damages");
+            let damages = counted(damaged, "corrupt record", "corrupt records");
             say(format_args!("{damages}: see feedline verify {}", escape::path(self.path)))?;
         }
         Ok(())

@@ -123,7 +123,7 @@ impl Checkpoint {
             return Err(Error::new(Kind::CheckpointMismatch, message));
         }
         if checkpoint.checksum != checkpoint.checksum() {
-            let message = "the checkpoint is damaged: its checksum does not match";
+            let message = "the checkpoint is corrupt: checksum mismatch";
             return Err(Error::new(Kind::CheckpointMismatch, message)
                 .with_hint("go on from an earlier one; a checkpoint cannot be changed by hand"));
         }

@@ -69,7 +69,7 @@ kinds! {
         name: "SourceUnavailableError",
         code: "FL105",
         hint: "bring the mount back and resume; wait longer with faults=FaultPolicy(patience=...)",
-        example: "/mnt/data has been away for 300 s"
+        example: "/mnt/data has been unavailable for 300 s"
     },
     Read {
         name: "ReadError",
@@ -87,7 +87,7 @@ kinds! {
         name: "CorruptImageError",
         code: "FL203",
         hint: "replace the file, or skip it with faults=FaultPolicy(action=\"skip\")",
-        example: "the image is cut off: premature end of JPEG file"
+        example: "the image is truncated: premature end of JPEG file"
     },
     TooLarge {
         name: "TooLargeError",
@@ -135,7 +135,7 @@ kinds! {
         name: "CorruptRecordError",
         code: "FL211",
         hint: "skip it with faults=FaultPolicy(action=\"skip\"), or write shards without it: feedline verify --repair",
-        example: "record 17 is damaged: its data do not have the checksum that was written with them"
+        example: "record 17 is corrupt: checksum mismatch"
     },
     InvalidField {
         name: "InvalidFieldError",
@@ -200,7 +200,7 @@ kinds! {
     TooManyDeaths {
         name: "TooManyDeathsError",
         code: "FL402",
-        hint: "look at the samples named above; bear more deaths with max_deaths= and death_window=",
+        hint: "look at the samples named above; allow more deaths with max_deaths= and death_window=",
         example: "too many workers died:\n  worker 0 (pid 4711) was killed by SIGSEGV at sample 12, position 0, batch 3"
     },
     WorkerNotStarted {
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn an_error_names_sample_stage_place_cause_and_hint() {
-        let error = Error::new(Kind::CorruptImage, "the image is cut off")
+        let error = Error::new(Kind::CorruptImage, "the image is truncated")
             .at(Some(Location::file("data/cat/1.jpg")))
             .of_sample(48213, "worker");
         insta::assert_snapshot!(error);

@@ -12,7 +12,7 @@ use crate::fault::{CALLING, FaultLine, named};
 pub enum Level {
     /// As it should be.
     Info,
-    /// Something was borne.
+    /// Something went wrong, and the run goes on.
     Warning,
     /// Something was not.
     Error,
@@ -51,7 +51,7 @@ pub enum Event {
         /// How long the consumer waited for it.
         waited: Duration,
     },
-    /// A sample is tried again.
+    /// A sample is retried.
     SampleRetried(FaultLine),
     /// A bad sample was left out.
     SampleSkipped(FaultLine),
@@ -83,7 +83,7 @@ pub enum Event {
     RunStopped {
         /// The last one.
         fault: FaultLine,
-        /// Why it was not borne.
+        /// Why it ends the run.
         why: String,
     },
     /// A call of an executor failed, and its future has the exception. Nothing else ends.
@@ -93,7 +93,7 @@ pub enum Event {
         /// What the system said.
         why: String,
     },
-    /// A source is taken to be away: reading pauses.
+    /// A source is taken to be unavailable: reading pauses.
     SourceUnavailable {
         /// Its root.
         root: String,
@@ -111,7 +111,7 @@ pub enum Event {
     SourceRecovered {
         /// Its root.
         root: String,
-        /// How long it was away.
+        /// How long it was unavailable.
         after: Duration,
     },
     /// A worker died.
@@ -453,7 +453,7 @@ impl fmt::Display for Event {
             Event::BatchDelivered { samples, waited } => {
                 write!(formatter, "a batch of {samples}, waited for {:.3} s", waited.as_secs_f64())
             }
-            Event::SampleRetried(fault) => write!(formatter, "tried again: {fault}"),
+            Event::SampleRetried(fault) => write!(formatter, "retried: {fault}"),
             Event::SampleSkipped(fault) => write!(formatter, "skipped: {fault}"),
             Event::SampleReplaced { fault, by: Value::Null } => {
                 write!(formatter, "replaced: {fault}")
@@ -479,7 +479,7 @@ impl fmt::Display for Event {
                 write!(formatter, "a fault could not be written to the quarantine file: {why}")
             }
             Event::SourceUnavailable { root, why, patience } => {
-                write!(formatter, "{root} is away, reading pauses")?;
+                write!(formatter, "{root} is unavailable, reading pauses")?;
                 if let Some(patience) = patience {
                     write!(formatter, " for at most {} s", patience.as_secs_f64())?;
                 }
@@ -498,9 +498,9 @@ impl fmt::Display for Event {
             | Event::Told { text, .. } => formatter.write_str(&escape::lines(text)),
             Event::WorkerReplaced { worker } => write!(formatter, "worker {worker} was replaced"),
             Event::WorkerRenewed { worker, why } => {
-                write!(formatter, "worker {worker} was retired: {why}")
+                write!(formatter, "worker {worker} was renewed: {why}")
             }
-            Event::ZygoteRestarted { why } => write!(formatter, "the zygote was born again: {why}"),
+            Event::ZygoteRestarted { why } => write!(formatter, "the zygote was restarted: {why}"),
             Event::SampleSlow(slow) => write!(formatter, "{slow}"),
             Event::BatchStalled { waited, text } => {
                 write!(formatter, "no batch for {:.0} s: {text}", waited.as_secs_f64())
@@ -512,9 +512,9 @@ impl fmt::Display for Event {
                 write!(formatter, "the system allowed {got} of {wanted} threads")
             }
             Event::EpochEnded { summary, .. } => formatter.write_str(summary),
-            Event::EpochAbandoned => write!(formatter, "the epoch was left before its end"),
+            Event::EpochAbandoned => write!(formatter, "the epoch was abandoned before its end"),
             Event::EventsDropped { count } => {
-                write!(formatter, "{count} events came too fast to be told")
+                write!(formatter, "{count} events were dropped: they came too fast")
             }
         }
     }
@@ -528,7 +528,7 @@ mod tests {
         FaultLine {
             path: Some("data/cat/7.jpg".into()),
             stage: "worker".into(),
-            message: "the image is cut off".into(),
+            message: "the image is truncated".into(),
             time: 1.5,
             ..FaultLine::new(7_u64, "CorruptImageError")
         }

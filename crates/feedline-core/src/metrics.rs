@@ -43,7 +43,7 @@ pub struct Report {
     pub cancelled: u64,
     /// Bad samples in whose place others were delivered.
     pub replaced: u64,
-    /// How often a sample was tried again.
+    /// How often a sample was retried.
     pub retried: u64,
     /// Faults written to the quarantine file.
     pub quarantined: u64,
@@ -298,7 +298,7 @@ impl Report {
         write!(formatter, " = {} submitted", self.submitted())?;
         for (count, what) in [
             (self.replaced, "replaced"),
-            (self.retried, "tried again"),
+            (self.retried, "retried"),
             (self.quarantined, "written to quarantine"),
         ] {
             if count > 0 {
@@ -323,7 +323,7 @@ impl Report {
         write!(formatter, " = {} expected", self.expected)?;
         for (count, what) in [
             (self.replaced, "replaced by others"),
-            (self.retried, "tried again"),
+            (self.retried, "retried"),
             (self.quarantined, "written to quarantine"),
             (self.excluded, "excluded"),
             (self.dropped, "dropped with short last batches"),
@@ -436,7 +436,7 @@ mod tests {
         FaultLine {
             path: Some("data/cat/7.jpg".into()),
             stage: "worker".into(),
-            message: "the image is cut off".into(),
+            message: "the image is truncated".into(),
             ..FaultLine::new(index, "CorruptImageError")
         }
     }

@@ -34,7 +34,7 @@ impl Policy {
         (ruling.action.name(), ruling.retry)
     }
 
-    /// What holds for a fault whatever it is: want of descriptors is raised, say, unless it is named.
+    /// What holds for a fault whatever it is: being out of descriptors is raised, say, unless it is named.
     fn wanted(&self, names: Vec<String>, os_error: Option<i32>) -> &'static str {
         let line = FaultLine::new(0, names.first().map_or("", String::as_str));
         fault::wanted(&self.0, &Symptom { names, os_error }, &line).name()
@@ -52,7 +52,7 @@ impl Policy {
         wait.map(|wait| wait.as_secs_f64())
     }
 
-    /// Whether it may be the source that is away.
+    /// Whether it may be the source that is unavailable.
     #[staticmethod]
     fn may_be_of_source(names: Vec<String>, os_error: Option<i32>) -> bool {
         Symptom { names, os_error }.may_be_of_source()
@@ -290,7 +290,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A sample is tried again.
+    /// A sample is retried.
     fn retried(&self, line_json: &str) -> PyResult<()> {
         self.0.retried(line(line_json)?);
         Ok(())

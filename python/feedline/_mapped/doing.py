@@ -56,7 +56,7 @@ class Job:
     content: Any
     # Whether the samples are known to be a batch as they are, so that its functions can follow at once.
     is_whole: bool = False
-    # Samples that are not tried again.
+    # Samples that are not retried.
     dead: frozenset[int] = frozenset()
 
 

@@ -380,7 +380,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         told = self._place.next(first.task, looks=looks)
         self._loader._tell()
         if told is None:
-            # Such as that the source is away.
+            # Such as that the source is unavailable.
             self._loader._notices.issue()
             return
         task, came, answer = told

@@ -43,7 +43,7 @@ class Judging:
         return Fault(number, json.loads(line)["index"], names, os_error, line, action, by=by)
 
     def bad(self, bad: Bad, row: Row, worker: int | None) -> Fault:
-        """What a function has raised; also one that another try has mended."""
+        """What a function has raised; also one that another try has repaired."""
         action = bad.action and self.action(bad.names, bad.os_error)
         line = self._line(bad.trouble, row, bad.attempts, worker)
         return Fault(

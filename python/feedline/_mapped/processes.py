@@ -180,7 +180,7 @@ class Workers:
         news = self._away.news(name, details, post)
         if news is not None:
             self._event(name, news)
-            # Now: while the source is away, nothing else happens.
+            # Now: while the source is unavailable, nothing else happens.
             if (tell := self._tell()) is not None:
                 tell()
             self._notices.issue()

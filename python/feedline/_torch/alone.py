@@ -100,7 +100,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
 
     def _noted(self, name: str, details: dict[str, Any]) -> None:
         self._account.noted(name, details)
-        # Now: while the source is away, nothing else happens.
+        # Now: while the source is unavailable, nothing else happens.
         self._account.tell()
         self._account.notices.issue(is_safe=False)
 
@@ -350,7 +350,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
             raise _End
 
     def _next(self, iterator: Any, position: int) -> Any:
-        """The next sample of an iterable data set; one that fails is passed over if the policy wants it."""
+        """The next sample of an iterable data set; one that fails is skipped if the policy wants it."""
         if self._maker is None or self._failing is None:
             return self._pull(iterator, _End)
         try:
@@ -402,7 +402,7 @@ class _End(Exception):  # noqa: N818
 
 
 class _Stop(Exception):  # noqa: N818
-    """The policy bears no more."""
+    """The policy allows no more."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()

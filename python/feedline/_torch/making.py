@@ -14,7 +14,7 @@ from feedline.faults import FaultPolicy
 
 __all__ = ["Amended", "Failing", "Maker", "Odd", "bears", "getter", "is_list_of", "unfinished", "wants_fill"]
 
-# So many samples of an iterator that fail in a row are borne where the policy sets no limit: one that fails
+# So many samples of an iterator that fail in a row are allowed where the policy sets no limit: one that fails
 # whenever it is asked would be asked for ever.
 _MOST = 1000
 

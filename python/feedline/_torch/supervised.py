@@ -273,7 +273,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         self._at_hand[order.post] -= 1
         self._put()
         if isinstance(come, BaseException):
-            # By the policy, or for want of one, this ends the run.
+            # By the policy, or because there is none, this ends the run.
             self._judging.has_raised = True
             self._shutdown_workers()
             self._judging.leave()
@@ -593,7 +593,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
 
     def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
         self._account.noted(name, details, post)
-        # Now: while the source is away, nothing else happens.
+        # Now: while the source is unavailable, nothing else happens.
         self._account.tell()
         self._account.notices.issue()
 

@@ -33,7 +33,7 @@ from feedline.errors import (
 
 # How long a look at a worker waits until it is forked, in seconds.
 _FORKED_WITHIN = 5.0
-# How long a refusal that may pass is borne, in seconds, and what that looks like.
+# How long a refusal that may pass is allowed, in seconds, and what that looks like.
 _REFUSED_FOR = 20.0
 # Changes of the work that are told of at most.
 _CHANGES = 8
@@ -44,7 +44,7 @@ __all__ = ["Crew", "Front", "GaveUp", "Handle", "died", "load"]
 
 @dataclass(frozen=True)
 class GaveUp:
-    """A task that is not tried again: one of its samples, at a position that may be known, "kills" or
+    """A task that is not retried: one of its samples, at a position that may be known, "kills" or
     "hangs". `journal` is what held when it began."""
 
     task: int

@@ -65,7 +65,7 @@ class Tries:
         """`stage` is what making a sample is called; `pause` waits; `tell` hears what becomes of the
         source. Unless it `raises`, what is to be raised is a fault as any other, for others to raise.
         `folders` were there when the loader was made. `home` is the worker's process: in a child that
-        was forked in it, nothing is tried again."""
+        was forked in it, nothing is retried."""
         self._policy = _native.Policy(policy.words())
         self._sources = Sources(self._policy.patience, pause, tell, folders)
         self._pause = pause
@@ -130,7 +130,7 @@ class Tries:
         return Bad(position, names, os_error, trouble, shown, attempts, action)
 
     def given_up(self, raised: BaseException, position: int) -> Any:
-        """BAD, for a sample that cannot be tried again. Raises where the policy wants that."""
+        """BAD, for a sample that cannot be retried. Raises where the policy wants that."""
         self.end_if_forked(raised)
         names, os_error = symptom(raised)
         return self._give_up(raised, names, os_error, position, 1)

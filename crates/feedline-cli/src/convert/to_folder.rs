@@ -115,7 +115,7 @@ impl ToFolder {
 impl Work {
     fn write(&self, shard: &Shard, seen: Seen<'_>) -> Result<()> {
         let payload = seen.payload.map_err(|error| {
-            error.with_hint("write shards without what is damaged: feedline verify --repair")
+            error.with_hint("write shards without what is corrupt: feedline verify --repair")
         })?;
         let picture = match &self.container {
             Container::Tar => in_members(payload)?,

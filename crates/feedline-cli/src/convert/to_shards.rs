@@ -139,7 +139,7 @@ impl ToShards {
         for class in self.folder.classes().iter() {
             let is_about = class.len() >= 4 && class.starts_with("__") && class.ends_with("__");
             let why = match self.holder {
-                Holder::Tar if is_about => Some("is passed over by readers of tars"),
+                Holder::Tar if is_about => Some("is skipped by readers of tars"),
                 Holder::Tar | Holder::Tfrecord if class.contains(['\n', '\r']) => {
                     Some("has the end of a line in it")
                 }

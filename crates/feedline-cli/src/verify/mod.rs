@@ -40,7 +40,7 @@ use tally::Tally;
     feedline verify photos/                               an image folder\n  \
     feedline verify data/*.tar --fast                     checksums and headers, but no pixels\n  \
     feedline verify data/ --quarantine bad.jsonl          for loader(exclude=\"bad.jsonl\")\n  \
-    feedline verify data/*.tfrecord --repair mended/      shards without the bad records\n  \
+    feedline verify data/*.tfrecord --repair repaired/    shards without the bad records\n  \
     feedline verify train.bin --dtype uint16              a file of tokens\n  \
     feedline verify data/ --json > report.json            for programs\n\n\
     Exit codes: 0 good, 1 found faults, 2 could not run.")]
@@ -105,7 +105,7 @@ impl Verify {
         self.check(&groups)?;
         if passed > 0 {
             let files = counted(passed, "file was", "files were");
-            mention(format_args!("{files} passed over: no data by name"));
+            mention(format_args!("{files} skipped: no data by name"));
         }
         let titles: Vec<_> = groups.iter().map(Group::title).collect();
         let mut whole = Tally::default();

@@ -28,7 +28,7 @@ type Bad = HashMap<PathBuf, HashSet<u64>>;
 /// What became of one shard.
 enum Written {
     Copied,
-    Mended { kept: u64, left_out: u64 },
+    Repaired { kept: u64, left_out: u64 },
     NothingLeft,
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn repair(
     let written = share(work, threads, progress, move |_: &mut (), (number, target), done| {
         let shard = &of.shards[*number];
         let written = match bad.get(&shard.path) {
-            Some(bad) => mend(shard, &of.container, bad, target, done),
+            Some(bad) => rewrite(shard, &of.container, bad, target, done),
             None => copy(shard, target, done).map(|()| Written::Copied),
         };
         written.map_err(|error| match error.location() {
@@ -106,15 +106,15 @@ pub(crate) fn repair(
     if !names.is_empty() && !beside.exists() {
         draft::replace(&beside, format!("{}\n", names.join("\n")).as_bytes()).map_err(writing)?;
     }
-    let (mut copied, mut mended, mut all_left_out) = (0, 0, 0);
+    let (mut copied, mut repaired, mut all_left_out) = (0, 0, 0);
     for (path, written) in paths.iter().zip(written) {
         match written? {
             Written::Copied => copied += 1,
-            Written::Mended { kept, left_out } => {
-                mended += 1;
+            Written::Repaired { kept, left_out } => {
+                repaired += 1;
                 all_left_out += left_out;
                 let kept = counted(kept, "record", "records");
-                tell(format!("mended {}: {kept} kept, {left_out} left out", escape::path(path)))?;
+                tell(format!("repaired {}: {kept} kept, {left_out} left out", escape::path(path)))?;
             }
             Written::NothingLeft => {
                 tell(format!("not written {}: no good record is left", escape::path(path)))?;
@@ -123,8 +123,8 @@ pub(crate) fn repair(
     }
     let left_out = counted(all_left_out, "bad record", "bad records");
     tell(format!(
-        "{} below {}: {mended} without {left_out}, {copied} as they were",
-        counted(mended + copied, "shard", "shards"),
+        "{} below {}: {repaired} without {left_out}, {copied} as they were",
+        counted(repaired + copied, "shard", "shards"),
         escape::path(out),
     ))
 }
@@ -135,7 +135,7 @@ fn writing(error: std::io::Error) -> Error {
 }
 
 /// Writes the good records of a shard, as they are, compressed as they were.
-fn mend(
+fn rewrite(
     shard: &Shard,
     container: &Container,
     bad: &HashSet<u64>,
@@ -182,7 +182,7 @@ fn mend(
     draft.add(&packed).map_err(writing)?;
     draft.sync().map_err(writing)?;
     draft.finish(Existing::Stays).map_err(writing)?;
-    Ok(Written::Mended { kept, left_out })
+    Ok(Written::Repaired { kept, left_out })
 }
 
 fn changed(shard: &Shard, number: u64, error: &Error) -> Error {

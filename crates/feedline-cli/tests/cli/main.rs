@@ -34,7 +34,7 @@ fn the_demonstration_accounts_for_every_sample_and_names_the_bad_ones() {
     assert!(result.contains("64 samples delivered + 8 skipped = 72 expected"), "{result}");
     assert!(result.ends_with("all 72 samples accounted for\n"), "{result}");
     for (number, reason) in [
-        ("00009", "cut off"),
+        ("00009", "truncated"),
         ("00015", "empty"),
         ("00021", "not a JPEG"),
         ("00027", "cannot be decoded"),

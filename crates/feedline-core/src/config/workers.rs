@@ -1,4 +1,4 @@
-//! The words for worker processes: how many, how much memory, how many deaths are borne.
+//! The words for worker processes: how many, how much memory, how many deaths are allowed.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ pub struct Workers {
     pub depth: u32,
     /// Bytes of all arenas together.
     pub memory: Choice,
-    /// How many deaths are borne within `death_window`.
+    /// How many deaths are allowed within `death_window`.
     pub max_deaths: Choice,
     /// In what time, in seconds.
     pub death_window: f64,

@@ -13,7 +13,7 @@ pub(super) fn size(bytes: &[u8]) -> Result<(usize, usize, bool)> {
     let chunk = bytes
         .get(12..24)
         .filter(|chunk| chunk.starts_with(b"IHDR"))
-        .ok_or_else(|| Error::new(Kind::CorruptImage, "the PNG header is cut off"))?;
+        .ok_or_else(|| Error::new(Kind::CorruptImage, "the PNG header is truncated"))?;
     let number = |at: usize| {
         chunk[at..at + 4].iter().fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte))
     };
@@ -58,7 +58,7 @@ pub(super) fn decode(
         reader.next_frame(&mut scratch[..needed]).map_err(damaged)?;
         color::convert(&scratch[..needed], channels, canvas.bytes_mut(), options.mode);
     }
-    // What follows the pixels is read too: a file cut in its last chunks is a damaged file.
+    // What follows the pixels is read too: a file cut in its last chunks is a corrupt file.
     reader.finish().map_err(damaged)?;
     canvas.set_valid(Rect::whole(width, height));
     Ok(())

@@ -13,7 +13,7 @@ pub(super) fn size(bytes: &[u8]) -> Result<(usize, usize, bool)> {
     let claimed = bytes.get(4..8).and_then(|size| size.try_into().ok()).map(u32::from_le_bytes);
     if claimed.is_none_or(|size| size as usize + 8 > bytes.len()) {
         let message =
-            format!("the image is cut off: {} bytes are fewer than it claims", bytes.len());
+            format!("the image is truncated: {} bytes are fewer than it claims", bytes.len());
         return Err(Error::new(Kind::CorruptImage, message));
     }
     let decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(damaged)?;

@@ -270,7 +270,7 @@ mod tests {
         FaultLine {
             path: Some(format!("data/{index}.jpg")),
             stage: "worker".into(),
-            message: "cut off".into(),
+            message: "truncated".into(),
             ..FaultLine::new(index, kind)
         }
     }
@@ -352,7 +352,7 @@ mod tests {
         assert!(tried(&mut judge, 3).is_none());
         let error = judge.nothing_left().unwrap();
         assert_eq!(error.kind(), Kind::TooManyFaults);
-        assert!(error.message().contains("such as sample 3, data/3.jpg: cut off"), "{error}");
+        assert!(error.message().contains("such as sample 3, data/3.jpg: truncated"), "{error}");
         judge.good(1);
         assert!(judge.nothing_left().is_none());
     }

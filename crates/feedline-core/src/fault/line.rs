@@ -161,12 +161,12 @@ mod tests {
     fn a_line_reads_well() {
         let line = FaultLine {
             stage: "worker".into(),
-            message: "the image is cut off\nand more".into(),
+            message: "the image is truncated\nand more".into(),
             path: Some("data/cat/7.jpg".into()),
             attempts: 3,
             ..FaultLine::new(7_u64, "CorruptImageError")
         };
-        insta::assert_snapshot!(line, @"sample 7 failed in worker: CorruptImageError: the image is cut off (data/cat/7.jpg) after 3 tries");
+        insta::assert_snapshot!(line, @"sample 7 failed in worker: CorruptImageError: the image is truncated (data/cat/7.jpg) after 3 tries");
         let line = FaultLine {
             stage: CALLING.into(),
             message: "no such page".into(),

@@ -36,7 +36,7 @@ impl Action {
     }
 }
 
-/// How many faults are borne.
+/// How many faults are allowed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
     /// That many of an epoch.
@@ -95,7 +95,7 @@ pub struct Ruling {
     pub retry: u32,
     /// What to do after that.
     pub action: Action,
-    /// Whether the user named this class: then it is tried again even if it looks lasting.
+    /// Whether the user named this class: then it is retried even if it looks lasting.
     pub is_retry_by_name: bool,
 }
 
@@ -105,7 +105,7 @@ const BROAD: &[&str] = &["OSError", "RuntimeError", "Exception", "BaseException"
 /// The user's wish for faults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultPolicy {
-    /// How often a fault that may pass is tried again.
+    /// How often a fault that may pass is retried.
     pub retry: u32,
     /// How long to wait before that.
     pub backoff: Backoff,
@@ -121,7 +121,7 @@ pub struct FaultPolicy {
     pub by_type: Vec<(String, Rule)>,
     /// Where bad samples are written down.
     pub quarantine: Option<PathBuf>,
-    /// How long a source may be away; at zero nobody waits for it.
+    /// How long a source may be unavailable; at zero nobody waits for it.
     pub patience: Duration,
 }
 

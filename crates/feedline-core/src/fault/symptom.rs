@@ -104,7 +104,7 @@ impl Symptom {
         }
     }
 
-    /// Whether it may be the source that is away, and not this sample that is bad. It is surely so
+    /// Whether it may be the source that is unavailable, and not this sample that is bad. It is surely so
     /// where a probe of the source's root fails as well.
     pub fn may_be_of_source(&self) -> bool {
         let vanished = |number| VANISHED.iter().any(|errno| errno.raw_os_error() == number);
@@ -184,7 +184,7 @@ pub(super) mod tests {
                 "Exception"
             ]
         );
-        let damaged = Symptom::of(&Error::new(Kind::CorruptImage, "cut off"));
+        let damaged = Symptom::of(&Error::new(Kind::CorruptImage, "truncated"));
         assert_eq!(damaged.names, ["CorruptImageError", "FeedlineError", "Exception"]);
     }
 

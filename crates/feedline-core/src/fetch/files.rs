@@ -18,7 +18,7 @@ use crate::event::Event;
 use crate::sys::file::{Handle, Identity};
 use crate::sys::lock::Mutex;
 
-/// How often, and after which pause, a file is tried again while the system has no descriptor for us.
+/// How often, and after which pause, a file is retried while the system has no descriptor for us.
 const TRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -299,7 +299,7 @@ fn xz_refused(error: XzError) -> Error {
 }
 
 fn damaged(packing: Packing, why: &str) -> Error {
-    Error::new(Kind::CorruptRecord, format!("the {} stream is damaged: {why}", packing.name()))
+    Error::new(Kind::CorruptRecord, format!("the {} stream is corrupt: {why}", packing.name()))
 }
 
 #[cfg(test)]

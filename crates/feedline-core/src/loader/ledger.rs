@@ -211,7 +211,7 @@ impl Ledger {
         self.tell(&mut books, Event::SampleReplaced { fault, by });
     }
 
-    /// A sample is tried again.
+    /// A sample is retried.
     pub fn retried(&self, mut line: FaultLine) {
         line.time = clock::unix_seconds();
         let mut books = self.books.lock();
@@ -385,7 +385,7 @@ impl Account {
         for (count, what) in [
             (self.skipped, "skipped"),
             (self.replaced, "replaced"),
-            (self.retried, "tried again"),
+            (self.retried, "retried"),
             (self.repeated, "repeated"),
             (self.filtered, "filtered out"),
             (self.deaths, "workers lost"),
@@ -413,9 +413,9 @@ mod tests {
     }
 
     fn bad(ledger: &Ledger, index: u64) -> Verdict {
-        let error = Error::new(Kind::CorruptImage, "cut off");
+        let error = Error::new(Kind::CorruptImage, "truncated");
         let line =
-            FaultLine { message: "cut off".into(), ..FaultLine::new(index, "CorruptImageError") };
+            FaultLine { message: "truncated".into(), ..FaultLine::new(index, "CorruptImageError") };
         ledger.judge(&Symptom::of(&error), line)
     }
 
@@ -449,7 +449,7 @@ mod tests {
         let Some(Event::EpochEnded { warning: Some(warning), .. }) = events.last() else {
             panic!("{events:?}");
         };
-        let said = "epoch 0: 2 of 10 samples were skipped\n  CorruptImageError      2  such as sample 4: cut off\n\
+        let said = "epoch 0: 2 of 10 samples were skipped\n  CorruptImageError      2  such as sample 4: truncated\n\
                     all of them are in /dev/null";
         assert_eq!(warning, said);
         begin(&ledger, Some(1));

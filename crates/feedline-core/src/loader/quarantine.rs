@@ -59,7 +59,7 @@ fn host() -> String {
 }
 
 /// The samples that are named by a quarantine file, or by all of them in a folder: each once, in order of
-/// appearance. A line that a killed writer left unfinished is passed over.
+/// appearance. A line that a killed writer left unfinished is skipped.
 pub fn excluded(path: &Path) -> Result<Vec<Value>> {
     Ok(written(path)?.into_iter().map(|line| line.index).collect())
 }

@@ -1,5 +1,5 @@
 //! Fetch at work: readers get the bytes of samples in order, try again what may pass, and wait while the
-//! source is away.
+//! source is unavailable.
 
 use crossbeam_channel::Sender;
 use serde_json::json;
@@ -77,7 +77,7 @@ impl Run {
     }
 
     /// Gets the bytes of a sample, and a permit for all that will be made of them; tries again as the
-    /// policy says. A source that is away is waited for, which is no try.
+    /// policy says. A source that is unavailable is waited for, which is no try.
     pub(super) fn fetch(
         &self,
         mut order: Order,

@@ -243,7 +243,7 @@ impl Run {
         let location = self.shared.source.location(order.ticket.index);
         match location.and_then(|location| location.record) {
             Some(record) if error.kind() == Kind::CorruptRecord => {
-                let message = format!("record {record} is damaged: {}", error.message());
+                let message = format!("record {record} is corrupt: {}", error.message());
                 Error::new(Kind::CorruptRecord, message)
             }
             Some(_) | None => error,

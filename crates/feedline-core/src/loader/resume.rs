@@ -21,7 +21,7 @@ pub(super) struct Run {
 /// Refuses numbers that no run of this kind can have written.
 pub(super) fn check(checkpoint: &Checkpoint, run: &Run) -> Result<()> {
     find_impossible(checkpoint, run).map_or(Ok(()), |what| {
-        let message = format!("the checkpoint is damaged: {what}");
+        let message = format!("the checkpoint is corrupt: {what}");
         Err(Error::new(Kind::CheckpointMismatch, message).with_hint("go on from an earlier one"))
     })
 }

@@ -588,7 +588,7 @@ impl Run {
             })
             .collect();
         if self.gate.is_open() {
-            words.insert(0, "the source is away".to_owned());
+            words.insert(0, "the source is unavailable".to_owned());
         }
         match doing.len().saturating_sub(SPELLED_OUT) {
             0 if words.is_empty() => words.push("all threads are idle".to_owned()),

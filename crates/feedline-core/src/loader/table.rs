@@ -250,7 +250,7 @@ impl Table {
         let ledger = &run.shared.ledger;
         let (symptom, line) = (Symptom::of(&fault.error), run.line_of(&fault));
         let (ticket, attempts) = (fault.ticket, fault.attempts);
-        // Reads were tried again where they failed. What fails later is tried again here, where nothing
+        // Reads were retried where they failed. What fails later is retried here, where nothing
         // that comes before it can be waiting for what it takes.
         let wait = ledger.policy().retry_after(&symptom, attempts, &run.key(ticket));
         if let Some(wait) = wait

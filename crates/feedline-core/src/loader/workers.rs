@@ -10,7 +10,7 @@ use crate::worker::leaks::Bounds;
 use crate::worker::processes::{Options, Processes};
 use crate::worker::supervisor::Settings;
 
-/// How long a refused fork is tried again.
+/// How long a refused fork is retried.
 const REFUSED_FOR: Duration = Duration::from_secs(20);
 /// How long workers may go on with what they have at hand when all is over.
 const GRACE: Duration = Duration::from_millis(300);

@@ -95,7 +95,7 @@ pub fn matching(pattern: &str) -> Result<Vec<PathBuf>> {
             Error::io(Kind::InvalidSource, "looking for files", error.into())
                 .at(Some(Location::file(path)))
         })?;
-        // A link that leads nowhere belongs to it: it is said to be missing, not passed over.
+        // A link that leads nowhere belongs to it: it is said to be missing, not skipped.
         if !path.is_dir() {
             paths.push(path);
         }

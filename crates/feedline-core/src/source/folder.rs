@@ -22,7 +22,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Looks through the folder. Hidden files and files that are no images by name are passed over.
+    /// Looks through the folder. Hidden files and files that are no images by name are skipped.
     pub fn images(root: &Path) -> Result<Folder> {
         let mut classes: Vec<PathBuf> = list(root)?
             .into_iter()
@@ -97,7 +97,7 @@ fn images_in(folder: &Path) -> Result<Vec<PathBuf>> {
                     "a link to an image that is not there",
                 )
                 .at(Some(Location::file(path)))
-                .with_hint("mend or remove the link"));
+                .with_hint("fix or remove the link"));
             }
             EntryKind::Folder | EntryKind::Other => {}
         }

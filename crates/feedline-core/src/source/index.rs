@@ -198,7 +198,7 @@ impl Index {
         if !same {
             return None;
         }
-        // What was damaged then and is gone now was mended, unless it said the same.
+        // What was corrupt then and is gone now was repaired, unless it said the same.
         let gone = |damage: &&Damage| damage.span >= left;
         if let Some(cut) = self.damages.iter().find(|damage| damage.what.starts_with(CUT)) {
             return Some(cut.what.clone());

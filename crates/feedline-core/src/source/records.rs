@@ -351,7 +351,7 @@ impl Source for Records {
         }
         let (shard, number) = self.place(index);
         let what = self.indices[shard].damage(number)?;
-        Some(format!("record {number} is damaged: {what}"))
+        Some(format!("record {number} is corrupt: {what}"))
     }
 
     fn contents(&self) -> Option<&Contents> {

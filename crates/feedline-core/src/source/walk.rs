@@ -173,7 +173,7 @@ fn named(number: u64, error: &Error) -> Error {
 }
 
 fn damaged(number: u64, what: &str) -> Error {
-    Error::new(Kind::CorruptRecord, format!("record {number} is damaged: {what}"))
+    Error::new(Kind::CorruptRecord, format!("record {number} is corrupt: {what}"))
 }
 
 #[cfg(test)]
@@ -230,7 +230,7 @@ mod tests {
         let expected = [
             (2, Ok("three".to_owned())),
             (3, Ok("four".to_owned())),
-            (4, Err("record 4 is damaged: the manifest says 7 records, the shard has 4".into())),
+            (4, Err("record 4 is corrupt: the manifest says 7 records, the shard has 4".into())),
         ];
         assert_eq!(seen("plain", &bytes), expected);
         assert_eq!(seen("packed", &zstd::encode_all(&*bytes, 1).unwrap()), expected);

@@ -13,7 +13,7 @@ use crate::sys::slab::{Block, Row, carve};
 /// Bytes that are unpacked of one stream.
 const MOST_UNPACKED: usize = 16 << 20;
 
-/// Takes bytes for a tar; the first byte says whether the checksums of headers are mended before. Spans
+/// Takes bytes for a tar; the first byte says whether the checksums of headers are repaired before. Spans
 /// lie in order, and a sample becomes values or a fault.
 ///
 /// # Panics

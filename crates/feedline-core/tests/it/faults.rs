@@ -1,4 +1,4 @@
-//! Faults in whole epochs: tried again, skipped, filled, left out, waited for; the same for any threads, and
+//! Faults in whole epochs: retried, skipped, filled, left out, waited for; the same for any threads, and
 //! resumed exactly.
 
 use feedline_core::config::{Settings, fault_policy};

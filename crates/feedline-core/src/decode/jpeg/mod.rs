@@ -1,7 +1,7 @@
 //! JPEG by libjpeg-turbo: in C, or its translation to Rust where no C can be built. One interface,
 //! the same pixels.
 //!
-//! A picture without its end marker is cut off, whichever part of it is looked at. Of damage inside,
+//! A picture without its end marker is truncated, whichever part of it is looked at. Of damage inside,
 //! whatever changes pixels is a fault; stray bytes between segments are not.
 
 #[cfg(feature = "jpeg-c")]
@@ -127,11 +127,11 @@ struct Structure {
 
 impl Structure {
     fn read(bytes: &[u8]) -> Result<Structure> {
-        let cut = || Error::new(Kind::CorruptImage, "the image is cut off in its header");
+        let cut = || Error::new(Kind::CorruptImage, "the image is truncated in its header");
         let mut frame = None;
         let mut at = 2;
         loop {
-            // Stray bytes before a marker are passed over, as every decoder does.
+            // Stray bytes before a marker are skipped, as every decoder does.
             while *bytes.get(at).ok_or_else(cut)? != 0xff {
                 at += 1;
             }
@@ -173,7 +173,7 @@ impl Structure {
             Some(_) => Ok(frame),
             None => Err(Error::new(
                 Kind::CorruptImage,
-                "the image is cut off: it has no end marker after its pixels",
+                "the image is truncated: it has no end marker after its pixels",
             )),
         }
     }

@@ -59,7 +59,7 @@ impl Backend {
             return Err(Error::new(Kind::CorruptImage, "the image has two headers that disagree"));
         }
         decoder.set_crop_region(region.left, region.top, region.width, region.height);
-        // Lenient, to be told what was wrong: stray bytes are then borne and the rest is refused.
+        // Lenient, to be told what was wrong: stray bytes are then allowed and the rest is refused.
         decoder.set_lenient(true);
         let image = decoder.decode_image().map_err(damaged)?;
         let refused = image
