@@ -125,8 +125,10 @@ fn asked(typed: &str) -> Result<Kind, String> {
 /// The kinds whose code or name is most like that.
 fn nearest(name: &str) -> Vec<Kind> {
     let far = |other: &str| distance(&name.to_lowercase(), &other.to_lowercase());
+    // Nobody who types a part of a name types the last word of all names.
+    let short = |kind: Kind| kind.name().trim_end_matches("Error");
     let mut kinds = by_code();
-    kinds.sort_by_cached_key(|kind| far(kind.code()).min(far(kind.name())));
+    kinds.sort_by_cached_key(|kind| far(kind.code()).min(far(kind.name())).min(far(short(*kind))));
     kinds.truncate(NEAREST);
     kinds
 }

@@ -129,8 +129,9 @@ class Sources:
                 self._note(root, breaker.failed(False, time.monotonic()))
 
     def _is_file_back(self, raised: BaseException) -> bool:
-        """Whether the source was unavailable when the file was opened, and is back before anybody could look: a
-        file that was not there is there now. Once in a row for each file: else the sample alone is bad."""
+        """Whether the source was unavailable when the file was opened, and is back before anybody could
+        look: a file that was not there is there now. Once in a row for each file: else the sample alone is
+        bad."""
         name = os.fsdecode(getattr(raised, "filename", ""))
         is_back = isinstance(raised, FileNotFoundError) and name != self._tried_again and Path(name).exists()
         self._tried_again = name if is_back else None

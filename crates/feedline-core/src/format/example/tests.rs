@@ -338,7 +338,7 @@ fn faults_name_the_feature_what_was_wanted_and_what_was_found() {
         .iter()
         .map(|(wanted, record)| {
             let error = read(std::slice::from_ref(wanted), record).unwrap_err();
-            format!("{:?}: {}", error.kind(), error.message())
+            format!("{}: {}", error.kind().name(), error.message())
         })
         .collect();
     insta::assert_snapshot!(said.join("\n"));
