@@ -75,7 +75,7 @@ audit: $(SETUP)/audit ## look for known vulnerabilities, bad licences and banned
 	cargo deny check
 	for file in requirements/*.txt; do $(SETUP)/audit-venv/bin/pip-audit --strict --no-deps --disable-pip -r $$file || exit 1; done
 
-fix: $(SETUP)/test ## format, and mend what the linters can mend
+fix: $(SETUP)/test ## format, and fix what the linters can fix
 	cargo fmt --all
 	ruff check --fix
 	ruff format

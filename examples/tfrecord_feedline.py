@@ -21,7 +21,7 @@ def make_loader(pattern: str, rank: int = 0, world: int = 1) -> fl.Loader:
         .decode(field="image_raw")
         .to_float(layout="HWC")
         .batch(64)
-        .loader(faults=fl.FaultPolicy(then="skip", limit=0.01))
+        .loader(faults=fl.FaultPolicy(action="skip", limit=0.01))
     )
 
 

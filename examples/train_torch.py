@@ -3,7 +3,7 @@
     python examples/train_torch.py [FOLDER]
 
 The folder has a sub-folder for each class. Without a folder, photos are made in a temporary one; the last of
-them is cut off.
+them is truncated.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def train(folder: Path) -> None:
         .flip()
         .to_float(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
         .batch(16)
-        .loader(faults=fl.FaultPolicy(then="skip", limit=0.05))
+        .loader(faults=fl.FaultPolicy(action="skip", limit=0.05))
     )
     torch.manual_seed(7)
     network = make_network(len(loader.classes))

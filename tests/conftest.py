@@ -20,7 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in OF_OLDER_VERSIONS:
         config.addinivalue_line("filterwarnings", line)
     # Most tests of faults skip samples on purpose; those of the warnings ask for them.
-    for name in ("SampleSkippedWarning", "SourceAwayWarning"):
+    for name in ("SampleSkippedWarning", "SourceUnavailableWarning"):
         config.addinivalue_line("filterwarnings", f"ignore::feedline.errors.{name}")
 
 

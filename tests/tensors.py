@@ -311,7 +311,7 @@ def an_error_says_what_it_would_say_without_tensorflow(photos: Path) -> Any:
     try:
         with unwrapped():
             list(tensors.prefetch(1))
-    except fl.errors.Damaged as error:
+    except fl.errors.CorruptImageError as error:
         attributes = [
             error.index,
             error.path,
@@ -353,7 +353,7 @@ def mistakes_are_refused(photos: Path) -> Any:
         try:
             mistake()
             told.append("")
-        except fl.errors.BadSetting as error:
+        except fl.errors.InvalidArgumentError as error:
             told.append(str(error))
     return told
 

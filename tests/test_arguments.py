@@ -11,7 +11,7 @@ import feedline as fl
 import numpy as np
 import pytest
 from feedline import FaultPolicy
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 from feedline.testing import chaos
 from feedline.torch import DataLoader
 
@@ -76,7 +76,7 @@ def test_a_number_that_is_not_finite_is_refused_with_its_name_and_no_other_setti
         (lambda: pipeline().map(len).batch(2).loader(workers=1, deadline=number), "loader: deadline"),
     ]
     for call, name in refused:
-        with pytest.raises(BadSetting) as raised:
+        with pytest.raises(InvalidArgumentError) as raised:
             call()
         first = str(raised.value).splitlines()[0]
         assert first == f"{name} must be a finite number, got {shown}", first
@@ -84,13 +84,13 @@ def test_a_number_that_is_not_finite_is_refused_with_its_name_and_no_other_setti
 
 def test_what_is_no_number_and_no_text_is_refused_with_the_place_where_it_is() -> None:
     with pytest.raises(
-        BadSetting, match=r"^to_float: mean\['a'\]\[1\] must be a number, text, or .* got <obj"
+        InvalidArgumentError, match=r"^to_float: mean\['a'\]\[1\] must be a number, text, or .* got <obj"
     ):
         pipeline().to_float(mean={"a": [1, object()]})
 
 
 def test_help_shows_the_arguments_still() -> None:
-    assert list(inspect.signature(FaultPolicy).parameters)[:2] == ["then", "retry"]
+    assert list(inspect.signature(FaultPolicy).parameters)[:2] == ["action", "retry"]
     assert "num_workers" in inspect.signature(DataLoader).parameters
     assert "threads" in inspect.signature(fl.Pipeline.loader).parameters
     assert (fl.Pipeline.batch.__doc__ or "").strip()
@@ -104,7 +104,7 @@ def test_a_pipeline_is_not_iterated_over_and_says_what_is() -> None:
 
 def test_a_number_of_workers_that_is_none_is_refused_with_its_value() -> None:
     for value in ("auto", None, 2.0, [1]):
-        with pytest.raises(BadSetting, match="num_workers must be a whole number") as raised:
+        with pytest.raises(InvalidArgumentError, match="num_workers must be a whole number") as raised:
             DataLoader([1], num_workers=value)  # type: ignore[arg-type]
         assert f"got {value!r}" in str(raised.value)
 
@@ -120,7 +120,7 @@ def test_sizes_are_read_alike_wherever_they_stand() -> None:
         lambda: fl.Executor(1, max_worker_memory="4 apples"),
     ]
     for call in refused:
-        with pytest.raises(BadSetting, match="4 apples"):
+        with pytest.raises(InvalidArgumentError, match="4 apples"):
             call()
 
 
@@ -132,7 +132,7 @@ def test_what_only_workers_can_do_is_refused_without_workers() -> None:
         ("max_samples_per_worker", 100),
     ):
         arguments: dict[str, Any] = {name: value}
-        with pytest.raises(BadSetting, match=f"{name}={value!r} is for workers") as raised:
+        with pytest.raises(InvalidArgumentError, match=f"{name}={value!r} is for workers") as raised:
             DataLoader([1], **arguments)  # type: ignore[arg-type]
         assert "num_workers=1" in raised.value.hint
         DataLoader([1], num_workers=1, **arguments)  # type: ignore[arg-type]
@@ -156,7 +156,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: fl.tokens("a", "uint16", 10**30), "length must be"),
     (lambda: fl.tokens("a", HALF, 3), "dtype must be"),
     (lambda: fl.npy(HALF), "dtype must be"),
-    (lambda: fl.FaultPolicy(np.arange(3)), "then must be"),  # type: ignore[arg-type]
+    (lambda: fl.FaultPolicy(np.arange(3)), "action must be"),  # type: ignore[arg-type]
     (lambda: fl.FaultPolicy(backoff=np.arange(3)), "backoff"),  # type: ignore[arg-type]
     (lambda: fl.FaultPolicy.parse(HALF), "cannot be read"),
     (lambda: fl.Executor(1, "none"), "mp_context must be"),
@@ -179,5 +179,5 @@ def test_text_and_numbers_that_only_python_has_are_refused_by_name() -> None:
 def test_an_npy_file_with_a_corrupt_header_is_a_bad_source(header: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     path.write_bytes(b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header + bytes(64))
-    with pytest.raises(fl.errors.BadSource, match=r"a\.npy"):
+    with pytest.raises(fl.errors.InvalidSourceError, match=r"a\.npy"):
         fl.tokens(path, length=8)

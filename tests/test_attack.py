@@ -49,7 +49,7 @@ def test_lying_sizes_find_nothing_in_a_memory_cgroup() -> None:
 BROKEN = """
 import os, subprocess, sys, time
 from collections import Counter
-from attack.findings import Finding, NotPossible
+from attack.findings import Finding, NotPossibleError
 
 def attack(draws, folder):
     way = os.environ["BROKEN"]
@@ -64,7 +64,7 @@ def attack(draws, folder):
     if way == "leave":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
     if way == "refuse":
-        raise NotPossible("not on this machine")
+        raise NotPossibleError("not on this machine")
     return Counter({"runs": 1})
 """
 
@@ -180,10 +180,10 @@ def test_the_command_line_explains_itself_and_refuses_wrong_use() -> None:
 
 
 def test_only_errors_of_feedline_are_clean() -> None:
-    from feedline.errors import BadSetting
+    from feedline.errors import InvalidArgumentError
 
     with only_clean_errors("a call") as raised:
-        raise BadSetting("bad")
+        raise InvalidArgumentError("bad")
     assert len(raised) == 1
     for error in (ValueError("bare"), OverflowError(), KeyError(1)):
         with pytest.raises(Finding, match="instead of a FeedlineError"), only_clean_errors("a call"):

@@ -12,7 +12,13 @@ import feedline as fl
 import numpy as np
 import pytest
 from feedline import _native
-from feedline.errors import BadSetting, BadSource, DamagedRecord, FeedlineError, WrongCheckpoint
+from feedline.errors import (
+    CheckpointMismatchError,
+    CorruptRecordError,
+    FeedlineError,
+    InvalidArgumentError,
+    InvalidSourceError,
+)
 
 
 def write_csv(path: Path, numbers: range, width: int = 1) -> None:
@@ -44,7 +50,7 @@ def test_a_shard_that_is_replaced_between_two_epochs_is_a_fault(kind: str, tmp_p
         write(other, range(30, 50) if kind == "tokens" else range(100, 130), 3)
         other.rename(path)
 
-        with pytest.raises(DamagedRecord, match="indexed") as caught:
+        with pytest.raises(CorruptRecordError, match="indexed") as caught:
             list(loader)
 
     assert before > 0
@@ -93,7 +99,7 @@ def test_a_checkpoint_that_was_changed_is_refused() -> None:
         {name: value for name, value in good.items() if name != "checksum"},
     ]
     for changed in changes:
-        with make() as loader, pytest.raises(WrongCheckpoint):
+        with make() as loader, pytest.raises(CheckpointMismatchError):
             loader.resume(json.dumps(changed))
     with make() as loader:
         loader.resume(json.dumps(good))
@@ -117,7 +123,7 @@ def test_a_file_beside_the_data_that_never_ends_is_refused(
         lambda: fl.jsonl(path, manifest=never),
         lambda: fl.jsonl(path).batch(2).loader(exclude=never),
     ):
-        with pytest.raises((BadSource, BadSetting), match="not a regular file") as caught:
+        with pytest.raises((InvalidSourceError, InvalidArgumentError), match="not a regular file") as caught:
             refused()
         assert isinstance(caught.value, FeedlineError)
     # An index is only made anew.

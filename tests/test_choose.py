@@ -11,7 +11,7 @@ from typing import Any
 import feedline as fl
 import numpy as np
 import pytest
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded, photo
@@ -29,7 +29,7 @@ def numbers(count: int) -> fl.Pipeline:
 
 
 def texts(folder: Path, lengths: Sequence[int | None]) -> fl.Pipeline:
-    """Lines with so many tokens each; one without a length is damaged."""
+    """Lines with so many tokens each; one without a length is corrupt."""
     lines = [
         '{"tokens": [1, ' if length is None else json.dumps({"tokens": [at] * length, "word": "ab"[at % 2]})
         for at, length in enumerate(lengths)
@@ -134,7 +134,7 @@ def test_what_is_filtered_out_is_not_decoded(tmp_path: Path) -> None:
             content[len(content) // 2] ^= 1
         paths.append(tmp_path / f"{number}.png")
         paths[-1].write_bytes(content)
-    with fl.files(paths[:1]).decode().batch(1).loader() as loader, pytest.raises(fl.errors.Damaged):
+    with fl.files(paths[:1]).decode().batch(1).loader() as loader, pytest.raises(fl.errors.CorruptImageError):
         next(iter(loader))
     pipeline = fl.files(paths, labels=range(6)).decode().filter(fl.col("label").isin([1, 3, 5]))
     with pipeline.batch(2, index=True).loader() as loader:
@@ -349,7 +349,7 @@ def mistakes() -> list[tuple[str, Callable[[], object], str]]:
     ("call", "words"), [case[1:] for case in mistakes()], ids=[case[0] for case in mistakes()]
 )
 def test_what_cannot_be_is_refused_where_it_is_written(call: Callable[[], object], words: str) -> None:
-    with pytest.raises(BadSetting) as raised:
+    with pytest.raises(InvalidArgumentError) as raised:
         call()
     assert words in str(raised.value)
 

@@ -26,7 +26,7 @@ import torch
 from faults.remains import children, has_ended, nothing_left, soon
 from faults.sets import WAYS, die
 from feedline import Executor
-from feedline.errors import NotPicklable, TooManyDeaths, WorkerDied, WorkerDiedWarning
+from feedline.errors import NotPicklableError, TooManyDeathsError, WorkerDiedError, WorkerDiedWarning
 from programs import answer, descriptors, endings
 
 pytestmark = [
@@ -411,10 +411,10 @@ def test_results_outlive_the_pool() -> None:
 
 def test_arguments_that_cannot_be_pickled_are_refused_where_they_are_given(pool: Executor) -> None:
     with pytest.raises(
-        NotPicklable, match=r"arguments\[1\]\['lock'\] cannot be pickled: it is a _thread\.lock"
+        NotPicklableError, match=r"arguments\[1\]\['lock'\] cannot be pickled: it is a _thread\.lock"
     ):
         pool.submit(keywords, 1, {"lock": threading.Lock()})
-    with pytest.raises(NotPicklable, match=r"function.* cannot be pickled: (.|\n)*_thread\.lock"):
+    with pytest.raises(NotPicklableError, match=r"function.* cannot be pickled: (.|\n)*_thread\.lock"):
         pool.submit(functools.partial(keywords, threading.Lock()))
 
     assert pool.submit(square, 2).result(20) == 4
@@ -427,7 +427,7 @@ def make_lock() -> Any:
 def test_a_result_that_cannot_be_pickled_is_named_in_its_own_future(pool: Executor) -> None:
     error = pool.submit(make_lock).exception(20)
 
-    assert isinstance(error, NotPicklable)
+    assert isinstance(error, NotPicklableError)
     assert "['lock'] cannot be pickled: it is a _thread.lock" in str(error)
     assert "batch" not in str(error), "an executor has no batches"
     assert pool.submit(square, 2).result(20) == 4
@@ -528,7 +528,7 @@ def test_a_call_that_always_kills_is_made_so_often_and_is_the_only_one_to_fail(
         assert pool.submit(square, 5).result(20) == 25
 
     assert path.read_text() == "." * attempts
-    assert isinstance(error, WorkerDied)
+    assert isinstance(error, WorkerDiedError)
     for part in ("count(", "SIGSEGV", *(f"pid {death.pid}" for death in pool.deaths)):
         assert part in str(error)
     assert len(pool.deaths) == attempts
@@ -540,10 +540,10 @@ def test_too_many_deaths_end_the_pool(tmp_path: Path) -> None:
         calls = [pool.submit(die_once, tmp_path / f"{number}", "SIGKILL", number) for number in range(8)]
         errors = [call.exception(20) for call in calls]
         error = errors[-1]
-        assert isinstance(error, TooManyDeaths)
+        assert isinstance(error, TooManyDeathsError)
         assert len(error.deaths) == 4
         assert str(error).count("was killed by SIGKILL") == 4
-        with pytest.raises(TooManyDeaths):
+        with pytest.raises(TooManyDeathsError):
             pool.submit(square, 1)
 
 

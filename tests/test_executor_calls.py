@@ -20,7 +20,7 @@ from faults.remains import nothing_left, soon
 from faults.sets import die
 from feedline import CallReport, Executor, FailedCall, FaultPolicy, Skipped
 from feedline._call import Function, shown
-from feedline.errors import BadSetting, TooManyFaults, WorkerDied, WorkerDiedWarning
+from feedline.errors import InvalidArgumentError, TooManyFaultsError, WorkerDiedError, WorkerDiedWarning
 from programs import answer
 
 pytestmark = pytest.mark.timeout(300)
@@ -67,7 +67,7 @@ def wait_for(path: Path) -> None:
     assert soon(path.exists, 30)
 
 
-class TwoArguments(Exception):
+class TwoArgumentsError(Exception):
     """Can be pickled, and not made again from what was pickled."""
 
     def __init__(self, one: int, other: int) -> None:
@@ -76,7 +76,7 @@ class TwoArguments(Exception):
         self.lock = threading.Lock()
 
 
-class Guarded(Exception):
+class GuardedError(Exception):
     """Has no attributes but its own."""
 
     __slots__ = ()
@@ -86,18 +86,18 @@ class Guarded(Exception):
 
 
 def raise_two_arguments() -> None:
-    raise TwoArguments(1, 2)
+    raise TwoArgumentsError(1, 2)
 
 
 def raise_guarded() -> None:
-    raise Guarded("do not touch")
+    raise GuardedError("do not touch")
 
 
 def raise_a_local_class() -> None:
-    class Hidden(Exception):
+    class HiddenError(Exception):
         pass
 
-    raise Hidden("not to be found by name")
+    raise HiddenError("not to be found by name")
 
 
 def leave() -> None:
@@ -131,12 +131,12 @@ def test_an_exception_keeps_its_type_and_attributes_and_names_its_call(
 
         # Pickle cannot make it again, so it is made without its constructor.
         error = pool.submit(raise_two_arguments).exception(20)
-        assert type(error) is TwoArguments
+        assert type(error) is TwoArgumentsError
         assert (error.args, error.one) == (("1 and 2",), 1)
         assert error.__notes__[0] == "feedline: without lock, which cannot be pickled"
 
         assert type(pool.submit(leave).exception(20)) is SystemExit
-        assert type(pool.submit(raise_guarded).exception(20)) is Guarded
+        assert type(pool.submit(raise_guarded).exception(20)) is GuardedError
 
 
 @pytest.mark.parametrize("faults", [None, SKIP], ids=["none", "skip"])
@@ -147,10 +147,10 @@ def test_an_exception_that_cannot_be_sent_is_told_by_its_name_its_words_and_its_
         error = pool.submit(raise_a_local_class).exception(20)
 
     assert type(error) is RuntimeError
-    assert str(error) == "Hidden: not to be found by name"
-    assert "Hidden could not be sent from the worker" in error.__notes__[0]
+    assert str(error) == "HiddenError: not to be found by name"
+    assert "HiddenError could not be sent from the worker" in error.__notes__[0]
     assert "so it arrives as a RuntimeError" in error.__notes__[0]
-    assert "raise Hidden" in str(error.__cause__)
+    assert "raise HiddenError" in str(error.__cause__)
 
 
 def test_an_exception_of_a_program_that_spawns_its_workers_keeps_its_type() -> None:
@@ -311,7 +311,7 @@ def test_calls_that_wait_or_are_cancelled_are_counted(tmp_path: Path) -> None:
 
 def test_a_pool_that_breaks_counts_all_its_calls() -> None:
     with Executor(1, faults=FaultPolicy("skip", limit=1)) as pool:
-        with pytest.raises(TooManyFaults):
+        with pytest.raises(TooManyFaultsError):
             list(pool.map(parse, ["1", "{", "2", "{", "3", "{", *"456789"], chunksize=3))
         assert soon(lambda: pool.report().pending == 0)
         report = pool.report()
@@ -346,10 +346,10 @@ def lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("then", ["raise", "skip"])
-def test_the_quarantine_file_has_function_and_arguments(tmp_path: Path, then: Any) -> None:
+@pytest.mark.parametrize("action", ["raise", "skip"])
+def test_the_quarantine_file_has_function_and_arguments(tmp_path: Path, action: Any) -> None:
     path = tmp_path / "bad.jsonl"
-    with Executor(1, faults=FaultPolicy(then, limit=100, quarantine=path)) as pool:
+    with Executor(1, faults=FaultPolicy(action, limit=100, quarantine=path)) as pool:
         for arguments in ((1, 2.5, None, [True, "a"]), (Path("/a"), (np.int64(3),)), ({1: 2},), (b"a",)):
             pool.submit(fails, *arguments).exception(20)
         pool.submit(functools.partial(fails, 1, key=2), 3).exception(20)
@@ -403,9 +403,9 @@ def test_what_cannot_be_recognised_in_a_quarantine_file_is_said(tmp_path: Path) 
     with pytest.warns(UserWarning, match="2 of 3 calls cannot be recognised") as caught:
         Executor(1, exclude=path)
     assert caught[0].filename == __file__
-    path.write_text('{"index": 7, "kind": "Damaged"}\n')
+    path.write_text('{"index": 7, "kind": "CorruptImageError"}\n')
     for wrong, said in ((path, "names samples of a loader"), (tmp_path / "none", "none"), (5, "got 5")):
-        with pytest.raises(BadSetting, match=said):
+        with pytest.raises(InvalidArgumentError, match=said):
             Executor(1, exclude=wrong)  # type: ignore[arg-type]
 
 
@@ -423,7 +423,7 @@ def test_a_call_that_kills_each_time_is_one_warning_at_the_users_line_and_one_er
     assert warning.category is WorkerDiedWarning
     assert (warning.filename, warning.lineno) == (__file__, line)
     assert "the call is made again" in str(warning.message)
-    assert isinstance(error, WorkerDied)
+    assert isinstance(error, WorkerDiedError)
     assert len(error.deaths) == 3
     assert error.call == FailedCall("kills", "'a'", 0, 3)  # type: ignore[attr-defined]
     text = str(error)
@@ -489,7 +489,7 @@ def test_a_wrong_argument_is_refused_at_once_with_its_value_and_a_hint_for_this_
             (lambda: pool.map(len, [], buffersize=0), "buffersize must be at least 1, got 0"),
         ]
         for call, said in wrong:
-            with pytest.raises((BadSetting, ValueError, TypeError), match=said) as refused:
+            with pytest.raises((InvalidArgumentError, ValueError, TypeError), match=said) as refused:
                 call()
             assert "feedline.Pipeline" not in str(refused.value)
         assert pool.workers == [], "nothing was started for them"

@@ -12,7 +12,7 @@ from typing import Any
 
 import feedline as fl
 import pytest
-from feedline.errors import NotPicklable
+from feedline.errors import NotPicklableError
 from programs import descriptors
 
 pytestmark = [
@@ -92,7 +92,7 @@ def test_descriptors_of_calls_do_not_pile_up() -> None:
         futures = [pool.submit(nothing, theirs) for _ in range(30)]
         for future in futures:
             future.cancel()
-        with pytest.raises(NotPicklable):
+        with pytest.raises(NotPicklableError):
             pool.submit(nothing, theirs, multiprocessing.Lock())
         pool.submit(nothing).result()
         assert descriptors() <= before
@@ -104,7 +104,7 @@ def test_descriptors_of_calls_do_not_pile_up() -> None:
 def test_what_can_only_be_inherited_is_refused_and_named(make: Any) -> None:
     _, theirs = multiprocessing.Pipe()
     with fl.Executor(workers=1) as pool:
-        with pytest.raises(NotPicklable, match=r"arguments\[1\]") as refused:
+        with pytest.raises(NotPicklableError, match=r"arguments\[1\]") as refused:
             pool.submit(nothing, theirs, make())
         assert "initargs=" in str(refused.value)
 
@@ -115,5 +115,5 @@ def give_back(connection: Connection[Any, Any]) -> Connection[Any, Any]:
 
 def test_a_connection_that_is_a_result_is_refused() -> None:
     _, theirs = multiprocessing.Pipe()
-    with fl.Executor(workers=1) as pool, pytest.raises(NotPicklable, match="Connection"):
+    with fl.Executor(workers=1) as pool, pytest.raises(NotPicklableError, match="Connection"):
         pool.submit(give_back, theirs).result()

@@ -20,7 +20,7 @@ import pytest
 from faults.remains import nothing_left, soon
 from faults.sets import WAYS, die
 from feedline import Event, Executor, FaultPolicy, Skipped
-from feedline.errors import DeadlinePassed, TooManyFaults, WorkerDied, WorkerStalledWarning
+from feedline.errors import DeadlineExceededError, TooManyFaultsError, WorkerDiedError, WorkerStalledWarning
 from programs import answer
 
 pytestmark = [
@@ -173,7 +173,7 @@ def test_calls_that_pass_their_deadline_are_skipped_and_named(function: Any) -> 
         deaths = pool.deaths
     assert set(faults) == {f"{function.__name__}({bad})" for bad in BAD}
     assert {fault.times for fault in faults.values()} == {2}
-    assert {fault.kind for fault in faults.values()} == {"DeadlinePassed"}
+    assert {fault.kind for fault in faults.values()} == {"DeadlineExceededError"}
     assert {death.what for death in deaths} == set(faults)
     assert {death.cause for death in deaths} == {"deadline passed"}
     if function is not stops:
@@ -188,7 +188,7 @@ def test_however_a_call_kills_its_future_gets_the_error_and_the_others_their_res
         assert [future.result(20) for future in good] == [0, 1, 2]
         for way, future in bad.items():
             error = future.exception(20)
-            assert isinstance(error, WorkerDied)
+            assert isinstance(error, WorkerDiedError)
             assert len(error.deaths) == 3
             assert str(error).startswith(f"dies('{way}') killed its worker 3 times:\n")
             assert "hint: " in str(error)
@@ -217,7 +217,7 @@ def test_what_is_given_stands_in_the_place_of_bad_results() -> None:
     assert (report.returned, report.submitted) == (81, 81)
 
 
-# ---- tried again ----
+# ---- retried ----
 
 
 @pytest.mark.parametrize("chunksize", [1, 4])
@@ -271,7 +271,7 @@ def test_without_a_policy_map_raises_where_the_bad_call_stands_and_others_go_on(
         list(pool.map(fails, [0] * 8))
         results = pool.map(function, range(6))
         assert [next(results) for _ in range(3)] == [0, 1, 2]
-        with pytest.raises((WorkerDied, DeadlinePassed), match=rf"{function.__name__}\(3\)"):
+        with pytest.raises((WorkerDiedError, DeadlineExceededError), match=rf"{function.__name__}\(3\)"):
             next(results)
 
         assert pool.submit(fails, 5).result(20) == 5
@@ -282,7 +282,7 @@ def test_a_call_that_hangs_is_told_with_its_stack() -> None:
         pool.submit(fails, 0).result(20)
         error = pool.submit(hangs, 3).exception(20)
 
-    assert isinstance(error, DeadlinePassed)
+    assert isinstance(error, DeadlineExceededError)
     assert len(error.deaths) == 1
     for part in ("hangs(3) took longer than its deadline", f"hangs() at {__file__}", "hint: "):
         assert part in str(error)
@@ -292,7 +292,9 @@ def test_a_call_in_a_parcel_is_named_itself_where_it_kills_or_hangs() -> None:
     with Executor(1, deadline=DEADLINE) as pool:
         pool.submit(fails, 0).result(20)
         for function in (kills, hangs):
-            with pytest.raises((WorkerDied, DeadlinePassed), match=rf"^{function.__name__}\(3\) "):
+            with pytest.raises(
+                (WorkerDiedError, DeadlineExceededError), match=rf"^{function.__name__}\(3\) "
+            ):
                 list(pool.map(function, range(6), chunksize=6))
         assert {death.what for death in pool.deaths} == {"kills(3)", "hangs(3)"}
 
@@ -306,18 +308,18 @@ def test_one_fault_more_than_the_limit_breaks_the_pool_and_every_future_hears_of
         futures = [pool.submit(function, number) for number in [*range(12), 3, 3]]
         errors = [future.exception(20) for future in futures]
 
-        broken = [number for number, error in enumerate(errors) if isinstance(error, TooManyFaults)]
+        broken = [number for number, error in enumerate(errors) if isinstance(error, TooManyFaultsError)]
         assert len(broken) >= 2
-        assert sum(isinstance(error, (LookupError, WorkerDied)) for error in errors) == 1
-        with pytest.raises(TooManyFaults):
+        assert sum(isinstance(error, (LookupError, WorkerDiedError)) for error in errors) == 1
+        with pytest.raises(TooManyFaultsError):
             pool.submit(fails, 1)
 
 
 def test_a_rule_for_a_class_of_errors_decides_over_the_rest() -> None:
-    policy = FaultPolicy("skip", by_type={"WorkerDied": "raise"})
+    policy = FaultPolicy("skip", by_type={"WorkerDiedError": "raise"})
     with Executor(2, faults=policy) as pool:
         assert placed(pool.map(fails, range(12)))
-        with pytest.raises(WorkerDied, match=r"kills\(3\)"):
+        with pytest.raises(WorkerDiedError, match=r"kills\(3\)"):
             list(pool.map(kills, range(12)))
 
 
@@ -390,7 +392,7 @@ def test_workers_are_renewed_after_so_many_calls_and_no_result_is_lost() -> None
 
         def make_more() -> bool:
             made.extend(pool.map(whoever, range(len(made), len(made) + 50)))
-            return any(event.name == "worker_retired" for event in events)
+            return any(event.name == "worker_renewed" for event in events)
 
         assert soon(make_more)
         assert pool.deaths == []
@@ -430,7 +432,7 @@ def test_workers_forked_with_a_lock_held_come_anew_from_a_fresh_interpreter(tmp_
         results = list(pool.map(locked.locked, range(20)))
         deaths = len(pool.deaths)
     may_end.set()
-    say([results, deaths, [event.text for event in events if event.name == "zygote_reborn"]])
+    say([results, deaths, [event.text for event in events if event.name == "zygote_restarted"]])
     """
 
     results, deaths, told = answer(program, tmp_path)

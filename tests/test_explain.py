@@ -82,7 +82,7 @@ def test_the_command_line_prints_the_page(code: str, capfd: pytest.CaptureFixtur
         (errors.WorkerDiedWarning, "FL401"),
         (errors.WorkerStalledWarning, "FL208"),
         (errors.SampleSkippedWarning, "FL209"),
-        (errors.SourceAwayWarning, "FL105"),
+        (errors.SourceUnavailableWarning, "FL105"),
     ],
 )
 def test_a_warning_is_explained_with_its_error(

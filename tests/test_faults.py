@@ -51,18 +51,18 @@ BOMBS = {
 }
 
 BAD: dict[str, tuple[bytes, type[FeedlineError]]] = {
-    "truncated JPEG": (JPEG[: len(JPEG) // 2], errors.Damaged),
-    "truncated progressive JPEG": (encoded(PHOTO, progressive=True)[:-300], errors.Damaged),
-    "truncated PNG": (PNG[: len(PNG) // 2], errors.Damaged),
-    "truncated WebP": (WEBP[: len(WEBP) // 2], errors.Damaged),
-    "JPEG of nothing but a header": (JPEG[:20], errors.Damaged),
-    "PNG with a wrong checksum": (PNG[:100] + bytes([PNG[100] ^ 1]) + PNG[101:], errors.Damaged),
-    "empty file": (b"", errors.Damaged),
-    "JPEG without rows": (with_jpeg_size(JPEG, 90, 0), errors.Damaged),
-    "text": (b"this is no image", errors.UnknownFormat),
-    "GIF": (encoded(PHOTO, "GIF"), errors.UnknownFormat),
-    "BMP": (encoded(PHOTO, "BMP"), errors.UnknownFormat),
-    **{f"bomb, {name}": (content, errors.TooLarge) for name, content in BOMBS.items()},
+    "truncated JPEG": (JPEG[: len(JPEG) // 2], errors.CorruptImageError),
+    "truncated progressive JPEG": (encoded(PHOTO, progressive=True)[:-300], errors.CorruptImageError),
+    "truncated PNG": (PNG[: len(PNG) // 2], errors.CorruptImageError),
+    "truncated WebP": (WEBP[: len(WEBP) // 2], errors.CorruptImageError),
+    "JPEG of nothing but a header": (JPEG[:20], errors.CorruptImageError),
+    "PNG with a wrong checksum": (PNG[:100] + bytes([PNG[100] ^ 1]) + PNG[101:], errors.CorruptImageError),
+    "empty file": (b"", errors.CorruptImageError),
+    "JPEG without rows": (with_jpeg_size(JPEG, 90, 0), errors.CorruptImageError),
+    "text": (b"this is no image", errors.UnknownFormatError),
+    "GIF": (encoded(PHOTO, "GIF"), errors.UnknownFormatError),
+    "BMP": (encoded(PHOTO, "BMP"), errors.UnknownFormatError),
+    **{f"bomb, {name}": (content, errors.TooLargeError) for name, content in BOMBS.items()},
 }
 
 
@@ -111,7 +111,7 @@ def test_a_file_that_is_gone_is_raised_with_its_name_after_the_batches_before_it
     batches, error = taken(loader)
 
     assert batches == [[0, 1, 2]]
-    assert type(error) is errors.ReadFailed
+    assert type(error) is errors.ReadError
     assert (error.index, error.path, error.stage) == (5, str(paths[5]), "fetch")
     assert "no such file" in str(error)
 
@@ -120,7 +120,7 @@ def test_a_folder_in_the_place_of_a_file_is_raised_with_its_name(tmp_path: Path,
     batches, error = taken(small([*photos[:3], tmp_path]).loader())
 
     assert batches == [[0, 1, 2]]
-    assert type(error) is errors.ReadFailed
+    assert type(error) is errors.ReadError
     assert (error.index, error.path, error.stage) == (3, str(tmp_path), "fetch")
     assert "not a regular file" in str(error)
 
@@ -130,7 +130,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: P
     os.mkfifo(arguments[0])
     try:
         next(iter(fl.files(arguments).batch(1).loader()))
-    except fl.errors.ReadFailed as error:
+    except fl.errors.ReadError as error:
         say([error.path, error.stage])
     """
 
@@ -154,7 +154,7 @@ def test_the_first_bad_sample_in_order_is_raised_for_any_number_of_threads(
 def test_the_iterator_is_at_its_end_after_an_error(tmp_path: Path) -> None:
     paths = write(tmp_path, {"a.jpg": b"", "b.jpg": JPEG})
     running = iter(small(paths).loader())
-    with pytest.raises(errors.Damaged):
+    with pytest.raises(errors.CorruptImageError):
         next(running)
 
     assert list(running) == []
@@ -183,9 +183,9 @@ def test_a_picture_cut_anywhere_is_a_fault_never_silently_gray(tmp_path: Path, c
     batches, error = taken(loader)
 
     # Nothing is left, so that is an error.
-    assert type(error) is errors.TooManyFaults
+    assert type(error) is errors.TooManyFaultsError
     assert [lengths[index] for (index,) in batches] == [], f"of {len(content)} bytes"
-    assert {fault.kind for fault in loader.report().faults} <= {"Damaged", "UnknownFormat"}
+    assert {fault.kind for fault in loader.report().faults} <= {"CorruptImageError", "UnknownFormatError"}
 
 
 def test_no_byte_of_a_picture_can_be_spoilt_so_that_the_run_breaks(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_no_byte_of_a_picture_can_be_spoilt_so_that_the_run_breaks(tmp_path: Pat
     report = loader.report()
     assert error is None
     assert sum(map(len, batches)) + report.skipped == report.expected == 450
-    assert not [fault for fault in report.faults if fault.kind == "CodecPanicked"]
+    assert not [fault for fault in report.faults if fault.kind == "CodecPanicError"]
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -217,7 +217,7 @@ def test_a_picture_that_claims_to_be_huge_is_refused_before_any_memory_is_taken(
     before = memory("VmHWM")
     try:
         first(arguments[1])
-    except fl.errors.TooLarge:
+    except fl.errors.TooLargeError:
         say(memory("VmHWM") - before)
     """
 
@@ -231,12 +231,12 @@ def test_the_limit_of_pixels_is_the_users(photos: list[Path]) -> None:
     allowed = fl.files(photos[:1]).decode(max_pixels=4800).batch(1)
     assert next(iter(allowed.loader()))["image"].shape == (1, 80, 60, 3)
 
-    with pytest.raises(errors.TooLarge, match="60 x 80 pixels are more than the limit of 4799"):
+    with pytest.raises(errors.TooLargeError, match="60 x 80 pixels are more than the limit of 4799"):
         next(iter(fl.files(photos[:1]).decode(max_pixels=4799).batch(1).loader()))
 
 
 def test_a_crop_that_does_not_fit_is_raised_with_both_sizes(photos: list[Path]) -> None:
-    with pytest.raises(errors.TooSmall, match="80 x 81 does not fit into an image of 80 x 60") as caught:
+    with pytest.raises(errors.TooSmallError, match="80 x 81 does not fit into an image of 80 x 60") as caught:
         next(iter(fl.files(photos).decode().random_crop((80, 81), padding=10).batch(1).loader()))
 
     assert (caught.value.index, caught.value.path, caught.value.stage) == (0, str(photos[0]), "worker")
@@ -245,7 +245,7 @@ def test_a_crop_that_does_not_fit_is_raised_with_both_sizes(photos: list[Path]) 
 def test_a_shape_that_does_not_fit_names_both_samples(photos: list[Path]) -> None:
     loader = fl.files([photos[3], photos[3], photos[5]]).decode().batch(3).loader()
 
-    with pytest.raises(errors.ShapeMismatch) as caught:
+    with pytest.raises(errors.ShapeMismatchError) as caught:
         next(iter(loader))
 
     assert (caught.value.index, caught.value.path, caught.value.stage) == (2, str(photos[5]), "collate")
@@ -256,7 +256,7 @@ def test_a_shape_that_does_not_fit_names_both_samples(photos: list[Path]) -> Non
 def test_an_odd_first_sample_is_the_one_that_does_not_fit(photos: list[Path]) -> None:
     pipeline = fl.files([photos[5], photos[3], photos[3], photos[3]]).decode().batch(4)
 
-    with pytest.raises(errors.ShapeMismatch) as caught:
+    with pytest.raises(errors.ShapeMismatchError) as caught:
         next(iter(pipeline.loader()))
     assert (caught.value.index, caught.value.path) == (0, str(photos[5]))
 
@@ -343,8 +343,13 @@ def test_the_report_names_every_fault(photos: list[Path], bad: list[Path], tmp_p
     assert [(fault.index, fault.path) for fault in report.faults] == [
         (at, str(paths[at])) for at in (2, 5, 8)
     ]
-    assert (two.stage, two.kind, five.stage, five.kind) == ("worker", "Damaged", "fetch", "ReadFailed")
-    assert (eight.stage, eight.kind) == ("worker", "UnknownFormat")
+    assert (two.stage, two.kind, five.stage, five.kind) == (
+        "worker",
+        "CorruptImageError",
+        "fetch",
+        "ReadError",
+    )
+    assert (eight.stage, eight.kind) == ("worker", "UnknownFormatError")
     assert "no such file" in five.reason
     assert [(fault.epoch, fault.times) for fault in report.faults] == [(0, 2)] * 3
     assert all(f"sample {at} " in str(report) and str(paths[at]) in str(report) for at in (2, 5, 8))
@@ -359,7 +364,7 @@ def test_an_epoch_without_any_good_sample_is_an_error(bad: list[Path]) -> None:
     batches, error = taken(loader)
 
     assert batches == []
-    assert type(error) is errors.TooManyFaults
+    assert type(error) is errors.TooManyFaultsError
     assert f"all {len(bad)} samples were bad" in str(error)
     assert loader.report().skipped == len(bad)
 
@@ -373,26 +378,26 @@ def test_a_shape_that_does_not_fit_can_be_skipped(photos: list[Path]) -> None:
     assert error is None
     assert batches == [[0, 7, 2], [3, 6, 5]]
     faults = [(fault.kind, fault.path) for fault in loader.report().faults]
-    assert faults == [("ShapeMismatch", str(photos[5])), ("ShapeMismatch", str(photos[6]))]
+    assert faults == [("ShapeMismatchError", str(photos[5])), ("ShapeMismatchError", str(photos[6]))]
 
 
 # ---- the limit ----
 
 
-@pytest.mark.parametrize("then", ["skip", "replace"])
-@pytest.mark.parametrize(("limit", "borne"), [(0, 0), (2, 2), (3, 3), (0.0, 0), (0.1, 2), (0.13, 3)])
+@pytest.mark.parametrize("action", ["skip", "replace"])
+@pytest.mark.parametrize(("limit", "allowed"), [(0, 0), (2, 2), (3, 3), (0.0, 0), (0.1, 2), (0.13, 3)])
 def test_one_fault_more_than_the_limit_ends_the_run(
-    photos: list[Path], bad: list[Path], then: Any, limit: float, borne: int
+    photos: list[Path], bad: list[Path], action: Any, limit: float, allowed: int
 ) -> None:
-    policy = fl.FaultPolicy(then, limit=limit)
-    places = {3 * number + 4 for number in range(borne)}
+    policy = fl.FaultPolicy(action, limit=limit)
+    places = {3 * number + 4 for number in range(allowed)}
 
     enough = small(mixed(photos, bad, places), 2).loader(faults=policy)
     assert taken(enough)[1] is None
     batches, error = taken(small(mixed(photos, bad, places | {20}), 2).loader(faults=policy))
 
-    assert type(error) is errors.TooManyFaults
-    assert f"{borne + 1} faults are more than the limit of {borne}" in str(error)
+    assert type(error) is errors.TooManyFaultsError
+    assert f"{allowed + 1} faults are more than the limit of {allowed}" in str(error)
     assert len(batches) == 10
 
 
@@ -462,7 +467,7 @@ def test_where_all_are_bad_there_is_no_replacement(bad: list[Path]) -> None:
     batches, error = taken(small(bad).loader(faults=REPLACE))
 
     assert batches == []
-    assert type(error) is errors.NoReplacement
+    assert type(error) is errors.NoReplacementError
     assert (error.index, error.path) == (0, str(bad[0]))
 
 
@@ -477,14 +482,14 @@ def test_a_shape_that_does_not_fit_is_replaced_by_one_that_does_if_one_is_found(
     loader = fl.files(paths).decode().batch(2, index=True).loader(faults=fl.FaultPolicy("replace"))
     try:
         say(next(iter(loader))["index"].tolist())
-    except fl.errors.NoReplacement as error:
+    except fl.errors.NoReplacementError as error:
         say([type(error).__name__, error.index, error.path])
     """
 
     said = answer(program, wide, high, seconds=200)
 
     tries = [Draws(0, 1, (1 << 64) - 1 - attempt).below(count) for attempt in range(8)]
-    assert said == ([0, 0] if 0 in tries else ["NoReplacement", 1, str(high)])
+    assert said == ([0, 0] if 0 in tries else ["NoReplacementError", 1, str(high)])
     assert (0 in tries) == (count == 8), "one of both is not tested"
 
 
@@ -510,7 +515,7 @@ def test_every_kind_of_the_core_has_its_class_and_every_class_its_kind() -> None
         "FeedlineWarning",
         "SampleSkippedWarning",
         "SharedFileWarning",
-        "SourceAwayWarning",
+        "SourceUnavailableWarning",
         "WorkerDiedWarning",
         "WorkerStalledWarning",
     }
@@ -518,7 +523,7 @@ def test_every_kind_of_the_core_has_its_class_and_every_class_its_kind() -> None
 
 @pytest.mark.parametrize("name", kinds())
 def test_an_error_survives_being_pickled_and_copied(name: str) -> None:
-    error = kinds()[name]("it broke", index=3, path="a.jpg", offset=5, stage="worker", hint="mend it")
+    error = kinds()[name]("it broke", index=3, path="a.jpg", offset=5, stage="worker", hint="fix it")
 
     for other in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
         assert type(other) is type(error)
@@ -529,7 +534,7 @@ def test_an_error_survives_being_pickled_and_copied(name: str) -> None:
             "a.jpg",
             5,
             "worker",
-            "mend it",
+            "fix it",
         )
 
 
@@ -545,5 +550,5 @@ def test_an_error_of_a_run_survives_being_pickled(tmp_path: Path) -> None:
 
 
 def test_errors_are_also_what_python_calls_them() -> None:
-    assert issubclass(errors.BadSetting, ValueError)
-    assert issubclass(errors.OutOfMemory, MemoryError)
+    assert issubclass(errors.InvalidArgumentError, ValueError)
+    assert issubclass(errors.OutOfMemoryError, MemoryError)

@@ -1,4 +1,4 @@
-"""Faults that are survived: tried again, waited for, made up for, written down and left out the next time."""
+"""Faults that are survived: retried, waited for, made up for, written down and left out the next time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def flat(batches: list[list[int]]) -> list[int]:
     return [index for batch in batches for index in batch]
 
 
-# ---- tried again ----
+# ---- retried ----
 
 
 def test_what_may_pass_is_tried_again_and_told(files: list[Path]) -> None:
@@ -53,7 +53,7 @@ def test_what_may_pass_is_tried_again_and_told(files: list[Path]) -> None:
     assert flat(batches) == list(range(60))
     assert (report.delivered, report.skipped, report.retried) == (60, 0, len(retried))
     assert len(retried) > 5
-    assert retried[0].details["kind"] == "ReadFailed"
+    assert retried[0].details["kind"] == "ReadError"
     assert retried[0].details["path"] == str(files[retried[0].details["index"]])
 
 
@@ -67,7 +67,7 @@ def test_tries_are_counted_and_the_last_one_is_judged(files: list[Path]) -> None
         )
     )
 
-    with pytest.raises(errors.TooManyFaults, match="all 6 samples were bad"):
+    with pytest.raises(errors.TooManyFaultsError, match="all 6 samples were bad"):
         seen(loader)
 
     report = loader.report()
@@ -78,13 +78,13 @@ def test_tries_are_counted_and_the_last_one_is_judged(files: list[Path]) -> None
 
 def test_a_class_that_is_named_has_its_own_rule(tmp_path: Path) -> None:
     paths = write(tmp_path, {"0.jpg": JPEG, "1.jpg": JPEG[:-200], "2.jpg": JPEG, "3.jpg": b"text", "4.jpg": JPEG})
-    rules: dict[Any, Any] = {errors.Damaged: {"retry": 2, "then": "skip"}}
+    rules: dict[Any, Any] = {errors.CorruptImageError: {"retry": 2, "action": "skip"}}
     policy = fl.FaultPolicy(backoff=0.0, by_type=rules)
     loader = fl.files(paths).decode().batch(1, index=True).loader(faults=policy)
     running = iter(loader)
 
     assert [next(running)["index"].tolist() for _ in range(3)] == [[0], [4], [2]]
-    with pytest.raises(errors.UnknownFormat) as caught:
+    with pytest.raises(errors.UnknownFormatError) as caught:
         next(running)
 
     assert caught.value.index == 3
@@ -102,7 +102,7 @@ def test_closing_ends_the_wait_for_another_try(files: list[Path]) -> None:
     closer = threading.Timer(0.3, loader.close)
     closer.start()
 
-    with pytest.raises(errors.Closed):
+    with pytest.raises(errors.ClosedError):
         next(running)
 
     closer.join()
@@ -129,11 +129,11 @@ def test_half_a_data_set_is_noticed_soon_and_few_early_faults_are_borne(tmp_path
     assert loader.report().skipped == 10
 
     loader, error = run(set(range(0, 400, 2)))
-    assert type(error) is errors.TooManyFaults
+    assert type(error) is errors.TooManyFaultsError
     assert "of the last 50 samples" in str(error)
     report = loader.report()
     assert report.delivered + report.skipped <= 60
-    assert "ReadFailed" in str(error)
+    assert "ReadError" in str(error)
     assert str(tmp_path / "gone") in str(error)
     assert error.code == "FL209"
     assert str(error).endswith("see: feedline explain FL209")
@@ -154,7 +154,9 @@ def test_what_was_written_down_can_be_left_out_the_next_time(files: list[Path], 
     assert first.report().quarantined == first.report().skipped == len(lines) > 3
     assert sorted([*good, *(line["index"] for line in lines)]) == list(range(60))
     assert {line["path"] for line in lines} == {str(files[line["index"]]) for line in lines}
-    assert all(line["kind"] == "Damaged" and abs(line["time"] - time.time()) < 600 for line in lines)
+    assert all(
+        line["kind"] == "CorruptImageError" and abs(line["time"] - time.time()) < 600 for line in lines
+    )
 
     told: list[fl.Event] = []
     second = pipeline.loader(exclude=bad, chaos={"seed": 1, "raise": 0.2}, on_event=told.append)
@@ -162,13 +164,15 @@ def test_what_was_written_down_can_be_left_out_the_next_time(files: list[Path], 
     report = second.report()
     assert (report.expected, report.delivered, report.excluded) == (len(good), len(good), len(lines))
     assert told[0].name == "samples_excluded"
-    with pytest.raises(errors.WrongCheckpoint):
+    with pytest.raises(errors.CheckpointMismatchError):
         second.resume(first.checkpoint())
 
 
 def test_ranks_stay_even_without_excluded_samples(files: list[Path], tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
-    bad.write_text("".join(f'{{"index": {index}, "kind": "Damaged"}}\n' for index in (3, 10, 11, 59)))
+    bad.write_text(
+        "".join(f'{{"index": {index}, "kind": "CorruptImageError"}}\n' for index in (3, 10, 11, 59))
+    )
 
     shares = [
         flat(seen(fl.files(files).shuffle(1).shard(rank, 4).batch(4, index=True).loader(exclude=bad)))
@@ -182,9 +186,9 @@ def test_ranks_stay_even_without_excluded_samples(files: list[Path], tmp_path: P
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"index": 60, "kind": "Damaged"}', "no sample 60: the source has 60"),
-        ('{"index": "key", "kind": "Damaged"}', "no sample"),
-        ('{"index": 1, "kind": "Damaged", "path": "other/x.jpg"}', "other/x.jpg"),
+        ('{"index": 60, "kind": "CorruptImageError"}', "no sample 60: the source has 60"),
+        ('{"index": "key", "kind": "CorruptImageError"}', "no sample"),
+        ('{"index": 1, "kind": "CorruptImageError", "path": "other/x.jpg"}', "other/x.jpg"),
         ("what", "line 1 is not a fault"),
     ],
 )
@@ -193,7 +197,7 @@ def test_a_list_that_does_not_fit_is_refused(
 ) -> None:
     (tmp_path / "bad.jsonl").write_text(content)
 
-    with pytest.raises(errors.BadSetting, match=said):
+    with pytest.raises(errors.InvalidArgumentError, match=said):
         fl.files(files).batch(8).loader(exclude=tmp_path / "bad.jsonl")
 
 
@@ -256,7 +260,7 @@ def test_a_replacement_is_drawn_from_the_ranks_own_samples(files: list[Path]) ->
         assert loader.report().replaced > 0
 
 
-# ---- a source that is away ----
+# ---- a source that is unavailable ----
 
 
 @pytest.fixture
@@ -280,7 +284,7 @@ def test_nothing_is_skipped_because_a_mount_was_gone(mount: Path, tmp_path: Path
 
     def hear(event: fl.Event) -> None:
         told.append(event.name)
-        if event.name == "source_half_open" and told.count("source_half_open") == 2:
+        if event.name == "source_probed" and told.count("source_probed") == 2:
             assert bound(tmp_path / "disk", mount)
 
     loader = (
@@ -297,8 +301,8 @@ def test_nothing_is_skipped_because_a_mount_was_gone(mount: Path, tmp_path: Path
 
     assert found == list(range(60))
     assert loader.report().skipped == 0
-    changes = [name for name in told if name in ("source_opened", "source_closed")]
-    assert changes == ["source_opened", "source_closed"]
+    changes = [name for name in told if name in ("source_unavailable", "source_recovered")]
+    assert changes == ["source_unavailable", "source_recovered"]
     assert any("is back after" in note for note in loader.report().notes)
 
 
@@ -311,26 +315,26 @@ def test_a_folder_that_stays_away_ends_the_run_and_is_named(tmp_path: Path, capl
     next(running)
     data.rename(tmp_path / "away")
 
-    with caplog.at_level(logging.WARNING, "feedline"), pytest.raises(errors.SourceGone) as caught:
+    with caplog.at_level(logging.WARNING, "feedline"), pytest.raises(errors.SourceUnavailableError) as caught:
         for _ in running:
             pass
 
-    assert f"{data} has been away for 0.5 s" in str(caught.value)
+    assert f"{data} has been unavailable for 0.5 s" in str(caught.value)
     assert loader.report().skipped == 0
-    assert f"{data} is away, reading pauses" in caplog.text
+    assert f"{data} is unavailable, reading pauses" in caplog.text
     assert "no batch for" in caplog.text
-    assert "the source is away" in caplog.text
+    assert "the source is unavailable" in caplog.text
 
 
 def test_a_folder_that_never_was_there_is_no_source_that_is_away(tmp_path: Path) -> None:
     paths = [tmp_path / "never" / f"{number}.jpg" for number in range(8)]
     loader = fl.files(paths).batch(4).loader(faults=fl.FaultPolicy("skip", retry=3, limit=None))
 
-    with pytest.raises(errors.TooManyFaults, match="all 8 samples were bad"):
+    with pytest.raises(errors.TooManyFaultsError, match="all 8 samples were bad"):
         list(loader)
 
     assert loader.report().skipped == 8
-    assert not [note for note in loader.report().notes if "away" in note]
+    assert not [note for note in loader.report().notes if "unavailable" in note]
 
 
 # ---- what is told ----

@@ -111,7 +111,7 @@ def test_a_shard_without_records_is_noted_and_ends_no_run(tmp_path: Path) -> Non
             report = loader.report()
             assert (report.delivered, report.skipped) == (1, 0)
             assert any("2 shards have no records" in note for note in report.notes), report.notes
-            with pytest.raises(errors.BadSource, match=r"has no records|has a record|first row"):
+            with pytest.raises(errors.InvalidSourceError, match=r"has no records|has a record|first row"):
                 make([paths[0], paths[2]])
 
 
@@ -168,7 +168,9 @@ def test_a_compression_that_cannot_be_read_is_named_and_not_called_damaged(tmp_p
         path = tmp_path / f"a.{name}"
         path.write_bytes(data)
         for source in (fl.tar, fl.tfrecord, fl.jsonl, fl.csv):
-            with pytest.raises(errors.BadSource, match=f"compressed with {name}, which is not supported"):
+            with pytest.raises(
+                errors.InvalidSourceError, match=f"compressed with {name}, which is not supported"
+            ):
                 source(path)
 
 
@@ -238,7 +240,7 @@ def test_an_array_of_another_type_is_a_fault_that_names_it_and_never_bytes(tmp_p
     for dtype, name in [("complex64", "<c8"), ("M8[s]", r"<M8\[s\]"), ("U3", "<U3")]:
         members = [("a.npy", npy(np.zeros(2, dtype))), ("b.npy", npy(np.zeros(2, dtype)))]
         path = tarred(tmp_path / "a.tar", members)
-        with pytest.raises(errors.WrongField, match=f'numbers of type "{name}" are not read'):
+        with pytest.raises(errors.InvalidFieldError, match=f'numbers of type "{name}" are not read'):
             first(fl.tar(path))
 
 
@@ -272,7 +274,7 @@ def test_the_numbers_that_python_writes_to_json_are_read(tmp_path: Path) -> None
         with pytest.raises(errors.FeedlineError, match="not JSON"):
             first(fl.jsonl(path).parse({"x": fl.json_()}))
     path.write_text('{"x": NaN}\n')
-    with pytest.raises(errors.WrongField, match="int64"):
+    with pytest.raises(errors.InvalidFieldError, match="int64"):
         first(fl.jsonl(path).parse({"x": fl.int64()}))
 
 
@@ -313,7 +315,7 @@ def test_two_columns_of_one_name_are_refused_before_anything_is_read(tmp_path: P
         lambda: shape.decode(field="png").batch(2, pad=True),
     ]
     for case in cases:
-        with pytest.raises(errors.BadSetting, match=r'"tok_lengths".*"tok"|"image_shape".*"image"'):
+        with pytest.raises(errors.InvalidArgumentError, match=r'"tok_lengths".*"tok"|"image_shape".*"image"'):
             case()
     renamed = fl.jsonl(path).parse({"tok": fl.int64(shape=[None]), "theirs": fl.int64(key="tok_lengths")})
     batch = first(renamed)
@@ -363,7 +365,7 @@ def test_casts_that_mean_nothing_are_refused() -> None:
         (lambda: fl.arrays({"x": np.zeros(3)}).batch(2).cast("int8"), "cannot follow batch"),
     ]
     for case, message in cases:
-        with pytest.raises(errors.BadSetting, match=message):
+        with pytest.raises(errors.InvalidArgumentError, match=message):
             case()
 
 
@@ -411,12 +413,14 @@ def test_what_is_not_on_this_machine_is_said_to_be_unsupported() -> None:
             ("https://example.com/a.tar", "reading from https is not supported yet"),
             ("pipe:cat a.tar", "reading from a command is not supported yet"),
         ]:
-            with pytest.raises(errors.BadSource, match=what):
+            with pytest.raises(errors.InvalidSourceError, match=what):
                 make(path)
 
 
 def test_a_length_in_the_place_of_a_type_is_named(tmp_path: Path) -> None:
-    with pytest.raises(errors.BadSetting, match=r"dtype must be the name of a type, got 129") as caught:
+    with pytest.raises(
+        errors.InvalidArgumentError, match=r"dtype must be the name of a type, got 129"
+    ) as caught:
         fl.tokens(tmp_path / "a.bin", 129)
     assert '"uint16", 129' in str(caught.value)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from faults.remains import soon
-from feedline.errors import Closed
+from feedline.errors import ClosedError
 from numpy.typing import NDArray
 from pictures import encoded, noise, photo, write
 from programs import answer, descriptors, endings, run, threads
@@ -285,7 +285,7 @@ def test_an_error_of_a_sample_leaves_no_thread_and_no_descriptor(photos: list[Pa
     before = threads(), descriptors()
     loader = files([*photos, *write(tmp_path, {"bad.jpg": b""})])
 
-    with pytest.raises(fl.errors.Damaged):
+    with pytest.raises(fl.errors.CorruptImageError):
         list(loader)
 
     assert all_gone_but(before[0])
@@ -357,15 +357,15 @@ def ending(running: Iterator[Any]) -> str:
 
 
 def test_a_second_epoch_ends_the_first_which_says_so(photos: list[Path]) -> None:
-    assert Counter(map(ending, left_epochs(photos, iter))) == {"Closed": ROUNDS}
+    assert Counter(map(ending, left_epochs(photos, iter))) == {"ClosedError": ROUNDS}
 
 
 def test_an_epoch_of_a_closed_loader_says_so(photos: list[Path]) -> None:
-    assert Counter(map(ending, left_epochs(photos, fl.Loader.close))) == {"Closed": ROUNDS}
+    assert Counter(map(ending, left_epochs(photos, fl.Loader.close))) == {"ClosedError": ROUNDS}
 
 
 def use(epoch: fl.Epoch[Any]) -> None:
-    with contextlib.suppress(Closed):
+    with contextlib.suppress(ClosedError):
         list(epoch)
 
 
@@ -417,9 +417,9 @@ def test_a_closed_loader_cannot_be_used_but_looked_at(photos: list[Path]) -> Non
     next(iter(loader))
     loader.close()
 
-    with pytest.raises(Closed):
+    with pytest.raises(ClosedError):
         iter(loader)
-    with pytest.raises(Closed):
+    with pytest.raises(ClosedError):
         loader.resume(loader.checkpoint())
     assert len(loader) == 24
     assert loader.report().delivered == 1
@@ -462,7 +462,7 @@ def test_closing_in_another_thread_ends_a_wait(slow: Path) -> None:
     def wait() -> None:
         try:
             outcome.append(next(running))
-        except Closed as error:
+        except ClosedError as error:
             outcome.append(type(error))
 
     running = iter(loader)
@@ -471,7 +471,7 @@ def test_closing_in_another_thread_ends_a_wait(slow: Path) -> None:
     loader.close()
     waiter.join(timeout=10)
 
-    assert outcome == [Closed]
+    assert outcome == [ClosedError]
 
 
 # ---- the process ----
@@ -512,7 +512,7 @@ def test_a_fork_is_told_that_the_loader_is_not_its_own_and_ends(photos: list[Pat
     status, said, taken = answer(program, *photos, seconds=200)
 
     assert status == 0
-    assert said == ["UsedAfterFork"] * 5 + [True, 24]
+    assert said == ["UsedAfterForkError"] * 5 + [True, 24]
     assert taken == 24
 
 

@@ -10,7 +10,7 @@ import feedline as fl
 import numpy as np
 import pytest
 from batches import Batch, assert_same, indices, kept
-from feedline.errors import BadSetting, Closed, WrongCheckpoint
+from feedline.errors import CheckpointMismatchError, ClosedError, InvalidArgumentError
 from numpy.typing import NDArray
 from pictures import encoded, noise, opened, write
 
@@ -174,7 +174,7 @@ def test_without_an_environment_there_is_one_rank(monkeypatch: pytest.MonkeyPatc
 def test_an_environment_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "first")
 
-    with pytest.raises(BadSetting, match="first"):
+    with pytest.raises(InvalidArgumentError, match="first"):
         numbers(5).shard()
 
 
@@ -230,7 +230,7 @@ def test_batches_of_arrays_and_padded_ones_are_the_same_for_any_threads(
 
 
 def spoilt(photos: list[Path], folder: Path, bad: Sequence[int]) -> list[Path]:
-    """The photos, some of them cut off."""
+    """The photos, some of them truncated."""
     contents = [path.read_bytes() for path in photos]
     return write(
         folder,
@@ -282,7 +282,7 @@ def test_faults_before_a_checkpoint_still_count_against_the_limit(tmp_path: Path
     again = pipeline.loader(faults=policy)
     again.resume(loader.checkpoint())
 
-    with pytest.raises(fl.errors.TooManyFaults):
+    with pytest.raises(fl.errors.TooManyFaultsError):
         list(again)
 
 
@@ -318,7 +318,7 @@ def test_resuming_ends_the_epoch_that_runs() -> None:
         next(running)
         loader.resume(loader.checkpoint())
 
-        with pytest.raises(Closed):
+        with pytest.raises(ClosedError):
             next(running)
 
 
@@ -339,7 +339,7 @@ def test_resuming_ends_the_epoch_that_runs() -> None:
 def test_a_checkpoint_of_other_data_or_settings_is_refused(other: Callable[[], fl.Pipeline]) -> None:
     checkpoint = other().loader().checkpoint()
 
-    with pytest.raises(WrongCheckpoint):
+    with pytest.raises(CheckpointMismatchError):
         numbers(20).shuffle(1).batch(6).loader().resume(checkpoint)
 
 
@@ -350,13 +350,13 @@ def test_a_checkpoint_of_other_transforms_files_or_seed_is_refused(photos: list[
     ours = loader(photos, 16, 1)
     ours.resume(ours.checkpoint())
     for other in (loader(photos[::-1], 16, 1), loader(photos, 17, 1), loader(photos, 16, 2)):
-        with pytest.raises(WrongCheckpoint):
+        with pytest.raises(CheckpointMismatchError):
             ours.resume(other.checkpoint())
 
 
 @pytest.mark.parametrize("text", ["", "hello", "{}", "[]", "null", '{"version":1}'])
 def test_a_text_that_is_no_checkpoint_is_refused(text: str) -> None:
-    with pytest.raises(WrongCheckpoint, match="not a checkpoint"):
+    with pytest.raises(CheckpointMismatchError, match="not a checkpoint"):
         numbers(20).batch(6).loader().resume(text)
 
 
@@ -426,7 +426,7 @@ MISTAKES: list[tuple[str, Build, str]] = [
 def test_a_wrong_setting_is_refused_at_once_with_its_value(build: Build, value: str) -> None:
     files = fl.files(["never-opened.jpg"])
 
-    with pytest.raises(BadSetting) as caught:
+    with pytest.raises(InvalidArgumentError) as caught:
         build(files)
 
     assert isinstance(caught.value, ValueError)
@@ -450,7 +450,7 @@ MISPLACED: list[tuple[str, Build]] = [
 
 @pytest.mark.parametrize("build", [build for _, build in MISPLACED], ids=[name for name, _ in MISPLACED])
 def test_a_call_in_the_wrong_place_is_refused_with_advice(build: Build) -> None:
-    with pytest.raises(BadSetting) as caught:
+    with pytest.raises(InvalidArgumentError) as caught:
         build(fl.files(["never-opened.jpg"]))
 
     assert caught.value.hint
@@ -459,12 +459,12 @@ def test_a_call_in_the_wrong_place_is_refused_with_advice(build: Build) -> None:
 
 @pytest.mark.parametrize("image", [noise(1, 5, 9, 8, 4), noise(1, 5, 9, 8), np.zeros((5, 9, 8, 3))])
 def test_an_array_that_is_no_picture_cannot_be_resized(image: NDArray[Any]) -> None:
-    with pytest.raises(BadSetting, match="resize needs a picture"):
+    with pytest.raises(InvalidArgumentError, match="resize needs a picture"):
         fl.arrays({"image": image}).resize(3)
 
 
 def test_arrays_cannot_be_decoded() -> None:
-    with pytest.raises(BadSetting, match="decode"):
+    with pytest.raises(InvalidArgumentError, match="decode"):
         numbers(3).decode()
 
 

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 import torch
 from feedline.errors import (
-    BadSetting,
-    Closed,
-    NoReplacement,
-    NotPicklable,
-    ShapeMismatch,
-    TooManyFaults,
-    WrongCheckpoint,
+    CheckpointMismatchError,
+    ClosedError,
+    InvalidArgumentError,
+    NoReplacementError,
+    NotPicklableError,
+    ShapeMismatchError,
+    TooManyFaultsError,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -386,7 +386,7 @@ def test_native_faults_and_those_of_functions_are_judged_together_in_order(
         policy = fl.FaultPolicy("skip", limit=4)
         with pipeline.loader(workers=count, threads=count, faults=policy) as loader:
             seen: list[int] = []
-            with pytest.raises(TooManyFaults) as raised:
+            with pytest.raises(TooManyFaultsError) as raised:
                 seen.extend(int(label) for batch in loader for label in batch["label"])
             # The fifth bad one.
             assert (raised.value.index, seen) == (bad[4], [1, 2, 3, 4, 6, 8, 9, 11])
@@ -403,7 +403,7 @@ def test_a_native_fault_is_raised_after_what_comes_before_it(threads: bool, tmp_
     with pipeline.loader(workers=2) as loader:
         epoch = iter(loader)
         assert [next(epoch)["label"].tolist() for _ in range(2)] == [[0, 1, 2], [3, 4, 5]]
-        with pytest.raises(fl.errors.UnknownFormat) as raised:
+        with pytest.raises(fl.errors.UnknownFormatError) as raised:
             next(epoch)
     assert raised.value.index == 7
     assert loader.report().delivered == 6
@@ -423,7 +423,7 @@ class Flaky:
         marks = len(list(self.folder.glob(f"{x}.*")))
         if x in self.bad and marks < self.times:
             (self.folder / f"{x}.{marks}").touch()
-            raise ConnectionError(f"{x} is away")
+            raise ConnectionError(f"{x} is unavailable")
         return sample
 
 
@@ -481,7 +481,7 @@ def test_a_replaced_sample_has_the_next_good_one_in_its_place(threads: bool) -> 
         .map(raises_at(*range(4)), threads=threads)
         .batch(4)
         .loader(faults=policy, workers=1) as loader,
-        pytest.raises(NoReplacement),
+        pytest.raises(NoReplacementError),
     ):
         list(loader)
 
@@ -495,10 +495,10 @@ def test_a_sample_of_another_shape_is_a_fault_that_names_both(threads: bool) -> 
     with pipeline.loader(workers=2, faults=SKIP) as loader:
         assert xs(loader) == chunks([x for x in range(12) if x not in (2, 10)], 4)
         (fault, _) = loader.report().faults
-        assert (fault.kind, fault.index, fault.stage) == ("ShapeMismatch", 2, "collate")
+        assert (fault.kind, fault.index, fault.stage) == ("ShapeMismatchError", 2, "collate")
     with (
         pipeline.loader(workers=2) as loader,
-        pytest.raises(ShapeMismatch, match=r"sample 2 .*\[3\], not.*\[5\]"),
+        pytest.raises(ShapeMismatchError, match=r"sample 2 .*\[3\], not.*\[5\]"),
     ):
         list(loader)
 
@@ -637,7 +637,7 @@ def test_a_checkpoint_of_other_functions_is_refused() -> None:
     with numbers().map(doubled).batch(4).loader() as loader:
         checkpoint = loader.checkpoint()
     for other in (numbers().map(same), numbers().map(doubled).map(doubled), numbers()):
-        with other.batch(4).loader() as loader, pytest.raises(WrongCheckpoint):
+        with other.batch(4).loader() as loader, pytest.raises(CheckpointMismatchError):
             loader.resume(checkpoint)
     with numbers().map(doubled, threads=True).batch(4).loader() as loader:
         loader.resume(checkpoint)
@@ -688,7 +688,7 @@ def test_every_rank_has_as_many_batches_whatever_it_has_skipped(threads: bool) -
     ],
 )
 def test_a_wrong_call_is_refused_at_once_with_advice(build: Callable[[], Any], said: str) -> None:
-    with pytest.raises(BadSetting) as raised:
+    with pytest.raises(InvalidArgumentError) as raised:
         build()
     assert said in str(raised.value)
 
@@ -706,7 +706,7 @@ def test_settings_and_functions_are_shown() -> None:
 def test_what_cannot_be_sent_back_is_named() -> None:
     with (
         numbers().map(lambda sample: {"lock": threading.Lock()}).batch(2).loader(workers=1) as loader,
-        pytest.raises(NotPicklable, match=r"\['lock'\]"),
+        pytest.raises(NotPicklableError, match=r"\['lock'\]"),
     ):
         list(loader)
 
@@ -718,7 +718,7 @@ def test_a_closed_loader_is_told_so(threads: bool) -> None:
     next(epoch)
     loader.close()
     assert list(epoch) == []
-    with pytest.raises(Closed):
+    with pytest.raises(ClosedError):
         iter(loader)
 
 

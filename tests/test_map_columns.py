@@ -50,7 +50,7 @@ def comes(pipeline: fl.Pipeline, **settings: Any) -> tuple[list[Any], list[tuple
         try:
             for batch in loader:
                 batches.append({name: described(column) for name, column in batch.items()})
-        except fl.errors.TooManyFaults:
+        except fl.errors.TooManyFaultsError:
             batches.append("no sample was good")
         faults = [(fault.index, fault.kind) for fault in loader.report().faults]
     return batches, faults
@@ -230,7 +230,7 @@ def test_odd_samples_are_raised_replaced_limited_and_resumed_alike() -> None:
 
     with (
         pipeline.loader(workers=2) as loader,
-        pytest.raises(fl.errors.ShapeMismatch, match="sample 0 does not"),
+        pytest.raises(fl.errors.ShapeMismatchError, match="sample 0 does not"),
     ):
         list(loader)
     with pipeline.loader(workers=2, faults=fl.FaultPolicy("replace")) as loader:
@@ -241,7 +241,7 @@ def test_odd_samples_are_raised_replaced_limited_and_resumed_alike() -> None:
         assert xs(loader) == [[1, 2, 3], [4, 7], [8, 9, 10, 11]]
     with (
         pipeline.loader(workers=2, faults=fl.FaultPolicy("skip", limit=2)) as loader,
-        pytest.raises(fl.errors.TooManyFaults),
+        pytest.raises(fl.errors.TooManyFaultsError),
     ):
         list(loader)
     with pipeline.loader(workers=2, faults=SKIP) as loader:
@@ -306,7 +306,7 @@ def test_what_is_no_function_of_a_sample_is_refused_at_once_with_a_hint() -> Non
         (lambda: pipeline.batch(2).map_batch(5), r"map_batch: give a function of a batch, got 5"),
     ]
     for wrong, words in table:
-        with pytest.raises(fl.errors.BadSetting, match=words):
+        with pytest.raises(fl.errors.InvalidArgumentError, match=words):
             wrong()
 
 

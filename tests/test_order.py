@@ -11,7 +11,7 @@ from typing import Any
 import feedline as fl
 import numpy as np
 import pytest
-from feedline.errors import BadSetting, BadSource
+from feedline.errors import InvalidArgumentError, InvalidSourceError
 
 
 def numbers(start: int, count: int) -> fl.Pipeline:
@@ -184,13 +184,15 @@ def test_a_checkpoint_of_another_order_is_refused() -> None:
     loader = numbers(0, 20).take(10).batch(3).loader()
     checkpoint = loader.checkpoint()
     for other in [numbers(0, 20).take(11), numbers(0, 20).skip(10), numbers(0, 20).repeat(1)]:
-        with pytest.raises(fl.errors.WrongCheckpoint):
+        with pytest.raises(fl.errors.CheckpointMismatchError):
             other.batch(3).loader().resume(checkpoint)
 
 
 def test_excluded_samples_are_as_if_they_had_never_been_there(tmp_path: Path) -> None:
     quarantine = tmp_path / "bad.jsonl"
-    quarantine.write_text('{"index": 1, "kind": "Damaged"}\n{"index": 10, "kind": "Damaged"}\n')
+    quarantine.write_text(
+        '{"index": 1, "kind": "CorruptImageError"}\n{"index": 10, "kind": "CorruptImageError"}\n'
+    )
     shards = numbers(0, 4).concat(numbers(10, 2), numbers(20, 5))
     assert order(shards.interleave(2), exclude=quarantine) == [0, 10, 2, 11, 3, 20, 21, 22, 23]
 
@@ -227,15 +229,15 @@ def mistakes() -> Iterator[tuple[str, Callable[[], object], str]]:
     ("call", "words"), [case[1:] for case in mistakes()], ids=[case[0] for case in mistakes()]
 )
 def test_what_cannot_be_is_refused_where_it_is_written(call: Callable[[], object], words: str) -> None:
-    with pytest.raises(BadSetting) as raised:
+    with pytest.raises(InvalidArgumentError) as raised:
         call()
     assert words in str(raised.value)
 
 
 def test_sources_with_other_fields_are_refused_with_the_difference() -> None:
-    with pytest.raises(BadSource, match=r'"x" int64.*"y" int64'):
+    with pytest.raises(InvalidSourceError, match=r'"x" int64.*"y" int64'):
         numbers(0, 5).concat(fl.arrays({"y": np.arange(5)}))
-    with pytest.raises(BadSource, match=r"int64\[\].*int64\[2\]"):
+    with pytest.raises(InvalidSourceError, match=r"int64\[\].*int64\[2\]"):
         fl.mix([(numbers(0, 5), 1), (fl.arrays({"x": np.zeros((5, 2), int)}), 1)])
 
 

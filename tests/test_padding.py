@@ -10,7 +10,7 @@ from typing import Any
 import feedline as fl
 import numpy as np
 import pytest
-from feedline.errors import BadSetting, WrongCheckpoint
+from feedline.errors import CheckpointMismatchError, InvalidArgumentError
 from pictures import encoded, photo
 
 LENGTHS = [3, 0, 5, 1]
@@ -95,7 +95,7 @@ def test_pictures_stand_in_what_was_said(tmp_path: Path, way: Way) -> None:
 )
 def test_what_cannot_be_padded_so_is_refused_where_it_is_written(tmp_path: Path, pad: Any, said: str) -> None:
     (tmp_path / "0.png").write_bytes(encoded(photo(0, 8, 5), "PNG"))
-    with pytest.raises(BadSetting) as raised:
+    with pytest.raises(InvalidArgumentError) as raised:
         fl.files(str(tmp_path / "*.png")).decode().batch(2, pad=pad)
     assert said in str(raised.value)
 
@@ -113,12 +113,12 @@ def test_behind_a_function_it_is_refused_when_the_batch_is_made(
     lines: fl.Pipeline, pad: dict[str, float], said: str
 ) -> None:
     pipeline = by_a_function(lines).batch(4, pad=pad)
-    with pipeline.loader() as loader, pytest.raises(BadSetting, match=said):
+    with pipeline.loader() as loader, pytest.raises(InvalidArgumentError, match=said):
         list(loader)
 
 
 def test_a_checkpoint_belongs_to_its_padding(lines: fl.Pipeline) -> None:
     with lines.batch(1, pad=1).loader() as loader, lines.batch(1, pad=2).loader() as other:
         next(iter(loader))
-        with pytest.raises(WrongCheckpoint):
+        with pytest.raises(CheckpointMismatchError):
             other.resume(loader.checkpoint())

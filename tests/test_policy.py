@@ -24,8 +24,8 @@ from feedline.faults import ANOTHER, hint_for, symptom
 @pytest.mark.parametrize(
     ("arguments", "value"),
     [
-        ({"then": "ignore"}, "ignore"),
-        ({"then": None}, "None"),
+        ({"action": "ignore"}, "ignore"),
+        ({"action": None}, "None"),
         ({"retry": -1}, "-1"),
         ({"retry": True}, "True"),
         ({"retry": 1.5}, "1.5"),
@@ -51,7 +51,7 @@ from feedline.faults import ANOTHER, hint_for, symptom
     ],
 )
 def test_a_policy_that_cannot_be_is_refused_with_its_value(arguments: dict[str, Any], value: str) -> None:
-    with pytest.raises(errors.BadSetting) as caught:
+    with pytest.raises(errors.InvalidArgumentError) as caught:
         fl.FaultPolicy(**arguments)
 
     assert "FaultPolicy" in str(caught.value)
@@ -65,7 +65,7 @@ def test_a_refusal_points_to_the_help_of_what_was_refused() -> None:
         (lambda: fl.Executor(faults="skip"), "feedline.FaultPolicy"),  # type: ignore[arg-type]
         (lambda: fl.Executor(1, attempts=0), "feedline.Executor"),
     ):
-        with pytest.raises(errors.BadSetting) as caught:
+        with pytest.raises(errors.InvalidArgumentError) as caught:
             refused()
 
         assert caught.value.hint == f"see help({place})"
@@ -73,14 +73,16 @@ def test_a_refusal_points_to_the_help_of_what_was_refused() -> None:
 
 def test_the_default_limit_is_half_and_none_is_no_limit() -> None:
     assert fl.FaultPolicy().limit == 0.5
-    assert fl.FaultPolicy.parse("then=skip") == fl.FaultPolicy("skip")
+    assert fl.FaultPolicy.parse("action=skip") == fl.FaultPolicy("skip")
     unlimited = fl.FaultPolicy("skip", limit=None)
-    assert unlimited.text == "then=skip,limit=none"
+    assert unlimited.text == "action=skip,limit=none"
     assert fl.FaultPolicy.parse(unlimited.text) == unlimited
 
 
 def test_advice_to_skip_is_left_out_where_the_policy_does_that() -> None:
-    hint = 'report the code named above to its library; skip the sample with faults=FaultPolicy(then="skip")'
+    hint = (
+        'report the code named above to its library; skip the sample with faults=FaultPolicy(action="skip")'
+    )
 
     assert hint_for(fl.FaultPolicy(), hint) == hint
     assert hint_for(fl.FaultPolicy("skip"), hint) == "report the code named above to its library"
@@ -95,55 +97,55 @@ def test_advice_to_skip_is_left_out_where_the_policy_does_that() -> None:
 def test_a_policy_is_the_same_as_text_and_after_being_pickled() -> None:
     policy = fl.FaultPolicy(
         "skip", retry=2, limit=0.01, window=50, backoff=fl.Backoff(0.5, 3.0, 9.0, 0.0), fill=False,
-        by_type={"OSError": {"retry": 5}, "Damaged": {"then": "skip"}}, quarantine="bad, or so.jsonl",
-        patience=7.5,
+        by_type={"OSError": {"retry": 5}, "CorruptImageError": {"action": "skip"}},
+        quarantine="bad, or so.jsonl", patience=7.5,
     )  # fmt: skip
 
     assert fl.FaultPolicy.parse(policy.text) == policy
     assert pickle.loads(pickle.dumps(policy)) == policy
     assert pickle.loads(pickle.dumps(policy)).replacement is ANOTHER
-    assert fl.FaultPolicy.parse("retry=2,then=skip") == fl.FaultPolicy("skip", retry=2)
+    assert fl.FaultPolicy.parse("retry=2,action=skip") == fl.FaultPolicy("skip", retry=2)
     assert fl.FaultPolicy.parse("") == fl.FaultPolicy()
 
 
 def test_a_text_that_is_no_policy_is_refused_with_its_value() -> None:
     for text, shown in (
-        ("retry=many", "many"), ("then=ignore", "ignore"), ("retries=2", "retries"), ("retry", "retry"),
+        ("retry=many", "many"), ("action=ignore", "ignore"), ("retries=2", "retries"), ("retry", "retry"),
     ):  # fmt: skip
-        with pytest.raises(errors.BadSetting, match=shown):
+        with pytest.raises(errors.InvalidArgumentError, match=shown):
             fl.FaultPolicy.parse(text)
-    with pytest.raises(errors.BadSetting, match="5"):
+    with pytest.raises(errors.InvalidArgumentError, match="5"):
         fl.FaultPolicy.parse(5)  # type: ignore[arg-type]
 
 
-class Strange(ValueError):
+class StrangeError(ValueError):
     """An error of the user's."""
 
 
 def test_numpys_numbers_are_numbers() -> None:
     policy = fl.FaultPolicy("skip", retry=np.int64(2), limit=np.float64(0.25))  # type: ignore[arg-type]
 
-    assert policy.text == "then=skip,retry=2,limit=0.25"
+    assert policy.text == "action=skip,retry=2,limit=0.25"
 
 
 def test_an_exception_is_told_by_its_classes_and_its_number() -> None:
     names, number = symptom(FileNotFoundError(errno.ENOENT, "gone"))
     assert (names, number) == (["FileNotFoundError", "OSError", "Exception", "BaseException"], errno.ENOENT)
 
-    names, number = symptom(Strange("odd"))
-    assert (names[:2], number) == ([f"{__name__}.Strange", "ValueError"], None)
+    names, number = symptom(StrangeError("odd"))
+    assert (names[:2], number) == ([f"{__name__}.StrangeError", "ValueError"], None)
 
-    names, _ = symptom(errors.Damaged("cut off"))
-    assert names[:2] == ["Damaged", "FeedlineError"]
+    names, _ = symptom(errors.CorruptImageError("truncated"))
+    assert names[:2] == ["CorruptImageError", "FeedlineError"]
 
 
 def test_the_most_particular_class_decides_and_names_need_no_module() -> None:
     policy = fl.FaultPolicy(
-        "skip", retry=1, by_type={ValueError: 7, "Strange": "raise", FileNotFoundError: "replace"}
+        "skip", retry=1, by_type={ValueError: 7, "StrangeError": "raise", FileNotFoundError: "replace"}
     )
     native = _native.Policy(policy.words())
 
-    assert native.rule(*symptom(Strange())) == ("raise", 1)
+    assert native.rule(*symptom(StrangeError())) == ("raise", 1)
     assert native.rule(*symptom(ValueError())) == ("skip", 7)
     assert native.rule(*symptom(FileNotFoundError())) == ("replace", 1)
     assert native.rule(*symptom(OSError())) == ("skip", 1)
@@ -174,18 +176,18 @@ def test_a_ledger_judges_counts_and_tells() -> None:
     ledger.epoch_started(0, 10)
     ledger.good(4)
 
-    assert judged(ledger, Strange("odd"), 4) == ("skip", None)
+    assert judged(ledger, StrangeError("odd"), 4) == ("skip", None)
     verdict, (kind, message) = judged(ledger, KeyError("k"), ("a", 1))
 
-    assert (verdict, kind) == ("stop", "TooManyFaults")
+    assert (verdict, kind) == ("stop", "TooManyFaultsError")
     assert message.startswith("2 faults are more than the limit of 1")
     assert judged(ledger, KeyboardInterrupt(), 3) == ("stop", None)
     ledger.delivered(8, 0.5)
-    ledger.epoch_left()
+    ledger.epoch_abandoned()
     report = fl.Report._parse(ledger.report_json(), ledger.report_text())
     assert (report.delivered, report.skipped, report.pending) == (8, 1, 1)
     names = [name for _, name, _, _ in ledger.take_events()]
-    assert names == ["epoch_started", "sample_skipped", "faults_stopped", "faults_stopped", "epoch_left"]
+    assert names == ["epoch_started", "sample_skipped", "run_stopped", "run_stopped", "epoch_abandoned"]
     assert not ledger.has_events
 
 
@@ -194,7 +196,7 @@ def test_an_epoch_that_does_not_add_up_is_a_bug() -> None:
     ledger.epoch_started(0, 10)
     ledger.delivered(9, 0.0)
 
-    with pytest.raises(errors.Internal, match="9 samples were delivered"):
+    with pytest.raises(errors.InternalError, match="9 samples were delivered"):
         ledger.epoch_ended(0)
 
 
@@ -219,7 +221,7 @@ def test_events_are_logged_and_a_callback_that_raises_does_not_break_the_run(
 ) -> None:
     ledger = _native.Ledger("skip")
     ledger.epoch_started(0, 3)
-    judged(ledger, Strange("odd"), 1)
+    judged(ledger, StrangeError("odd"), 1)
     seen: list[fl.Event] = []
 
     def callback(event: fl.Event) -> None:
@@ -290,12 +292,12 @@ def test_a_file_that_is_no_quarantine_is_refused_with_the_line(tmp_path: Path) -
     assert _native.excluded(tmp_path) == [[1, "b"]]
 
     (tmp_path / "a.jsonl").write_text('{"index": 1, "kind": "A"}\nhello\n')
-    with pytest.raises(errors.BadSetting, match="line 2 is not a fault"):
+    with pytest.raises(errors.InvalidArgumentError, match="line 2 is not a fault"):
         _native.excluded(tmp_path)
-    with pytest.raises(errors.BadSetting, match="no such file"):
+    with pytest.raises(errors.InvalidArgumentError, match="no such file"):
         _native.excluded(tmp_path / "none")
 
 
 def test_a_quarantine_that_cannot_be_written_is_refused_at_once() -> None:
-    with pytest.raises(errors.BadSetting, match="/proc/none"):
+    with pytest.raises(errors.InvalidArgumentError, match="/proc/none"):
         _native.Ledger("skip,quarantine=/proc/none/bad.jsonl")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from batches import assert_same, indices, kept
 from draws import Draws
-from feedline.errors import BadSetting, BadSource
+from feedline.errors import InvalidArgumentError, InvalidSourceError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded, noise, photo, write
@@ -167,7 +167,7 @@ def test_a_folder_that_is_not_as_it_must_be_is_refused_with_a_hint(
 ) -> None:
     root = spoil(tmp_path)
 
-    with pytest.raises(BadSource) as caught:
+    with pytest.raises(InvalidSourceError) as caught:
         fl.images(root)
 
     assert named in str(caught.value)
@@ -195,7 +195,7 @@ def test_a_folder_that_may_not_be_read_is_refused_with_a_hint() -> None:
         write(root, {"cat/a.jpg": PHOTO})
         (root / "cat").chmod(0)
 
-        with without_the_rights_of_root(), pytest.raises(BadSource, match="chmod") as caught:
+        with without_the_rights_of_root(), pytest.raises(InvalidSourceError, match="chmod") as caught:
             fl.images(root)
 
         assert str(root / "cat") in str(caught.value)
@@ -208,7 +208,7 @@ def test_a_name_that_is_no_text_is_found_and_named(tmp_path: Path) -> None:
     path = folder + b"/\xff\xfe.jpg"
     Path(os.fsdecode(path)).write_bytes(b"no image")
 
-    with pytest.raises(fl.errors.UnknownFormat) as caught:
+    with pytest.raises(fl.errors.UnknownFormatError) as caught:
         next(iter(fl.images(tmp_path).decode().batch(1).loader()))
 
     assert os.fsencode(caught.value.path or "") == path
@@ -264,7 +264,7 @@ def test_one_path_is_one_file_also_when_it_is_no_text(photos: list[Path]) -> Non
     ],
 )
 def test_files_that_cannot_be_are_refused(paths: Any, labels: Any, named: str) -> None:
-    with pytest.raises(BadSource) as caught:
+    with pytest.raises(InvalidSourceError) as caught:
         fl.files(paths, labels)
 
     assert named in str(caught.value)
@@ -371,14 +371,14 @@ def test_arrays_are_read_at_the_time_of_the_epoch() -> None:
     ],
 )
 def test_arrays_that_cannot_be_read_are_refused_with_their_name(arrays: Any, named: str) -> None:
-    with pytest.raises(BadSource) as caught:
+    with pytest.raises(InvalidSourceError) as caught:
         fl.arrays(arrays)
 
     assert named in str(caught.value)
 
 
 def test_a_source_without_samples_is_refused() -> None:
-    with pytest.raises(BadSource, match="no samples"):
+    with pytest.raises(InvalidSourceError, match="no samples"):
         fl.arrays({"x": np.zeros((0, 3))}).batch(2).loader()
 
 
@@ -387,7 +387,7 @@ def test_an_array_named_index_is_not_mixed_up_with_the_index_of_samples() -> Non
 
     try:
         batches = kept(fl.arrays({"index": array}).batch(5, index=True).loader())
-    except BadSetting:
+    except InvalidArgumentError:
         return
     assert indices(batches) == list(range(10))
 

@@ -143,7 +143,7 @@ def test_an_error_names_sample_file_and_hint(find: Find) -> None:
     good, kind, text, _ = find("an_error_says_what_it_would_say_without_tensorflow")
     assert (good, kind) == (2, "UnknownError")
     first = text.splitlines()[:4]
-    assert re.search(r"Damaged: sample 4 failed in worker: .*cut off", first[0])
+    assert re.search(r"CorruptImageError: sample 4 failed in worker: .*truncated", first[0])
     assert first[1].endswith("bad/4.jpg")
     assert first[2].startswith("hint: ")
 

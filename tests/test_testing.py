@@ -9,7 +9,7 @@ from typing import Any
 import feedline as fl
 import pytest
 import torch
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 from feedline.testing import Chaos, ChaosError, assert_accounted, assert_same_batches, chaos
 from feedline.torch import DataLoader
 from pictures import encoded, photo, write
@@ -38,12 +38,12 @@ def test_the_same_seed_makes_the_same_faults_at_about_the_rate() -> None:
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5, "often", True])
 def test_a_rate_that_is_none_is_refused_with_its_value(rate: Any) -> None:
-    with pytest.raises(BadSetting, match=str(rate)):
+    with pytest.raises(InvalidArgumentError, match=str(rate)):
         chaos(Numbers(), kill=rate)
 
 
 def test_what_chaos_cannot_befall_is_refused() -> None:
-    with pytest.raises(BadSetting, match="7"):
+    with pytest.raises(InvalidArgumentError, match="7"):
         chaos(7, kill=0.5)
 
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 import torch.utils.data
 from alike import described
-from feedline.errors import NotPicklable, WorkerDiedWarning
+from feedline.errors import NotPicklableError, WorkerDiedWarning
 from samples_of_torch import Noise
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
@@ -669,5 +669,5 @@ def test_a_storage_without_memory_is_refused_in_the_worker() -> None:
     loader = OURS(
         Listed([partial(torch.UntypedStorage, 8, device="meta")]), num_workers=1, collate_fn=as_it_is
     )
-    with pytest.raises(NotPicklable, match="a storage on meta stays in its process"):
+    with pytest.raises(NotPicklableError, match="a storage on meta stays in its process"):
         list(loader)

@@ -13,7 +13,7 @@ import torch
 import torch.utils.data
 from alike import described
 from faults.remains import has_ended, soon
-from feedline.errors import NotPicklable
+from feedline.errors import NotPicklableError
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 # A loader: torch's class or ours.
@@ -87,7 +87,7 @@ def place_of(error: Any) -> tuple[Any, ...]:
 # ---- type, words and place ----
 
 
-class Described(Exception):
+class DescribedError(Exception):
     """Takes a keyword, which torch fills in where the class has an attribute of its name."""
 
     message = "no words"
@@ -96,14 +96,14 @@ class Described(Exception):
         super().__init__(message)
 
 
-class Picky(Exception):
+class PickyError(Exception):
     """Cannot be made of a text."""
 
     def __init__(self, code: int, *, reason: str) -> None:
         super().__init__(f"code {code}: {reason}")
 
 
-class Guarded(ValueError):
+class GuardedError(ValueError):
     """Does not let itself be told anything."""
 
     @property
@@ -112,7 +112,7 @@ class Guarded(ValueError):
 
 
 def picky() -> Any:
-    raise Picky(7, reason="it is late")
+    raise PickyError(7, reason="it is late")
 
 
 def chained() -> Any:
@@ -128,7 +128,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[BaseException], str]] = {
     "an index": (raising(IndexError, "out of range"), IndexError, "IndexError: out of range"),
     "a file": (raising(FileNotFoundError, 2, "gone", "a.jpg"), FileNotFoundError, "[Errno 2] gone: 'a.jpg'"),
     "an assertion": (raising(AssertionError), AssertionError, "AssertionError"),
-    "a type with a message": (raising(Described, "words"), Described, "words"),
+    "a type with a message": (raising(DescribedError, "words"), DescribedError, "words"),
     "a type that takes more": (picky, RuntimeError, "code 7: it is late"),
     "a type that takes bytes": (lambda: b"\xff".decode(), RuntimeError, "UnicodeDecodeError"),
     "two in a chain": (chained, ValueError, "OSError: the disk is gone"),
@@ -154,7 +154,7 @@ def test_an_exception_has_its_type_torchs_words_its_traceback_and_its_place(name
 
 
 def test_the_first_line_and_the_last_of_the_traceback_are_torchs_and_the_epoch_goes_on_as_torchs() -> None:
-    dataset = Fails({3: raising(KeyError, "label"), 6: picky, 7: raising(Described, "words")})
+    dataset = Fails({3: raising(KeyError, "label"), 6: picky, 7: raising(DescribedError, "words")})
 
     ours = seen(OURS(dataset, batch_size=2, num_workers=2))
     theirs = seen(THEIRS(dataset, batch_size=2, num_workers=2))
@@ -170,7 +170,7 @@ def test_the_first_line_and_the_last_of_the_traceback_are_torchs_and_the_epoch_g
 
 
 def test_a_local_class_of_exceptions_arrives_as_a_runtime_error() -> None:
-    class Local(Exception):
+    class Local(Exception):  # noqa: N818
         pass
 
     error = caught_from(OURS(failing(Local, "nobody knows it"), num_workers=1))
@@ -181,9 +181,9 @@ def test_a_local_class_of_exceptions_arrives_as_a_runtime_error() -> None:
 
 
 def test_an_exception_that_guards_an_attribute_is_told_the_others() -> None:
-    error: Any = caught_from(OURS(failing(Guarded, "x"), batch_size=2, num_workers=1))
+    error: Any = caught_from(OURS(failing(GuardedError, "x"), batch_size=2, num_workers=1))
 
-    assert type(error) is Guarded
+    assert type(error) is GuardedError
     assert place_of(error) == ("mine", 1, 2, 0)
 
 
@@ -590,7 +590,7 @@ def test_a_batch_that_cannot_be_pickled_is_told_with_the_path_to_what_is_to_blam
 
     error = batches.pop(3)
     assert batches == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-    assert isinstance(error, NotPicklable)
+    assert isinstance(error, NotPicklableError)
     assert f"{path} cannot be pickled" in str(error)
     assert kind in str(error)
     assert "hint: " in str(error)
@@ -601,7 +601,7 @@ def test_a_batch_that_cannot_be_pickled_is_told_with_the_path_to_what_is_to_blam
 def test_an_error_of_feedline_keeps_its_hint_on_the_way() -> None:
     (error,) = seen(OURS([threading.Lock()], batch_size=None, collate_fn=as_it_is, num_workers=1))  # type: ignore[arg-type]
 
-    assert isinstance(error, NotPicklable)
+    assert isinstance(error, NotPicklableError)
     assert error.hint
     assert error.hint in str(error)
 
@@ -632,7 +632,7 @@ def test_a_data_set_that_cannot_go_to_a_fresh_interpreter_is_told_with_the_path(
 ) -> None:
     loader = OURS(**{"dataset": Fails({}), "num_workers": 1, "multiprocessing_context": "spawn", **arguments})
 
-    with pytest.raises(NotPicklable, match="lock") as caught:
+    with pytest.raises(NotPicklableError, match="lock") as caught:
         list(loader)
 
     assert f"{path}" in str(caught.value)

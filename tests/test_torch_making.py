@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.utils.data
 from alike import described
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 from samples_of_torch import Noise
 from torch.utils.data import IterableDataset
 
@@ -120,7 +120,7 @@ def test_more_workers_than_processors_are_warned_of_in_torchs_words() -> None:
 def test_a_wrong_setting_of_ours_is_refused_at_once_with_its_value(
     arguments: Arguments, value: str, workers: int
 ) -> None:
-    with pytest.raises(BadSetting) as caught:
+    with pytest.raises(InvalidArgumentError) as caught:
         OURS([1, 2, 3], num_workers=workers, **arguments)  # type: ignore[arg-type]
 
     assert value in str(caught.value)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from feedline import FaultPolicy
 from feedline._torch.samples import Samples
-from feedline.errors import BadSetting, TooManyFaults, WorkerDiedWarning
+from feedline.errors import InvalidArgumentError, TooManyFaultsError, WorkerDiedWarning
 from feedline.torch import DataLoader
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
@@ -78,7 +78,7 @@ def test_faults_reports_and_quarantine_lines_name_the_file(workers: int, tmp_pat
     assert (line["index"], line["path"]) == (5, "data/5.jpg")
     assert line["dataset"] == "Folder of 8 samples"
     assert "data/5.jpg" in str(loader.report())
-    with pytest.raises(TooManyFaults) as raised:
+    with pytest.raises(TooManyFaultsError) as raised:
         list(DataLoader(Folder(), num_workers=workers, faults=FaultPolicy("skip", limit=0)))
     assert raised.value.path == "data/5.jpg"
 
@@ -155,7 +155,7 @@ def test_a_quarantine_file_of_another_data_set_is_refused(tmp_path: Path) -> Non
             # The same files in another folder are the same data set.
             assert len(list(DataLoader(dataset, exclude=file))) == 7
             continue
-        with pytest.raises(BadSetting) as raised:
+        with pytest.raises(InvalidArgumentError) as raised:
             DataLoader(dataset, exclude=file)
         assert said in str(raised.value)
         assert str(file) in str(raised.value)
@@ -170,5 +170,5 @@ def test_a_quarantine_file_of_another_data_set_is_refused(tmp_path: Path) -> Non
         assert len(list(DataLoader(dataset, exclude=file))) == len(dataset) - 1
     # Samples that files know more of than these lines, which are of another program, are believed.
     bare = tmp_path / "bare.jsonl"
-    bare.write_text('{"index": 5, "kind": "Damaged"}\n')
+    bare.write_text('{"index": 5, "kind": "CorruptImageError"}\n')
     assert len(list(DataLoader(Plain(), exclude=bare))) == 7

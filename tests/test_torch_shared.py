@@ -11,7 +11,7 @@ from typing import Any
 import feedline as fl
 import pytest
 import torch
-from feedline.errors import NotPicklable
+from feedline.errors import NotPicklableError
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset
 
@@ -141,10 +141,10 @@ def test_initargs_of_an_executor_may_be_shared_objects_and_arguments_may_not(
         assert [queue.get(timeout=60), queue.get(timeout=60)] == [1, 2]
         assert [here.recv(), here.recv()] == [1, 2]
         for thing in [queue, context.Lock(), context.Value("i"), context.Array("i", 2)]:
-            with pytest.raises(NotPicklable, match=r"arguments\[0\] .* through inheritance") as raised:
+            with pytest.raises(NotPicklableError, match=r"arguments\[0\] .* through inheritance") as raised:
                 pool.submit(print, thing)
             assert "initargs" in raised.value.hint
-        with pytest.raises(NotPicklable, match=r"function\.there .* through inheritance"):
+        with pytest.raises(NotPicklableError, match=r"function\.there .* through inheritance"):
             pool.submit(lambda: there.send(3))
-        with pytest.raises(NotPicklable, match=r"arguments\[0\]\['q'\] "):
+        with pytest.raises(NotPicklableError, match=r"arguments\[0\]\['q'\] "):
             pool.submit(print, {"q": queue})

@@ -215,7 +215,7 @@ def main() -> None:
         [{"call": "batch", "size": 1}, {"call": "loader", "memory": "1.5GiB", "prefetch": 0, "limit": 0.01}],
         [
             {"call": "batch", "size": 1},
-            {"call": "loader", "threads": "auto", "files": 3, "faults": "then=skip,retry=2"},
+            {"call": "loader", "threads": "auto", "files": 3, "faults": "action=skip,retry=2"},
         ],
     ]
     for number, words in enumerate(calls):

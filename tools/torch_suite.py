@@ -115,7 +115,7 @@ class Run:
         return {name: outcome for name, outcome in self.outcomes.items() if outcome.kind in kinds}
 
 
-class CannotRun(Exception):
+class CannotRunError(Exception):
     pass
 
 
@@ -295,9 +295,9 @@ def watch_all(path: Path, order: dict[str, Any], environment: dict[str, str], se
                 run.outcomes[name] = outcome
                 show(name, outcome)
             elif plan is None:
-                raise CannotRun(f"exit code {code}\n{watch.last_words()}")
+                raise CannotRunError(f"exit code {code}\n{watch.last_words()}")
             elif not plan and not run.left_out:
-                raise CannotRun(f"no test has {' or '.join(order['patterns'])} in its name")
+                raise CannotRunError(f"no test has {' or '.join(order['patterns'])} in its name")
             elif len(run.outcomes) == known:
                 # Neither run nor ended anything: for these, another process would do no better.
                 missing = [name for name in plan if name not in run.outcomes]
@@ -317,7 +317,7 @@ def watch_one(
             events = watch.next_events(begun + seconds - time.monotonic())
         except TimeoutError:
             if running is None:
-                raise CannotRun(f"no test was begun in {seconds:.0f} s\n{watch.stacks()}") from None
+                raise CannotRunError(f"no test was begun in {seconds:.0f} s\n{watch.stacks()}") from None
             hung = Outcome("hung", time.monotonic() - begun, watch.stacks())
             return plan, (running, hung)
         if events is None:
@@ -326,7 +326,7 @@ def watch_one(
             return plan, (running, Outcome("crashed", time.monotonic() - begun))
         for event in events:
             if "trouble" in event:
-                raise CannotRun(event["trouble"])
+                raise CannotRunError(event["trouble"])
             begun = time.monotonic()
             if "plan" in event:
                 run.left_out = [name for name in event["plan"] if name in order["left_out"]]
@@ -336,7 +336,7 @@ def watch_one(
             else:
                 running = None
                 outcome = Outcome(event["kind"], event["seconds"], event["text"])
-                # A failure of the test is not mended by what its other parts say later.
+                # A failure of the test is not fixed by what its other parts say later.
                 if event["end"] not in run.of("failed"):
                     run.outcomes[event["end"]] = outcome
                 show(event["end"], outcome)
@@ -403,7 +403,7 @@ def main() -> int:
             environment["PYTHONPATH"] = os.pathsep.join([folder, *([others] if others else [])])
         try:
             run = watch_all(path, order, environment, options.seconds)
-        except CannotRun as trouble:
+        except CannotRunError as trouble:
             print(f"the tests could not be run: {trouble}", file=sys.stderr)
             return 2
     print_summary(run)

@@ -7,7 +7,7 @@ loader = (
     .shuffle(seed=7)
     .decode().resize(256).center_crop(224)
     .batch(64)
-    .loader(faults=fl.FaultPolicy(then="skip", limit=0.01))
+    .loader(faults=fl.FaultPolicy(action="skip", limit=0.01))
 )
 for batch in loader:
     batch["image"], batch["label"]

@@ -13,7 +13,7 @@ from feedline._described import described
 from feedline._notices import Notices
 from feedline._workers.death import Death
 from feedline._workers.tries import Bad
-from feedline.errors import BadSetting, DeadlinePassed, SampleSkippedWarning
+from feedline.errors import DeadlineExceededError, InvalidArgumentError, SampleSkippedWarning
 from feedline.events import Event, tell
 from feedline.faults import FaultPolicy, symptom
 from feedline.report import CallReport, Report
@@ -21,7 +21,7 @@ from feedline.report import CallReport, Report
 __all__ = ["OVERDUE", "Account", "Away", "check", "in_json", "written"]
 
 # What a sample that passed its deadline looks like to the policy.
-OVERDUE = symptom(DeadlinePassed(""))[0]
+OVERDUE = symptom(DeadlineExceededError(""))[0]
 # Letters of an index that a quarantine file has at most.
 _WRITTEN = 4096
 
@@ -29,12 +29,12 @@ _WRITTEN = 4096
 def check(faults: object, on_event: object) -> None:
     """Refuses what is no policy and what cannot be called."""
     if faults is not None and not isinstance(faults, FaultPolicy):
-        raise BadSetting.explained(
+        raise InvalidArgumentError.explained(
             f"faults must be a feedline.FaultPolicy, got {described(faults)}",
             "see help(feedline.FaultPolicy)",
         )
     if on_event is not None and not callable(on_event):
-        raise BadSetting.explained(
+        raise InvalidArgumentError.explained(
             f"on_event must be callable, got {described(on_event)}",
             "give a function that takes a feedline.Event",
         )
@@ -60,8 +60,8 @@ def written(text: str) -> str:
 
 
 class Away:
-    """Sources that are away, and since when each worker knows it. Several workers find one away and back: it
-    is told once."""
+    """Sources that are unavailable, and since when each worker knows it. Several workers find one unavailable
+    and back: it is told once."""
 
     def __init__(self) -> None:
         self._away: dict[str, dict[int | None, float]] = {}
@@ -69,10 +69,10 @@ class Away:
     def news(self, name: str, details: dict[str, Any], worker: int | None) -> dict[str, Any] | None:
         """What is to be told of an event of a source; None if it was told already."""
         away = self._away.setdefault(str(details.get("root")), {})
-        if name == "source_opened":
+        if name == "source_unavailable":
             is_news = not away
             away[worker] = time.monotonic()
-        elif name == "source_closed":
+        elif name == "source_recovered":
             since = away.pop(worker, None)
             is_news = since is not None and not away
             details = {**details, "seconds": 0.0 if since is None else time.monotonic() - since}
@@ -119,10 +119,10 @@ class Account:
         if not self._raises:
             self.notices.issue()
 
-    def then(self, names: list[str], os_error: int | None = None) -> str:
+    def action(self, names: list[str], os_error: int | None = None) -> str:
         """What the policy wants for such a fault."""
-        then, _ = self._rules.rule(names, os_error)
-        return then
+        action, _ = self._rules.rule(names, os_error)
+        return action
 
     def wanted(self, bad: Bad) -> str:
         """What is done about a fault unless there are too many; a lack of descriptors, say, is raised unless
@@ -148,7 +148,7 @@ class Account:
         """The verdict on a fault: "skip", "replace" or "stop", then with kind and words of the error, if it
         is not the fault's own; "good" for one that another try has fixed."""
         line = self._line(bad, index, epoch, worker, rank, call, dataset)
-        if not bad.then:
+        if not bad.action:
             self.ledger.retried(line)
             return "good", None
         return self.ledger.judge(bad.names, bad.os_error, line)

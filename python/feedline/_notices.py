@@ -11,7 +11,7 @@ from feedline._workers.death import Death
 from feedline.errors import (
     FeedlineWarning,
     SampleSkippedWarning,
-    SourceAwayWarning,
+    SourceUnavailableWarning,
     WorkerDiedWarning,
 )
 
@@ -52,11 +52,11 @@ class Notices:
             warning = json.loads(details)["warning"]
             if warning:
                 self.add(warning, SampleSkippedWarning)
-        elif name == "source_opened":
+        elif name == "source_unavailable":
             hint = "hint: bring it back; faults=FaultPolicy(patience=...) says how long to wait for it"
-            self.add(f"{text}\n{hint}", SourceAwayWarning)
-        elif name == "source_closed":
-            self.add(text, SourceAwayWarning)
+            self.add(f"{text}\n{hint}", SourceUnavailableWarning)
+        elif name == "source_recovered":
+            self.add(text, SourceUnavailableWarning)
 
     def add(self, text: str, category: type[FeedlineWarning]) -> None:
         self._waiting.append((text, category))

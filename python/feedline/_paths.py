@@ -8,7 +8,7 @@ from typing import Any
 
 from feedline import _native
 from feedline._described import described
-from feedline.errors import BadSource
+from feedline.errors import InvalidSourceError
 
 __all__ = ["Path", "Paths", "listed", "path_text", "shown"]
 
@@ -22,12 +22,12 @@ _SPECIAL = frozenset("*?[{:")
 def path_text(path: Any, call: str) -> str:
     """A path as text; bytes as the file system means them."""
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise BadSource(f"{call}: a path must be text, got {described(path)}")
+        raise InvalidSourceError(f"{call}: a path must be text, got {described(path)}")
     text = os.fsdecode(path)
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        raise BadSource(f"{call}: no file can have this name: {described(text)}") from None
+        raise InvalidSourceError(f"{call}: no file can have this name: {described(text)}") from None
     return text
 
 
@@ -47,7 +47,7 @@ def listed(call: str, paths: Any) -> list[str]:
     elif isinstance(paths, Sequence):
         texts = [path_text(path, call) for path in paths]
     else:
-        raise BadSource(f"{call}: give a pattern or a list of paths, got {described(paths)}")
+        raise InvalidSourceError(f"{call}: give a pattern or a list of paths, got {described(paths)}")
     if not any(_SPECIAL.intersection(text) for text in texts):
         return texts
     return [os.fsdecode(path) for path in _native.Source.expand(texts)]

@@ -26,7 +26,7 @@ from feedline._workers.lent import Lent
 from feedline._workers.pickling import ERRORS, by_name, by_value, not_picklable
 from feedline._workers.tries import Bad, Faulty
 from feedline._workers.trouble import Trouble
-from feedline.errors import DeadlinePassed, WorkerDied, WorkerDiedWarning, WorkerStalledWarning
+from feedline.errors import DeadlineExceededError, WorkerDiedError, WorkerDiedWarning, WorkerStalledWarning
 from feedline.events import LOGGER
 from feedline.faults import hint_for, symptom
 
@@ -230,7 +230,7 @@ class Pool:
     ) -> Any:
         """What stands in the place of a result, by the policy; _MADE if another try went well, _FAILED where
         the exception is to be raised. `error` is the exception, if the trainer has it."""
-        if bad.then and "raise" in (bad.then, self.account.wanted(bad)):
+        if bad.action and "raise" in (bad.action, self.account.wanted(bad)):
             # A lack of descriptors, say, is no fault of the call, so it is not skipped.
             return _FAILED
         what, in_json = call.what(bad.position), call.function.in_json(*call.calls[bad.position])
@@ -265,7 +265,7 @@ class Pool:
         error = bad.trouble.again() if error is None else error
         arguments, keywords = call.calls[min(bad.position, len(call.calls) - 1)]
         deaths = sum(task in death.tasks for death in self.deaths)
-        is_own = isinstance(error, (WorkerDied, DeadlinePassed))
+        is_own = isinstance(error, (WorkerDiedError, DeadlineExceededError))
         failed = FailedCall(
             function=call.function.name,
             arguments=call.function.arguments(arguments, keywords),
@@ -293,7 +293,7 @@ class Pool:
         # A report has one line for it, which names the call already.
         trouble.message = trouble.message.removeprefix(f"{what} ")
         trouble.message += f" {_without(what, deaths[-1])}" if deaths else ""
-        bad = Bad(position or 0, names, None, trouble, None, len(deaths), self.account.then(names))
+        bad = Bad(position or 0, names, None, trouble, None, len(deaths), self.account.action(names))
         # Calls that must not be repeated: others of the same parcel may have been made already.
         is_once = self._words["attempts"] == 1
         if is_once or not is_known:
@@ -356,7 +356,7 @@ class Pool:
     def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
         call = None if still.task is None else self._running.get(still.task)
         text = still.words("" if call is None else f"in {call.what(still.position)}", self._words["deadline"])
-        name = "zygote_reborn" if is_reborn else "worker_stalled"
+        name = "zygote_restarted" if is_reborn else "worker_stalled"
         details = {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)}
         self.account.event(name, details)
         self._warn(text, WorkerStalledWarning, [] if call is None else [call])
@@ -376,11 +376,11 @@ class Pool:
             warnings.showwarning(kind(text), kind, file, number)
 
     def retired(self, told: dict[str, Any]) -> None:
-        self.account.event("worker_retired", told)
+        self.account.event("worker_renewed", told)
 
     def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
         self.account.noted(name, details, post)
-        # Now: while the source is away, nothing else happens.
+        # Now: while the source is unavailable, nothing else happens.
         self.account.tell()
 
     def shut(self, *, cancel: bool = False) -> None:
@@ -465,12 +465,12 @@ def _lost(what: str, deaths: list[Death], why: str) -> BaseException:
         stack = last.stack[:8] if last else ()
         text = f"{what} took longer than its deadline:{story}"
         text += "".join(f"\n  code  {frame}" for frame in stack)
-        return DeadlinePassed.explained(text, hint, deaths=tuple(deaths))
+        return DeadlineExceededError.explained(text, hint, deaths=tuple(deaths))
     times = f"its worker {len(deaths)} times" if len(deaths) > 1 else "its worker"
     text = f"{what} killed {times}:{story}"
     text += f"\n  code  {last.code}" if last and last.code else ""
     text += "".join(f"\n  why   {line}" for line in (last.why if last else ()))
-    return WorkerDied.explained(text, hint, deaths=tuple(deaths))
+    return WorkerDiedError.explained(text, hint, deaths=tuple(deaths))
 
 
 def _without(what: str, death: Death) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from feedline._described import described
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 
 __all__ = ["call_in_words", "check_finite", "in_words", "must_fit", "plain"]
 
@@ -32,7 +32,7 @@ def must_fit(call: str, given: Mapping[str, Any]) -> None:
     """Refuses numbers that are too large for the core."""
     for name, value in given.items():
         if isinstance(value, int) and not -(2**63) <= value < 2**64:
-            raise BadSetting(f"{call}: {name} must fit into 64 bits, got {described(value)}")
+            raise InvalidArgumentError(f"{call}: {name} must fit into 64 bits, got {described(value)}")
 
 
 def in_words(calls: Sequence[dict[str, Any]]) -> str:
@@ -49,7 +49,7 @@ def in_words(calls: Sequence[dict[str, Any]]) -> str:
         for name, value in call.items():
             if not _is_plain(value):
                 where, part = _culprit(name, value)
-                raise BadSetting.explained(
+                raise InvalidArgumentError.explained(
                     f"{call['call']}: {where} must be {_wanted(part)}, got {described(part)}"
                 )
     raise AssertionError("what cannot be written down has a part that cannot")
@@ -59,7 +59,9 @@ def check_finite(call: str, name: str, value: Any) -> None:
     """Refuses a number that is none, for arguments that the core does not see."""
     given = plain(value)
     if isinstance(given, float) and not math.isfinite(given):
-        raise BadSetting.explained(f"{call}: {name} must be {_wanted(given)}, got {described(given)}")
+        raise InvalidArgumentError.explained(
+            f"{call}: {name} must be {_wanted(given)}, got {described(given)}"
+        )
 
 
 def _wanted(part: Any) -> str:

@@ -9,42 +9,42 @@ import os
 from typing import Any, Self
 
 __all__ = [
-    "BadSetting",
-    "BadSource",
-    "Closed",
-    "CodecPanicked",
-    "Damaged",
-    "DamagedRecord",
-    "DeadlinePassed",
-    "DescriptorsClosed",
+    "CheckpointMismatchError",
+    "ClosedError",
+    "CodecPanicError",
+    "CorruptImageError",
+    "CorruptRecordError",
+    "DeadlineExceededError",
+    "DescriptorsClosedError",
     "EmptyShardWarning",
     "FeedlineError",
     "FeedlineWarning",
-    "Internal",
-    "NoReplacement",
-    "NotPicklable",
-    "OutOfFiles",
-    "OutOfMemory",
-    "OutOfThreads",
-    "ReadFailed",
-    "Refused",
+    "InternalError",
+    "InvalidArgumentError",
+    "InvalidFieldError",
+    "InvalidSourceError",
+    "NoReplacementError",
+    "NotPicklableError",
+    "OutOfMemoryError",
+    "OutOfThreadsError",
+    "ReadError",
     "SampleSkippedWarning",
-    "ShapeMismatch",
+    "ShapeMismatchError",
     "SharedFileWarning",
-    "SourceAwayWarning",
-    "SourceGone",
-    "TooLarge",
-    "TooManyDeaths",
-    "TooManyFaults",
-    "TooSmall",
-    "UnknownFormat",
-    "UsedAfterFork",
-    "WorkerDied",
+    "SourceUnavailableError",
+    "SourceUnavailableWarning",
+    "TooLargeError",
+    "TooManyDeathsError",
+    "TooManyFaultsError",
+    "TooManyOpenFilesError",
+    "TooSmallError",
+    "UnknownFormatError",
+    "UnsafeFormatError",
+    "UsedAfterForkError",
+    "WorkerDiedError",
     "WorkerDiedWarning",
-    "WorkerNotStarted",
+    "WorkerNotStartedError",
     "WorkerStalledWarning",
-    "WrongCheckpoint",
-    "WrongField",
 ]
 
 
@@ -105,7 +105,7 @@ def _rebuild(kind: type[FeedlineError], message: str, details: dict[str, Any]) -
     return error
 
 
-class BadSetting(FeedlineError, ValueError):
+class InvalidArgumentError(FeedlineError, ValueError):
     """A setting has a value it cannot have."""
 
     code = "FL101"
@@ -128,146 +128,146 @@ _HELP = {
 }
 
 
-class BadSource(FeedlineError):
+class InvalidSourceError(FeedlineError):
     """The data set is not there, or not as it must be."""
 
     code = "FL102"
 
 
-class ReadFailed(FeedlineError):
+class ReadError(FeedlineError):
     """The bytes of a sample could not be read."""
 
     code = "FL201"
 
 
-class UnknownFormat(FeedlineError):
+class UnknownFormatError(FeedlineError):
     """A file is no image that Feedline decodes."""
 
     code = "FL202"
 
 
-class Damaged(FeedlineError):
-    """A file is cut off or corrupt."""
+class CorruptImageError(FeedlineError):
+    """A file is truncated or corrupt."""
 
     code = "FL203"
 
 
-class TooLarge(FeedlineError):
+class TooLargeError(FeedlineError):
     """An image has more pixels than the limit allows."""
 
     code = "FL204"
 
 
-class TooSmall(FeedlineError):
+class TooSmallError(FeedlineError):
     """A crop does not fit into an image."""
 
     code = "FL205"
 
 
-class ShapeMismatch(FeedlineError):
+class ShapeMismatchError(FeedlineError):
     """Samples of one batch have different shapes."""
 
     code = "FL206"
 
 
-class CodecPanicked(FeedlineError):
+class CodecPanicError(FeedlineError):
     """A decoder met a bug of its own; it was caught."""
 
     code = "FL207"
 
 
-class TooManyFaults(FeedlineError):
-    """More samples were bad than the policy bears."""
+class TooManyFaultsError(FeedlineError):
+    """More samples were bad than the policy allows."""
 
     code = "FL209"
 
 
-class NoReplacement(FeedlineError):
+class NoReplacementError(FeedlineError):
     """No good sample was found in place of a bad one."""
 
     code = "FL210"
 
 
-class DamagedRecord(FeedlineError):
-    """A record of a shard is cut off or corrupt."""
+class CorruptRecordError(FeedlineError):
+    """A record of a shard is truncated or corrupt."""
 
     code = "FL211"
 
 
-class WrongField(FeedlineError):
+class InvalidFieldError(FeedlineError):
     """A record lacks a field, or has another one than was asked for."""
 
     code = "FL212"
 
 
-class Refused(FeedlineError):
+class UnsafeFormatError(FeedlineError):
     """A record holds something that is never read, such as a pickle."""
 
     code = "FL213"
 
 
-class OutOfFiles(FeedlineError):
+class TooManyOpenFilesError(FeedlineError):
     """The system has no descriptor left."""
 
     code = "FL301"
 
 
-class OutOfMemory(FeedlineError, MemoryError):
+class OutOfMemoryError(FeedlineError, MemoryError):
     """The system has no memory left."""
 
     code = "FL302"
 
 
-class OutOfThreads(FeedlineError):
+class OutOfThreadsError(FeedlineError):
     """The system allows no thread."""
 
     code = "FL303"
 
 
-class DescriptorsClosed(FeedlineError, OSError):
+class DescriptorsClosedError(FeedlineError, OSError):
     """Other code of this process has closed descriptors of Feedline."""
 
     code = "FL304"
 
 
-class DeadlinePassed(FeedlineError, TimeoutError):
+class DeadlineExceededError(FeedlineError, TimeoutError):
     """A sample took longer than it may."""
 
     code = "FL208"
     deaths: tuple[Any, ...] = ()
 
 
-class SourceGone(FeedlineError, OSError):
-    """A source was away for longer than the policy bears."""
+class SourceUnavailableError(FeedlineError, OSError):
+    """A source was unavailable for longer than the policy allows."""
 
     code = "FL105"
 
 
-class UsedAfterFork(FeedlineError):
+class UsedAfterForkError(FeedlineError):
     """A loader was used in a fork of the process that made it."""
 
     code = "FL501"
 
 
-class Closed(FeedlineError):
+class ClosedError(FeedlineError):
     """The loader was closed, or a newer epoch begun."""
 
     code = "FL502"
 
 
-class WrongCheckpoint(FeedlineError):
+class CheckpointMismatchError(FeedlineError):
     """A checkpoint is of other data or settings."""
 
     code = "FL103"
 
 
-class NotPicklable(FeedlineError, TypeError):
+class NotPicklableError(FeedlineError, TypeError):
     """Something must go to another process and cannot."""
 
     code = "FL104"
 
 
-class WorkerDied(FeedlineError, RuntimeError):
+class WorkerDiedError(FeedlineError, RuntimeError):
     """A worker died, and was not to be replaced or would die of the same sample again; `deaths` has the
     certificates."""
 
@@ -275,14 +275,14 @@ class WorkerDied(FeedlineError, RuntimeError):
     deaths: tuple[Any, ...] = ()
 
 
-class TooManyDeaths(FeedlineError, RuntimeError):
+class TooManyDeathsError(FeedlineError, RuntimeError):
     """Workers died again and again; `deaths` has the history."""
 
     code = "FL402"
     deaths: tuple[Any, ...] = ()
 
 
-class WorkerNotStarted(FeedlineError, RuntimeError):
+class WorkerNotStartedError(FeedlineError, RuntimeError):
     """A worker could not be started."""
 
     code = "FL403"
@@ -298,7 +298,7 @@ class SampleSkippedWarning(FeedlineWarning):
     the end of each epoch."""
 
 
-class SourceAwayWarning(FeedlineWarning):
+class SourceUnavailableWarning(FeedlineWarning):
     """A source went away, and reading pauses; or it is back."""
 
 
@@ -318,7 +318,7 @@ class SharedFileWarning(FeedlineWarning):
     """A data set holds an open file whose offset all forked workers would share."""
 
 
-class Internal(FeedlineError):
+class InternalError(FeedlineError):
     """A bug of Feedline."""
 
     code = "FL503"

@@ -24,7 +24,7 @@ class Event:
     """Something was decided or has happened.
 
     Attributes:
-        name: what: "sample_skipped", "worker_died", "source_opened", ...
+        name: what: "sample_skipped", "worker_died", "source_unavailable", ...
         text: in a line.
         level: "info", "warning" or "error".
         details: all that is known of it.

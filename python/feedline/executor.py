@@ -30,7 +30,7 @@ from feedline._workers.crew import Handle
 from feedline._workers.death import Death
 from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 from feedline.events import Event
 from feedline.faults import FaultPolicy
 from feedline.report import CallReport
@@ -60,11 +60,11 @@ class Executor(concurrent.futures.Executor):
         initializer, initargs: called once in each worker, before its first call.
         max_workers: the same as `workers`, under the name that `ProcessPoolExecutor` has for it.
         attempts: how often a call is made whose worker dies; the third time it is made alone. Then its
-            future gets a `feedline.errors.WorkerDied`, and all the others go on. 1 for calls that must not
-            be repeated.
+            future gets a `feedline.errors.WorkerDiedError`, and all the others go on. 1 for calls that must
+            not be repeated.
         faults: what is done about calls that raise, kill their worker or pass the deadline: a
             `feedline.FaultPolicy`. A call that is skipped has a `feedline.Skipped` in its place in `map`; the
-            future of a `submit` gets its exception. `then="replace"` needs `replacement=`, which becomes
+            future of a `submit` gets its exception. `action="replace"` needs `replacement=`, which becomes
             the result.
         exclude: the quarantine file of an earlier run, or a folder of such: calls of the same function with
             the same arguments are not made.
@@ -105,9 +105,9 @@ class Executor(concurrent.futures.Executor):
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer must be callable, got {described(initializer)}")
         check(faults, on_event)
-        if faults is not None and faults.then == "replace" and not faults.has_replacement:
-            raise BadSetting.explained(
-                'then="replace" needs replacement= in an Executor: it is the result',
+        if faults is not None and faults.action == "replace" and not faults.has_replacement:
+            raise InvalidArgumentError.explained(
+                'action="replace" needs replacement= in an Executor: it is the result',
                 'write FaultPolicy("replace", replacement=...)',
             )
         self._excluded = _excluded(exclude)
@@ -269,12 +269,12 @@ def _excluded(path: str | os.PathLike[str] | None) -> set[str]:
     if path is None:
         return set()
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise BadSetting.explained(f"Executor: exclude must be a path, got {shown(path)}", _HINT)
+        raise InvalidArgumentError.explained(f"Executor: exclude must be a path, got {shown(path)}", _HINT)
     name = os.fsdecode(path)
     found = _native.excluded_calls(name)
     strange = sum(call is None for call in found)
     if strange:
-        raise BadSetting.explained(
+        raise InvalidArgumentError.explained(
             f"Executor: exclude={name!r} names samples of a loader, and not calls: {strange} of {len(found)}",
             "give the quarantine file of an Executor",
         )

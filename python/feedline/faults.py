@@ -15,11 +15,11 @@ from feedline import _native
 from feedline._arguments import suggests_all
 from feedline._described import described
 from feedline._words import call_in_words, plain
-from feedline.errors import BadSetting, FeedlineError
+from feedline.errors import FeedlineError, InvalidArgumentError
 
 __all__ = ["Backoff", "FaultPolicy", "explain_shortage", "hint_for", "symptom"]
 
-Then = Literal["raise", "skip", "replace"]
+Action = Literal["raise", "skip", "replace"]
 Rule = int | str | Mapping[str, Any]
 
 
@@ -47,7 +47,7 @@ ANOTHER: Final = Another()
 @suggests_all()
 @dataclass(frozen=True)
 class Backoff:
-    """How long to wait before a sample is tried again.
+    """How long to wait before a sample is retried.
 
     Args:
         first: seconds before the second try.
@@ -68,11 +68,11 @@ class FaultPolicy:
     """What to do about samples that cannot be made.
 
     Args:
-        then: "raise" ends the run with an error that names the sample. "skip" leaves it out. "replace" puts
+        action: "raise" ends the run with an error that names the sample. "skip" leaves it out. "replace" puts
             another one in its place.
-        retry: how often a sample is tried again first. Only what may pass is: timeouts, broken connections,
+        retry: how often a sample is retried first. Only what may pass is: timeouts, broken connections,
             errors of the disk or the network; not a file that is corrupt or gone. What `by_type` names is
-            tried again in any case.
+            retried in any case.
         backoff: seconds before the second try, which double with each further one; or a `Backoff`.
         replacement: the sample to use with "replace"; by default the sample of another index.
         fill: whether what follows moves up in the place of a skipped sample, so that batches stay full. The
@@ -83,20 +83,20 @@ class FaultPolicy:
             left is always an error.
         window: samples over which a share is judged. An epoch with fewer is judged as a whole.
         by_type: rules for classes of errors, by class or name: how often to try again (a whole number), what
-            to do ("raise", "skip", "replace"), or both as {"retry": 3, "then": "skip"}. The most
+            to do ("raise", "skip", "replace"), or both as {"retry": 3, "action": "skip"}. The most
             particular class decides.
         quarantine: a file to which every bad sample is written, a line each, before the run goes on; or
             a folder ("bad/"), in which each process has its own. `exclude=` reads it.
-        patience: seconds that a source may be away, such as a mount; meanwhile nothing is skipped. A
-            source is away only if it was there before.
+        patience: seconds that a source may be unavailable, such as a mount; meanwhile nothing is skipped. A
+            source is unavailable only if it was there before.
 
     What is skipped or replaced is shown in warnings: the first sample, the tenth, the hundredth and so on,
     and a summary at the end of each epoch (`feedline.errors.SampleSkippedWarning`). What the machine is
-    short of (memory, threads, descriptors) is raised, unless `by_type` names it: MemoryError, OutOfFiles,
-    OutOfThreads.
+    short of (memory, threads, descriptors) is raised, unless `by_type` names it: MemoryError,
+    TooManyOpenFilesError, OutOfThreadsError.
     """
 
-    then: Then = "raise"
+    action: Action = "raise"
     retry: int = field(default=0, kw_only=True)
     backoff: float | Backoff = field(default=0.1, kw_only=True)
     replacement: Any = field(default=ANOTHER, kw_only=True)
@@ -108,25 +108,25 @@ class FaultPolicy:
     patience: float = field(default=300.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.then, str) or self.then not in ("raise", "skip", "replace"):
-            raise BadSetting.explained(
-                f'FaultPolicy: then must be "raise", "skip" or "replace", got {described(self.then)}'
+        if not isinstance(self.action, str) or self.action not in ("raise", "skip", "replace"):
+            raise InvalidArgumentError.explained(
+                f'FaultPolicy: action must be "raise", "skip" or "replace", got {described(self.action)}'
             )
         if self.replacement is not ANOTHER and "replace" not in self._deeds():
-            raise BadSetting.explained(
-                f'FaultPolicy: replacement={described(self.replacement)} is of use only with then="replace", '
-                f"got then={described(self.then)}"
+            raise InvalidArgumentError.explained(
+                f"FaultPolicy: replacement={described(self.replacement)} is of use only with "
+                f'action="replace", got action={described(self.action)}'
             )
         # Everything else is checked where it is used, by the same lines for all fronts.
         _native.Policy(self.words())
 
     def _deeds(self) -> list[Any]:
         rules = [] if self.by_type is None else list(self._rules().values())
-        return [self.then, *(rule.get("then") if isinstance(rule, Mapping) else rule for rule in rules)]
+        return [self.action, *(rule.get("action") if isinstance(rule, Mapping) else rule for rule in rules)]
 
     def _rules(self) -> dict[str, Any]:
         if not isinstance(self.by_type, Mapping):
-            raise BadSetting.explained(
+            raise InvalidArgumentError.explained(
                 f"FaultPolicy: by_type must be a dict of rules by class or name, "
                 f"got {described(self.by_type)}"
             )
@@ -134,7 +134,7 @@ class FaultPolicy:
 
     def settings(self) -> dict[str, Any]:
         """What differs from the default, as plain data; the replacement is not part of it."""
-        given: dict[str, Any] = {"then": self.then}
+        given: dict[str, Any] = {"action": self.action}
         for name in ("retry", "fill", "limit", "window", "patience"):
             value = plain(getattr(self, name))
             if name == "limit" and value is None:
@@ -143,7 +143,7 @@ class FaultPolicy:
                 continue
             is_number = not isinstance(value, bool) and (not isinstance(value, float) or math.isfinite(value))
             if name != "fill" and not is_number:
-                raise BadSetting.explained(
+                raise InvalidArgumentError.explained(
                     f"FaultPolicy: {name} must be a finite number, got {described(value)}"
                 )
             if value is not None and value != FaultPolicy.__dataclass_fields__[name].default:
@@ -169,20 +169,22 @@ class FaultPolicy:
 
     @property
     def text(self) -> str:
-        """As the command line takes it: "then=skip,retry=2"."""
+        """As the command line takes it: "action=skip,retry=2"."""
         return _native.Policy(self.words()).text
 
     @classmethod
     def parse(cls, text: str) -> FaultPolicy:
-        """From text, as the command line takes it: "retry=2,then=skip,limit=0.01,by_type.OSError=retry:5"."""
+        """From text as on the command line: "retry=2,action=skip,limit=0.01,by_type.OSError=retry:5"."""
         if not isinstance(text, str):
-            raise BadSetting.explained(
-                f'FaultPolicy: give text such as "retry=2,then=skip", got {described(text)}'
+            raise InvalidArgumentError.explained(
+                f'FaultPolicy: give text such as "retry=2,action=skip", got {described(text)}'
             )
         try:
             given = json.loads(_native.Policy(text).words)
         except UnicodeEncodeError:
-            raise BadSetting.explained(f"FaultPolicy: this text cannot be read: {described(text)}") from None
+            raise InvalidArgumentError.explained(
+                f"FaultPolicy: this text cannot be read: {described(text)}"
+            ) from None
         if given.get("limit") == "none":
             given["limit"] = None
         if isinstance(given.get("backoff"), dict):
@@ -198,7 +200,7 @@ def symptom(exception: BaseException) -> tuple[list[str], int | None]:
     shortage = _shortage(exception)
     if shortage is not None:
         # So that one rule for MemoryError holds for whatever says that there is none.
-        also = [shortage, "MemoryError"] if shortage == "OutOfMemory" else [shortage]
+        also = [shortage, "MemoryError"] if shortage == "OutOfMemoryError" else [shortage]
         names += [name for name in also if name not in names]
     return names, _number(exception)
 
@@ -210,26 +212,33 @@ def _number(exception: BaseException) -> int | None:
 
 # What the machine is short of, by the number of the system's error, or by the words of a RuntimeError: torch
 # and Python have no classes for these.
-_SHORT_NUMBERS = {errno.ENOMEM: "OutOfMemory", errno.EMFILE: "OutOfFiles", errno.ENFILE: "OutOfFiles"}
+_SHORT_NUMBERS = {
+    errno.ENOMEM: "OutOfMemoryError",
+    errno.EMFILE: "TooManyOpenFilesError",
+    errno.ENFILE: "TooManyOpenFilesError",
+}
 _SHORT_WORDS = (
-    (re.compile("(?i)can(not|'t) allocate memory|DefaultCPUAllocator|out of memory"), "OutOfMemory"),
-    (re.compile("can't start new thread"), "OutOfThreads"),
+    (re.compile("(?i)can(not|'t) allocate memory|DefaultCPUAllocator|out of memory"), "OutOfMemoryError"),
+    (re.compile("can't start new thread"), "OutOfThreadsError"),
 )
 _SHORT_OF = {
-    "OutOfMemory": ("memory", "use fewer workers or smaller batches, or give the container more memory"),
-    "OutOfThreads": ("threads or processes", "use fewer workers, or raise the limit with ulimit -u"),
-    "OutOfFiles": ("descriptors", "raise the limit with ulimit -n, or close files in the data set"),
+    "OutOfMemoryError": ("memory", "use fewer workers or smaller batches, or give the container more memory"),
+    "OutOfThreadsError": ("threads or processes", "use fewer workers, or raise the limit with ulimit -u"),
+    "TooManyOpenFilesError": (
+        "descriptors",
+        "raise the limit with ulimit -n, or close files in the data set",
+    ),
 }
 
 
 def _shortage(exception: BaseException) -> str | None:
     """The kind of error for what the machine is short of, if that is what an exception says."""
     if isinstance(exception, MemoryError):
-        return "OutOfMemory"
+        return "OutOfMemoryError"
     if isinstance(exception, OSError):
         number = _number(exception) or 0
         if number == errno.EAGAIN and _starts_processes(exception):
-            return "OutOfThreads"
+            return "OutOfThreadsError"
         return _SHORT_NUMBERS.get(number)
     if not isinstance(exception, RuntimeError) or isinstance(exception, FeedlineError):
         # A worker that was killed for its memory is a fault of the sample that needs as much.
@@ -265,12 +274,12 @@ def explain_shortage(exception: BaseException) -> None:
         exception.add_note(note)
 
 
-_SKIP_IT = re.compile(r'(, or |; |, )?skip [a-z ]+ with faults=FaultPolicy\(then="skip"\)(, or )?')
+_SKIP_IT = re.compile(r'(, or |; |, )?skip [a-z ]+ with faults=FaultPolicy\(action="skip"\)(, or )?')
 
 
 def hint_for(policy: FaultPolicy, hint: str) -> str:
     """A hint without the advice to skip, where the policy does that already."""
-    return hint if policy.then == "raise" else _SKIP_IT.sub("", hint)
+    return hint if policy.action == "raise" else _SKIP_IT.sub("", hint)
 
 
 def _class_name(kind: Any) -> str:
@@ -278,7 +287,9 @@ def _class_name(kind: Any) -> str:
         # Python's own second names of one class.
         return {"IOError": "OSError", "EnvironmentError": "OSError"}.get(kind, kind)
     if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-        raise BadSetting.explained(f"FaultPolicy: by_type must be by class or name, got {described(kind)}")
+        raise InvalidArgumentError.explained(
+            f"FaultPolicy: by_type must be by class or name, got {described(kind)}"
+        )
     if kind.__module__ in ("builtins", "feedline.errors"):
         return kind.__qualname__
     return f"{kind.__module__}.{kind.__qualname__}"
@@ -294,4 +305,6 @@ def _path(path: Any) -> str:
     try:
         return os.fsdecode(path)
     except TypeError:
-        raise BadSetting.explained(f"FaultPolicy: quarantine must be a path, got {described(path)}") from None
+        raise InvalidArgumentError.explained(
+            f"FaultPolicy: quarantine must be a path, got {described(path)}"
+        ) from None

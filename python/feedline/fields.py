@@ -21,7 +21,7 @@ import numpy as np
 from feedline._arguments import suggests
 from feedline._described import described
 from feedline._words import plain
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 
 __all__ = ["Field", "bytes_", "float32", "int64", "json_", "npy", "parse_words", "sequence", "text"]
 
@@ -117,9 +117,9 @@ def npy(dtype: Any, shape: Shape = (), default: Any = None, key: str | None = No
     try:
         name = np.dtype(dtype).name
     except (TypeError, ValueError):
-        raise BadSetting(f"npy: dtype must be the name of a type, got {described(dtype)}") from None
+        raise InvalidArgumentError(f"npy: dtype must be the name of a type, got {described(dtype)}") from None
     if np.dtype(dtype).kind not in "biuf" or np.dtype(dtype).itemsize > 8:
-        raise BadSetting(f"npy: dtype must be a type of plain numbers, got {described(dtype)}")
+        raise InvalidArgumentError(f"npy: dtype must be a type of plain numbers, got {described(dtype)}")
     return _made("npy", "npy", shape, default, key, name)
 
 
@@ -127,13 +127,17 @@ def npy(dtype: Any, shape: Shape = (), default: Any = None, key: str | None = No
 def sequence(field: Field) -> Field:
     """The list of features of that name in a tf.train.SequenceExample, of which each step is such a field."""
     if not isinstance(field, Field):
-        raise BadSetting(f"sequence: give a field such as fl.int64(), got {described(field)}")
+        raise InvalidArgumentError(f"sequence: give a field such as fl.int64(), got {described(field)}")
     if field.is_sequence:
-        raise BadSetting(f"sequence: {field!r} is a sequence already")
+        raise InvalidArgumentError(f"sequence: {field!r} is a sequence already")
     if field.shape[:1] == (None,):
-        raise BadSetting(f"sequence: each step must have a shape without None, got {described(field)}")
+        raise InvalidArgumentError(
+            f"sequence: each step must have a shape without None, got {described(field)}"
+        )
     if field.of in ("json", "npy"):
-        raise BadSetting(f"sequence: a step must be bytes_, text, int64 or float32, got {described(field)}")
+        raise InvalidArgumentError(
+            f"sequence: a step must be bytes_, text, int64 or float32, got {described(field)}"
+        )
     made = replace(field, is_sequence=True)
     if made.default is not None:
         _in_words(made)
@@ -143,31 +147,35 @@ def sequence(field: Field) -> Field:
 def parse_words(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The fields of `parse()`, as the words that the core checks."""
     if not isinstance(fields, Mapping):
-        raise BadSetting(
+        raise InvalidArgumentError(
             f'parse: give fields by name, such as {{"label": fl.int64()}}, got {described(fields)}'
         )
     words = []
     for name, field in fields.items():
         if not isinstance(name, str) or not name:
-            raise BadSetting(f"parse: a field must have a name, got {described(name)}")
+            raise InvalidArgumentError(f"parse: a field must have a name, got {described(name)}")
         if not isinstance(field, Field):
-            raise BadSetting(f"parse: {name!r} must be a field such as fl.int64(), got {described(field)}")
+            raise InvalidArgumentError(
+                f"parse: {name!r} must be a field such as fl.int64(), got {described(field)}"
+            )
         words.append(field._words(name))
     return words
 
 
 def _made(call: str, of: str, shape: Shape, default: Any, key: str | None, dtype: str | None = None) -> Field:
     if isinstance(shape, (str, bytes)) or not isinstance(shape, (Sequence, np.ndarray)):
-        raise BadSetting(f"{call}: shape must be a list such as [], [3] or [None, 4], got {described(shape)}")
+        raise InvalidArgumentError(
+            f"{call}: shape must be a list such as [], [3] or [None, 4], got {described(shape)}"
+        )
     axes = tuple(plain(axis) for axis in shape)
     for number, axis in enumerate(axes):
         if axis is None and number == 0:
             continue
         if not isinstance(axis, int) or isinstance(axis, bool) or axis < 1:
             wanted = "whole numbers from 1, of which the first may be None"
-            raise BadSetting(f"{call}: shape must be {wanted}, got {described(list(axes))}")
+            raise InvalidArgumentError(f"{call}: shape must be {wanted}, got {described(list(axes))}")
     if key is not None and not isinstance(key, str):
-        raise BadSetting(f"{call}: key must be the name in the record, got {described(key)}")
+        raise InvalidArgumentError(f"{call}: key must be the name in the record, got {described(key)}")
     field = Field(call, of, axes, plain(default), key, dtype)
     if default is not None and not _may_become_a_sequence(field):
         _in_words(field)
@@ -192,7 +200,7 @@ def _in_words(field: Field) -> Any:
         if not is_fixed and default == []:
             return []
         wanted = kind.__name__ if is_fixed else "[]"
-        raise BadSetting(f"{field.call}: default must be {wanted}, got {described(default)}")
+        raise InvalidArgumentError(f"{field.call}: default must be {wanted}, got {described(default)}")
     array = _numbers(field)
     try:
         if not is_fixed:
@@ -205,7 +213,9 @@ def _in_words(field: Field) -> Any:
     except ValueError:
         shape = list(inner) if is_fixed else [None, *inner]
         wanted = f"numbers of shape {shape}" + (", or one for all" if is_fixed else ", such as []")
-        raise BadSetting(f"{field.call}: default must be {wanted}, got {described(default)}") from None
+        raise InvalidArgumentError(
+            f"{field.call}: default must be {wanted}, got {described(default)}"
+        ) from None
 
 
 def _numbers(field: Field) -> np.ndarray[Any, Any]:
@@ -221,7 +231,7 @@ def _numbers(field: Field) -> np.ndarray[Any, Any]:
         limits = np.iinfo(dtype)
         fits = int(given.min()) >= limits.min and int(given.max()) <= limits.max
     if not fits:
-        raise BadSetting(f"{field.call}: default must be of {name}, got {described(field.default)}")
+        raise InvalidArgumentError(f"{field.call}: default must be of {name}, got {described(field.default)}")
     return given
 
 
@@ -242,6 +252,6 @@ def _plain_json(field: Field) -> Any:
     try:
         return json.loads(json.dumps(field.default, allow_nan=False))
     except (TypeError, ValueError):
-        raise BadSetting(
+        raise InvalidArgumentError(
             f"{field.call}: default must be what JSON can say, got {described(field.default)}"
         ) from None

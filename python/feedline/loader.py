@@ -12,7 +12,7 @@ from feedline._notices import Notices
 from feedline._numpy import array_on
 from feedline._workers.crew import Handle
 from feedline._workers.death import Death
-from feedline.errors import WrongCheckpoint
+from feedline.errors import CheckpointMismatchError
 from feedline.events import Event, tell
 from feedline.report import Report
 
@@ -76,7 +76,7 @@ class Loader:
         return Batches(self)
 
     def report(self) -> Report:
-        """What has happened so far: delivered, skipped, tried again, waited, slowest, busiest stage."""
+        """What has happened so far: delivered, skipped, retried, waited, slowest, busiest stage."""
         return Report._parse(self._native.report_json(), self._native.report_text())
 
     def checkpoint(self) -> str:
@@ -89,7 +89,7 @@ class Loader:
             self._native.resume(checkpoint)
         except UnicodeEncodeError as reason:
             # Half of a pair of UTF-16, which no checkpoint has.
-            raise WrongCheckpoint.explained(f"this is not a checkpoint: {reason}") from None
+            raise CheckpointMismatchError.explained(f"this is not a checkpoint: {reason}") from None
 
     @property
     def decided(self) -> dict[str, int]:

@@ -18,7 +18,7 @@ from feedline._mapped.builder import Functions, has_functions, start_method
 from feedline._mapped.loader import MappedLoader
 from feedline._paths import Path, Paths, listed, local_path, shown
 from feedline._words import in_words, must_fit, plain
-from feedline.errors import BadSetting, BadSource
+from feedline.errors import InvalidArgumentError, InvalidSourceError
 from feedline.events import Event
 from feedline.faults import ANOTHER, FaultPolicy
 from feedline.fields import parse_words
@@ -62,10 +62,14 @@ class Pipeline(Functions):
     def zip(self, other: Pipeline) -> Pipeline:
         """The same samples, with a row of the arrays of `other` beside each; both before any other call."""
         if not isinstance(other, Pipeline):
-            raise BadSetting(f"zip: give a pipeline, such as fl.arrays({{...}}), got {described(other)}")
+            raise InvalidArgumentError(
+                f"zip: give a pipeline, such as fl.arrays({{...}}), got {described(other)}"
+            )
         for pipeline in (self, other):
             if pipeline._calls:
-                raise BadSetting(f"zip: give sources without further calls, got {described(pipeline)}")
+                raise InvalidArgumentError(
+                    f"zip: give sources without further calls, got {described(pipeline)}"
+                )
         return Pipeline(self._source.zip(other._source), f"{self._origin}.zip({other._origin})")
 
     def concat(self, *others: Pipeline) -> Pipeline:
@@ -76,7 +80,7 @@ class Pipeline(Functions):
         pipelines = [self, *others]
         for pipeline in others:
             if not isinstance(pipeline, Pipeline):
-                raise BadSetting(f"concat: give pipelines, got {described(pipeline)}")
+                raise InvalidArgumentError(f"concat: give pipelines, got {described(pipeline)}")
         words = ", ".join(repr(pipeline) for pipeline in others)
         joined = Pipeline(
             _native.Source.concat([one._source for one in pipelines]), f"{self!r}.concat({words})"
@@ -92,7 +96,7 @@ class Pipeline(Functions):
 
         Args:
             seed: of the order.
-            buffer: shuffles runs of so many samples, each within itself, so that neighbours in a shard are
+            buffer: shuffles runs of this many samples, each within itself, so that neighbours in a shard are
                 read together. Without, every sample may come anywhere.
         """
         return self._with("shuffle", seed=seed, buffer=buffer)
@@ -118,7 +122,7 @@ class Pipeline(Functions):
         return self._with("skip", samples=samples)
 
     def repeat(self, times: int) -> Pipeline:
-        """Makes one epoch of so many passes. A shuffle before it draws a new order for each of them."""
+        """Makes one epoch of `times` passes. A shuffle before it draws a new order for each of them."""
         return self._with("repeat", times=times)
 
     def shard(
@@ -145,13 +149,15 @@ class Pipeline(Functions):
         """
         if isinstance(rank, str) and rank == "auto":
             if world is not None:
-                raise BadSetting(f'shard: world={described(world)} needs a rank, or leave both to "auto"')
+                raise InvalidArgumentError(
+                    f'shard: world={described(world)} needs a rank, or leave both to "auto"'
+                )
             values = [os.environ.get(name, default) for name, default in [("RANK", "0"), ("WORLD_SIZE", "1")]]
             if not all(value.isdecimal() for value in values):
-                raise BadSetting(f"shard: RANK and WORLD_SIZE must be whole numbers, got {values}")
+                raise InvalidArgumentError(f"shard: RANK and WORLD_SIZE must be whole numbers, got {values}")
             rank, world = (int(value) for value in values)
         elif world is None:
-            raise BadSetting(f"shard: rank={described(rank)} needs world, the number of ranks")
+            raise InvalidArgumentError(f"shard: rank={described(rank)} needs world, the number of ranks")
         return self._with("shard", rank=rank, world=world, remainder=remainder, by=by)
 
     # ---- worker ----
@@ -344,18 +350,20 @@ class Pipeline(Functions):
             mp_context: how workers come to be: a `multiprocessing` context or its name.
         """
         if faults is not None and not isinstance(faults, FaultPolicy):
-            raise BadSetting(f"loader: faults must be a FaultPolicy, got {described(faults)}")
+            raise InvalidArgumentError(f"loader: faults must be a FaultPolicy, got {described(faults)}")
         if faults is not None and faults.replacement is not ANOTHER:
-            raise BadSetting(
+            raise InvalidArgumentError(
                 f"loader: replacement={described(faults.replacement)} is for data sets of Python objects; "
                 "a pipeline replaces a sample by another of its own"
             )
         if on_event is not None and not callable(on_event):
-            raise BadSetting(f"loader: on_event must be a function, got {described(on_event)}")
+            raise InvalidArgumentError(f"loader: on_event must be a function, got {described(on_event)}")
         if exclude is not None and not isinstance(exclude, (str, bytes, os.PathLike)):
-            raise BadSetting(f"loader: exclude must be a path, got {described(exclude)}")
+            raise InvalidArgumentError(f"loader: exclude must be a path, got {described(exclude)}")
         if isinstance(stall, bool):
-            raise BadSetting(f"loader: stall must be a number of seconds or None, got {described(stall)}")
+            raise InvalidArgumentError(
+                f"loader: stall must be a number of seconds or None, got {described(stall)}"
+            )
         made = self._with(
             "loader",
             threads=threads,
@@ -385,18 +393,18 @@ class Pipeline(Functions):
         calls = list(self._calls)
         names = [call["call"] for call in calls]
         if "shard" in names:
-            raise BadSetting.explained(
+            raise InvalidArgumentError.explained(
                 f"{self!r} is one of several shards already, and cannot be divided among {world} replicas",
                 "leave shard() out: each replica gets a shard of its own",
             )
         if "batch" not in names:
-            raise BadSetting.explained(
+            raise InvalidArgumentError.explained(
                 "there is no batch size", "call batch(size) at the end of the pipeline"
             )
         at = names.index("batch")
         size = calls[at]["size"]
         if size % world:
-            raise BadSetting.explained(
+            raise InvalidArgumentError.explained(
                 f"batch: size={size} cannot be divided among {world} replicas",
                 f"the size is that of all replicas together: give a multiple of {world}",
             )
@@ -464,16 +472,20 @@ def mix(
         samples: of an epoch; as many as all parts together where nothing is said.
     """
     if not isinstance(parts, (Mapping, Sequence)):
-        raise BadSetting(f"mix: parts must be a dict of pipelines and their weights, got {described(parts)}")
+        raise InvalidArgumentError(
+            f"mix: parts must be a dict of pipelines and their weights, got {described(parts)}"
+        )
     pairs = list(parts.items() if isinstance(parts, Mapping) else parts)
     if not pairs or not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
-        raise BadSetting(f"mix: give a dict of pipelines and their weights, got {described(parts)}")
+        raise InvalidArgumentError(f"mix: give a dict of pipelines and their weights, got {described(parts)}")
     for pipeline, weight in pairs:
         if not isinstance(pipeline, Pipeline):
-            raise BadSetting(f"mix: give pipelines, got {described(pipeline)}")
+            raise InvalidArgumentError(f"mix: give pipelines, got {described(pipeline)}")
         given = plain(weight)
         if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given <= 1e9:
-            raise BadSetting(f"mix: a weight must be a number above 0 and up to 1e9, got {described(weight)}")
+            raise InvalidArgumentError(
+                f"mix: a weight must be a number above 0 and up to 1e9, got {described(weight)}"
+            )
     words = ", ".join(f"{pipeline!r}: {weight}" for pipeline, weight in pairs)
     joined = Pipeline(_native.Source.concat([pipeline._source for pipeline, _ in pairs]), f"mix({{{words}}})")
     written = [{**_part(pipeline), "weight": float(plain(weight))} for pipeline, weight in pairs]
@@ -503,7 +515,7 @@ def files(paths: Paths, labels: Sequence[int] | None = None) -> Pipeline:
     Batches have "image" (after decode) or "bytes", and "label" if there are labels.
     """
     if labels is not None and not isinstance(labels, (Sequence, np.ndarray)):
-        raise BadSource(f"files: labels must be a list of whole numbers, got {described(labels)}")
+        raise InvalidSourceError(f"files: labels must be a list of whole numbers, got {described(labels)}")
     numbers = None if labels is None else [_label(label) for label in labels]
     found = listed("files", paths)
     return Pipeline(_native.Source.files(found, numbers), f"files({shown(paths)})")
@@ -517,10 +529,10 @@ def arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Pipeline:
     resized and made float like a decoded picture.
     """
     if not isinstance(arrays, Mapping):
-        raise BadSource(f"arrays: give a dict of arrays, got {type(arrays).__name__}")
+        raise InvalidSourceError(f"arrays: give a dict of arrays, got {type(arrays).__name__}")
     for name in arrays:
         if not isinstance(name, str) or not _is_unicode(name):
-            raise BadSource(f"arrays: a name must be text, got {described(name)}")
+            raise InvalidSourceError(f"arrays: a name must be text, got {described(name)}")
     shapes = {name: f"{np.asarray(array).dtype}{list(np.shape(array))}" for name, array in arrays.items()}
     origin = f"arrays({', '.join(f'{name}: {shape}' for name, shape in shapes.items())})"
     return Pipeline(_native.Source.arrays(dict(arrays)), origin)
@@ -534,7 +546,7 @@ def _is_unicode(text: str) -> bool:
 def _label(label: Any) -> int:
     given = plain(label)
     if isinstance(given, bool) or not isinstance(given, int) or not -(2**63) <= given < 2**63:
-        raise BadSource(f"files: a label must be a whole number, got {described(label)}")
+        raise InvalidSourceError(f"files: a label must be a whole number, got {described(label)}")
     return given
 
 
@@ -544,7 +556,7 @@ def _names(field: Any) -> Any:
 
 def _dtype_name(dtype: Any) -> Any:
     if dtype is None:  # NumPy would take it for float64.
-        raise BadSetting("cast: dtype must be the name of a type, got None")
+        raise InvalidArgumentError("cast: dtype must be the name of a type, got None")
     try:
         return np.dtype(dtype).name
     except (TypeError, ValueError):

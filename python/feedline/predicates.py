@@ -10,7 +10,7 @@ from typing import Any
 
 from feedline._described import described
 from feedline._words import plain
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 
 __all__ = ["Column", "Predicate", "col", "length"]
 
@@ -35,7 +35,7 @@ class Predicate:
         return Predicate({"op": "not", "of": [self._words]})
 
     def __bool__(self) -> bool:
-        raise BadSetting(
+        raise InvalidArgumentError(
             "filter: put predicates together with &, | and ~, each in brackets, not with and, or, not"
         )
 
@@ -51,13 +51,15 @@ class Column:
 
     def __init__(self, kind: str, name: str) -> None:
         if not isinstance(name, str):
-            raise BadSetting(f"{kind}: give the name of a field, got {described(name)}")
+            raise InvalidArgumentError(f"{kind}: give the name of a field, got {described(name)}")
         self._field = {kind: name}
 
     def _compared(self, op: str, value: Constant) -> Predicate:
         given = plain(value)
         if not isinstance(given, (int, float, str)):
-            raise BadSetting(f"filter: a field can be compared with a number or text, got {described(value)}")
+            raise InvalidArgumentError(
+                f"filter: a field can be compared with a number or text, got {described(value)}"
+            )
         return Predicate({"op": op, **self._field, "value": given})
 
     def __lt__(self, value: Constant) -> Predicate:
@@ -81,7 +83,7 @@ class Column:
     def isin(self, values: Iterable[Constant]) -> Predicate:
         """Whether it is one of these."""
         if isinstance(values, str) or not isinstance(values, Iterable):
-            raise BadSetting(f"isin: give a list of numbers or texts, got {described(values)}")
+            raise InvalidArgumentError(f"isin: give a list of numbers or texts, got {described(values)}")
         return Predicate({"op": "in", **self._field, "values": plain(list(values))})
 
     def __repr__(self) -> str:
@@ -100,7 +102,9 @@ def length(name: str) -> Column:
 
 def _joined(op: str, one: Predicate, other: Any) -> Predicate:
     if not isinstance(other, Predicate):
-        raise BadSetting(f"filter: {one!r} needs another predicate beside it, got {described(other)}")
+        raise InvalidArgumentError(
+            f"filter: {one!r} needs another predicate beside it, got {described(other)}"
+        )
     # Long chains stay flat.
     parts = [
         part

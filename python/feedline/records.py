@@ -15,7 +15,7 @@ from feedline._arguments import suggests
 from feedline._code import warn_user
 from feedline._described import described, one_line
 from feedline._paths import Paths, listed, local_path, path_text, shown
-from feedline.errors import BadSetting, BadSource, EmptyShardWarning
+from feedline.errors import EmptyShardWarning, InvalidArgumentError, InvalidSourceError
 from feedline.pipeline import Pipeline
 
 __all__ = ["csv", "example_schema", "jsonl", "tar", "tfrecord", "tokens"]
@@ -58,7 +58,9 @@ def example_schema(path: str | bytes | os.PathLike[str], records: int = 100) -> 
     print(fl.example_schema("train-00000.tfrecord"))
     """
     if not isinstance(records, int) or isinstance(records, bool) or records < 1:
-        raise BadSetting(f"example_schema: records must be a whole number from 1, got {described(records)}")
+        raise InvalidArgumentError(
+            f"example_schema: records must be a whole number from 1, got {described(records)}"
+        )
     schema = _native.example_schema(local_path(path, "example_schema"), records)
     # The names are data, and the text is for a terminal or an editor.
     return "\n".join(map(one_line, schema.split("\n")))
@@ -95,7 +97,7 @@ def csv(
 ) -> Pipeline:
     """Rows of CSV files, whose first line names the columns. Without `parse()`, every column is text."""
     if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii():
-        raise BadSetting(f"csv: delimiter must be one ASCII character, got {described(delimiter)}")
+        raise InvalidArgumentError(f"csv: delimiter must be one ASCII character, got {described(delimiter)}")
     return _records("csv", paths, delimiter=delimiter, index=index, manifest=manifest)
 
 
@@ -115,7 +117,7 @@ def tokens(
     """
     if length is None and isinstance(dtype, int) and not isinstance(dtype, bool):
         number = described(dtype)
-        raise BadSetting.explained(
+        raise InvalidArgumentError.explained(
             f"tokens: dtype must be the name of a type, got {number}",
             f'name both: tokens({shown(paths)}, "uint16", {number}), or length={number} for .npy files',
         )
@@ -126,20 +128,24 @@ def tokens(
     for path in listed("tokens", paths):
         start, count, known = _numbers_of(path)
         if known is not None and name is not None and known != name:
-            raise BadSource.explained(f"tokens: {path!r} holds {known}, not {name}", "leave dtype out")
+            raise InvalidSourceError.explained(
+                f"tokens: {path!r} holds {known}, not {name}", "leave dtype out"
+            )
         name = known or name
         if name is None:
-            raise BadSetting(f'tokens: {path!r} does not say its type: give dtype, such as "uint16"')
+            raise InvalidArgumentError(
+                f'tokens: {path!r} does not say its type: give dtype, such as "uint16"'
+            )
         files.append((path, start, count))
     if name is None or not files:
-        raise BadSource("tokens: the list of files is empty")
+        raise InvalidSourceError("tokens: the list of files is empty")
     origin = f"tokens({shown(paths)}, {name!r}, {length})"
     return Pipeline(_native.Source.numbers(files, name, length, stride), origin)
 
 
 def _count(name: str, count: Any) -> int:
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count < 2**63:
-        raise BadSetting(f"tokens: {name} must be a whole number from 1, got {described(count)}")
+        raise InvalidArgumentError(f"tokens: {name} must be a whole number from 1, got {described(count)}")
     return count
 
 
@@ -147,9 +153,11 @@ def _dtype(dtype: Any) -> str:
     try:
         known = np.dtype(dtype)
     except (TypeError, ValueError):
-        raise BadSetting(f"tokens: dtype must be the name of a type, got {described(dtype)}") from None
+        raise InvalidArgumentError(
+            f"tokens: dtype must be the name of a type, got {described(dtype)}"
+        ) from None
     if known.byteorder == ">":
-        raise BadSetting.explained(
+        raise InvalidArgumentError.explained(
             f"tokens: only little-endian numbers are read, got {described(dtype)}",
             'write the file anew: array.astype(array.dtype.newbyteorder("<")).tofile(path)',
         )
@@ -172,14 +180,14 @@ def _numbers_of(path: str) -> tuple[int, int | None, str | None]:
             shape, _fortran, dtype = read(file)
             start = file.tell()
     except OSError as error:
-        raise BadSource.explained(f"opening the file: {error}", "check the path") from None
+        raise InvalidSourceError.explained(f"opening the file: {error}", "check the path") from None
     except Exception as error:
         # NumPy evaluates the header as code: a corrupt one raises whatever its parsers do.
-        raise BadSource.explained(
+        raise InvalidSourceError.explained(
             f"tokens: {path!r} is no .npy file: {error}", "write it with numpy.save"
         ) from None
     if len(shape) != 1 or not 0 <= shape[0] < 2**63 or dtype.hasobject or not dtype.isnative:
-        raise BadSource.explained(
+        raise InvalidSourceError.explained(
             f"tokens: {path!r} holds {dtype} of shape {shape}", "save one axis of numbers, such as uint16"
         )
     return start, int(shape[0]), dtype.name
@@ -189,7 +197,7 @@ def _records(container: str, paths: Paths, **settings: Any) -> Pipeline:
     files = listed(container, paths)
     check, delimiter = settings.get("check", True), settings.get("delimiter", ",")
     if not isinstance(check, bool):
-        raise BadSetting(f"{container}: check must be True or False, got {described(check)}")
+        raise InvalidArgumentError(f"{container}: check must be True or False, got {described(check)}")
     manifest = settings["manifest"]
     source = _native.Source.records(
         container,
@@ -222,7 +230,9 @@ def _kept(call: str, index: Index) -> str:
         except RuntimeError:  # Nobody knows where this user is at home.
             return ""
     if not isinstance(index, (str, bytes, os.PathLike)) or not os.fspath(index):
-        raise BadSetting(f'{call}: index must be "auto", "beside", a folder or None, got {described(index)}')
+        raise InvalidArgumentError(
+            f'{call}: index must be "auto", "beside", a folder or None, got {described(index)}'
+        )
     return path_text(index, call)
 
 

@@ -100,7 +100,7 @@ class CallReport:
         cancelled: calls that were cancelled, or have no result because another call of their chunk failed or
             the pool broke.
         pending: calls that wait or are being made.
-        retried: how often a call was tried again after it had raised.
+        retried: how often a call was retried after it had raised.
         quarantined: faults written to the quarantine file.
         faults: calls that failed, were skipped or replaced.
         workers_lost: deaths of workers by cause; `deaths` has the first of them as text.

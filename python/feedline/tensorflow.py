@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from feedline._mapped.loader import MappedLoader
 from feedline._tensorflow.table import Table
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 from feedline.loader import Epoch, Loader
 from feedline.pipeline import Pipeline
 
@@ -57,10 +57,10 @@ def dataset(
     if isinstance(source, Pipeline):
         loaders = _loaders(source, input_context, by, settings)
     elif not isinstance(source, Loader):
-        raise BadSetting(f"dataset: give a loader or a pipeline, got {type(source).__name__}")
+        raise InvalidArgumentError(f"dataset: give a loader or a pipeline, got {type(source).__name__}")
     elif input_context is not None or settings:
         given = ", ".join([*(["input_context"] if input_context is not None else []), *settings])
-        raise BadSetting.explained(
+        raise InvalidArgumentError.explained(
             f"dataset: {given} cannot change a loader that is made already",
             "give the pipeline, without loader() at its end",
         )
@@ -121,7 +121,7 @@ def _loaders(pipeline: Pipeline, context: Any, by: str, settings: dict[str, Any]
         return [pipeline.loader(**settings)]
     world, here = context.num_replicas_in_sync, context.num_replicas_in_sync // context.num_input_pipelines
     if here * context.num_input_pipelines != world:
-        raise BadSetting(
+        raise InvalidArgumentError(
             f"dataset: {world} replicas cannot be divided among {context.num_input_pipelines} input pipelines"
         )
     first = context.input_pipeline_id * here
@@ -162,7 +162,7 @@ class _Turns:
             for epoch in epochs:
                 epoch.close()
         if self.length is not None and count < self.length:
-            short = BadSetting.explained(
+            short = InvalidArgumentError.explained(
                 f"the epoch ended after {count} of {self.length} batches: it has gone on after a checkpoint",
                 "call loader.resume() before feedline.tensorflow.dataset(loader)",
             )

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from feedline._described import described
 from feedline._words import check_finite
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 from feedline.loader import Loader
 from feedline.pipeline import Pipeline
 from feedline.report import Report
@@ -70,7 +70,7 @@ class Chaos:
         for name in ("kill", "poison", "raise_", "eio", "hang", "slow", "leak", "leak_files"):
             rate = getattr(self, name)
             if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate <= 1:
-                raise BadSetting.explained(
+                raise InvalidArgumentError.explained(
                     f"chaos: {name} must be a share from 0 to 1, got {described(rate)}"
                 )
         check_finite("chaos", "slow_seconds", self.slow_seconds)
@@ -218,7 +218,7 @@ def chaos(target: Any, seed: int = 0, **rates: Any) -> Any:
         return _ChaoticDataset(target, striker)
     if callable(target):
         return _ChaoticFunction(target, striker)
-    raise BadSetting.explained(f"chaos: there is no way to make faults in {target!r}")
+    raise InvalidArgumentError.explained(f"chaos: there is no way to make faults in {target!r}")
 
 
 def _chaotic_loader(loader: Any, striker: _Striker) -> Any:

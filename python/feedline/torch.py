@@ -30,7 +30,7 @@ from feedline._torch.samples import Samples
 from feedline._torch.supervised import WithWorkers
 from feedline._words import call_in_words, check_finite
 from feedline._workers.death import Death
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 from feedline.events import Event
 from feedline.faults import FaultPolicy
 from feedline.loader import Columns, Epoch, Loader
@@ -53,11 +53,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     Everything that torch's loader takes is taken; these are new:
 
     Args:
-        on_death: "replace", or "raise": the first death ends the run with `feedline.errors.WorkerDied`.
+        on_death: "replace", or "raise": the first death ends the run with `feedline.errors.WorkerDiedError`.
             For iterable data sets that cannot be started again: a replacement iterates anew and throws
             away what was delivered.
-        max_deaths: how many deaths within `death_window` are borne; "auto" is twice the workers, at
-            least 5. One more ends the run with `feedline.errors.TooManyDeaths` and the history.
+        max_deaths: how many deaths within `death_window` are allowed; "auto" is twice the workers, at
+            least 5. One more ends the run with `feedline.errors.TooManyDeathsError` and the history.
         death_window: in seconds.
         memory: bytes of shared memory for batches on their way, as a number or as in "2GiB"; "auto" is
             a quarter of what is free, at most 8 GiB. In sizes, "4G" and "4GiB" are 4 * 1024**3 bytes, "4GB"
@@ -65,7 +65,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         faults: what is done about samples that raise, kill their worker or hang: a `feedline.FaultPolicy`.
             Without one, the first such sample raises, with its name.
         deadline: seconds that one sample may take in a worker. A worker that passes it is asked for its
-            stack, killed and replaced; the sample is tried again or judged by `faults`.
+            stack, killed and replaced; the sample is retried or judged by `faults`.
         stall: seconds without progress after which a warning shows the stack of the worker, once. None
             for never.
         max_worker_memory: bytes of resident memory, as in "4G", beyond which a worker is renewed: after
@@ -159,14 +159,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def _check_iterable(self) -> None:
         """The samples of an iterable data set have no index."""
         if self.exclude is not None:
-            raise BadSetting.explained(
+            raise InvalidArgumentError.explained(
                 f"exclude={self.exclude!r} names samples by index, which an iterable data set does not have",
                 "use a map-style data set",
             )
         if self.faults is not None and "replace" in self.faults._deeds() and not self.faults.has_replacement:
-            raise BadSetting.explained(
-                'then="replace" takes a sample of another index, which an iterable data set does not have',
-                'use then="skip", or say which sample with replacement=...',
+            raise InvalidArgumentError.explained(
+                'action="replace" takes a sample of another index, which an iterable data set does not have',
+                'use action="skip", or say which sample with replacement=...',
             )
 
     def _settings(self) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def _check_workers(
         # Whole numbers of NumPy are numbers too.
         count = operator.index(num_workers)  # type: ignore[arg-type]
     except TypeError:
-        raise BadSetting.explained(
+        raise InvalidArgumentError.explained(
             f"DataLoader: num_workers must be a whole number from 0, got {described(num_workers)}",
             "give a number such as num_workers=len(os.sched_getaffinity(0))",
         ) from None
@@ -256,7 +256,7 @@ def _check_workers(
     }
     for name, value in settings.items():
         if value is not None:
-            raise BadSetting.explained(
+            raise InvalidArgumentError.explained(
                 f"DataLoader: {name}={described(value)} is for workers, and num_workers=0 has none",
                 f"use num_workers=1 or more, or leave {name} out",
             )

@@ -23,7 +23,7 @@ PACKAGE = str(Path(fl.__file__).parent)
 SAMPLES = 24
 
 
-class Alarm(Exception):
+class Alarm(Exception):  # noqa: N818
     """Raised by the handler: a policy for faults would take it for one, if it came through."""
 
 

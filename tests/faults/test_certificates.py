@@ -18,7 +18,7 @@ import feedline
 import numpy as np
 import pytest
 from feedline import FaultPolicy
-from feedline.errors import WorkerDied
+from feedline.errors import WorkerDiedError
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset
 
@@ -155,7 +155,7 @@ def test_a_full_dev_shm_is_told_as_the_reason_of_a_bus_error(trainers: Trainers)
         pytest.skip(f"only root may mount: {said}")
     indices, name, cause, text = said
     assert (indices, name, cause) == (list(range(8)), "SIGBUS", "bus error")
-    assert "likely for want of space: /dev/shm has 0 bytes left" in text
+    assert "likely because /dev/shm is full: it has 0 bytes left" in text
     assert "make /dev/shm larger" in text
 
 
@@ -434,7 +434,7 @@ def test_a_limit_of_address_space_is_raised_when_python_notices_unless_it_is_nam
     assert (sorted(indices), faults, deaths) == ([0, 1, 2, 3, 4, 6, 7], [[5, "MemoryError"]], 0)
 
 
-# ---- want of memory ----
+# ---- out of memory ----
 
 LIMIT = 600 << 20
 
@@ -535,7 +535,7 @@ def test_a_sample_that_always_needs_too_much_memory_is_skipped_as_a_fault(
     indices, index, kind, reason = trainers.answer(program, group, seconds=200)
 
     assert indices == [index for index in range(40) if index != 22]
-    assert (index, kind) == (22, "WorkerDied")
+    assert (index, kind) == (22, "WorkerDiedError")
     assert "out of memory" in reason
 
 
@@ -554,7 +554,7 @@ def test_a_certificate_is_plain_data_for_logs() -> None:
 
 def test_the_error_that_ends_a_run_is_the_certificate(tmp_path: Path) -> None:
     loader = DataLoader(Drawn(hook=Once(tmp_path / "died", "SIGBUS", 22)), on_death="raise", **TWO)
-    with pytest.raises(WorkerDied) as caught:
+    with pytest.raises(WorkerDiedError) as caught:
         list(loader)
 
     (death,) = loader.deaths

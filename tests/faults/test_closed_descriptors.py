@@ -57,7 +57,7 @@ def test_closed_descriptors_end_the_run_with_an_error_that_says_so(
 ) -> None:
     trainer = trainers.start(CLOSED, front, numbers)
     come, are_intact, processes = trainer.first_answer()
-    assert come[0] == "DescriptorsClosed", (come, trainer.errors)
+    assert come[0] == "DescriptorsClosedError", (come, trainer.errors)
     assert "were closed by other code" in come[1]
     assert are_intact
     assert trainer.wait() == 0

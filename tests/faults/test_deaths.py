@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from feedline._torch.supervised import WithWorkers
-from feedline.errors import TooManyDeaths, WorkerDied, WorkerDiedWarning
+from feedline.errors import TooManyDeathsError, WorkerDiedError, WorkerDiedWarning
 from feedline.torch import DataLoader
 from torch.utils.data import default_collate
 
@@ -366,7 +366,7 @@ def test_a_zygote_that_is_killed_in_every_epoch_of_persistent_workers_is_borne()
         assert soon(functools.partial(has_ended, zygote))
 
 
-# ---- how much is borne ----
+# ---- how much is allowed ----
 
 
 class AlwaysDies:
@@ -386,7 +386,7 @@ def test_a_sample_that_always_kills_ends_the_run_and_is_named() -> None:
     iterator = iterate(loader)
     batches: list[Any] = []
     # Errors come only from next(), and after all that comes before in order.
-    with pytest.raises(WorkerDied) as caught:
+    with pytest.raises(WorkerDiedError) as caught:
         batches.extend(iter(iterator.__next__, None))
 
     assert is_same(batches, expected(Drawn, **TWO)[0][: len(batches)])
@@ -408,7 +408,7 @@ def test_batches_before_the_one_that_always_kills_are_all_delivered() -> None:
         for batch in loader:
             indices.extend(batch["index"].tolist())
 
-    with pytest.raises(WorkerDied):
+    with pytest.raises(WorkerDiedError):
         take()
 
     assert indices == list(range(16))
@@ -417,7 +417,7 @@ def test_batches_before_the_one_that_always_kills_are_all_delivered() -> None:
 @pytest.mark.parametrize("most", [0, 1])
 def test_so_many_deaths_are_borne_and_one_more_ends_the_run(most: int) -> None:
     loader = DataLoader(Drawn(hook=AlwaysDies(5)), max_deaths=most, **TWO)
-    with pytest.raises(TooManyDeaths):
+    with pytest.raises(TooManyDeathsError):
         list(loader)
     assert len(loader.deaths) == most + 1
 
@@ -451,7 +451,7 @@ def test_deaths_that_are_long_past_do_not_count() -> None:
 def test_where_deaths_are_to_be_raised_the_first_one_ends_the_run(tmp_path: Path) -> None:
     loader = DataLoader(Drawn(hook=Once(tmp_path / "died", "SIGBUS", 9)), on_death="raise", **TWO)
     iterator = iterate(loader)
-    with pytest.raises(WorkerDied, match=r"worker 0 .*SIGBUS.* sample 9, position 1, batch 2") as caught:
+    with pytest.raises(WorkerDiedError, match=r"worker 0 .*SIGBUS.* sample 9, position 1, batch 2") as caught:
         list(iterator)
     assert f"pid {loader.deaths[0].pid}" in str(caught.value)
     assert len(loader.deaths) == 1
@@ -461,7 +461,7 @@ def test_where_deaths_are_to_be_raised_the_first_one_ends_the_run(tmp_path: Path
 
 def test_a_loader_whose_run_has_ended_begins_a_new_one(tmp_path: Path) -> None:
     loader = DataLoader(Drawn(hook=Once(tmp_path / "died", "SIGKILL", 9)), on_death="raise", **TWO)
-    with pytest.raises(WorkerDied):
+    with pytest.raises(WorkerDiedError):
         list(loader)
 
     assert len(list(loader)) == 12
@@ -487,5 +487,5 @@ def test_a_death_that_nobody_waited_for_raises_nothing_outside_of_next() -> None
     for worker in range(2):
         os.kill(pid_of(iterator, worker), signal.SIGKILL)
 
-    with pytest.raises(WorkerDied):
+    with pytest.raises(WorkerDiedError):
         list(iterator)

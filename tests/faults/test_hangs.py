@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from feedline import Event, FaultPolicy
-from feedline.errors import DeadlinePassed, WorkerStalledWarning
+from feedline.errors import DeadlineExceededError, WorkerStalledWarning
 from feedline.torch import DataLoader
 
 from faults.remains import has_ended, soon
@@ -137,7 +137,7 @@ def test_a_sample_that_hangs_is_skipped_and_told_with_its_stack(
     assert (death.worker, death.index, death.position, death.batch) == (0, 10, 2, 2)
     assert (death.cause, death.is_certain) == ("deadline passed", True)
     (fault,) = loader.report().faults
-    assert (fault.index, fault.kind) == (10, "DeadlinePassed")
+    assert (fault.index, fault.kind) == (10, "DeadlineExceededError")
     if hang is stop:
         # Who is stopped runs no handler.
         assert "it was stopped by a signal (SIGSTOP)" in death.why
@@ -150,7 +150,7 @@ def test_a_sample_that_hangs_is_skipped_and_told_with_its_stack(
 def test_without_a_policy_a_hang_ends_the_run_with_the_sample_and_its_stack(tmp_path: Path) -> None:
     loader = DataLoader(Drawn(hook=Hangs(tmp_path, 10, sleep_for_ever)), deadline=DEADLINE, **TWO)
     batches: list[Any] = []
-    with pytest.raises(DeadlinePassed) as caught:
+    with pytest.raises(DeadlineExceededError) as caught:
         batches.extend(iter(iterate(loader).__next__, None))
 
     assert [batch["index"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -207,7 +207,7 @@ class HangsCollating:
 def test_a_collation_that_hangs_ends_the_run_and_blames_no_sample() -> None:
     loader = DataLoader(Drawn(), collate_fn=HangsCollating(), deadline=DEADLINE, **TWO)
     batches: list[Any] = []
-    with pytest.raises(DeadlinePassed, match=r"collated.*batch 2"):
+    with pytest.raises(DeadlineExceededError, match=r"collated.*batch 2"):
         batches.extend(iter(iterate(loader).__next__, None))
 
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -422,7 +422,7 @@ def test_workers_forked_with_a_lock_held_come_anew_from_a_fresh_interpreter(
     is_right, names, told = trainers.answer(program, module, seconds=200)
 
     assert is_right
-    assert names.count("zygote_reborn") == 1
+    assert names.count("zygote_restarted") == 1
     (text,) = told
     for part in ("waiting for a lock", "locked.py", "fresh interpreter", 'multiprocessing_context="spawn"'):
         assert part in text
@@ -442,7 +442,7 @@ def test_workers_are_forked_anew_where_the_data_set_cannot_be_pickled_and_the_lo
     is_right, names, told = trainers.answer(program, module)
 
     assert is_right
-    assert names.count("zygote_reborn") == 1
+    assert names.count("zygote_restarted") == 1
     (text,) = told
     for part in ("waiting for a lock", "forked anew", "pickle"):
         assert part in text
@@ -455,7 +455,7 @@ def test_a_lock_that_stays_held_is_judged_as_a_hang_where_the_data_set_cannot_be
         """
         try:
             list(begin(locked.Locked(kept=threading.Lock())))
-        except fl.errors.DeadlinePassed as error:
+        except fl.errors.DeadlineExceededError as error:
             let_go()
             say(str(error))
         """

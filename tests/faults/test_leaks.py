@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from feedline import Event, Executor, FaultPolicy
 from feedline._torch.supervised import WithWorkers
-from feedline.errors import WorkerDied
+from feedline.errors import WorkerDiedError
 from feedline.torch import DataLoader
 
 from faults.remains import children, has_ended, soon, zygote_of
@@ -111,7 +111,7 @@ def take_with_others(loader: DataLoader[Any]) -> list[Any]:
 
 
 def retired(events: list[Event]) -> list[str]:
-    return [event.text for event in events if event.name == "worker_retired"]
+    return [event.text for event in events if event.name == "worker_renewed"]
 
 
 # ---- so many samples, then another ----
@@ -201,7 +201,7 @@ def test_the_event_names_the_batches_and_samples_that_the_old_worker_has_made(tm
     loader = DataLoader(Many(hook=Signed(made)), on_event=events.append, **FEW)
     take_with_others(loader)
 
-    renewals = [event for event in events if event.name == "worker_retired"]
+    renewals = [event for event in events if event.name == "worker_renewed"]
     ranges = []
     for event in renewals:
         found = re.search(r"between batch (\d+) and batch (\d+), samples (\d+) to (\d+)$", event.text)
@@ -319,8 +319,8 @@ def test_a_worker_that_holds_more_memory_than_it_may_is_renewed_with_the_same_ba
 def test_a_worker_that_leaks_descriptors_is_renewed_and_the_event_says_where_they_went(
     trainers: Trainers,
 ) -> None:
-    # It leaks beyond the share of its descriptors that is borne, but not to the last one: when its successor
-    # is ready is up to the machine.
+    # It leaks beyond the share of its descriptors that is allowed, but not to the last one: when its
+    # successor is ready is up to the machine.
     program = """
     import resource, warnings
     import torch
@@ -341,7 +341,7 @@ def test_a_worker_that_leaks_descriptors_is_renewed_and_the_event_says_where_the
     events = []
     loader = DataLoader(Leaking(), batch_size=4, num_workers=2, on_event=events.append)
     indices = [int(index) for batch in loader for index in batch]
-    say([indices == list(range(600)), [event.text for event in events if event.name == "worker_retired"],
+    say([indices == list(range(600)), [event.text for event in events if event.name == "worker_renewed"],
          len(loader.deaths)])
     """
 
@@ -359,7 +359,7 @@ def test_a_worker_that_leaks_descriptors_is_renewed_and_the_event_says_where_the
         assert int(found[1]) < int(found[2]) <= 128
 
 
-# ---- want of memory ----
+# ---- out of memory ----
 
 
 @pytest.fixture
@@ -407,7 +407,7 @@ def test_when_memory_runs_short_the_worker_that_has_grown_most_is_renewed(
     events = []
     loader = DataLoader(Leaking(), batch_size=1, num_workers=2, on_event=events.append)
     indices = [int(index) for batch in loader for index in batch]
-    retired = [[event.details["worker"], event.text] for event in events if event.name == "worker_retired"]
+    retired = [[event.details["worker"], event.text] for event in events if event.name == "worker_renewed"]
     killed = [line.split()[1] for line in (group / "memory.oom_control").read_text().splitlines()
               if line.startswith("oom_kill ")]
     say([indices == list(range(200)), retired, len(loader.deaths), killed])
@@ -431,5 +431,5 @@ def test_renewal_is_no_death_where_deaths_are_to_be_raised(tmp_path: Path) -> No
     assert is_same(take_with_others(loader), expected(Many, **TWO)[0])
 
     other = DataLoader(Many(hook=Once(tmp_path / "died", "SIGKILL", 90)), on_death="raise", **FEW)
-    with pytest.raises(WorkerDied, match="sample 90"):
+    with pytest.raises(WorkerDiedError, match="sample 90"):
         list(other)

@@ -181,7 +181,7 @@ def test_the_run_ends_when_forks_are_refused_for_long(trainers: Trainers, proces
     program = """
     try:
         next(running)
-    except fl.errors.WorkerNotStarted as error:
+    except fl.errors.WorkerNotStartedError as error:
         may_grow.set()
         thread.join()
         say(str(error))

@@ -19,7 +19,7 @@ from typing import Any
 import feedline as fl
 import numpy as np
 import pytest
-from feedline.errors import DeadlinePassed, TooManyDeaths, WorkerDied, WorkerDiedWarning
+from feedline.errors import DeadlineExceededError, TooManyDeathsError, WorkerDiedError, WorkerDiedWarning
 
 from faults.remains import has_ended, soon, zygote_of
 from faults.sets import WAYS, Once, die
@@ -210,7 +210,7 @@ def test_so_many_deaths_are_borne_and_one_more_ends_the_run_and_the_next_epoch_s
         return sample
 
     with samples().map(kill).batch(4).loader(workers=2, max_deaths=1) as loader:
-        with pytest.raises(TooManyDeaths):
+        with pytest.raises(TooManyDeathsError):
             list(loader)
         (tmp_path / "enough").touch()
         assert len(list(loader)) == 8
@@ -241,7 +241,7 @@ def test_a_sample_that_kills_is_found_and_skipped_and_all_others_are_delivered(w
     good = [x for x in order if x not in (3, 17)]
     assert delivered == [good[at : at + 4] for at in range(0, 28, 4)]
     assert sorted(fault.index for fault in report.faults) == [3, 17]
-    assert {fault.kind for fault in report.faults} == {"WorkerDied"}
+    assert {fault.kind for fault in report.faults} == {"WorkerDiedError"}
     assert (report.delivered, report.skipped) == (28, 2)
 
 
@@ -260,7 +260,7 @@ def test_a_batch_that_kills_is_left_out_with_each_of_its_samples_named(kind: str
 def test_a_sample_that_kills_ends_the_run_where_that_is_wanted() -> None:
     with (
         samples().map(with_hook(Kills(17))).batch(4).loader(workers=2, max_deaths=100) as loader,
-        pytest.raises(WorkerDied) as raised,
+        pytest.raises(WorkerDiedError) as raised,
     ):
         list(loader)
     assert raised.value.index == 17
@@ -285,14 +285,14 @@ def test_what_takes_longer_than_its_deadline_is_ended_and_told_with_its_stack(ki
         report = loader.report()
         assert any("hang" in frame for frame in loader.deaths[0].stack)
     assert delivered == set(range(COUNT)) - {fault.index for fault in report.faults}
-    assert {fault.kind for fault in report.faults} == {"DeadlinePassed"}
+    assert {fault.kind for fault in report.faults} == {"DeadlineExceededError"}
     assert report.skipped == (1 if kind == "map" else 4)
 
 
 def test_a_deadline_that_was_passed_is_raised_where_that_is_wanted() -> None:
     with (
         pipeline("map", hangs_at(17)).loader(workers=2, deadline=DEADLINE) as loader,
-        pytest.raises(DeadlinePassed) as raised,
+        pytest.raises(DeadlineExceededError) as raised,
     ):
         list(loader)
     assert raised.value.index == 17

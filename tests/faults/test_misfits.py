@@ -296,7 +296,7 @@ def test_another_try_may_fit(workers: int) -> None:
     assert ids(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     report = loader.report()
     assert (report.retried, report.skipped) == (1, 0)
-    policy = fl.FaultPolicy("skip", by_type={Exception: {"then": "skip", "retry": 1}}, backoff=0.001)
+    policy = fl.FaultPolicy("skip", by_type={Exception: {"action": "skip", "retry": 1}}, backoff=0.001)
     loader = DataLoader(Pictures(ODD), 4, num_workers=workers, faults=policy)
     assert ids(loader) == [[0, 1, 2, 3], [4, 11, 10, 7], [8]]
     assert {fault.attempts for fault in loader.report().faults} == {2}
@@ -305,7 +305,7 @@ def test_another_try_may_fit(workers: int) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_more_of_them_than_the_limit_end_the_run(workers: int) -> None:
     policy = fl.FaultPolicy("skip", limit=2)
-    with pytest.raises(fl.errors.TooManyFaults) as caught:
+    with pytest.raises(fl.errors.TooManyFaultsError) as caught:
         list(DataLoader(Pictures(ODD), 4, num_workers=workers, faults=policy))
     assert "it gives None" in str(caught.value) or "gives None" in str(caught.value.__cause__)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch.utils.data
 from feedline import FaultPolicy
-from feedline.errors import TooManyFaults, WorkerDied
+from feedline.errors import TooManyFaultsError, WorkerDiedError
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
@@ -145,7 +145,7 @@ def test_an_epoch_of_ten_thousand_with_five_killers_delivers_all_others_and_name
     assert (report.expected, report.delivered, report.skipped, report.pending) == (10_000, 9_995, 5, 0)
     assert sorted(bad_of(loader)) == killers
     for fault in report.faults:
-        assert (fault.kind, fault.attempts) == ("WorkerDied", 3)
+        assert (fault.kind, fault.attempts) == ("WorkerDiedError", 3)
         for part in ("SIGSEGV", f"sample {fault.index}, "):
             assert part in fault.reason
         assert "die() at" in (fault.traceback or "")
@@ -161,7 +161,7 @@ def test_however_a_sample_kills_the_others_of_its_batch_are_delivered(way: str) 
 
     assert batches == [[index for index in batch if index != 9] for batch in in_fours(range(24))]
     (fault,) = loader.report().faults
-    assert (fault.index, fault.kind, fault.stage) == (9, "WorkerDied", "fetching")
+    assert (fault.index, fault.kind, fault.stage) == (9, "WorkerDiedError", "fetching")
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -276,7 +276,13 @@ def test_killers_and_samples_that_raise_are_judged_by_the_same_policy() -> None:
 
     assert lists(loader) == [[0, 3], [4, 5, 6, 7], [11], [12, 13, 14, 15]]
     kinds = {fault.index: fault.kind for fault in loader.report().faults}
-    assert kinds == {1: "LookupError", 2: "WorkerDied", 8: "WorkerDied", 9: "LookupError", 10: "LookupError"}
+    assert kinds == {
+        1: "LookupError",
+        2: "WorkerDiedError",
+        8: "WorkerDiedError",
+        9: "LookupError",
+        10: "LookupError",
+    }
 
 
 # ---- what is no killer ----
@@ -342,7 +348,7 @@ def test_kills_from_outside_accuse_nobody() -> None:
 def test_without_a_policy_the_killer_is_raised_with_its_certificate() -> None:
     loader = DataLoader(Numbers(24, Kills(9, way="SIGABRT")), **TWO)
     batches: list[Any] = []
-    with pytest.raises(WorkerDied) as caught:
+    with pytest.raises(WorkerDiedError) as caught:
         batches.extend(iter(iterate(loader).__next__, None))
 
     assert lists(batches) == in_fours(range(8))
@@ -352,20 +358,20 @@ def test_without_a_policy_the_killer_is_raised_with_its_certificate() -> None:
         assert part in str(error)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.index, again.deaths) == (str(error), 9, error.deaths)
-    assert isinstance(copy.copy(error), WorkerDied)
+    assert isinstance(copy.copy(error), WorkerDiedError)
 
 
 def test_a_policy_may_raise_for_killers_alone() -> None:
-    policy = FaultPolicy("skip", fill=False, by_type={"WorkerDied": "raise"})
+    policy = FaultPolicy("skip", fill=False, by_type={"WorkerDiedError": "raise"})
     loader = DataLoader(Numbers(24, Kills(9)), faults=policy, **TWO)
-    with pytest.raises(WorkerDied, match="sample 9"):
+    with pytest.raises(WorkerDiedError, match="sample 9"):
         list(loader)
 
 
 def test_more_killers_than_the_limit_end_the_run() -> None:
     loader = DataLoader(Numbers(48, Kills(2, 13, 30)), faults=FaultPolicy("skip", fill=False, limit=2), **TWO)
     batches: list[Any] = []
-    with pytest.raises(TooManyFaults) as caught:
+    with pytest.raises(TooManyFaultsError) as caught:
         batches.extend(iter(iterate(loader).__next__, None))
 
     assert lists(batches) == [
@@ -387,7 +393,7 @@ class KillsCollating:
 def test_a_collation_that_always_kills_ends_the_run_and_blames_no_sample(policy: Any) -> None:
     loader = DataLoader(Numbers(24, Kills()), collate_fn=KillsCollating(), faults=policy, **TWO)
     batches: list[Any] = []
-    with pytest.raises(WorkerDied, match=r"collated.*batch 2"):
+    with pytest.raises(WorkerDiedError, match=r"collated.*batch 2"):
         batches.extend(iter(iterate(loader).__next__, None))
 
     assert lists(batches) == in_fours(range(8))
@@ -397,7 +403,7 @@ def test_a_collation_that_always_kills_ends_the_run_and_blames_no_sample(policy:
 def test_an_iterable_data_set_that_always_kills_ends_the_run() -> None:
     loader = DataLoader(Iterated(24, Kills(9)), batch_size=4, num_workers=1, faults=SKIP)
     batches: list[Any] = []
-    with pytest.raises(WorkerDied, match="batch 2"):
+    with pytest.raises(WorkerDiedError, match="batch 2"):
         batches.extend(iter(iterate(loader).__next__, None))
 
     assert lists(batches) == in_fours(range(8))

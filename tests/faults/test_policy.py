@@ -76,7 +76,7 @@ def delivered(loader: DataLoader[Any]) -> list[Any]:
     batches: list[Any] = []
     try:
         batches.extend(batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in loader)
-    except errors.TooManyFaults:
+    except errors.TooManyFaultsError:
         # Of an epoch of which nothing is left.
         assert batches == []
     after = loader.report()
@@ -272,11 +272,11 @@ def test_when_no_other_sample_is_good_the_run_ends_with_an_error(workers: int) -
     loader = DataLoader(Numbers(8, set(range(4, 8))), 4, num_workers=workers, faults=faults)
     all_bad = DataLoader(Numbers(8, set(range(8))), 4, num_workers=workers, faults=faults)
     assert all(index < 4 for index in itertools.chain(*delivered(loader)))
-    with pytest.raises(errors.NoReplacement, match="batch 0"):
+    with pytest.raises(errors.NoReplacementError, match="batch 0"):
         list(all_bad)
 
 
-# ---- what may pass is tried again; what one class of errors wants ----
+# ---- what may pass is retried; what one class of errors wants ----
 
 
 class FailsAtFirst:
@@ -343,7 +343,7 @@ def test_a_class_of_errors_has_its_own_rule(workers: int) -> None:
     assert "sample 1" in str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
 
 
-# ---- how many are borne ----
+# ---- how many are allowed ----
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -354,7 +354,7 @@ def test_one_fault_more_than_the_limit_ends_the_run_with_a_table(workers: int) -
     )
     loader = DataLoader(Numbers(16, bad), 4, num_workers=workers, faults=fl.FaultPolicy("skip", limit=3))
     batches: list[Any] = []
-    with pytest.raises(errors.TooManyFaults) as caught:
+    with pytest.raises(errors.TooManyFaultsError) as caught:
         batches.extend(batch.tolist() for batch in loader)
     # All batches that are complete come before it.
     assert [len(batch) for batch in batches] == [4, 4]
@@ -374,7 +374,7 @@ def test_a_share_of_the_last_samples_ends_the_run_at_the_same_sample_whatever_th
     policy = fl.FaultPolicy("skip", limit=0.25, window=20, fill=False)
     loader = DataLoader(Numbers(100, bad), 5, num_workers=workers, faults=policy)
     batches: list[Any] = []
-    with pytest.raises(errors.TooManyFaults) as caught:
+    with pytest.raises(errors.TooManyFaultsError) as caught:
         batches.extend(batch.tolist() for batch in loader)
     # The sixth of 20 samples is more than a quarter.
     assert (len(batches), caught.value.index) == (13, 68)
@@ -394,7 +394,7 @@ def test_after_the_limit_was_passed_the_next_epoch_begins_anew(workers: int) -> 
     loader = DataLoader(Numbers(8, {6}), 2, num_workers=workers, faults=policy, persistent_workers=True)
     for _ in range(2):
         batches: list[Any] = []
-        with pytest.raises(errors.TooManyFaults):
+        with pytest.raises(errors.TooManyFaultsError):
             batches.extend(iter(loader))
         assert len(batches) == 3
 
@@ -545,12 +545,12 @@ def test_of_an_iterator_a_sample_that_was_given_takes_the_place(workers: int) ->
 
 
 def test_what_an_iterable_data_set_cannot_do_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(errors.BadSetting, match="another index"):
+    with pytest.raises(errors.InvalidArgumentError, match="another index"):
         DataLoader(Streaming(6, set()), faults=fl.FaultPolicy("replace"))
-    with pytest.raises(errors.BadSetting, match="another index"):
+    with pytest.raises(errors.InvalidArgumentError, match="another index"):
         DataLoader(Streaming(6, set()), faults=fl.FaultPolicy(by_type={OSError: "replace"}))
     (tmp_path / "bad.jsonl").write_text("")
-    with pytest.raises(errors.BadSetting, match="exclude"):
+    with pytest.raises(errors.InvalidArgumentError, match="exclude"):
         DataLoader(Streaming(6, set()), exclude=tmp_path / "bad.jsonl")
 
 
@@ -586,7 +586,7 @@ class AlwaysFails(IterableDataset[int]):
 def test_an_iterator_that_fails_for_ever_is_no_hang(workers: int, size: int | None) -> None:
     for limit in (5, 0.5):
         policy = fl.FaultPolicy("skip", limit=limit, window=100)
-        with pytest.raises(errors.TooManyFaults):
+        with pytest.raises(errors.TooManyFaultsError):
             list(DataLoader(AlwaysFails(), size, num_workers=workers, faults=policy))
     with pytest.raises(ConnectionError, match="nobody is there"):
         list(DataLoader(AlwaysFails(), size, num_workers=workers, faults=SKIP))
@@ -632,25 +632,25 @@ def test_a_replacement_goes_on_where_an_iterator_with_retries_was(tmp_path: Path
 # ---- whatever else is raised ----
 
 
-class Needs(Exception):
+class NeedsError(Exception):
     """Cannot be made of one text."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"needs {one} and {two}")
 
 
-class Unpicklable(Exception):
+class UnpicklableError(Exception):
     def __reduce__(self) -> Any:
         raise TypeError("not to be pickled")
 
 
-class Silent(Exception):
+class SilentError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
 def local() -> Exception:
-    class Local(Exception):
+    class Local(Exception):  # noqa: N818
         pass
 
     return Local("of a local class")
@@ -670,9 +670,9 @@ class RaisesWhat(Numbers):
 STRANGE: list[Callable[[], BaseException]] = [
     lambda: StopIteration(3),
     lambda: StopAsyncIteration(),
-    lambda: Needs(1, 2),
-    lambda: Unpicklable("secret"),
-    lambda: Silent(),
+    lambda: NeedsError(1, 2),
+    lambda: UnpicklableError("secret"),
+    lambda: SilentError(),
     local,
     lambda: ValueError("a name of bytes: \udcff"),
     lambda: FileNotFoundError(errno.ENOENT, "gone", "/nowhere/\udcff.jpg"),
@@ -701,7 +701,7 @@ def test_whatever_exception_it_is_it_is_raised_where_the_limit_is_passed(
 ) -> None:
     policy = fl.FaultPolicy("skip", patience=0, limit=0)
     loader = DataLoader(RaisesWhat(make), 2, num_workers=workers, faults=policy)
-    with pytest.raises(errors.TooManyFaults) as caught:
+    with pytest.raises(errors.TooManyFaultsError) as caught:
         list(loader)
     assert pickle.loads(pickle.dumps(caught.value)).index == 3
 

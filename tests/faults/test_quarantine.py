@@ -130,7 +130,7 @@ def test_what_is_replaced_or_ends_the_run_is_written_too(tmp_path: Path, workers
 
     other = tmp_path / "other.jsonl"
     policy = fl.FaultPolicy("skip", quarantine=other, patience=0, limit=1)
-    with pytest.raises(errors.TooManyFaults):
+    with pytest.raises(errors.TooManyFaultsError):
         numbers(DataLoader(Files(), 4, num_workers=workers, faults=policy))
     # None after the one that was too much.
     assert [line["index"] for line in lines(other)] == [1, 6]
@@ -208,10 +208,10 @@ def test_indices_that_are_no_numbers_are_left_out_too(tmp_path: Path, names: lis
 
 
 def test_a_file_that_is_not_there_or_no_quarantine_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(errors.BadSetting, match="nowhere"):
+    with pytest.raises(errors.InvalidArgumentError, match="nowhere"):
         DataLoader(Files(), exclude=tmp_path / "nowhere.jsonl")
     (tmp_path / "bad.jsonl").write_text('{"index": 1, "kind": "X"}\n{"what": 2}\n')
-    with pytest.raises(errors.BadSetting, match="2"):
+    with pytest.raises(errors.InvalidArgumentError, match="2"):
         DataLoader(Files(), exclude=tmp_path / "bad.jsonl")
 
 
@@ -303,7 +303,7 @@ def test_a_first_batch_that_is_bad_is_not_repeated_for_ever(workers: int, size: 
     all_bad = DataLoader(
         Files(20, frozenset(range(20))), size, sampler=sampler, num_workers=workers, faults=policy
     )
-    with pytest.raises(errors.NoReplacement, match="ranks"):
+    with pytest.raises(errors.NoReplacementError, match="ranks"):
         numbers(all_bad)
 
 

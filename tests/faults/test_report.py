@@ -122,7 +122,7 @@ def test_after_an_exception_the_epoch_is_not_complete_and_the_next_one_is(worker
     policy = fl.FaultPolicy("skip", limit=1)
     dataset = Numbers()
     loader = DataLoader(dataset, 4, num_workers=workers, faults=policy)
-    with pytest.raises(errors.TooManyFaults):
+    with pytest.raises(errors.TooManyFaultsError):
         list(loader)
     assert counts(loader)[:2] == (1, 0)
     assert loader.report().skipped == 1
@@ -169,7 +169,7 @@ def test_a_sample_that_kills_is_a_fault_among_others() -> None:
     assert {fault.index: fault.kind for fault in report.faults} == {
         1: "ValueError",
         6: "ValueError",
-        9: "WorkerDied",
+        9: "WorkerDiedError",
     }
     # Two deaths, and one alone, each time that its batch is made.
     assert sum(report.workers_lost.values()) >= 3
@@ -197,9 +197,9 @@ def test_what_ends_the_run_is_told_before_it_is_raised(workers: int) -> None:
     told: list[fl.Event] = []
     policy = fl.FaultPolicy("skip", limit=1)
     loader = DataLoader(Numbers(), 4, num_workers=workers, faults=policy, on_event=told.append)
-    with pytest.raises(errors.TooManyFaults):
+    with pytest.raises(errors.TooManyFaultsError):
         list(loader)
-    stopped = [event for event in told if event.name == "faults_stopped"]
+    stopped = [event for event in told if event.name == "run_stopped"]
     assert [event.details["index"] for event in stopped] == [6]
 
 
@@ -225,9 +225,9 @@ def test_a_callback_may_ask_for_the_report() -> None:
 
 
 def test_what_is_no_policy_or_cannot_be_called_is_refused() -> None:
-    with pytest.raises(errors.BadSetting, match="skip"):
+    with pytest.raises(errors.InvalidArgumentError, match="skip"):
         DataLoader(Numbers(), faults="skip")  # type: ignore[arg-type]
-    with pytest.raises(errors.BadSetting, match="on_event"):
+    with pytest.raises(errors.InvalidArgumentError, match="on_event"):
         DataLoader(Numbers(), on_event=5)  # type: ignore[arg-type]
 
 
@@ -259,7 +259,7 @@ for workers in (0, 2):
         break
     try:
         list(DataLoader(Numbers(), 4, num_workers=workers, faults=fl.FaultPolicy("skip", limit=0)))
-    except fl.errors.TooManyFaults:
+    except fl.errors.TooManyFaultsError:
         continue
     raise AssertionError
 """
@@ -279,7 +279,7 @@ def test_an_epoch_that_does_not_add_up_is_an_error(workers: int) -> None:
     next(iterator)
     # As if one more had been asked for, and lost.
     loader._kept.account.ledger.expect(1)
-    with pytest.raises(errors.Internal):
+    with pytest.raises(errors.InternalError):
         list(iterator)
 
 

@@ -11,7 +11,7 @@ import feedline as fl
 import pytest
 import torch
 from feedline._workers.sources import Sources
-from feedline.errors import SourceGone
+from feedline.errors import SourceUnavailableError
 from feedline.torch import DataLoader
 
 LENGTH = 40
@@ -50,7 +50,7 @@ class Reader:
 
 
 class Witness:
-    """Hears of events, and brings the folder back when it is told to be away."""
+    """Hears of events, and brings the folder back when it is told to be unavailable."""
 
     def __init__(self, folder: Path, *, brings_back: bool = True) -> None:
         self.folder = folder
@@ -61,7 +61,7 @@ class Witness:
         if event.name.startswith("source"):
             self.told.append(event.name)
             assert event.details["root"] == str(self.folder)
-        if event.name == "source_opened" and self.brings_back:
+        if event.name == "source_unavailable" and self.brings_back:
             (self.folder.parent / "away").rename(self.folder)
 
 
@@ -91,11 +91,11 @@ def test_a_folder_that_goes_away_is_waited_for_and_nothing_is_skipped(folder: Pa
 
     assert samples == list(range(LENGTH))
     assert loader.report().skipped == 0
-    # Told once, however many workers found it away; and waiting is no hang.
-    assert witness.told[0] == "source_opened"
-    assert witness.told[-1] == "source_closed"
-    assert (witness.told.count("source_opened"), witness.told.count("source_closed")) == (1, 1)
-    assert "source_half_open" in witness.told
+    # Told once, however many workers found it unavailable; and waiting is no hang.
+    assert witness.told[0] == "source_unavailable"
+    assert witness.told[-1] == "source_recovered"
+    assert (witness.told.count("source_unavailable"), witness.told.count("source_recovered")) == (1, 1)
+    assert "source_probed" in witness.told
     assert not loader.deaths
 
 
@@ -104,8 +104,8 @@ def test_an_executor_waits_for_a_folder_too(folder: Path) -> None:
     with fl.Executor(2, faults=policy(), on_event=witness) as pool:
         assert list(pool.map(Reader(folder), range(LENGTH))) == list(range(LENGTH))
 
-    assert witness.told[0] == "source_opened"
-    assert witness.told[-1] == "source_closed"
+    assert witness.told[0] == "source_unavailable"
+    assert witness.told[-1] == "source_recovered"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -114,10 +114,10 @@ def test_a_folder_that_stays_away_ends_the_run_when_patience_does(folder: Path, 
     faults = policy(patience=0.4)
     loader = DataLoader(Files(folder), batch_size=4, num_workers=workers, faults=faults, on_event=witness)
 
-    with pytest.raises(SourceGone, match="has been away for"):
+    with pytest.raises(SourceUnavailableError, match="has been unavailable for"):
         list(loader)
 
-    assert witness.told[0] == "source_opened"
+    assert witness.told[0] == "source_unavailable"
 
 
 @pytest.mark.parametrize("workers", [0, 2])

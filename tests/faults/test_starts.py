@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from feedline.errors import NotPicklable, WorkerNotStarted
+from feedline.errors import NotPicklableError, WorkerNotStartedError
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset
 
@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-class Settings(Exception):
+class Settings(Exception):  # noqa: N818
     """An error of the user's own."""
 
 
@@ -53,7 +53,7 @@ def test_a_worker_that_always_dies_while_starting_ends_the_run(way: str) -> None
     iterator = iterate(loader)
 
     with pytest.raises(
-        WorkerNotStarted, match="worker 1 died again and again while it was starting"
+        WorkerNotStartedError, match="worker 1 died again and again while it was starting"
     ) as caught:
         list(iterator)
 
@@ -68,7 +68,7 @@ def test_a_worker_that_always_dies_while_starting_ends_the_run(way: str) -> None
 def test_a_data_set_that_a_fresh_interpreter_cannot_load_is_told_with_its_traceback() -> None:
     iterator = iterate(DataLoader(Unloadable(), num_workers=1, multiprocessing_context="spawn"))
 
-    with pytest.raises(WorkerNotStarted, match="only where it was made") as caught:
+    with pytest.raises(WorkerNotStartedError, match="only where it was made") as caught:
         next(iterator)
     assert "Traceback" in str(caught.value)
     assert "in load_elsewhere" in str(caught.value)
@@ -90,7 +90,9 @@ def test_a_data_set_that_cannot_be_sent_to_a_fresh_interpreter_is_refused_with_t
     dataset.hook = Locked(threading.Lock())
     loader = DataLoader(dataset, num_workers=1, multiprocessing_context="spawn")
 
-    with pytest.raises(NotPicklable, match=r"dataset\.hook\.lock cannot be pickled: it is a _thread\.lock"):
+    with pytest.raises(
+        NotPicklableError, match=r"dataset\.hook\.lock cannot be pickled: it is a _thread\.lock"
+    ):
         iter(loader)
 
 

@@ -26,17 +26,17 @@ def test_both_tables_have_a_line_for_every_failure_on_every_front(table: Any) ->
         found = [
             key
             for key in table.rows(is_default=is_default)
-            if key[0] not in ("| evil", "|---|---|---|---|---|")
+            if key[0] not in ("| failure", "|---|---|---|---|---|")
         ]
         assert found == table.keys(is_default=is_default)
 
 
 @pytest.mark.parametrize(
-    ("evil", "front"), [("exception", "feedline"), ("SIGKILL", "feedline"), ("exception", "native")]
+    ("failure", "front"), [("exception", "feedline"), ("SIGKILL", "feedline"), ("exception", "native")]
 )
-def test_a_line_of_the_table_of_default_runs_is_what_happens(table: Any, evil: str, front: str) -> None:
-    run = table.meet(front, evil, is_default=True)
+def test_a_line_of_the_table_of_default_runs_is_what_happens(table: Any, failure: str, front: str) -> None:
+    run = table.meet(front, failure, is_default=True)
 
-    assert table.rows(is_default=True)[f"| {evil}", table.NAMES[front]].endswith(
-        f"| {table.cell(run, evil)} |"
+    assert table.rows(is_default=True)[f"| {failure}", table.NAMES[front]].endswith(
+        f"| {table.cell(run, failure)} |"
     )

@@ -20,7 +20,7 @@ from feedline import errors
 from feedline.errors import (
     FeedlineWarning,
     SampleSkippedWarning,
-    SourceAwayWarning,
+    SourceUnavailableWarning,
     WorkerDiedWarning,
     WorkerStalledWarning,
 )
@@ -128,7 +128,7 @@ def test_a_native_pipeline_shows_what_it_skips(tmp_path: Path) -> None:
 
     first, last = (str(one.message) for one in told)
     assert {one.filename for one in told} == {__file__}
-    assert "sample 5 failed in fetch: ReadFailed" in first
+    assert "sample 5 failed in fetch: ReadError" in first
     assert str(paths[5]) in first
     assert "1 of 8 samples were skipped" in last
     assert f"all of them are in {tmp_path / 'bad.jsonl'}" in last
@@ -180,7 +180,7 @@ def test_where_warnings_are_errors_no_sample_is_lost(front: str) -> None:
 def test_an_epoch_of_which_nothing_is_left_is_an_error_that_names_the_causes(front: str) -> None:
     for limit in (0.5, None, 1000):
         policy = fl.FaultPolicy("skip", limit=limit)
-        with pytest.raises(errors.TooManyFaults) as caught:
+        with pytest.raises(errors.TooManyFaultsError) as caught:
             list(run(front, Make(set(range(LENGTH))), policy))
 
         assert "Error" in str(caught.value)
@@ -192,7 +192,7 @@ def test_by_default_more_than_half_of_the_samples_end_the_run_and_the_error_says
     front: str,
 ) -> None:
     bad = set(range(1, LENGTH, 2)) | {0}
-    with pytest.raises(errors.TooManyFaults) as caught:
+    with pytest.raises(errors.TooManyFaultsError) as caught:
         list(run(front, Make(bad), fl.FaultPolicy("skip")))
 
     assert "limit of 20 (0.5 of 40 samples, the default)" in str(caught.value)
@@ -235,12 +235,12 @@ class NoRoom:
 
 
 SHORTAGES: list[tuple[Callable[[int], None], type[Exception], str, str]] = [
-    (no_memory, MemoryError, "short of memory", "OutOfMemory"),
+    (no_memory, MemoryError, "short of memory", "OutOfMemoryError"),
     (no_tensor, RuntimeError, "short of memory", "MemoryError"),
-    (no_thread, RuntimeError, "short of threads", "OutOfThreads"),
-    (NoRoom(errno.ENOMEM), OSError, "short of memory", "OutOfMemory"),
-    (NoRoom(errno.EMFILE), OSError, "short of descriptors", "OutOfFiles"),
-    (no_process, BlockingIOError, "short of threads or processes", "OutOfThreads"),
+    (no_thread, RuntimeError, "short of threads", "OutOfThreadsError"),
+    (NoRoom(errno.ENOMEM), OSError, "short of memory", "OutOfMemoryError"),
+    (NoRoom(errno.EMFILE), OSError, "short of descriptors", "TooManyOpenFilesError"),
+    (no_process, BlockingIOError, "short of threads or processes", "OutOfThreadsError"),
     (NoRoom(errno.EAGAIN), BlockingIOError, "", "BlockingIOError"),
 ]
 
@@ -252,7 +252,7 @@ def test_a_shortage_of_the_machine_is_not_skipped_unless_it_is_named(front: str)
             fl.FaultPolicy("skip", by_type={OSError: "skip", RuntimeError: "skip"}),
             fl.FaultPolicy("replace", replacement=-1),
         ):
-            if policy.then == "replace" and front.startswith("map"):
+            if policy.action == "replace" and front.startswith("map"):
                 continue
             with pytest.raises(kind) as caught:
                 list(run(front, Make({5}, strike), policy, 8))
@@ -276,12 +276,12 @@ class Mixin:
     """No exception."""
 
 
-class Mixed(Mixin, ValueError):
+class MixedError(Mixin, ValueError):
     """With a base class that is no exception."""
 
 
 def mixed(index: int) -> None:
-    raise Mixed(index)
+    raise MixedError(index)
 
 
 def http(index: int) -> None:
@@ -336,11 +336,11 @@ def test_a_source_that_goes_away_is_announced_at_once_and_when_it_is_back(front:
     lines: list[str] = []
 
     def show(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
-        if issubclass(category, SourceAwayWarning):
+        if issubclass(category, SourceUnavailableWarning):
             shown.append(str(message))
             lines.append(filename)
             if len(shown) == 1:
-                # It does not come back before it was shown to be away.
+                # It does not come back before it was shown to be unavailable.
                 (tmp_path / "away").rename(folder)
 
     with warnings.catch_warnings():
@@ -350,7 +350,7 @@ def test_a_source_that_goes_away_is_announced_at_once_and_when_it_is_back(front:
 
     assert sorted(found) == list(range(LENGTH))
     away, back = shown
-    assert away.startswith(f"{folder} is away, reading pauses for at most 100 s: ")
+    assert away.startswith(f"{folder} is unavailable, reading pauses for at most 100 s: ")
     assert "FaultPolicy(patience=...)" in away
     assert back.startswith(f"{folder} is back after")
     assert set(lines) == {__file__}
@@ -378,7 +378,7 @@ def test_a_sample_that_kills_is_shown_in_short_and_then_in_one_line(front: str) 
         assert [len(death.splitlines()) for death in deaths[1:]] == [1, 1]
         assert deaths[1].endswith("for the 2nd time")
     # The policy does that already.
-    assert not any('then="skip"' in death for death in deaths)
+    assert not any('action="skip"' in death for death in deaths)
 
 
 # ---- hangs ----

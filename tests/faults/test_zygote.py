@@ -14,7 +14,7 @@ import feedline as fl
 import numpy as np
 import pytest
 from feedline import Event, FaultPolicy
-from feedline.errors import DeadlinePassed, WorkerStalledWarning
+from feedline.errors import DeadlineExceededError, WorkerStalledWarning
 from feedline.torch import DataLoader
 
 from faults.remains import children, has_ended, soon, zygote_of
@@ -189,7 +189,7 @@ def test_a_handler_that_always_hangs_in_the_zygote_ends_the_run(
 ) -> None:
     trainer = trainers.start(HANGING_HANDLER, tmp_path, where, 1000)
     name, text = trainer.first_answer()
-    assert name == "WorkerNotStarted", trainer.errors
+    assert name == "WorkerNotStartedError", trainer.errors
     assert "the process that forks the workers hangs" in text
     assert trainer.wait() == 0
 
@@ -275,7 +275,7 @@ def test_a_result_that_hangs_while_it_is_pickled_is_made_again(tmp_path: Path) -
 
 def test_a_result_that_always_hangs_while_it_is_pickled_is_an_error_that_names_its_batch() -> None:
     dataset: Any = WithUnsendable(10, None)
-    with pytest.raises(DeadlinePassed, match="batch 2"):
+    with pytest.raises(DeadlineExceededError, match="batch 2"):
         list(DataLoader(dataset, collate_fn=first, deadline=2.5, **TWO))
 
 
@@ -286,7 +286,7 @@ def unsendable(number: int) -> Any:
 def test_a_call_whose_result_hangs_while_it_is_pickled_is_a_fault() -> None:
     with fl.Executor(workers=2, deadline=2.5) as pool:
         futures = [pool.submit(unsendable, number) for number in range(6)]
-        with pytest.raises(DeadlinePassed):
+        with pytest.raises(DeadlineExceededError):
             futures[3].result()
         assert [future.result() for future in futures if future is not futures[3]] == [0, 1, 2, 4, 5]
 
@@ -344,5 +344,5 @@ def test_skipping_does_not_hide_a_batch_that_cannot_be_sent() -> None:
     dataset: Any = WithUnsendable(10, None)
     policy = FaultPolicy("skip")
     loader = DataLoader(dataset, collate_fn=first, deadline=2.5, faults=policy, **TWO)
-    with pytest.raises(DeadlinePassed, match="batch 2"):
+    with pytest.raises(DeadlineExceededError, match="batch 2"):
         list(loader)

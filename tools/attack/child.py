@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from attack.families import generator, load
-from attack.findings import Finding, NotPossible
+from attack.findings import Finding, NotPossibleError
 
 __all__ = ["main"]
 
@@ -33,7 +33,7 @@ def main() -> None:
         counts = load(name)(generator(int(seed), name, int(number)), work)
     except Finding as finding:
         result["finding"] = str(finding)
-    except NotPossible as reason:
+    except NotPossibleError as reason:
         result["not_possible"] = str(reason)
     # A panic in Rust code is a BaseException in Python.
     except BaseException:

@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
         "--only", nargs="+", action="extend", choices=FAMILIES, metavar="NAME", help="these families only"
     )
     one = made.add_mutually_exclusive_group()
-    one.add_argument("--rounds", type=_count, help="so many rounds of each family, however long they take")
+    one.add_argument("--rounds", type=_count, help="rounds of each family, however long they take")
     one.add_argument("--round", type=_number, help="this round only")
     made.add_argument(
         "--timeout", type=_positive, default=300.0, help="seconds after which a round counts as hanging (300)"

@@ -6,14 +6,14 @@ import contextlib
 import traceback
 from collections.abc import Iterator
 
-__all__ = ["Finding", "NotPossible", "expect", "only_clean_errors"]
+__all__ = ["Finding", "NotPossibleError", "expect", "only_clean_errors"]
 
 
-class Finding(Exception):
+class Finding(Exception):  # noqa: N818
     """Something does not hold; the text explains what, for a person."""
 
 
-class NotPossible(Exception):
+class NotPossibleError(Exception):
     """This machine does not allow the attack; the text says why."""
 
 
@@ -29,16 +29,16 @@ def only_clean_errors(what: str, *others: type[BaseException]) -> Iterator[list[
 
     The list that it gives has the error that was raised, after the block.
     """
-    from feedline.errors import FeedlineError, Internal
+    from feedline.errors import FeedlineError, InternalError
 
     raised: list[BaseException] = []
     try:
         yield raised
-    except (Finding, NotPossible, KeyboardInterrupt, SystemExit):
+    except (Finding, NotPossibleError, KeyboardInterrupt, SystemExit):
         raise
     # A panic in Rust code is a BaseException in Python.
     except BaseException as error:
-        if not isinstance(error, (FeedlineError, *others)) or isinstance(error, Internal):
+        if not isinstance(error, (FeedlineError, *others)) or isinstance(error, InternalError):
             lines = "".join(traceback.format_exception(error))
             raise Finding(f"{what}: {type(error).__name__} instead of a FeedlineError\n{lines}") from error
         raised.append(error)

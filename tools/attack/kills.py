@@ -148,7 +148,7 @@ def check_skipped(got: list[list[int]], loader: Any, length: int, *, fill: bool)
     for complaint in soak.complaints(got, report, named, length, fill=fill):
         raise Finding(f"{complaint}\n{report}")
     kinds = {fault.kind for fault in report.faults}
-    expect(kinds <= {"WorkerDied", "DeadlinePassed"}, f"samples are blamed for {kinds}\n{report}")
+    expect(kinds <= {"WorkerDiedError", "DeadlineExceededError"}, f"samples are blamed for {kinds}\n{report}")
 
 
 def disturb(sample: dict[str, Any], random: np.random.Generator) -> dict[str, Any]:

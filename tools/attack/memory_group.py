@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from attack.findings import NotPossible
+from attack.findings import NotPossibleError
 
 __all__ = ["kills_in", "memory_group", "remove_group"]
 
@@ -37,12 +37,12 @@ def memory_group(limit: int) -> Iterator[Path]:
     try:
         folder.mkdir()
     except OSError as refusal:
-        raise NotPossible(f"no control group can be made: {refusal}") from None
+        raise NotPossibleError(f"no control group can be made: {refusal}") from None
     try:
         try:
             (folder / ("memory.limit_in_bytes" if is_first else "memory.max")).write_text(str(limit))
         except OSError as refusal:
-            raise NotPossible(f"no control group of memory can be made: {refusal}") from None
+            raise NotPossibleError(f"no control group of memory can be made: {refusal}") from None
         yield folder
     finally:
         until = time.monotonic() + _GRACE

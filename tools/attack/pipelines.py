@@ -300,7 +300,7 @@ SETTINGS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
     "FaultPolicy": (
         fl.FaultPolicy,
         {
-            "then": ["skip", "raise", "replace"],
+            "action": ["skip", "raise", "replace"],
             "retry": [0, 3],
             "backoff": [0.1, fl.Backoff()],
             "fill": [True, False],
@@ -312,7 +312,7 @@ SETTINGS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
         },
     ),
     "Backoff": (lambda **given: fl.FaultPolicy(backoff=fl.Backoff(**given)), {}),
-    "FaultPolicy.parse": (fl.FaultPolicy.parse, {"text": ["then=skip", "retry=2,limit=0.1"]}),
+    "FaultPolicy.parse": (fl.FaultPolicy.parse, {"text": ["action=skip", "retry=2,limit=0.1"]}),
     "tokens": (fl.tokens, {"dtype": ["uint16"], "length": [1, 8], "stride": [1, 8]}),
     "tfrecord": (fl.tfrecord, {"check": [True, False], "index": [None, "auto"]}),
     "csv": (fl.csv, {"delimiter": [",", ";"], "index": [None]}),

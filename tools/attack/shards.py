@@ -169,7 +169,7 @@ def tar(draws: Random) -> Shard:
     content = with_paths.getvalue()
     return Shard(
         content,
-        # A damaged stretch may take the samples beside it, and where it ends is a guess.
+        # A corrupt stretch may take the samples beside it, and where it ends is a guess.
         [(0, len(content))] * 8,
         lambda path: fl.tar(path, index=None).parse({"x": fl.int64(key="cls"), "b": fl.bytes_(key="bin")}),
         lambda batch: [f"{x} {bytes(b).hex()}" for x, b in zip(batch["x"], batch["b"], strict=True)],

@@ -1,8 +1,8 @@
-"""Meets every evil with every front, in processes of their own, and writes the tables of docs/faults.md.
+"""Meets every failure with every front, in processes of their own, and writes the tables of docs/faults.md.
 
     python tools/faults/table.py                 the table of runs with a policy, into docs/faults.md
     python tools/faults/table.py --default       the table of runs with nothing set
-    python tools/faults/table.py --only SIGKILL  one evil, whose lines in docs/faults.md are made anew
+    python tools/faults/table.py --only SIGKILL  one failure, whose lines in docs/faults.md are made anew
 
 Each run has a time limit: what is not done then hangs, and the table says so. After each run the processes
 that it left and the names it left in /dev/shm are counted, then ended.
@@ -24,13 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evils import EVILS, LENGTH, SAMPLES, STRIKES, TRAINER
+from failures import FAILURES, LENGTH, SAMPLES, STRIKES, TRAINER
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from marked_processes import marked
 
-PROGRAM = Path(__file__).parent / "evils.py"
+PROGRAM = Path(__file__).parent / "failures.py"
 FRONTS = ("torch", "feedline", "executor", "native")
 NAMES = {
     "torch": "torch's DataLoader",
@@ -38,11 +38,11 @@ NAMES = {
     "executor": "feedline.Executor",
     "native": "native pipeline",
 }
-# Evils that a native pipeline can meet: it runs no code of others.
+# Failures that a native pipeline can meet: it runs no code of others.
 NATIVE = {"exception", "EIO at 10 % of the reads", "mount that vanishes for 1.5 s", *TRAINER}
 LIMIT = 20.0
-# Evils that a run with nothing set does not end. Its first warning comes after `stall` seconds, by front.
-HANGS = {evil for evil in STRIKES if "hang" in evil} | {"SIGSTOP", "lock held while forking"}
+# Failures that a run with nothing set does not end. Its first warning comes after `stall` seconds, by front.
+HANGS = {failure for failure in STRIKES if "hang" in failure} | {"SIGSTOP", "lock held while forking"}
 STALLS = {"feedline": 90.0, "executor": 400.0}
 GROUP = Path("/sys/fs/cgroup/memory/feedline-table")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
@@ -69,16 +69,23 @@ class Run:
         return self.code is None
 
 
-def meet(front: str, evil: str, *, is_default: bool = False) -> Run:
-    """Runs one front against one evil; `is_default`: with nothing set."""
+def meet(front: str, failure: str, *, is_default: bool = False) -> Run:
+    """Runs one front against one failure; `is_default`: with nothing set."""
     before = shared_names()
     with tempfile.TemporaryDirectory(prefix="feedline-table-") as folder:
-        command = [sys.executable, str(PROGRAM), front, evil, folder, *(["--default"] if is_default else [])]
+        command = [
+            sys.executable,
+            str(PROGRAM),
+            front,
+            failure,
+            folder,
+            *(["--default"] if is_default else []),
+        ]
         # Only what hangs for sure is worth a short limit: on a busy machine others are slow.
-        limit = LIMIT if not is_default else STALLS[front] if evil in HANGS else 4 * LIMIT
+        limit = LIMIT if not is_default else STALLS[front] if failure in HANGS else 4 * LIMIT
         marker = f"FEEDLINE_TABLE={os.getpid()}-{time.monotonic_ns()}"
         environment = {**os.environ, **dict([marker.split("=")])}
-        in_group = evil.endswith("(cgroup)") and make_group()
+        in_group = failure.endswith("(cgroup)") and make_group()
         began = time.monotonic()
         process = subprocess.Popen(
             command,
@@ -89,7 +96,7 @@ def meet(front: str, evil: str, *, is_default: bool = False) -> Run:
             start_new_session=True,
             preexec_fn=join_group if in_group else None,
         )
-        code, output, errors = watch(process, evil, limit)
+        code, output, errors = watch(process, failure, limit)
         seconds = time.monotonic() - began
         time.sleep(1.0)
         left = [f"process {pid}" for pid in marked(marker)] + staying(shared_names() - before)
@@ -103,14 +110,14 @@ def meet(front: str, evil: str, *, is_default: bool = False) -> Run:
     return Run(json.loads(lines[-1]) if lines else None, code, seconds, errors, left, warned)
 
 
-def watch(process: subprocess.Popen[str], evil: str, limit: float) -> tuple[int | None, str, str]:
+def watch(process: subprocess.Popen[str], failure: str, limit: float) -> tuple[int | None, str, str]:
     """Waits for the end, within the limit; does what somebody outside does in the middle."""
     output = ""
     outside = {"Ctrl-C": "SIGINT", "SIGTERM of the trainer": "SIGTERM", "SIGKILL of the trainer": "SIGKILL"}
-    if evil in outside:
+    if failure in outside:
         assert process.stdout is not None
         output = process.stdout.readline()
-        process.send_signal(signal.Signals[outside[evil]])
+        process.send_signal(signal.Signals[outside[failure]])
     try:
         more, errors = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired as late:
@@ -146,7 +153,7 @@ def join_group() -> None:
     (GROUP / "cgroup.procs").write_text(str(os.getpid()))
 
 
-def told(run: Run, evil: str) -> str:
+def told(run: Run, failure: str) -> str:
     """What happened and what the user saw, in few words."""
     if run.is_hanging:
         text = f"hangs, stopped after {run.seconds:.0f} s"
@@ -162,7 +169,7 @@ def told(run: Run, evil: str) -> str:
     if ended == "left":
         return f"left after {len(delivered)} samples"
     if ended != "completed":
-        if evil in TRAINER:
+        if failure in TRAINER:
             return f"`{ended.split(':')[0]}` reached the program"
         names_it = re.search(r"\bsample \d+|Call\(\d+\)", ended) is not None
         where = "names the sample" if names_it else "does not name the sample"
@@ -190,57 +197,61 @@ def how(code: int | None) -> str:
     return f"exit code {code}"
 
 
-def lost(run: Run, evil: str) -> str:
+def lost(run: Run, failure: str) -> str:
     """Samples that were neither delivered nor named, in a run that went on."""
     if run.answer is None or run.answer["ended"] != "completed":
         return "-"
     return str(LENGTH - len(set(run.answer["delivered"])) - len(run.answer["named"]))
 
 
-def cell(run: Run | None, evil: str) -> str:
+def cell(run: Run | None, failure: str) -> str:
     if run is None:
         return "runs no code of yours"
-    return f"{told(run, evil)} | {lost(run, evil)} | {len(run.left)}"
+    return f"{told(run, failure)} | {lost(run, failure)} | {len(run.left)}"
 
 
-def fronts_of(evil: str, *, is_default: bool) -> list[str]:
+def fronts_of(failure: str, *, is_default: bool) -> list[str]:
     """The fronts that a table has lines of. What torch's own loader does is in the first."""
-    fronts = [front for front in FRONTS if front != "native" or evil in NATIVE]
+    fronts = [front for front in FRONTS if front != "native" or failure in NATIVE]
     return [front for front in fronts if not (is_default and front == "torch")]
 
 
-def table(evils: list[str], fronts: list[str], *, is_default: bool) -> list[str]:
+def table(failures: list[str], fronts: list[str], *, is_default: bool) -> list[str]:
     lines = [
-        "| evil | front | what happened, what the user saw | lost | left behind |",
+        "| failure | front | what happened, what the user saw | lost | left behind |",
         "|---|---|---|---|---|",
     ]
-    for evil in evils:
-        for front in fronts_of(evil, is_default=is_default):
+    for failure in failures:
+        for front in fronts_of(failure, is_default=is_default):
             if front not in fronts:
                 continue
-            run = meet(front, evil, is_default=is_default)
-            print(f"{evil} / {front}: {told(run, evil)} ({run.seconds:.1f} s)", file=sys.stderr, flush=True)
-            if run.answer is None and run.errors and not run.is_hanging and evil not in TRAINER:
+            run = meet(front, failure, is_default=is_default)
+            print(
+                f"{failure} / {front}: {told(run, failure)} ({run.seconds:.1f} s)",
+                file=sys.stderr,
+                flush=True,
+            )
+            if run.answer is None and run.errors and not run.is_hanging and failure not in TRAINER:
                 print(run.errors[-800:], file=sys.stderr)
-            lines.append(f"| {evil} | {NAMES[front]} | {cell(run, evil)} |")
+            lines.append(f"| {failure} | {NAMES[front]} | {cell(run, failure)} |")
     return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", action="append", choices=EVILS, metavar="EVIL")
+    parser.add_argument("--only", action="append", choices=FAILURES, metavar="FAILURE")
     parser.add_argument("--front", action="append", choices=FRONTS)
     parser.add_argument("--default", action="store_true", help="runs with nothing set")
     arguments = parser.parse_args()
-    assert set(EVILS) == {*STRIKES, *SAMPLES, *TRAINER}
-    evils, fronts = list(arguments.only or EVILS), list(arguments.front or FRONTS)
-    lines = table(evils, fronts, is_default=arguments.default)
+    assert set(FAILURES) == {*STRIKES, *SAMPLES, *TRAINER}
+    failures, fronts = list(arguments.only or FAILURES), list(arguments.front or FRONTS)
+    lines = table(failures, fronts, is_default=arguments.default)
     print("\n".join(lines))
     write(lines, is_default=arguments.default)
 
 
 def write(lines: list[str], *, is_default: bool) -> None:
-    """Puts lines into the document, in the places of those of the same evil and front."""
+    """Puts lines into the document, in the places of those of the same failure and front."""
     import torch
 
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
@@ -256,7 +267,7 @@ def write(lines: list[str], *, is_default: bool) -> None:
 
 
 def rows(*, is_default: bool) -> dict[tuple[str, ...], str]:
-    """The lines that the document has, by evil and front."""
+    """The lines that the document has, by failure and front."""
     begin, end = MARKS[is_default]
     lines = DOCUMENT.read_text().split(begin)[1].split(end)[0].splitlines()
     return {key(line): line for line in lines if line.startswith("|")}
@@ -264,7 +275,11 @@ def rows(*, is_default: bool) -> dict[tuple[str, ...], str]:
 
 def keys(*, is_default: bool) -> list[tuple[str, ...]]:
     """The lines that it must have."""
-    return [(f"| {evil}", NAMES[front]) for evil in EVILS for front in fronts_of(evil, is_default=is_default)]
+    return [
+        (f"| {failure}", NAMES[front])
+        for failure in FAILURES
+        for front in fronts_of(failure, is_default=is_default)
+    ]
 
 
 def key(line: str) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ impl Reading {
             Format::Jsonl => Ok(Container::JsonLines),
             Format::Csv => rows(self.delimiter),
             Format::Tsv => rows(b'\t'),
-            Format::Tokens => Err(Error::new(Kind::BadSetting, "token files have no records")
+            Format::Tokens => Err(Error::new(Kind::InvalidArgument, "token files have no records")
                 .with_hint("look at them with feedline show or feedline verify")),
         }
     }
@@ -108,7 +108,7 @@ impl Reading {
         };
         told.ok_or_else(|| {
             let message = format!("the name of {} does not say what it is", shown(path));
-            Error::new(Kind::BadSource, message)
+            Error::new(Kind::InvalidSource, message)
                 .with_hint("say it: --as tfrecord, tar, jsonl, csv, tsv or tokens")
         })
     }
@@ -165,7 +165,7 @@ impl Paths {
 
     fn look_into(&self, root: &Path, found: &mut Found) -> Result<()> {
         let unreadable = |folder: &Path, error| {
-            Error::io(Kind::BadSource, format!("reading folder {}", shown(folder)), error)
+            Error::io(Kind::InvalidSource, format!("reading folder {}", shown(folder)), error)
                 .with_hint("make the folder readable with chmod u+rx")
         };
         let mut images = Vec::new();
@@ -174,7 +174,7 @@ impl Paths {
             let identity = file::identity(&folder).map_err(|error| unreadable(&folder, error))?;
             if above.contains(&identity) {
                 let message = format!("{} leads back to a folder above it", shown(&folder));
-                return Err(Error::new(Kind::BadSource, message).with_hint("remove the link"));
+                return Err(Error::new(Kind::InvalidSource, message).with_hint("remove the link"));
             }
             above.push(identity);
             for entry in file::list(&folder).map_err(|error| unreadable(&folder, error))? {
@@ -222,7 +222,7 @@ fn meant(path: &Path) -> Result<Vec<PathBuf>> {
 
 /// What is said of a file that is not there.
 pub(crate) fn missing_file(path: &Path) -> Error {
-    Error::new(Kind::BadSource, format!("{} is not there", shown(path)))
+    Error::new(Kind::InvalidSource, format!("{} is not there", shown(path)))
         .with_hint("check the path; relative ones begin at the working folder")
 }
 

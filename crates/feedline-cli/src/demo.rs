@@ -21,7 +21,7 @@ const SIZE: (usize, usize) = (256, 192);
 
 /// Makes a small data set with some bad files, loads it for two epochs, and reports.
 ///
-/// The photographs are made from a seed; one is cut off, one is empty, one is a text with the name of an
+/// The photographs are made from a seed; one is truncated, one is empty, one is a text with the name of an
 /// image, one has lost its middle. Feedline skips these, names them, and accounts for every sample.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
@@ -37,8 +37,8 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
 
-    /// What to do about bad files, such as retry=2,then=replace,limit=10,quarantine=bad.jsonl
-    #[arg(long, value_name = "POLICY", default_value = "then=skip,limit=0.2")]
+    /// What to do about bad files, such as retry=2,action=replace,limit=10,quarantine=bad.jsonl
+    #[arg(long, value_name = "POLICY", default_value = "action=skip,limit=0.2")]
     faults: String,
 }
 
@@ -63,12 +63,12 @@ impl Demo {
     pub(crate) fn run(&self) -> Result<i32> {
         let policy = fault_policy(&self.faults)?;
         let temporary = tempfile::tempdir()
-            .map_err(|error| Error::io(Kind::BadSource, "making a temporary folder", error))?;
+            .map_err(|error| Error::io(Kind::InvalidSource, "making a temporary folder", error))?;
         let folder = match &self.keep {
             None => temporary.path().join("photographs"),
             Some(folder) if folder.exists() => {
                 let message = format!("{:?} exists already", folder.display().to_string());
-                return Err(Error::new(Kind::BadSource, message)
+                return Err(Error::new(Kind::InvalidSource, message)
                     .with_hint("name a folder that does not exist, or leave out --keep"));
             }
             Some(folder) => folder.clone(),
@@ -157,7 +157,7 @@ impl Demo {
             bad += u64::from(self.kind(number).is_bad());
             let path = folder.join(class).join(name);
             file::write(&path, &bytes).map_err(|error| {
-                Error::io(Kind::BadSource, "writing a photograph", error)
+                Error::io(Kind::InvalidSource, "writing a photograph", error)
                     .at(Some(Location::file(&path)))
             })?;
             progress.add(1);

@@ -11,9 +11,9 @@ use crate::report::{mention, say};
 /// Names that are met in a terminal and are no kinds: what they are explained with.
 const WARNINGS: [(&str, Kind); 4] = [
     ("WorkerDiedWarning", Kind::WorkerDied),
-    ("WorkerStalledWarning", Kind::DeadlinePassed),
+    ("WorkerStalledWarning", Kind::DeadlineExceeded),
     ("SampleSkippedWarning", Kind::TooManyFaults),
-    ("SourceAwayWarning", Kind::SourceGone),
+    ("SourceUnavailableWarning", Kind::SourceUnavailable),
 ];
 /// How many others are named where there is no such kind.
 const NEAREST: usize = 3;
@@ -24,11 +24,11 @@ const NEAREST: usize = 3;
 /// listed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    feedline explain                   all errors, in a line each\n  \
-    feedline explain FL203             by its code\n  \
-    feedline explain Damaged           by its name, in any case")]
+    feedline explain                    all errors, in a line each\n  \
+    feedline explain FL203              by its code\n  \
+    feedline explain CorruptImageError  by its name, in any case")]
 pub(crate) struct Explain {
-    /// The code or the name of an error, such as FL203 or Damaged
+    /// The code or the name of an error, such as FL203 or CorruptImageError
     #[arg(value_name = "CODE|NAME", value_parser = asked)]
     kind: Option<Kind>,
 }
@@ -60,25 +60,25 @@ macro_rules! pages {
 }
 
 pages! {
-    BadSetting: "FL101",
-    BadSource: "FL102",
-    WrongCheckpoint: "FL103",
+    InvalidArgument: "FL101",
+    InvalidSource: "FL102",
+    CheckpointMismatch: "FL103",
     NotPicklable: "FL104",
-    SourceGone: "FL105",
-    ReadFailed: "FL201",
+    SourceUnavailable: "FL105",
+    Read: "FL201",
     UnknownFormat: "FL202",
-    Damaged: "FL203",
+    CorruptImage: "FL203",
     TooLarge: "FL204",
     TooSmall: "FL205",
     ShapeMismatch: "FL206",
-    CodecPanicked: "FL207",
-    DeadlinePassed: "FL208",
+    CodecPanic: "FL207",
+    DeadlineExceeded: "FL208",
     TooManyFaults: "FL209",
     NoReplacement: "FL210",
-    DamagedRecord: "FL211",
-    WrongField: "FL212",
-    Refused: "FL213",
-    OutOfFiles: "FL301",
+    CorruptRecord: "FL211",
+    InvalidField: "FL212",
+    UnsafeFormat: "FL213",
+    TooManyOpenFiles: "FL301",
     OutOfMemory: "FL302",
     OutOfThreads: "FL303",
     DescriptorsClosed: "FL304",
@@ -125,8 +125,10 @@ fn asked(typed: &str) -> Result<Kind, String> {
 /// The kinds whose code or name is most like that.
 fn nearest(name: &str) -> Vec<Kind> {
     let far = |other: &str| distance(&name.to_lowercase(), &other.to_lowercase());
+    // Nobody who types a part of a name types the last word of all names.
+    let short = |kind: Kind| kind.name().trim_end_matches("Error");
     let mut kinds = by_code();
-    kinds.sort_by_cached_key(|kind| far(kind.code()).min(far(kind.name())));
+    kinds.sort_by_cached_key(|kind| far(kind.code()).min(far(kind.name())).min(far(short(*kind))));
     kinds.truncate(NEAREST);
     kinds
 }
@@ -213,8 +215,8 @@ mod tests {
                 assert_eq!(asked(typed), Ok(*kind), "{typed}");
             }
         }
-        assert_eq!(asked("fl203"), Ok(Kind::Damaged));
-        assert_eq!(asked("feedline.errors.Damaged"), Ok(Kind::Damaged));
+        assert_eq!(asked("fl203"), Ok(Kind::CorruptImage));
+        assert_eq!(asked("feedline.errors.CorruptImageError"), Ok(Kind::CorruptImage));
         for (warning, kind) in WARNINGS {
             assert_eq!(asked(warning), Ok(kind));
             assert!(page(kind).contains(warning), "{warning}");
@@ -223,11 +225,11 @@ mod tests {
 
     #[test]
     fn what_is_nearest_comes_first() {
-        assert_eq!(nearest("damage")[0], Kind::Damaged);
+        assert_eq!(nearest("corruptimage")[0], Kind::CorruptImage);
         assert_eq!(nearest("OutOfMem")[0], Kind::OutOfMemory);
         assert_eq!(
             nearest("FL219"),
-            [Kind::TooManyFaults, Kind::NoReplacement, Kind::DamagedRecord]
+            [Kind::TooManyFaults, Kind::NoReplacement, Kind::CorruptRecord]
         );
         assert_eq!(nearest("").len(), NEAREST);
     }

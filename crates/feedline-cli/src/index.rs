@@ -18,7 +18,7 @@ use crate::shards::{cache, indices};
 ///
 /// Loaders need to know where records begin, to shuffle them, to divide them among ranks and to resume. They
 /// look through shards whose index is not kept; this does it beforehand, in parallel, and says what is
-/// damaged. TFRecord, tar, JSON lines and CSV are indexed, compressed or not.
+/// corrupt. TFRecord, tar, JSON lines and CSV are indexed, compressed or not.
 ///
 /// An index is used as long as size and time of its shard are the same. It is kept in the folder
 /// FEEDLINE_CACHE, or in feedline in the user's cache folder, where loaders look for it; with --beside in a
@@ -29,7 +29,7 @@ use crate::shards::{cache, indices};
     feedline index data/ --beside               all below a folder, indices beside the shards\n  \
     feedline index data/ --manifest parts.json  also write what each shard has, for manifest=\n  \
     feedline index data/ --fresh                forget what was known of the shards\n\n\
-    Exit codes: 0 good, 1 some shards are damaged, 2 could not run.")]
+    Exit codes: 0 good, 1 some shards are corrupt, 2 could not run.")]
 pub(crate) struct IndexCommand {
     #[command(flatten)]
     paths: Paths,
@@ -57,7 +57,7 @@ impl IndexCommand {
     pub(crate) fn run(&self) -> Result<i32> {
         let found = self.paths.find()?;
         if found.shards.is_empty() {
-            return Err(Error::new(Kind::BadSource, "there are no shards at these paths")
+            return Err(Error::new(Kind::InvalidSource, "there are no shards at these paths")
                 .with_hint(
                     "name files of TFRecord, tar, JSON lines or CSV, or folders of them; \
                  --as says what they are where their names do not",
@@ -84,7 +84,7 @@ impl IndexCommand {
         }
         match &self.manifest {
             // It would say for ever that a cut shard is as it must be.
-            Some(_) if damages > 0 => mention("no manifest was written, since shards are damaged"),
+            Some(_) if damages > 0 => mention("no manifest was written, since shards are corrupt"),
             Some(manifest) => {
                 write_manifest(&rows, manifest)?;
                 mention(format_args!("the manifest is {}", escape::path(manifest)));
@@ -129,7 +129,7 @@ fn tell(rows: &[Row]) -> Result<()> {
     }
     let shards = counted(rows.len() as u64, "shard", "shards");
     lines.push(line(shards, all, bytes, damages));
-    say(table(["shard", "records", "bytes", "damages"], lines))?;
+    say(table(["shard", "records", "bytes", "corrupt"], lines))?;
     for Row { path, index, .. } in rows {
         for damage in index.damages() {
             let place = Location {
@@ -153,7 +153,7 @@ fn check_names<'a>(paths: impl Iterator<Item = &'a PathBuf>, manifest: &Path) ->
         if let Some(other) = names.insert(name, path) {
             let message =
                 format!("{} and {} have one name", escape::path(other), escape::path(path));
-            return Err(Error::new(Kind::BadSource, message)
+            return Err(Error::new(Kind::InvalidSource, message)
                 .at(at(manifest))
                 .with_hint("write a manifest for each folder"));
         }
@@ -173,7 +173,7 @@ fn write_manifest(rows: &[Row], manifest: &Path) -> Result<()> {
         .collect();
     let text = format!("{:#}\n", Value::Object(shards));
     draft::replace(manifest, text.as_bytes()).map_err(|error| {
-        Error::io(Kind::BadSource, "writing the manifest", error)
+        Error::io(Kind::InvalidSource, "writing the manifest", error)
             .at(at(manifest))
             .with_hint("name a file that can be written")
     })

@@ -14,7 +14,7 @@ use crate::report::counted;
 pub(crate) fn check_target(path: &Path) -> Result<()> {
     let refused = |why: &str| {
         let message = format!("{} exists already, and {why}", shown(path));
-        Err(Error::new(Kind::BadSetting, message)
+        Err(Error::new(Kind::InvalidArgument, message)
             .with_hint("name another file for --manifest, or remove this one"))
     };
     // Not through links: the file would take the place of the link, and not of what it leads to.
@@ -22,8 +22,12 @@ pub(crate) fn check_target(path: &Path) -> Result<()> {
         Ok(metadata) => metadata.is_file(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => {
-            return Err(Error::io(Kind::BadSetting, format!("looking at {}", shown(path)), error)
-                .with_hint("name a file that can be written for --manifest"));
+            return Err(Error::io(
+                Kind::InvalidArgument,
+                format!("looking at {}", shown(path)),
+                error,
+            )
+            .with_hint("name a file that can be written for --manifest"));
         }
     };
     if !is_file {
@@ -60,7 +64,7 @@ pub(crate) fn check_all_here(
         others => format!(", and {} missing too", counted(others, "other is", "others are")),
     };
     let message = format!("shard {first:?} of manifest {} {what}{others}", shown(manifest));
-    Err(Error::new(Kind::BadSource, message).with_hint(
+    Err(Error::new(Kind::InvalidSource, message).with_hint(
         "name all shards of the manifest, or write a new one with feedline index --manifest",
     ))
 }

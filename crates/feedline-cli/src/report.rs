@@ -17,7 +17,7 @@ pub(crate) fn say(line: impl Display) -> Result<()> {
 pub(crate) fn told(written: io::Result<()>) -> Result<()> {
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::io(Kind::BadSetting, "writing the result to stdout", error)
+            Err(Error::io(Kind::InvalidArgument, "writing the result to stdout", error)
                 .with_hint("send stdout to a file or a pipe that can be written and has room"))
         }
         Ok(()) | Err(_) => Ok(()),

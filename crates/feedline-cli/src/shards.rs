@@ -59,8 +59,12 @@ pub(crate) fn class_names(paths: &[PathBuf]) -> Result<Vec<String>> {
     match file::read_text(&path) {
         Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(Error::io(Kind::BadSource, "reading the names of the classes", error)
-            .at(at(&path))
-            .with_hint("make the file readable, or remove it: classes are then named by numbers")),
+        Err(error) => {
+            Err(Error::io(Kind::InvalidSource, "reading the names of the classes", error)
+                .at(at(&path))
+                .with_hint(
+                    "make the file readable, or remove it: classes are then named by numbers",
+                ))
+        }
     }
 }

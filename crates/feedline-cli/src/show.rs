@@ -45,7 +45,7 @@ const BYTES: usize = 16;
     feedline show photos/cat/1.jpg           a picture\n  \
     feedline show train.bin --dtype uint16   a file of tokens\n  \
     feedline show part-7 --as tfrecord       a file whose name does not say what it is\n\n\
-    Exit codes: 0 good, 1 the record is damaged, 2 could not run.")]
+    Exit codes: 0 good, 1 the record is corrupt, 2 could not run.")]
 pub(crate) struct Show {
     /// A file, with the number of a record behind a colon
     #[arg(value_name = "FILE[:N]")]
@@ -59,7 +59,7 @@ impl Show {
     pub(crate) fn run(&self) -> Result<i32> {
         let (path, number) = self.asked()?;
         if file::is_folder(&path) {
-            return Err(Error::new(Kind::BadSource, format!("{} is a folder", shown(&path)))
+            return Err(Error::new(Kind::InvalidSource, format!("{} is a folder", shown(&path)))
                 .with_hint(format!(
                     "give a file, or look through all of it with feedline verify {}",
                     escape::path(&path)
@@ -83,7 +83,7 @@ impl Show {
                 0 => "the shard is empty".into(),
                 records => format!("give a number from 0 to {}", records - 1),
             };
-            return Err(Error::new(Kind::BadSource, message).with_hint(hint));
+            return Err(Error::new(Kind::InvalidSource, message).with_hint(hint));
         }
         let shard = Shard { path: &path, format, container, index };
         if number.is_none() {
@@ -107,7 +107,7 @@ impl Show {
                 Ok(number) => Ok((path, Some(number))),
                 Err(_) => {
                     let message = format!("{number:?} is not the number of a record");
-                    Err(Error::new(Kind::BadSetting, message).with_hint(format!(
+                    Err(Error::new(Kind::InvalidArgument, message).with_hint(format!(
                         "feedline show {}:0 shows the first",
                         escape::path(&path)
                     )))
@@ -170,7 +170,7 @@ impl Shard<'_> {
             bytes(self.index.stamp.size)
         ))?;
         if damaged > 0 {
-            let damages = counted(damaged, "damage", "damages");
+            let damages = counted(damaged, "corrupt record", "corrupt records");
             say(format_args!("{damages}: see feedline verify {}", escape::path(self.path)))?;
         }
         Ok(())
@@ -249,7 +249,7 @@ impl Shard<'_> {
 
 fn picture_file(path: &Path) -> Result<i32> {
     let data = file::read_bytes(path)
-        .map_err(|error| Error::io(Kind::ReadFailed, "reading the file", error).at(at(path)))?;
+        .map_err(|error| Error::io(Kind::Read, "reading the file", error).at(at(path)))?;
     let decoded = Eye::default().picture(&data, Depth::Pixels, &mut Tally::default());
     match picture(&data) {
         Ok(picture) => {

@@ -31,7 +31,7 @@ struct Numbers {
 impl Numbers {
     /// Looks at the beginning and the size of a file. An .npy file says its type itself.
     fn open(path: &Path, dtype: Option<Dtype>) -> Result<Numbers> {
-        let failed = |error| Error::io(Kind::ReadFailed, "opening the file", error).at(at(path));
+        let failed = |error| Error::io(Kind::Read, "opening the file", error).at(at(path));
         let handle = Handle::open(path).map_err(failed)?;
         let size = handle.size().map_err(failed)?;
         let mut first = vec![0; HEADER];
@@ -43,13 +43,13 @@ impl Numbers {
         }
         let Some(dtype) = dtype else {
             let message = format!("{} does not say the type of its numbers", shown(path));
-            return Err(Error::new(Kind::BadSetting, message)
+            return Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint("say it: --as tokens --dtype uint16"));
         };
         let each = dtype.bytes() as u64;
         if !size.is_multiple_of(each) {
             let message = format!("{size} bytes are no whole number of {}", dtype.name());
-            return Err(Error::new(Kind::DamagedRecord, message)
+            return Err(Error::new(Kind::CorruptRecord, message)
                 .at(at(path))
                 .with_hint("the file is truncated, or its numbers are of another type: --dtype"));
         }
@@ -61,16 +61,16 @@ impl Numbers {
         if let Some(dtype) = dtype.filter(|dtype| *dtype != header.dtype) {
             let (found, wanted) = (header.dtype.name(), dtype.name());
             let message = format!("the file holds {found}, not {wanted}");
-            return Err(Error::new(Kind::WrongField, message).with_hint("leave --dtype out"));
+            return Err(Error::new(Kind::InvalidField, message).with_hint("leave --dtype out"));
         }
         let &[count] = header.shape.as_slice() else {
             let message = format!("the file holds an array of shape {:?}", header.shape);
             return Err(
-                Error::new(Kind::WrongField, message).with_hint("save an array of one axis")
+                Error::new(Kind::InvalidField, message).with_hint("save an array of one axis")
             );
         };
         if header.is_big_endian {
-            return Err(Error::new(Kind::WrongField, "the numbers are big-endian")
+            return Err(Error::new(Kind::InvalidField, "the numbers are big-endian")
                 .with_hint("save them with array.astype(array.dtype.newbyteorder(\"<\"))"));
         }
         let there = size.saturating_sub(header.data as u64);
@@ -78,7 +78,7 @@ impl Numbers {
             let has = there / header.dtype.bytes() as u64;
             let message = format!("the header says {count} numbers, and the file has {has}");
             return Err(
-                Error::new(Kind::DamagedRecord, message).with_hint("write or copy the file again")
+                Error::new(Kind::CorruptRecord, message).with_hint("write or copy the file again")
             );
         }
         let (start, count) = (header.data as u64, count as u64);
@@ -90,12 +90,13 @@ impl Numbers {
         let mut window = vec![0; WINDOW];
         let mut offset = 0;
         while offset < self.size {
-            let count = self.handle.read_at(&mut window, offset).map_err(|error| {
-                Error::io(Kind::ReadFailed, "reading the file", error).at(at(path))
-            })?;
+            let count = self
+                .handle
+                .read_at(&mut window, offset)
+                .map_err(|error| Error::io(Kind::Read, "reading the file", error).at(at(path)))?;
             if count == 0 {
                 let message = format!("the file has shrunk to {offset} bytes while it was read");
-                return Err(Error::new(Kind::DamagedRecord, message).at(at(path)));
+                return Err(Error::new(Kind::CorruptRecord, message).at(at(path)));
             }
             offset += count as u64;
         }
@@ -114,7 +115,7 @@ pub(crate) fn verify(paths: &[PathBuf], dtype: Option<Dtype>) -> Result<Tally> {
         });
         match looked {
             // Nothing is wrong with the file: the command line lacks something.
-            Err(error) if error.kind() == Kind::BadSetting => return Err(error),
+            Err(error) if error.kind() == Kind::InvalidArgument => return Err(error),
             Err(error) => tally.faults.push(Fault::of_file(path, &error)),
             Ok(()) => {}
         }
@@ -126,7 +127,7 @@ pub(crate) fn verify(paths: &[PathBuf], dtype: Option<Dtype>) -> Result<Tally> {
 pub(crate) fn show(path: &Path, number: Option<u64>, dtype: Option<Dtype>) -> Result<i32> {
     let numbers = match Numbers::open(path, dtype) {
         Ok(numbers) => numbers,
-        Err(error) if matches!(error.kind(), Kind::BadSetting | Kind::ReadFailed) => {
+        Err(error) if matches!(error.kind(), Kind::InvalidArgument | Kind::Read) => {
             return Err(error);
         }
         Err(error) => {
@@ -138,7 +139,7 @@ pub(crate) fn show(path: &Path, number: Option<u64>, dtype: Option<Dtype>) -> Re
     if number.is_some() && from >= numbers.count {
         let has = counted(numbers.count, "number", "numbers");
         let message = format!("there is no number {from}: {} has {has}", shown(path));
-        return Err(Error::new(Kind::BadSource, message));
+        return Err(Error::new(Kind::InvalidSource, message));
     }
     if number.is_none() {
         say(format_args!(
@@ -156,7 +157,7 @@ pub(crate) fn show(path: &Path, number: Option<u64>, dtype: Option<Dtype>) -> Re
     let filled = numbers
         .handle
         .read_at(&mut window, offset)
-        .map_err(|error| Error::io(Kind::ReadFailed, "reading the file", error).at(at(path)))?;
+        .map_err(|error| Error::io(Kind::Read, "reading the file", error).at(at(path)))?;
     let mut shown: Vec<_> =
         window[..filled].chunks_exact(each).map(|one| text(numbers.dtype, one)).collect();
     if from + count < numbers.count {

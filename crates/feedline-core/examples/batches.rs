@@ -46,7 +46,7 @@ fn make_photographs() -> Result<PathBuf> {
         let path =
             folder.join(["coast", "forest"][number as usize % 2]).join(format!("{number}.jpg"));
         file::write(&path, &photo_jpeg(number, 320, 240, 90))
-            .map_err(|error| Error::io(Kind::BadSource, "writing a photograph", error))?;
+            .map_err(|error| Error::io(Kind::InvalidSource, "writing a photograph", error))?;
     }
     Ok(folder)
 }

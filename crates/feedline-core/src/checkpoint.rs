@@ -103,18 +103,18 @@ impl Checkpoint {
     /// From text, whoever wrote it.
     pub fn from_text(text: &str) -> Result<Checkpoint> {
         let checkpoint: Checkpoint = serde_json::from_str(text).map_err(|error| {
-            Error::new(Kind::WrongCheckpoint, format!("this is not a checkpoint: {error}"))
+            Error::new(Kind::CheckpointMismatch, format!("this is not a checkpoint: {error}"))
         })?;
         if checkpoint.version != VERSION {
             let message = format!(
                 "the checkpoint is of version {}, this Feedline reads version {VERSION}",
                 checkpoint.version
             );
-            return Err(Error::new(Kind::WrongCheckpoint, message));
+            return Err(Error::new(Kind::CheckpointMismatch, message));
         }
         if checkpoint.checksum != checkpoint.checksum() {
-            let message = "the checkpoint is damaged: its checksum does not match";
-            return Err(Error::new(Kind::WrongCheckpoint, message)
+            let message = "the checkpoint is corrupt: checksum mismatch";
+            return Err(Error::new(Kind::CheckpointMismatch, message)
                 .with_hint("go on from an earlier one; a checkpoint cannot be changed by hand"));
         }
         Ok(Checkpoint { checksum: 0, ..checkpoint })
@@ -134,7 +134,7 @@ impl Checkpoint {
         } else {
             return Ok(());
         };
-        Err(Error::new(Kind::WrongCheckpoint, message))
+        Err(Error::new(Kind::CheckpointMismatch, message))
     }
 }
 

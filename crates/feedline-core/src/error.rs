@@ -53,170 +53,170 @@ macro_rules! kinds {
 }
 
 kinds! {
-    BadSetting {
-        name: "BadSetting",
+    InvalidArgument {
+        name: "InvalidArgumentError",
         code: "FL101",
         hint: "see help(feedline.Pipeline)",
         example: "batch size must be at least 1, got 0"
     },
-    BadSource {
-        name: "BadSource",
+    InvalidSource {
+        name: "InvalidSourceError",
         code: "FL102",
         hint: "look at the folder with ls; each class is a sub-folder with images in it",
         example: "class folder \"cat\" has no images"
     },
-    SourceGone {
-        name: "SourceGone",
+    SourceUnavailable {
+        name: "SourceUnavailableError",
         code: "FL105",
         hint: "bring the mount back and resume; wait longer with faults=FaultPolicy(patience=...)",
-        example: "/mnt/data has been away for 300 s"
+        example: "/mnt/data has been unavailable for 300 s"
     },
-    ReadFailed {
-        name: "ReadFailed",
+    Read {
+        name: "ReadError",
         code: "FL201",
-        hint: "check that the file is there and can be read; skip it with faults=FaultPolicy(then=\"skip\")",
+        hint: "check that the file is there and can be read; skip it with faults=FaultPolicy(action=\"skip\")",
         example: "permission denied (os error 13)"
     },
     UnknownFormat {
-        name: "UnknownFormat",
+        name: "UnknownFormatError",
         code: "FL202",
-        hint: "JPEG, PNG and WebP are decoded; skip others with faults=FaultPolicy(then=\"skip\")",
+        hint: "JPEG, PNG and WebP are decoded; skip others with faults=FaultPolicy(action=\"skip\")",
         example: "not a JPEG, PNG or WebP image: the first bytes are 47 49 46 38"
     },
-    Damaged {
-        name: "Damaged",
+    CorruptImage {
+        name: "CorruptImageError",
         code: "FL203",
-        hint: "replace the file, or skip it with faults=FaultPolicy(then=\"skip\")",
-        example: "the image is cut off: premature end of JPEG file"
+        hint: "replace the file, or skip it with faults=FaultPolicy(action=\"skip\")",
+        example: "the image is truncated: premature end of JPEG file"
     },
     TooLarge {
-        name: "TooLarge",
+        name: "TooLargeError",
         code: "FL204",
         hint: "raise the limit with decode(max_pixels=...) if the image is genuine",
         example: "65500 x 65500 pixels are more than the limit of 178956970"
     },
     TooSmall {
-        name: "TooSmall",
+        name: "TooSmallError",
         code: "FL205",
         hint: "resize before random_crop, or give random_crop a padding",
         example: "a crop of 224 x 224 does not fit into an image of 100 x 80"
     },
     ShapeMismatch {
-        name: "ShapeMismatch",
+        name: "ShapeMismatchError",
         code: "FL206",
         hint: "resize or crop to one size, or ask for batch(..., pad=True)",
         example: "image of sample 7 has shape [10, 20, 3], that of sample 3 in the same batch [16, 16, 3]"
     },
-    CodecPanicked {
-        name: "CodecPanicked",
+    CodecPanic {
+        name: "CodecPanicError",
         code: "FL207",
-        hint: "skip the sample with faults=FaultPolicy(then=\"skip\") and report the file as a bug of Feedline",
+        hint: "skip the sample with faults=FaultPolicy(action=\"skip\") and report the file as a bug of Feedline",
         example: "the decoder panicked: index out of bounds"
     },
-    DeadlinePassed {
-        name: "DeadlinePassed",
+    DeadlineExceeded {
+        name: "DeadlineExceededError",
         code: "FL208",
-        hint: "give samples more time with deadline=, or skip this one with faults=FaultPolicy(then=\"skip\")",
+        hint: "give samples more time with deadline=, or skip this one with faults=FaultPolicy(action=\"skip\")",
         example: "sample 7 took longer than its deadline of 30 s"
     },
     TooManyFaults {
-        name: "TooManyFaults",
+        name: "TooManyFaultsError",
         code: "FL209",
         hint: "look at the causes above; if they are expected, allow more with faults=FaultPolicy(limit=...): a count, a share below 1.0, or None for any number",
         example: "11 faults are more than the limit of 10"
     },
     NoReplacement {
-        name: "NoReplacement",
+        name: "NoReplacementError",
         code: "FL210",
-        hint: "use faults=FaultPolicy(then=\"skip\"): too many samples are bad to find others in their place",
+        hint: "use faults=FaultPolicy(action=\"skip\"): too many samples are bad to find others in their place",
         example: "8 samples tried in place of sample 12 were bad as well"
     },
-    DamagedRecord {
-        name: "DamagedRecord",
+    CorruptRecord {
+        name: "CorruptRecordError",
         code: "FL211",
-        hint: "skip it with faults=FaultPolicy(then=\"skip\"), or write shards without it: feedline verify --repair",
-        example: "record 17 is damaged: its data do not have the checksum that was written with them"
+        hint: "skip it with faults=FaultPolicy(action=\"skip\"), or write shards without it: feedline verify --repair",
+        example: "record 17 is corrupt: checksum mismatch"
     },
-    WrongField {
-        name: "WrongField",
+    InvalidField {
+        name: "InvalidFieldError",
         code: "FL212",
         hint: "look at the record with feedline show FILE:NUMBER, and at what parse() asks for",
         example: "feature \"label\" holds 2 values of int64, 1 of float32 was wanted"
     },
-    Refused {
-        name: "Refused",
+    UnsafeFormat {
+        name: "UnsafeFormatError",
         code: "FL213",
         hint: "store it in a format that is only data, such as .json or .npy",
         example: "member \"a.pkl\" is a pickle, which runs code when it is read"
     },
-    OutOfFiles {
-        name: "OutOfFiles",
+    TooManyOpenFiles {
+        name: "TooManyOpenFilesError",
         code: "FL301",
         hint: "raise the limit with ulimit -n, or close files elsewhere in the program",
         example: "the system has no descriptor left, not even for one file"
     },
     OutOfMemory {
-        name: "OutOfMemory",
+        name: "OutOfMemoryError",
         code: "FL302",
         hint: "lower memory=, prefetch= or the batch size",
         example: "the system refused 38535168 bytes for a batch"
     },
     OutOfThreads {
-        name: "OutOfThreads",
+        name: "OutOfThreadsError",
         code: "FL303",
         hint: "raise the limit with ulimit -u, or lower threads=",
         example: "the system refused the first thread: resource temporarily unavailable"
     },
     DescriptorsClosed {
-        name: "DescriptorsClosed",
+        name: "DescriptorsClosedError",
         code: "FL304",
         hint: "look for os.closerange, or a library that closes all descriptors, and make the loader after it",
         example: "descriptors that connect this process with its workers were closed by other code in it"
     },
     UsedAfterFork {
-        name: "UsedAfterFork",
+        name: "UsedAfterForkError",
         code: "FL501",
         hint: "make the loader in the process that uses it, or start processes with the spawn method",
         example: "the loader was made in process 10 and used in its fork 11, where its threads do not exist"
     },
     Closed {
-        name: "Closed",
+        name: "ClosedError",
         code: "FL502",
         hint: "make a new loader; one that was closed cannot be used again",
         example: "the loader is closed"
     },
     NotPicklable {
-        name: "NotPicklable",
+        name: "NotPicklableError",
         code: "FL104",
         hint: "make it when it is first used in the worker, or define __getstate__ without it",
         example: "dataset.transform.fn cannot be pickled: it is a _thread.lock (cannot pickle '_thread.lock' object)"
     },
     WorkerDied {
-        name: "WorkerDied",
+        name: "WorkerDiedError",
         code: "FL401",
         hint: "leave on_death=\"replace\" as it is, and dead workers are replaced",
         example: "worker 3 (pid 4711) was killed by SIGKILL at sample 48213, position 5, batch 1506"
     },
     TooManyDeaths {
-        name: "TooManyDeaths",
+        name: "TooManyDeathsError",
         code: "FL402",
-        hint: "look at the samples named above; bear more deaths with max_deaths= and death_window=",
+        hint: "look at the samples named above; allow more deaths with max_deaths= and death_window=",
         example: "too many workers died:\n  worker 0 (pid 4711) was killed by SIGSEGV at sample 12, position 0, batch 3"
     },
     WorkerNotStarted {
-        name: "WorkerNotStarted",
+        name: "WorkerNotStartedError",
         code: "FL403",
         hint: "lower num_workers, or raise the limit of processes with ulimit -u",
         example: "the system refused a process for worker 5: Resource temporarily unavailable"
     },
-    WrongCheckpoint {
-        name: "WrongCheckpoint",
+    CheckpointMismatch {
+        name: "CheckpointMismatchError",
         code: "FL103",
         hint: "resume with the same data and settings, or start anew",
         example: "the checkpoint was made with 1000 samples, the source has 900"
     },
     Internal {
-        name: "Internal",
+        name: "InternalError",
         code: "FL503",
         hint: "this is a bug of Feedline: report it with this message",
         example: "99 samples were delivered and 0 skipped, but 100 were due"
@@ -233,25 +233,25 @@ impl Kind {
     /// run out of something, it does not.
     pub fn is_of_sample(self) -> bool {
         match self {
-            Kind::ReadFailed
+            Kind::Read
             | Kind::UnknownFormat
-            | Kind::Damaged
+            | Kind::CorruptImage
             | Kind::TooLarge
             | Kind::TooSmall
             | Kind::ShapeMismatch
-            | Kind::CodecPanicked
-            | Kind::DeadlinePassed
-            | Kind::DamagedRecord
-            | Kind::WrongField
-            | Kind::Refused
+            | Kind::CodecPanic
+            | Kind::DeadlineExceeded
+            | Kind::CorruptRecord
+            | Kind::InvalidField
+            | Kind::UnsafeFormat
             // Of a sample that kills whoever takes it.
             | Kind::WorkerDied => true,
-            Kind::BadSetting
-            | Kind::BadSource
-            | Kind::SourceGone
+            Kind::InvalidArgument
+            | Kind::InvalidSource
+            | Kind::SourceUnavailable
             | Kind::TooManyFaults
             | Kind::NoReplacement
-            | Kind::OutOfFiles
+            | Kind::TooManyOpenFiles
             | Kind::DescriptorsClosed
             | Kind::OutOfMemory
             | Kind::OutOfThreads
@@ -260,7 +260,7 @@ impl Kind {
             | Kind::NotPicklable
             | Kind::TooManyDeaths
             | Kind::WorkerNotStarted
-            | Kind::WrongCheckpoint
+            | Kind::CheckpointMismatch
             | Kind::Internal => false,
         }
     }
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn an_error_names_sample_stage_place_cause_and_hint() {
-        let error = Error::new(Kind::Damaged, "the image is cut off")
+        let error = Error::new(Kind::CorruptImage, "the image is truncated")
             .at(Some(Location::file("data/cat/1.jpg")))
             .of_sample(48213, "worker");
         insta::assert_snapshot!(error);

@@ -12,7 +12,7 @@ use crate::fault::{CALLING, FaultLine, named};
 pub enum Level {
     /// As it should be.
     Info,
-    /// Something was borne.
+    /// Something went wrong, and the run goes on.
     Warning,
     /// Something was not.
     Error,
@@ -51,7 +51,7 @@ pub enum Event {
         /// How long the consumer waited for it.
         waited: Duration,
     },
-    /// A sample is tried again.
+    /// A sample is retried.
     SampleRetried(FaultLine),
     /// A bad sample was left out.
     SampleSkipped(FaultLine),
@@ -73,17 +73,17 @@ pub enum Event {
         samples: u64,
     },
     /// Shards have no samples; nothing is wrong with them.
-    ShardsEmpty {
+    EmptyShardsFound {
         /// How many.
         shards: u64,
         /// The first of them.
         path: String,
     },
     /// A fault ends the run: it is to be raised, or there were too many.
-    FaultsStopped {
+    RunStopped {
         /// The last one.
         fault: FaultLine,
-        /// Why it was not borne.
+        /// Why it ends the run.
         why: String,
     },
     /// A call of an executor failed, and its future has the exception. Nothing else ends.
@@ -93,8 +93,8 @@ pub enum Event {
         /// What the system said.
         why: String,
     },
-    /// A source is taken to be away: reading pauses.
-    SourceOpened {
+    /// A source is taken to be unavailable: reading pauses.
+    SourceUnavailable {
         /// Its root.
         root: String,
         /// What was seen of it.
@@ -103,15 +103,15 @@ pub enum Event {
         patience: Option<Duration>,
     },
     /// Somebody looks whether it is back.
-    SourceHalfOpen {
+    SourceProbed {
         /// Its root.
         root: String,
     },
     /// It is back: reading goes on.
-    SourceClosed {
+    SourceRecovered {
         /// Its root.
         root: String,
-        /// How long it was away.
+        /// How long it was unavailable.
         after: Duration,
     },
     /// A worker died.
@@ -131,7 +131,7 @@ pub enum Event {
         worker: u64,
     },
     /// A worker was ended on purpose, and replaced.
-    WorkerRetired {
+    WorkerRenewed {
         /// Which one.
         worker: u64,
         /// Why.
@@ -147,7 +147,7 @@ pub enum Event {
         details: Value,
     },
     /// A new zygote was born.
-    ZygoteReborn {
+    ZygoteRestarted {
         /// Why it was needed.
         why: String,
     },
@@ -188,9 +188,9 @@ pub enum Event {
         warning: Option<String>,
     },
     /// The consumer left an epoch, or an error ended it, before its end.
-    EpochLeft,
+    EpochAbandoned,
     /// Events came faster than they were taken, and some are gone.
-    EventsLost {
+    EventsDropped {
         /// How many.
         count: u64,
     },
@@ -253,25 +253,25 @@ impl Event {
             Event::SampleReplaced { .. } => "sample_replaced",
             Event::SamplesRepeated { .. } => "samples_repeated",
             Event::SamplesExcluded { .. } => "samples_excluded",
-            Event::ShardsEmpty { .. } => "shards_empty",
-            Event::FaultsStopped { .. } => "faults_stopped",
+            Event::EmptyShardsFound { .. } => "empty_shards_found",
+            Event::RunStopped { .. } => "run_stopped",
             Event::CallFailed(_) => "call_failed",
             Event::QuarantineFailed { .. } => "quarantine_failed",
-            Event::SourceOpened { .. } => "source_opened",
-            Event::SourceHalfOpen { .. } => "source_half_open",
-            Event::SourceClosed { .. } => "source_closed",
+            Event::SourceUnavailable { .. } => "source_unavailable",
+            Event::SourceProbed { .. } => "source_probed",
+            Event::SourceRecovered { .. } => "source_recovered",
             Event::WorkerDied { .. } => "worker_died",
             Event::WorkerReplaced { .. } => "worker_replaced",
-            Event::WorkerRetired { .. } => "worker_retired",
+            Event::WorkerRenewed { .. } => "worker_renewed",
             Event::WorkerStalled { .. } => "worker_stalled",
-            Event::ZygoteReborn { .. } => "zygote_reborn",
+            Event::ZygoteRestarted { .. } => "zygote_restarted",
             Event::SampleSlow(_) => "sample_slow",
             Event::BatchStalled { .. } => "batch_stalled",
             Event::BudgetShrunk { .. } => "budget_shrunk",
             Event::ThreadsRefused { .. } => "threads_refused",
             Event::EpochEnded { .. } => "epoch_ended",
-            Event::EpochLeft => "epoch_left",
-            Event::EventsLost { .. } => "events_lost",
+            Event::EpochAbandoned => "epoch_abandoned",
+            Event::EventsDropped { .. } => "events_dropped",
             Event::Told { name, .. } => name,
         }
     }
@@ -283,28 +283,28 @@ impl Event {
             | Event::BatchDelivered { .. }
             | Event::SamplesRepeated { .. }
             | Event::SamplesExcluded { .. }
-            | Event::SourceHalfOpen { .. }
+            | Event::SourceProbed { .. }
             | Event::WorkerReplaced { .. }
-            | Event::WorkerRetired { .. }
+            | Event::WorkerRenewed { .. }
             | Event::SampleSlow(_)
             // The error that is raised says it louder.
-            | Event::FaultsStopped { .. }
+            | Event::RunStopped { .. }
             | Event::CallFailed(_)
-            | Event::EpochLeft => Level::Info,
+            | Event::EpochAbandoned => Level::Info,
             Event::SampleRetried(_)
             | Event::SampleSkipped(_)
             | Event::SampleReplaced { .. }
-            | Event::ShardsEmpty { .. }
+            | Event::EmptyShardsFound { .. }
             | Event::QuarantineFailed { .. }
-            | Event::SourceOpened { .. }
-            | Event::SourceClosed { .. }
+            | Event::SourceUnavailable { .. }
+            | Event::SourceRecovered { .. }
             | Event::WorkerDied { .. }
             | Event::WorkerStalled { .. }
-            | Event::ZygoteReborn { .. }
+            | Event::ZygoteRestarted { .. }
             | Event::BatchStalled { .. }
             | Event::BudgetShrunk { .. }
             | Event::ThreadsRefused { .. }
-            | Event::EventsLost { .. } => Level::Warning,
+            | Event::EventsDropped { .. } => Level::Warning,
             Event::EpochEnded { is_clean, .. } => {
                 if *is_clean {
                     Level::Info
@@ -332,16 +332,16 @@ impl Event {
             Event::SamplesRepeated { samples } | Event::SamplesExcluded { samples } => {
                 json!({"samples": samples})
             }
-            Event::ShardsEmpty { shards, path } => json!({"shards": shards, "path": path}),
-            Event::FaultsStopped { fault, why } => {
+            Event::EmptyShardsFound { shards, path } => json!({"shards": shards, "path": path}),
+            Event::RunStopped { fault, why } => {
                 with(fault_json(fault), "why", Value::from(why.as_str()))
             }
-            Event::QuarantineFailed { why } | Event::ZygoteReborn { why } => json!({"why": why}),
-            Event::SourceOpened { root, why, patience } => {
+            Event::QuarantineFailed { why } | Event::ZygoteRestarted { why } => json!({"why": why}),
+            Event::SourceUnavailable { root, why, patience } => {
                 json!({"root": root, "why": why, "patience": patience.map(|time| time.as_secs_f64())})
             }
-            Event::SourceHalfOpen { root } => json!({"root": root}),
-            Event::SourceClosed { root, after } => {
+            Event::SourceProbed { root } => json!({"root": root}),
+            Event::SourceRecovered { root, after } => {
                 json!({"root": root, "seconds": after.as_secs_f64()})
             }
             Event::WorkerDied { worker, cause, text, certificate } => {
@@ -351,7 +351,7 @@ impl Event {
                 with(known, "text", Value::from(text.as_str()))
             }
             Event::WorkerReplaced { worker } => json!({"worker": worker}),
-            Event::WorkerRetired { worker, why } => json!({"worker": worker, "why": why}),
+            Event::WorkerRenewed { worker, why } => json!({"worker": worker, "why": why}),
             Event::WorkerStalled { worker, text, details } => {
                 let details = if details.is_object() { details.clone() } else { json!({}) };
                 let details = with(details, "worker", Value::from(*worker));
@@ -368,8 +368,8 @@ impl Event {
             Event::EpochEnded { dropped, summary, warning, .. } => {
                 json!({"dropped": dropped, "summary": summary, "warning": warning})
             }
-            Event::EpochLeft => json!({}),
-            Event::EventsLost { count } => json!({"count": count}),
+            Event::EpochAbandoned => json!({}),
+            Event::EventsDropped { count } => json!({"count": count}),
             Event::Told { details, .. } => details.clone(),
         }
     }
@@ -396,17 +396,19 @@ impl Event {
                 certificate: details,
             },
             "worker_replaced" => Event::WorkerReplaced { worker: worker()? },
-            "worker_retired" => Event::WorkerRetired { worker: worker()?, why: needed("why")? },
+            "worker_renewed" => Event::WorkerRenewed { worker: worker()?, why: needed("why")? },
             "worker_stalled" => {
                 Event::WorkerStalled { worker: worker()?, text: needed("text")?, details }
             }
-            "zygote_reborn" => Event::ZygoteReborn { why: needed("why")? },
-            "source_opened" => {
+            "zygote_restarted" => Event::ZygoteRestarted { why: needed("why")? },
+            "source_unavailable" => {
                 let why = text("why").unwrap_or_else(|| "it does not answer".to_owned());
-                Event::SourceOpened { root: root(), why, patience: None }
+                Event::SourceUnavailable { root: root(), why, patience: None }
             }
-            "source_half_open" => Event::SourceHalfOpen { root: root() },
-            "source_closed" => Event::SourceClosed { root: root(), after: seconds("seconds") },
+            "source_probed" => Event::SourceProbed { root: root() },
+            "source_recovered" => {
+                Event::SourceRecovered { root: root(), after: seconds("seconds") }
+            }
             "batch_stalled" => {
                 Event::BatchStalled { waited: seconds("seconds_waited"), text: needed("text")? }
             }
@@ -451,7 +453,7 @@ impl fmt::Display for Event {
             Event::BatchDelivered { samples, waited } => {
                 write!(formatter, "a batch of {samples}, waited for {:.3} s", waited.as_secs_f64())
             }
-            Event::SampleRetried(fault) => write!(formatter, "tried again: {fault}"),
+            Event::SampleRetried(fault) => write!(formatter, "retried: {fault}"),
             Event::SampleSkipped(fault) => write!(formatter, "skipped: {fault}"),
             Event::SampleReplaced { fault, by: Value::Null } => {
                 write!(formatter, "replaced: {fault}")
@@ -465,24 +467,26 @@ impl fmt::Display for Event {
             Event::SamplesExcluded { samples } => {
                 write!(formatter, "{samples} samples are excluded")
             }
-            Event::ShardsEmpty { shards: 1, path } => write!(formatter, "{path} has no records"),
-            Event::ShardsEmpty { shards, path } => {
+            Event::EmptyShardsFound { shards: 1, path } => {
+                write!(formatter, "{path} has no records")
+            }
+            Event::EmptyShardsFound { shards, path } => {
                 write!(formatter, "{shards} shards have no records; the first is {path}")
             }
-            Event::FaultsStopped { fault, why } => write!(formatter, "stopped, {why}: {fault}"),
+            Event::RunStopped { fault, why } => write!(formatter, "stopped, {why}: {fault}"),
             Event::CallFailed(fault) => write!(formatter, "{fault}"),
             Event::QuarantineFailed { why } => {
                 write!(formatter, "a fault could not be written to the quarantine file: {why}")
             }
-            Event::SourceOpened { root, why, patience } => {
-                write!(formatter, "{root} is away, reading pauses")?;
+            Event::SourceUnavailable { root, why, patience } => {
+                write!(formatter, "{root} is unavailable, reading pauses")?;
                 if let Some(patience) = patience {
                     write!(formatter, " for at most {} s", patience.as_secs_f64())?;
                 }
                 write!(formatter, ": {why}")
             }
-            Event::SourceHalfOpen { root } => write!(formatter, "looking whether {root} is back"),
-            Event::SourceClosed { root, after } => {
+            Event::SourceProbed { root } => write!(formatter, "looking whether {root} is back"),
+            Event::SourceRecovered { root, after } => {
                 write!(
                     formatter,
                     "{root} is back after {:.1} s, reading goes on",
@@ -493,10 +497,10 @@ impl fmt::Display for Event {
             | Event::WorkerStalled { text, .. }
             | Event::Told { text, .. } => formatter.write_str(&escape::lines(text)),
             Event::WorkerReplaced { worker } => write!(formatter, "worker {worker} was replaced"),
-            Event::WorkerRetired { worker, why } => {
-                write!(formatter, "worker {worker} was retired: {why}")
+            Event::WorkerRenewed { worker, why } => {
+                write!(formatter, "worker {worker} was renewed: {why}")
             }
-            Event::ZygoteReborn { why } => write!(formatter, "the zygote was born again: {why}"),
+            Event::ZygoteRestarted { why } => write!(formatter, "the zygote was restarted: {why}"),
             Event::SampleSlow(slow) => write!(formatter, "{slow}"),
             Event::BatchStalled { waited, text } => {
                 write!(formatter, "no batch for {:.0} s: {text}", waited.as_secs_f64())
@@ -508,9 +512,9 @@ impl fmt::Display for Event {
                 write!(formatter, "the system allowed {got} of {wanted} threads")
             }
             Event::EpochEnded { summary, .. } => formatter.write_str(summary),
-            Event::EpochLeft => write!(formatter, "the epoch was left before its end"),
-            Event::EventsLost { count } => {
-                write!(formatter, "{count} events came too fast to be told")
+            Event::EpochAbandoned => write!(formatter, "the epoch was abandoned before its end"),
+            Event::EventsDropped { count } => {
+                write!(formatter, "{count} events were dropped: they came too fast")
             }
         }
     }
@@ -524,9 +528,9 @@ mod tests {
         FaultLine {
             path: Some("data/cat/7.jpg".into()),
             stage: "worker".into(),
-            message: "the image is cut off".into(),
+            message: "the image is truncated".into(),
             time: 1.5,
-            ..FaultLine::new(7_u64, "Damaged")
+            ..FaultLine::new(7_u64, "CorruptImageError")
         }
     }
 
@@ -538,14 +542,14 @@ mod tests {
             Event::SampleRetried(FaultLine { attempts: 2, ..bad() }),
             Event::SampleSkipped(bad()),
             Event::SampleReplaced { fault: bad(), by: json!(3) },
-            Event::FaultsStopped { fault: bad(), why: "5 faults are more than 4".into() },
-            told("source_opened", json!({"root": "/mnt/data"})),
-            told("source_closed", json!({"root": "/mnt/data", "seconds": 12.25})),
+            Event::RunStopped { fault: bad(), why: "5 faults are more than 4".into() },
+            told("source_unavailable", json!({"root": "/mnt/data"})),
+            told("source_recovered", json!({"root": "/mnt/data", "seconds": 12.25})),
             told(
                 "worker_died",
                 json!({"worker": 3, "cause": "SIGKILL", "text": "worker 3 was killed", "pid": 5}),
             ),
-            told("worker_retired", json!({"worker": 1, "why": "it grew to 3 GiB"})),
+            told("worker_renewed", json!({"worker": 1, "why": "it grew to 3 GiB"})),
             told("deadline", json!({"text": "sample 7 was late", "level": "warning"})),
         ];
         let lines: Vec<_> = events

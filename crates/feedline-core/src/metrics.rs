@@ -43,7 +43,7 @@ pub struct Report {
     pub cancelled: u64,
     /// Bad samples in whose place others were delivered.
     pub replaced: u64,
-    /// How often a sample was tried again.
+    /// How often a sample was retried.
     pub retried: u64,
     /// Faults written to the quarantine file.
     pub quarantined: u64,
@@ -116,22 +116,22 @@ impl Report {
             }
             Event::CallFailed(fault) => self.note_failed(fault),
             // The error that ends the pool is that of this call too.
-            Event::FaultsStopped { fault, .. } if self.is_of_calls => self.note_failed(fault),
+            Event::RunStopped { fault, .. } if self.is_of_calls => self.note_failed(fault),
             Event::SamplesRepeated { samples } => self.repeated += samples,
             Event::SamplesExcluded { samples } => self.excluded += samples,
             Event::WorkerDied { cause, text, .. } => {
                 *self.workers_lost.entry(cause.clone()).or_default() += 1;
                 note(&mut self.deaths, text.clone());
             }
-            Event::WorkerRetired { .. } => note(&mut self.retired, event.to_string()),
+            Event::WorkerRenewed { .. } => note(&mut self.retired, event.to_string()),
             Event::SampleSlow(slow) => self.note_slow(slow),
-            Event::ShardsEmpty { .. }
+            Event::EmptyShardsFound { .. }
             | Event::BudgetShrunk { .. }
             | Event::ThreadsRefused { .. }
             | Event::QuarantineFailed { .. }
-            | Event::SourceOpened { .. }
-            | Event::SourceClosed { .. }
-            | Event::ZygoteReborn { .. }
+            | Event::SourceUnavailable { .. }
+            | Event::SourceRecovered { .. }
+            | Event::ZygoteRestarted { .. }
             | Event::WorkerStalled { .. }
             | Event::BatchStalled { .. } => note(&mut self.notes, event.to_string()),
             Event::EpochEnded { dropped, .. } => {
@@ -139,11 +139,11 @@ impl Report {
                 self.dropped += dropped;
                 self.expected = self.expected.saturating_sub(*dropped);
             }
-            Event::SourceHalfOpen { .. }
+            Event::SourceProbed { .. }
             | Event::WorkerReplaced { .. }
-            | Event::FaultsStopped { .. }
-            | Event::EpochLeft
-            | Event::EventsLost { .. }
+            | Event::RunStopped { .. }
+            | Event::EpochAbandoned
+            | Event::EventsDropped { .. }
             | Event::Told { .. } => {}
         }
     }
@@ -298,7 +298,7 @@ impl Report {
         write!(formatter, " = {} submitted", self.submitted())?;
         for (count, what) in [
             (self.replaced, "replaced"),
-            (self.retried, "tried again"),
+            (self.retried, "retried"),
             (self.quarantined, "written to quarantine"),
         ] {
             if count > 0 {
@@ -323,7 +323,7 @@ impl Report {
         write!(formatter, " = {} expected", self.expected)?;
         for (count, what) in [
             (self.replaced, "replaced by others"),
-            (self.retried, "tried again"),
+            (self.retried, "retried"),
             (self.quarantined, "written to quarantine"),
             (self.excluded, "excluded"),
             (self.dropped, "dropped with short last batches"),
@@ -436,8 +436,8 @@ mod tests {
         FaultLine {
             path: Some("data/cat/7.jpg".into()),
             stage: "worker".into(),
-            message: "the image is cut off".into(),
-            ..FaultLine::new(index, "Damaged")
+            message: "the image is truncated".into(),
+            ..FaultLine::new(index, "CorruptImageError")
         }
     }
 
@@ -467,7 +467,7 @@ mod tests {
             let slow = Slow { index: json!(index), seconds, worker: Some(1), stage };
             report.apply(&Event::SampleSlow(slow));
         }
-        report.apply(&Event::EpochLeft);
+        report.apply(&Event::EpochAbandoned);
         report.busy = vec![(Stage::Fetch, 0.25), (Stage::Worker, 0.97)];
         assert_eq!(report.pending(), 5);
         insta::assert_snapshot!(report);

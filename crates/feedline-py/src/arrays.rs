@@ -40,7 +40,7 @@ pub(crate) fn source(arrays: &Bound<'_, PyDict>) -> PyResult<Arrays> {
         let name: String = name.extract()?;
         let buffer = PyUntypedBuffer::get(&array).map_err(|error| {
             let message = format!("array {name:?} cannot be read: {error}");
-            raise(Error::new(Kind::BadSource, message).with_hint("give NumPy arrays"))
+            raise(Error::new(Kind::InvalidSource, message).with_hint("give NumPy arrays"))
         })?;
         let (array, count) = loan(&name, buffer).map_err(raise)?;
         match &rows {
@@ -48,7 +48,7 @@ pub(crate) fn source(arrays: &Bound<'_, PyDict>) -> PyResult<Arrays> {
                 let message =
                     format!("array {name:?} has {count} rows, array {first:?} has {expected}");
                 let hint = "each sample is a row of every array: give as many rows to each";
-                return Err(raise(Error::new(Kind::BadSource, message).with_hint(hint)));
+                return Err(raise(Error::new(Kind::InvalidSource, message).with_hint(hint)));
             }
             Some(_) => {}
             None => rows = Some((name, count)),
@@ -61,7 +61,7 @@ pub(crate) fn source(arrays: &Bound<'_, PyDict>) -> PyResult<Arrays> {
 
 fn loan(name: &str, buffer: PyUntypedBuffer) -> Result<(Loaned, usize)> {
     let refused = |what: String, hint: &'static str| {
-        Error::new(Kind::BadSource, format!("array {name:?} {what}")).with_hint(hint)
+        Error::new(Kind::InvalidSource, format!("array {name:?} {what}")).with_hint(hint)
     };
     let format = buffer.format().to_string_lossy().into_owned();
     let dtype = dtype(&format, buffer.item_size()).ok_or_else(|| {

@@ -31,10 +31,10 @@ impl Policy {
     /// What holds for a fault: what to do, after how many retries.
     fn rule(&self, names: Vec<String>, os_error: Option<i32>) -> (&'static str, u32) {
         let ruling = self.0.rule(&Symptom { names, os_error });
-        (ruling.then.name(), ruling.retry)
+        (ruling.action.name(), ruling.retry)
     }
 
-    /// What holds for a fault whatever it is: want of descriptors is raised, say, unless it is named.
+    /// What holds for a fault whatever it is: being out of descriptors is raised, say, unless it is named.
     fn wanted(&self, names: Vec<String>, os_error: Option<i32>) -> &'static str {
         let line = FaultLine::new(0, names.first().map_or("", String::as_str));
         fault::wanted(&self.0, &Symptom { names, os_error }, &line).name()
@@ -52,7 +52,7 @@ impl Policy {
         wait.map(|wait| wait.as_secs_f64())
     }
 
-    /// Whether it may be the source that is away.
+    /// Whether it may be the source that is unavailable.
     #[staticmethod]
     fn may_be_of_source(names: Vec<String>, os_error: Option<i32>) -> bool {
         Symptom { names, os_error }.may_be_of_source()
@@ -98,7 +98,7 @@ fn told(change: Option<Change>) -> Vec<&'static str> {
 fn duration(seconds: f64, name: &str) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|_| {
         let message = format!("{name} must be a number of seconds from 0, got {seconds}");
-        raise(Error::new(Kind::BadSetting, message))
+        raise(Error::new(Kind::InvalidArgument, message))
     })
 }
 
@@ -158,7 +158,7 @@ fn json(words: &str) -> PyResult<Value> {
 /// How an epoch stands, from JSON.
 pub(crate) fn standing(words: &str) -> PyResult<Standing> {
     serde_json::from_value(json(words)?).map_err(|error| {
-        raise(Error::new(Kind::WrongCheckpoint, format!("this is no standing: {error}")))
+        raise(Error::new(Kind::CheckpointMismatch, format!("this is no standing: {error}")))
     })
 }
 
@@ -290,7 +290,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A sample is tried again.
+    /// A sample is retried.
     fn retried(&self, line_json: &str) -> PyResult<()> {
         self.0.retried(line(line_json)?);
         Ok(())
@@ -335,8 +335,8 @@ impl Ledger {
     }
 
     /// The epoch was left before its end.
-    fn epoch_left(&self) {
-        self.0.epoch_left();
+    fn epoch_abandoned(&self) {
+        self.0.epoch_abandoned();
     }
 
     /// How the epoch stands, for a checkpoint: JSON.

@@ -448,8 +448,8 @@ impl Part {
         let remarks = remarks
             .into_iter()
             .map(|remark| {
-                let loader::Remark { number, symptom, line, then, by } = remark;
-                (number, symptom.names, symptom.os_error, line.to_text(), then.name(), by)
+                let loader::Remark { number, symptom, line, action, by } = remark;
+                (number, symptom.names, symptom.os_error, line.to_text(), action.name(), by)
             })
             .collect();
         Ok(Part { columns: columns(py, batch)?.unbind(), numbers, tickets, end, remarks })

@@ -32,7 +32,7 @@ pub(crate) fn source(
         "csv" => Container::Csv { delimiter, columns: [].into() },
         other => {
             let message = format!("there are no records in {other:?}");
-            return Err(raise(Error::new(Kind::BadSource, message)));
+            return Err(raise(Error::new(Kind::InvalidSource, message)));
         }
     };
     let keep = match keep.to_str() {
@@ -67,7 +67,7 @@ pub(crate) fn numbers(
 ) -> PyResult<Numbers> {
     let known = Dtype::ALL.iter().copied().find(|known| known.name() == dtype);
     let dtype = known.ok_or_else(|| {
-        raise(Error::new(Kind::BadSetting, format!("tokens: {dtype:?} is no type of numbers")))
+        raise(Error::new(Kind::InvalidArgument, format!("tokens: {dtype:?} is no type of numbers")))
     })?;
     let files: Vec<_> =
         files.into_iter().map(|(path, start, count)| Numbered { path, start, count }).collect();
@@ -85,7 +85,7 @@ pub(crate) fn example_schema(py: Python<'_>, path: PathBuf, records: usize) -> P
             first.len() < records
         })?;
         if first.is_empty() {
-            return Err(Error::new(Kind::BadSource, "the file has no good record")
+            return Err(Error::new(Kind::InvalidSource, "the file has no good record")
                 .at(Some(Location::file(&path)))
                 .with_hint("see what is wrong with it: feedline verify FILE"));
         }

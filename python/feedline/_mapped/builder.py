@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from feedline._arguments import suggests_all
 from feedline._described import described
 from feedline._mapped.functions import Named, named
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 from feedline.predicates import Predicate
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ class Functions:
 
     def _with_function(self, call: str, function: Any, threads: Any) -> Pipeline:
         if not isinstance(threads, bool):
-            raise BadSetting.explained(f"{call}: threads must be True or False, got {described(threads)}")
+            raise InvalidArgumentError.explained(
+                f"{call}: threads must be True or False, got {described(threads)}"
+            )
         made: Pipeline = self._with(call, function=named(call, function), threads=threads or None)  # type: ignore[attr-defined]
         return made
 
@@ -94,5 +96,5 @@ def start_method(mp_context: Any, call: str = "loader") -> str:
         message = (
             f"{call}: mp_context must be a multiprocessing context or its name, got {described(mp_context)}"
         )
-        raise BadSetting.explained(message, 'use "fork", "spawn" or "forkserver"') from None
+        raise InvalidArgumentError.explained(message, 'use "fork", "spawn" or "forkserver"') from None
     return method

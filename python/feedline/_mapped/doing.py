@@ -56,7 +56,7 @@ class Job:
     content: Any
     # Whether the samples are known to be a batch as they are, so that its functions can follow at once.
     is_whole: bool = False
-    # Samples that are not tried again.
+    # Samples that are not retried.
     dead: frozenset[int] = frozenset()
 
 
@@ -140,7 +140,7 @@ class Doer:
                 make = functools.partial(once_more, position)
                 sample = self._tries.again(raised, make, position, job.positions[position])
             if sample is BAD:
-                if self._tries.bad[-1].then == "raise":
+                if self._tries.bad[-1].action == "raise":
                     break
             elif sample is _LEFT_OUT:
                 left_out.append(position)

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from feedline import _native
 from feedline._mapped.doing import Job, Made
 from feedline._mapped.gathering import Batch, Entry, Fault, Gathering, Row
-from feedline._mapped.judging import Judging, NativeFault
+from feedline._mapped.judging import Judging, NativeError
 from feedline._mapped.samples import Samples
 from feedline._mapped.trees import joined
 from feedline._numpy import array_on
 from feedline._workers.crew import GaveUp, died
 from feedline._workers.death import Death
 from feedline._workers.trouble import Trouble
-from feedline.errors import Closed, DeadlinePassed, FeedlineError, FeedlineWarning
+from feedline.errors import ClosedError, DeadlineExceededError, FeedlineError, FeedlineWarning
 
 if TYPE_CHECKING:
     from feedline._mapped.loader import MappedLoader
@@ -163,7 +163,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
     def _judge(self, entries: list[Entry]) -> None:
         try:
             self._judging.judge(entries)
-        except NativeFault:
+        except NativeError:
             self._raise_native()
 
     def _raise_native(self) -> NoReturn:
@@ -196,7 +196,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             fault = self._judging.bad(bad, row, part.worker)
             if made.is_batch and bad.position == count:
                 of_batch.append(fault)
-            elif fault.then:
+            elif fault.action:
                 faults.append(fault)
             else:
                 self._gathering.note(Entry("retried", fault=fault))
@@ -298,7 +298,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         """Takes what the native pipeline has; False if there is nothing now."""
         try:
             part = self._native.part(waits)
-        except Closed:
+        except ClosedError:
             raise
         except Exception as error:
             # Due when all before it was delivered.
@@ -380,7 +380,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         told = self._place.next(first.task, looks=looks)
         self._loader._tell()
         if told is None:
-            # Such as that the source is away.
+            # Such as that the source is unavailable.
             self._loader._notices.issue()
             return
         task, came, answer = told
@@ -443,7 +443,7 @@ def _overdue(deaths: list[Death]) -> FeedlineError:
     lines = [f"a function took longer than its deadline: {last}"]
     lines += [f"  code  {frame}" for frame in last.stack[:8]]
     lines += [f"  why   {why}" for why in last.why]
-    return DeadlinePassed.explained(
+    return DeadlineExceededError.explained(
         "\n".join(lines), last.hint, deaths=tuple(deaths), index=last.index, worker=last.worker
     )
 

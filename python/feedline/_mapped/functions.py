@@ -16,7 +16,7 @@ import numpy as np
 
 from feedline._described import described
 from feedline._numpy import seed_global
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 from feedline.predicates import Predicate
 
 __all__ = ["Context", "Draws", "Named", "Step", "named", "steps_of"]
@@ -70,7 +70,7 @@ def named(call: str, function: Any) -> Named:
     """The function under its name; refused if it cannot be called with a sample or a batch."""
     what = "a batch" if call == "map_batch" else "a sample"
     if not callable(function):
-        raise BadSetting.explained(
+        raise InvalidArgumentError.explained(
             f"{call}: give a function of {what}, got {described(function)}", _hint(call, function)
         )
     name = Named(_name(function))
@@ -78,7 +78,7 @@ def named(call: str, function: Any) -> Named:
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         gives = "a generator" if inspect.isgeneratorfunction(function) else "a coroutine"
         hint = "use return, not yield" if gives == "a generator" else "use def, not async def"
-        raise BadSetting.explained(f"{call}: {name} gives {gives}, not a result for {what}", hint)
+        raise InvalidArgumentError.explained(f"{call}: {name} gives {gives}, not a result for {what}", hint)
     parameters = _parameters(function)
     if parameters is None:
         return name
@@ -87,7 +87,9 @@ def named(call: str, function: Any) -> Named:
     if not takes_one or missing:
         shown = ", ".join(str(one) for one in parameters)
         hint = f'it is called with {what}, and with "random" or "context" if it has arguments of these names'
-        raise BadSetting.explained(f"{call}: {name} cannot be called with {what}: it takes ({shown})", hint)
+        raise InvalidArgumentError.explained(
+            f"{call}: {name} cannot be called with {what}: it takes ({shown})", hint
+        )
     return name
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from feedline._mapped.trees import Layout, Run, spec_of
 from feedline._workers.trouble import Trouble
-from feedline.errors import NoReplacement
+from feedline.errors import NoReplacementError
 
 __all__ = ["Batch", "Entry", "Fault", "Gathering", "Row"]
 
@@ -44,7 +44,7 @@ class Fault:
     os_error: int | None
     # As JSON.
     line: str
-    then: str
+    action: str
     # What a function has raised.
     trouble: Trouble | None = None
     # The index of the sample that the native pipeline has put in its place.
@@ -243,10 +243,10 @@ class Gathering:
             # One that was to be repeated: it was judged when it was its turn.
             return
         self._log(Entry("bad", fault=fault))
-        if fault.then == "raise":
+        if fault.action == "raise":
             self.decide()
             self.is_stopped = True
-        elif fault.then == "replace" and fault.by is None:
+        elif fault.action == "replace" and fault.by is None:
             self._owed.append(fault)
         self._bad += 1
         if self._bad >= self._size:
@@ -289,7 +289,7 @@ class Gathering:
             last = self._last
             if last is None or (self._spec is not None and last.spec != self._spec):
                 message = f"no sample follows that could take the place of sample {fault.index}"
-                raise NoReplacement.explained(message, index=fault.index)
+                raise NoReplacementError.explained(message, index=fault.index)
             run = last.run.rows(last.run.count - 1, last.run.count)
             reached = max(fault.number, self._reached) + 1
             self._put(_Piece(run, last.rows[-1:], last.spec, reached, fault))
@@ -306,7 +306,7 @@ class Gathering:
 
 
 def _ends_the_run(entry: Entry) -> bool:
-    return entry.what == "bad" and entry.fault is not None and entry.fault.then == "raise"
+    return entry.what == "bad" and entry.fault is not None and entry.fault.action == "raise"
 
 
 def difference(ours: Any, theirs: Any, place: str = "") -> str:

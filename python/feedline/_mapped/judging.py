@@ -11,7 +11,7 @@ from feedline._account import written
 from feedline._mapped.gathering import Batch, Entry, Fault, Row
 from feedline._workers.tries import Bad
 from feedline._workers.trouble import Trouble
-from feedline.errors import NoReplacement, ShapeMismatch
+from feedline.errors import NoReplacementError, ShapeMismatchError
 from feedline.faults import FaultPolicy, symptom
 
 __all__ = ["Judging"]
@@ -33,21 +33,21 @@ class Judging:
 
     # ---- in words ----
 
-    def then(self, names: list[str], os_error: int | None = None) -> str:
+    def action(self, names: list[str], os_error: int | None = None) -> str:
         """What the policy wants for such a fault, however many there were."""
         return self._rules.wanted(names, os_error)
 
     def remarked(self, remark: tuple[int, list[str], int | None, str, str, int | None]) -> Fault:
         """What the native pipeline has met."""
-        number, names, os_error, line, then, by = remark
-        return Fault(number, json.loads(line)["index"], names, os_error, line, then, by=by)
+        number, names, os_error, line, action, by = remark
+        return Fault(number, json.loads(line)["index"], names, os_error, line, action, by=by)
 
     def bad(self, bad: Bad, row: Row, worker: int | None) -> Fault:
-        """What a function has raised; also one that another try has mended."""
-        then = bad.then and self.then(bad.names, bad.os_error)
+        """What a function has raised; also one that another try has repaired."""
+        action = bad.action and self.action(bad.names, bad.os_error)
         line = self._line(bad.trouble, row, bad.attempts, worker)
         return Fault(
-            row.number, row.index, bad.names, bad.os_error, line, then, trouble=bad.trouble, worker=worker
+            row.number, row.index, bad.names, bad.os_error, line, action, trouble=bad.trouble, worker=worker
         )
 
     def told(self, error: BaseException, row: Row, attempts: int, worker: int | None, stage: str) -> Fault:
@@ -55,14 +55,14 @@ class Judging:
         names, os_error = symptom(error)
         trouble = Trouble.told(error, position=None, stage=stage)
         line = self._line(trouble, row, attempts, worker)
-        then = self.then(names, os_error)
-        return Fault(row.number, row.index, names, os_error, line, then, trouble=trouble, worker=worker)
+        action = self.action(names, os_error)
+        return Fault(row.number, row.index, names, os_error, line, action, trouble=trouble, worker=worker)
 
     def mismatch(self, row: Row, message: str) -> Fault:
         """A sample that does not fit to the others of its batch."""
         path, offset = self._native.location(row.index) or (None, None)
         hint = "return arrays of one shape, or use batch(pad=True)"
-        error = ShapeMismatch.explained(
+        error = ShapeMismatchError.explained(
             message, hint, index=row.index, path=path, offset=offset, stage="collate"
         )
         return self.told(error, row, 1, None, "collate")
@@ -121,13 +121,13 @@ class Judging:
     def batch(self, batch: Batch) -> bool:
         """Judges the functions of a batch. False if all of its samples are left out."""
         for fault in batch.bad:
-            if not fault.then:
+            if not fault.action:
                 self.ledger.retried(fault.line)
                 continue
-            if fault.then == "replace":
+            if fault.action == "replace":
                 message = "a batch was bad, and there is no other to take its place"
                 hint = 'use by_type to "skip" or "raise" what map_batch functions raise'
-                raise NoReplacement.explained(message, hint) from self._error(fault, None)
+                raise NoReplacementError.explained(message, hint) from self._error(fault, None)
             for row in batch.rows:
                 self._verdict(self._of_row(fault, row))
             return False
@@ -144,7 +144,7 @@ class Judging:
             fault.names,
             fault.os_error,
             json.dumps(line),
-            fault.then,
+            fault.action,
             trouble=fault.trouble,
             worker=fault.worker,
         )
@@ -158,12 +158,12 @@ class Judging:
             shown = f"sample {fault.index}" + ("" if path is None else f" ({path})")
             cause = fault.trouble.exception(self._where, f"\nfeedline: at {shown}", **known)
         if stopped is None:
-            return NativeFault() if cause is None else cause
+            return NativeError() if cause is None else cause
         kind, message = stopped
         error: BaseException = getattr(errors, kind, errors.FeedlineError).explained(message, **known)
         error.__cause__ = cause
         return error
 
 
-class NativeFault(Exception):
+class NativeError(Exception):
     """Stands for an error that the native pipeline has, and raises itself."""

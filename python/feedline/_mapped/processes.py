@@ -162,7 +162,7 @@ class Workers:
         index, position = self._place(still.task, still.position)
         path, _ = (self._location(index) if isinstance(index, int) else None) or (None, None)
         text = still.words(place(index, position, None, None, still.stage), self._words["deadline"], path)
-        name = "zygote_reborn" if is_reborn else "worker_stalled"
+        name = "zygote_restarted" if is_reborn else "worker_stalled"
         self._event(name, {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)})
         self._notices.add(text, WorkerStalledWarning)
         self._notices.issue()
@@ -174,13 +174,13 @@ class Workers:
             self._notices.issue()
 
     def retired(self, told: dict[str, Any]) -> None:
-        self._event("worker_retired", told)
+        self._event("worker_renewed", told)
 
     def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
         news = self._away.news(name, details, post)
         if news is not None:
             self._event(name, news)
-            # Now: while the source is away, nothing else happens.
+            # Now: while the source is unavailable, nothing else happens.
             if (tell := self._tell()) is not None:
                 tell()
             self._notices.issue()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 
 __all__ = ["Layout", "Lists", "Ragged", "Run", "Value", "Values", "joined", "laid", "runs_of", "spec_of"]
 
@@ -82,7 +82,7 @@ class Ragged:
         largest = tuple(int(length) for length in self.shapes.max(axis=0))
         dtype = self.flat.dtype
         if not _fits(number, dtype):
-            raise BadSetting.explained(
+            raise InvalidArgumentError.explained(
                 f"batch: pad={number} does not fit to {name!r}, which is {dtype}",
                 'give each field its own number: pad={"tokens": -100}',
             )
@@ -348,7 +348,7 @@ def _finished(tree: dict[Any, Any], layout: Layout) -> dict[Any, Any]:
     for name in named:
         if not isinstance(tree.get(name), Ragged):
             padded = ", ".join(str(key) for key, leaf in tree.items() if isinstance(leaf, Ragged))
-            raise BadSetting.explained(
+            raise InvalidArgumentError.explained(
                 f"batch: pad names {name!r}, and no field of that name is padded", f"padded are: {padded}"
             )
     for name, leaf in tree.items():
@@ -360,7 +360,7 @@ def _finished(tree: dict[Any, Any], layout: Layout) -> dict[Any, Any]:
             made = [(name, [one for part in leaf for one in part]), (f"{name}_lengths", lengths)]
         for key, column in made:
             if key in columns or (key != name and key in tree):
-                raise BadSetting.explained(
+                raise InvalidArgumentError.explained(
                     f"a batch would have two fields named {key!r}", "return that field under another name"
                 )
             columns[key] = column

@@ -12,7 +12,7 @@ import tensorflow as tf
 from feedline import _native
 from feedline._mapped.loader import MappedLoader
 from feedline._numpy import array_on
-from feedline.errors import BadSetting, ShapeMismatch
+from feedline.errors import InvalidArgumentError, ShapeMismatchError
 from feedline.loader import Columns, Epoch, Loader, numpy_columns
 
 __all__ = ["Table", "array_of"]
@@ -35,7 +35,7 @@ class Table:
             specs, ragged = _looked(loader, chosen, element_spec)
             self._kinds = dict.fromkeys(specs, "tree")
         elif element_spec is not None:
-            raise BadSetting.explained(
+            raise InvalidArgumentError.explained(
                 "dataset: element_spec is known already",
                 "leave it out: no function of Python makes the batches",
             )
@@ -51,7 +51,9 @@ class Table:
         for name in names:
             if name not in there:
                 shown = ", ".join(map(repr, there)) if there != [_ALL] else "no named columns"
-                raise BadSetting.explained(f"dataset: there is no column {name!r}; a batch has {shown}")
+                raise InvalidArgumentError.explained(
+                    f"dataset: there is no column {name!r}; a batch has {shown}"
+                )
         self._names = names
         self._ragged = ragged & set(names)
         self.flat = {
@@ -93,7 +95,9 @@ class Table:
         made = {}
         for name, spec in self.flat.items():
             if name not in found:
-                raise BadSetting.explained(f"a batch has no column {name!r}; it has {list(found)}", _ASK)
+                raise InvalidArgumentError.explained(
+                    f"a batch has no column {name!r}; it has {list(found)}", _ASK
+                )
             made[name] = _tree(found[name], name, spec)
         return made
 
@@ -165,7 +169,7 @@ def _looked(
     # As if nobody had looked.
     loader.resume(standing)
     if batch is None:
-        raise BadSetting.explained("dataset: an epoch has no batch that could be looked at", _ASK)
+        raise InvalidArgumentError.explained("dataset: an epoch has no batch that could be looked at", _ASK)
     found = batch if isinstance(batch, dict) else {_ALL: batch}
     wanted = set(found) if chosen is None or not isinstance(batch, dict) else set(_listed(chosen))
     ragged = set()
@@ -199,11 +203,11 @@ def _tree(tree: Any, name: str, spec: Any) -> Any:
         pairs = enumerate(zip(tree, spec, strict=True))
         return tuple(_tree(part, f"{name}[{place}]", one) for place, (part, one) in pairs)
     if isinstance(spec, (dict, tuple)):
-        raise ShapeMismatch.explained(f"a batch has {type(tree).__name__} as {name!r}, not {spec}", _ASK)
+        raise ShapeMismatchError.explained(f"a batch has {type(tree).__name__} as {name!r}, not {spec}", _ASK)
     array = _leaf(tree, name)
     dtype = tf.string if array.dtype.hasobject else tf.as_dtype(array.dtype)
     if dtype != spec.dtype or not spec.shape.is_compatible_with(array.shape):
-        raise ShapeMismatch.explained(
+        raise ShapeMismatchError.explained(
             f"a batch has {dtype.name} of {array.shape} as {name!r}, not {spec.dtype.name} of {spec.shape}",
             "say what may differ with element_spec=..., such as tf.TensorSpec([None, None], tf.float32)",
         )
@@ -217,7 +221,7 @@ def _leaf(value: Any, name: str) -> Any:
     if isinstance(value, list):
         if not all(isinstance(one, (bytes, str)) for one in value):
             kinds = sorted({type(one).__name__ for one in value})
-            raise BadSetting.explained(
+            raise InvalidArgumentError.explained(
                 f"dataset: {name!r} is a list of {', '.join(kinds)}, which no tensor holds", _ASK
             )
         return _strings(value)
@@ -225,5 +229,7 @@ def _leaf(value: Any, name: str) -> Any:
     if array.dtype.kind in "SUO":
         return array.astype(object)
     if array.dtype.kind not in "biufc":
-        raise BadSetting.explained(f"dataset: {name!r} holds {array.dtype}, which no tensor holds", _ASK)
+        raise InvalidArgumentError.explained(
+            f"dataset: {name!r} holds {array.dtype}, which no tensor holds", _ASK
+        )
     return array

@@ -100,7 +100,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
 
     def _noted(self, name: str, details: dict[str, Any]) -> None:
         self._account.noted(name, details)
-        # Now: while the source is away, nothing else happens.
+        # Now: while the source is unavailable, nothing else happens.
         self._account.tell()
         self._account.notices.issue(is_safe=False)
 
@@ -268,7 +268,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
             self._stage = "fetching"
             faults = maker.tries.take()
             for bad in faults:
-                if bad.then:
+                if bad.action:
                     self._judging.is_bad(indices[bad.position])
             for bad in faults:
                 self._settle(bad, indices, samples, repeats)
@@ -350,7 +350,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
             raise _End
 
     def _next(self, iterator: Any, position: int) -> Any:
-        """The next sample of an iterable data set; one that fails is passed over if the policy wants it."""
+        """The next sample of an iterable data set; one that fails is skipped if the policy wants it."""
         if self._maker is None or self._failing is None:
             return self._pull(iterator, _End)
         try:
@@ -397,12 +397,12 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
         return where
 
 
-class _End(Exception):
+class _End(Exception):  # noqa: N818
     """The end of an iterable data set, which is no error."""
 
 
-class _Stop(Exception):
-    """The policy bears no more."""
+class _Stop(Exception):  # noqa: N818
+    """The policy allows no more."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from typing import Any
 from feedline import _native
 from feedline._described import described
 from feedline._torch.samples import Samples
-from feedline.errors import BadSetting
+from feedline.errors import InvalidArgumentError
 
 __all__ = ["excluded"]
 
@@ -47,8 +47,8 @@ def _check_range(file: str, index: Any, samples: Samples) -> None:
         raise _refused(file, f"there is no sample {index}: the data set has {count}")
 
 
-def _refused(file: str, message: str) -> BadSetting:
-    return BadSetting.explained(
+def _refused(file: str, message: str) -> InvalidArgumentError:
+    return InvalidArgumentError.explained(
         f"exclude={file!r}: {message}",
         "exclude= takes what a run over the same data set has written",
         path=file,

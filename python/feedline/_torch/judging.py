@@ -63,7 +63,7 @@ class Judging:
     def begin(self, sampler: Iterator[Any]) -> Iterator[Any]:
         """An epoch begins; what the sampler gives, less what is excluded."""
         ledger = self._account.ledger
-        ledger.epoch_left()
+        ledger.epoch_abandoned()
         self._number = self._kept.epochs
         self._kept.epochs += 1
         ledger.epoch_started(self._number, None)
@@ -186,7 +186,7 @@ class Judging:
             self._tried[batch, position] += 1
             if tries >= _REPLACEMENTS:
                 message = f"{tries} samples tried in one place of batch {batch} were bad as well"
-                raise errors.NoReplacement.explained(message)
+                raise errors.NoReplacementError.explained(message)
             seed = hash((self._base_seed, self._number, batch, position, tries))
             return random.Random(seed).randrange(len(self._dataset)), False
         if not self.fill or self._indices is None:
@@ -198,7 +198,7 @@ class Judging:
             # A batch less than the other ranks have, and they would wait for ever.
             message = f"no sample is good that could be repeated in batch {batch}, for the ranks to stay even"
             hint = "use faults=FaultPolicy(fill=False) if ranks may have different numbers of batches"
-            raise errors.NoReplacement.explained(message, hint)
+            raise errors.NoReplacementError.explained(message, hint)
         if found is not None and not found[1]:
             self.expect_more(1)
         return found
@@ -226,7 +226,7 @@ class Judging:
         ledger.expect(never_asked_for)
         if self.has_raised:
             # What was in a batch that raised is named in the error.
-            ledger.epoch_left()
+            ledger.epoch_abandoned()
         else:
             try:
                 ledger.epoch_ended(self._dropped + len(self.spares) + never_asked_for)
@@ -238,7 +238,7 @@ class Judging:
         if self._is_open and self._counts:
             self._is_open = False
             self._account.ledger.add_seconds(self._now() - self._began)
-            self._account.ledger.epoch_left()
+            self._account.ledger.epoch_abandoned()
 
 
 def _has_length(sampler: Any) -> bool:

@@ -14,7 +14,7 @@ from feedline.faults import FaultPolicy
 
 __all__ = ["Amended", "Failing", "Maker", "Odd", "bears", "getter", "is_list_of", "unfinished", "wants_fill"]
 
-# So many samples of an iterator that fail in a row are borne where the policy sets no limit: one that fails
+# So many samples of an iterator that fail in a row are allowed where the policy sets no limit: one that fails
 # whenever it is asked would be asked for ever.
 _MOST = 1000
 
@@ -118,7 +118,7 @@ class Maker:
         return self._or_replacement(self.tries.again(raised, make, position, key))
 
     def _or_replacement(self, sample: Any) -> Any:
-        if sample is BAD and self.replacement is not BAD and self.tries.bad[-1].then == "replace":
+        if sample is BAD and self.replacement is not BAD and self.tries.bad[-1].action == "replace":
             return self.replacement
         return sample
 
@@ -186,7 +186,7 @@ def unfinished(samples: list[Any]) -> Iterator[int]:
 
 def wants_fill(bad: list[Bad], *, fill: bool) -> bool:
     """Whether another sample must come from elsewhere before the batch can be collated."""
-    return any(one.then == "replace" or (one.then == "skip" and fill) for one in bad)
+    return any(one.action == "replace" or (one.action == "skip" and fill) for one in bad)
 
 
 def bears(policy: FaultPolicy, bad: int) -> bool:

@@ -28,7 +28,7 @@ from feedline._workers.death import Death, Standstill
 from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.tries import Bad, Faulty
 from feedline._workers.trouble import Trouble, place
-from feedline.errors import DeadlinePassed, FeedlineWarning, NoReplacement, WorkerStalledWarning
+from feedline.errors import DeadlineExceededError, FeedlineWarning, NoReplacementError, WorkerStalledWarning
 from feedline.faults import hint_for, symptom
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         self._at_hand[order.post] -= 1
         self._put()
         if isinstance(come, BaseException):
-            # By the policy, or for want of one, this ends the run.
+            # By the policy, or because there is none, this ends the run.
             self._judging.has_raised = True
             self._shutdown_workers()
             self._judging.leave()
@@ -343,7 +343,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         order = self._sent[task]
         order.before = order.before or faulty.before
         for bad in faulty.bad:
-            if bad.then:
+            if bad.action:
                 self._judging.is_bad(self._sample_of(order, bad.position))
         for bad in faulty.bad:
             sample = self._sample_of(order, bad.position)
@@ -361,7 +361,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
                 continue
             try:
                 self._fill(order, bad.position, verdict)
-            except NoReplacement as error:
+            except NoReplacementError as error:
                 self._ready[task] = error
                 return False
         if not faulty.is_held:
@@ -481,22 +481,22 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         if given_up.why == "hangs":
             error = self._overdue(deaths, error)
         names, _ = symptom(error)
-        then = self._account.then(names)
+        action = self._account.action(names)
         is_map = self._dataset_kind == _DatasetKind.Map
-        if given_up.at is None and is_map and then != "raise" and not order.is_taken_apart:
+        if given_up.at is None and is_map and action != "raise" and not order.is_taken_apart:
             # The data set makes all samples at once: one at a time, it will be seen which of them it is.
             order.is_taken_apart = True
             order.before = order.before or given_up.journal
             self._send_again(given_up.task)
             return
-        if given_up.at is None or not is_map or then == "raise":
+        if given_up.at is None or not is_map or action == "raise":
             self._ready[given_up.task] = error
             return
         position = int(given_up.at)
         if position not in order.fills:
             order.dead.add(position)
         trouble = Trouble.told(error, position=position, stage="fetching")
-        bad = Bad(position, names, None, trouble, None, len(deaths), then)
+        bad = Bad(position, names, None, trouble, None, len(deaths), action)
         self._faulty[given_up.task] = (
             Faulty(None, [bad], is_held=True, before=given_up.journal),
             0,
@@ -509,7 +509,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         lines = [f"a sample took longer than its deadline: {last}"]
         lines += [f"  code  {frame}" for frame in last.stack[:8]]
         lines += [f"  why   {why}" for why in last.why]
-        return DeadlinePassed.explained(
+        return DeadlineExceededError.explained(
             "\n".join(lines), last.hint, deaths=tuple(deaths), index=last.index, worker=last.worker
         )
 
@@ -564,7 +564,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             path = self._path(sample, position)
             where = place(sample, position, order.batch, None, still.stage, path)
         text = still.words(where, self._deadline)
-        name = "zygote_reborn" if is_reborn else "worker_stalled"
+        name = "zygote_restarted" if is_reborn else "worker_stalled"
         details = {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)}
         self._account.event(name, details)
         self._account.tell()
@@ -589,11 +589,11 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
                     for order, position in ((first, 0), (last, -1))
                 ]
                 why += f", samples {described(ends[0])} to {described(ends[1])}"
-        self._account.event("worker_retired", {**told, "why": why})
+        self._account.event("worker_renewed", {**told, "why": why})
 
     def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
         self._account.noted(name, details, post)
-        # Now: while the source is away, nothing else happens.
+        # Now: while the source is unavailable, nothing else happens.
         self._account.tell()
         self._account.notices.issue()
 

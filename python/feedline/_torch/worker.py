@@ -486,7 +486,7 @@ class _LoaderWorker:
         return samples or BAD
 
     def _next(self, position: int) -> Any:
-        """The next sample of an iterable data set; one that fails is passed over if the policy wants it."""
+        """The next sample of an iterable data set; one that fails is skipped if the policy wants it."""
         iterator = self._iterator
         assert iterator is not None
         if self._maker is None or self._failing is None:

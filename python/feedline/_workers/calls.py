@@ -89,7 +89,7 @@ class Caller:
                 except (Exception, SystemExit) as raised:
                     call = functools.partial(function, *arguments, **keywords)
                     results.append(self._tries.again(raised, call, position, task))
-                    if results[-1] is BAD and self._tries.bad[-1].then == "raise":
+                    if results[-1] is BAD and self._tries.bad[-1].action == "raise":
                         # Nobody gets the results of the calls after it.
                         break
         except BaseException as raised:

@@ -23,17 +23,17 @@ from feedline._workers.trouble import Trouble
 from feedline._workers.worker import Work
 from feedline._workers.zygote import Zygote
 from feedline.errors import (
-    DescriptorsClosed,
+    DescriptorsClosedError,
     FeedlineError,
-    NotPicklable,
-    TooManyDeaths,
-    WorkerDied,
-    WorkerNotStarted,
+    NotPicklableError,
+    TooManyDeathsError,
+    WorkerDiedError,
+    WorkerNotStartedError,
 )
 
 # How long a look at a worker waits until it is forked, in seconds.
 _FORKED_WITHIN = 5.0
-# How long a refusal that may pass is borne, in seconds, and what that looks like.
+# How long a refusal that may pass is allowed, in seconds, and what that looks like.
 _REFUSED_FOR = 20.0
 # Changes of the work that are told of at most.
 _CHANGES = 8
@@ -44,7 +44,7 @@ __all__ = ["Crew", "Front", "GaveUp", "Handle", "died", "load"]
 
 @dataclass(frozen=True)
 class GaveUp:
-    """A task that is not tried again: one of its samples, at a position that may be known, "kills" or
+    """A task that is not retried: one of its samples, at a position that may be known, "kills" or
     "hangs". `journal` is what held when it began."""
 
     task: int
@@ -177,7 +177,7 @@ class Crew:
                     Payload.of(part)
                 except ERRORS:
                     raise not_picklable(part, name, reason, Payload.of) from reason
-            raise NotPicklable.explained(f"the work cannot be pickled: {reason}") from reason
+            raise NotPicklableError.explained(f"the work cannot be pickled: {reason}") from reason
 
     def submit(
         self,
@@ -283,12 +283,12 @@ class Crew:
         if told is not None and told[0] == "zygote":
             self._bear(fresh=False)
 
-    def _refresh(self) -> NotPicklable | None:
+    def _refresh(self) -> NotPicklableError | None:
         """From now on zygotes are fresh interpreters; or else, why they cannot be."""
         if not self._fresh:
             try:
                 self._payload = self._pickle()
-            except NotPicklable as reason:
+            except NotPicklableError as reason:
                 return reason
             self._fresh = True
         return None
@@ -315,7 +315,7 @@ class Crew:
             except OSError as refusal:
                 if refusal.errno not in _PASSING or time.monotonic() > until:
                     self._processes.zygote_refused()
-                    self._failure = WorkerNotStarted.explained(f"no process could be started: {refusal}")
+                    self._failure = WorkerNotStartedError.explained(f"no process could be started: {refusal}")
                     return
                 time.sleep(wait)
                 wait = min(2 * wait, 1.0)
@@ -349,25 +349,27 @@ class Crew:
         if why == "dies starting":
             text = f"worker {worker} died again and again while it was starting{history}"
             hint = "run with num_workers=0 to see what worker_init_fn or the data set does"
-            return WorkerNotStarted.explained(text, hint)
+            return WorkerNotStartedError.explained(text, hint)
         if why == "too many deaths":
-            return TooManyDeaths.explained(f"too many workers died:{history}", deaths=tuple(self.deaths))
+            return TooManyDeathsError.explained(f"too many workers died:{history}", deaths=tuple(self.deaths))
         if why == "refused":
             number = told["os_error"]
             reason = "unknown reason" if number is None else os.strerror(number)
-            return WorkerNotStarted.explained(f"the system refused a process for worker {worker}: {reason}")
+            return WorkerNotStartedError.explained(
+                f"the system refused a process for worker {worker}: {reason}"
+            )
         if why == "descriptors closed":
-            return DescriptorsClosed.explained(
+            return DescriptorsClosedError.explained(
                 "descriptors that connect this process with its workers were closed by other code in it"
             )
         if why == "zygote hangs":
             text = "the process that forks the workers hangs, and so did those that replaced it"
             hint = "look for os.register_at_fork handlers that wait, or use multiprocessing_context='spawn'"
-            return WorkerNotStarted.explained(text, hint)
+            return WorkerNotStartedError.explained(text, hint)
         text = told.get("text", b"").decode(errors="replace")
         hint = "what is above must work in a fresh interpreter; a fork of this one needs nothing: use fork"
         message = f"the process that holds the data set could not start\n{text}".rstrip()
-        return WorkerNotStarted.explained(message, hint)
+        return WorkerNotStartedError.explained(message, hint)
 
     def close(self, *, keep_zygote: bool = False) -> None:
         """Ends the workers and, unless it is kept, the zygote."""
@@ -397,13 +399,15 @@ def _late(pid: int | None, posture: str | None, *, is_killed: bool) -> str:
     return "\n".join(lines)
 
 
-def died(deaths: list[Death], otherwise: str) -> WorkerDied:
+def died(deaths: list[Death], otherwise: str) -> WorkerDiedError:
     """The error that tells of a death, with all that its certificate says."""
     if not deaths:
-        return WorkerDied.explained(otherwise)
+        return WorkerDiedError.explained(otherwise)
     last = deaths[-1]
     text = last.certificate.rsplit("\nhint: ", 1)[0]
-    return WorkerDied.explained(text, last.hint, deaths=tuple(deaths), index=last.index, worker=last.worker)
+    return WorkerDiedError.explained(
+        text, last.hint, deaths=tuple(deaths), index=last.index, worker=last.worker
+    )
 
 
 def load(answer: _native.Answer) -> Any:

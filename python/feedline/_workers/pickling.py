@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from feedline.errors import NotPicklable
+from feedline.errors import NotPicklableError
 
 __all__ = ["ERRORS", "Packer", "Payload", "by_name", "by_value", "not_picklable"]
 
@@ -239,7 +239,7 @@ def _shared_tensors() -> dict[type, Callable[[Any], Any]]:
 
 def not_picklable(
     thing: object, name: str, reason: BaseException, dumps: Callable[[object], Any]
-) -> NotPicklable:
+) -> NotPicklableError:
     """The error for a thing that cannot be pickled, with the path to the part that is to blame."""
     path, part = _culprit(thing, name, dumps)
     what = f"{type(part).__module__}.{type(part).__qualname__}".removeprefix("builtins.")
@@ -247,7 +247,7 @@ def not_picklable(
     hint = ""
     if "through inheritance" in str(reason):
         hint = "give it to initializer= and initargs= of the Executor, or to the data set of a loader"
-    return NotPicklable.explained(message, hint)
+    return NotPicklableError.explained(message, hint)
 
 
 def _culprit(thing: object, name: str, dumps: Callable[[object], Any]) -> tuple[str, object]:

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from feedline import _native
-from feedline.errors import SourceGone
+from feedline.errors import SourceUnavailableError
 from feedline.faults import symptom
 
 __all__ = ["Sources", "folders_of"]
 
 # What a change of the breaker is called as an event.
 _EVENTS = {
-    "opened": "source_opened",
-    "half open": "source_half_open",
-    "closed": "source_closed",
+    "opened": "source_unavailable",
+    "half open": "source_probed",
+    "closed": "source_recovered",
     "gave up": "source_gone",
 }
 # Folders that a process remembers.
@@ -75,7 +75,7 @@ _opened = _Opened()
 
 
 class Sources:
-    """Waits for the source of a sample, if it was there and is away."""
+    """Waits for the source of a sample, if it was there and is unavailable."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Sources:
             _opened.listen()
 
     def came_back(self, raised: BaseException) -> bool:
-        """Whether the source of a sample was away, and is back: then the sample is worth another try."""
+        """Whether the source of a sample was unavailable and is back: the sample is worth another try."""
         folder = _folder(raised)
         if folder is None or self._patience <= 0 or not _native.Policy.may_be_of_source(*symptom(raised)):
             return False
@@ -116,8 +116,8 @@ class Sources:
             if said == "go":
                 return was_away
             if said == "give up":
-                message = f"{root} has been away for {self._patience:g} s"
-                raise SourceGone.explained(message, path=root) from raised
+                message = f"{root} has been unavailable for {self._patience:g} s"
+                raise SourceUnavailableError.explained(message, path=root) from raised
             was_away = True
             if said == "wait":
                 self._pause(seconds)
@@ -129,8 +129,9 @@ class Sources:
                 self._note(root, breaker.failed(False, time.monotonic()))
 
     def _is_file_back(self, raised: BaseException) -> bool:
-        """Whether the source was away when the file was opened, and is back before anybody could look: a file
-        that was not there is there now. Once in a row for each file: else the sample alone is bad."""
+        """Whether the source was unavailable when the file was opened, and is back before anybody could
+        look: a file that was not there is there now. Once in a row for each file: else the sample alone is
+        bad."""
         name = os.fsdecode(getattr(raised, "filename", ""))
         is_back = isinstance(raised, FileNotFoundError) and name != self._tried_again and Path(name).exists()
         self._tried_again = name if is_back else None
@@ -155,7 +156,7 @@ class Sources:
     def _note(self, folder: str, changes: list[str]) -> None:
         if self._tell is not None:
             for change in changes:
-                text = f"{folder} has been away for {self._patience:g} s"
+                text = f"{folder} has been unavailable for {self._patience:g} s"
                 why = "the folder is empty" if Path(folder).is_dir() else "there is no such folder"
                 self._tell(_EVENTS[change], {"root": folder, "text": text, "why": why})
 

@@ -30,7 +30,7 @@ class Bad:
     path: str | None
     attempts: int
     # What the policy wants: "skip", "replace" or "raise"; "" if another try went well.
-    then: str
+    action: str
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Tries:
         """`stage` is what making a sample is called; `pause` waits; `tell` hears what becomes of the
         source. Unless it `raises`, what is to be raised is a fault as any other, for others to raise.
         `folders` were there when the loader was made. `home` is the worker's process: in a child that
-        was forked in it, nothing is tried again."""
+        was forked in it, nothing is retried."""
         self._policy = _native.Policy(policy.words())
         self._sources = Sources(self._policy.patience, pause, tell, folders)
         self._pause = pause
@@ -107,12 +107,12 @@ class Tries:
     def _give_up(
         self, raised: BaseException, names: list[str], os_error: int | None, position: int, attempt: int
     ) -> Any:
-        then, _ = self._policy.rule(names, os_error)
-        if then == "raise" and self._raises:
+        action, _ = self._policy.rule(names, os_error)
+        if action == "raise" and self._raises:
             if attempt > 1:
                 raised.add_note(f"feedline: it was tried {attempt} times")
             raise raised
-        self.bad.append(self._bad(raised, names, os_error, position, attempt, then))
+        self.bad.append(self._bad(raised, names, os_error, position, attempt, action))
         return BAD
 
     def _bad(
@@ -122,15 +122,15 @@ class Tries:
         os_error: int | None,
         position: int,
         attempts: int,
-        then: str,
+        action: str,
     ) -> Bad:
         path = getattr(raised, "filename", None) or getattr(raised, "path", None)
         trouble = Trouble.of(raised, position=position, stage=self._stage, exact=True)
         shown = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else None
-        return Bad(position, names, os_error, trouble, shown, attempts, then)
+        return Bad(position, names, os_error, trouble, shown, attempts, action)
 
     def given_up(self, raised: BaseException, position: int) -> Any:
-        """BAD, for a sample that cannot be tried again. Raises where the policy wants that."""
+        """BAD, for a sample that cannot be retried. Raises where the policy wants that."""
         self.end_if_forked(raised)
         names, os_error = symptom(raised)
         return self._give_up(raised, names, os_error, position, 1)

@@ -31,7 +31,7 @@ class _Words(str):
         return str(self)
 
 
-class RemoteTraceback(Exception):
+class RemoteTraceback(Exception):  # noqa: N818
     """The traceback of the worker, as the cause of its exception."""
 
     def __str__(self) -> str:

@@ -101,7 +101,7 @@ impl Convert {
     fn make_shards(&self, holder: Holder) -> Result<i32> {
         if !file::is_folder(&self.source) {
             let message = format!("{} is not an image folder", shown(&self.source));
-            return Err(Error::new(Kind::BadSource, message)
+            return Err(Error::new(Kind::InvalidSource, message)
                 .with_hint("shards are made of a folder with a sub-folder for each class"));
         }
         let packing = match self.compress {
@@ -133,9 +133,8 @@ impl Convert {
         ] {
             if is_given {
                 let message = format!("{option} is about shards, and --to folder writes none");
-                return Err(
-                    Error::new(Kind::BadSetting, message).with_hint(format!("leave {option} out"))
-                );
+                return Err(Error::new(Kind::InvalidArgument, message)
+                    .with_hint(format!("leave {option} out")));
             }
         }
         let paths = Paths { paths: vec![self.source.clone()], reading: self.reading.clone() };
@@ -145,14 +144,14 @@ impl Convert {
             (None, Some(paths)) => Some((Format::Tar, paths)),
             (Some(_), Some(_)) => {
                 let message = format!("{} has TFRecord and tar shards", shown(&self.source));
-                return Err(Error::new(Kind::BadSource, message)
+                return Err(Error::new(Kind::InvalidSource, message)
                     .with_hint("name one kind by a pattern in quotes, such as \"shards/*.tar\""));
             }
             (None, None) => None,
         };
         let Some((format, paths)) = chosen else {
             let message = format!("{} has no TFRecord or tar shards", shown(&self.source));
-            return Err(Error::new(Kind::BadSource, message)
+            return Err(Error::new(Kind::InvalidSource, message)
                 .with_hint("a folder is made of shards as feedline convert makes them"));
         };
         let container = self.reading.container(format, &paths)?;
@@ -171,8 +170,11 @@ impl Convert {
             }
         };
         if prefix.is_empty() || prefix.starts_with('.') || prefix.contains(['/', '\\', '\0']) {
-            return Err(Error::new(Kind::BadSetting, format!("--prefix cannot be {prefix:?}"))
-                .with_hint("give a part of a file name, such as --prefix train"));
+            return Err(Error::new(
+                Kind::InvalidArgument,
+                format!("--prefix cannot be {prefix:?}"),
+            )
+            .with_hint("give a part of a file name, such as --prefix train"));
         }
         Ok(prefix)
     }
@@ -188,7 +190,7 @@ impl Convert {
 
 /// Something is there already that would be written over.
 fn exists(path: &Path) -> Error {
-    Error::new(Kind::BadSetting, format!("{} exists already", shown(path)))
+    Error::new(Kind::InvalidArgument, format!("{} exists already", shown(path)))
         .with_hint("name another target, or write over it with --force")
 }
 
@@ -197,6 +199,6 @@ fn unwritten(path: &Path, error: std::io::Error) -> Error {
     if error.kind() == std::io::ErrorKind::AlreadyExists {
         return exists(path);
     }
-    Error::io(Kind::BadSetting, format!("writing {}", shown(path)), error)
+    Error::io(Kind::InvalidArgument, format!("writing {}", shown(path)), error)
         .with_hint("name a target that can be written and has room")
 }

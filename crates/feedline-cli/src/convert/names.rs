@@ -21,14 +21,15 @@ pub(super) fn parts(name: &[u8]) -> Result<Vec<&[u8]>> {
         if let Some(why) = objection(part) {
             let shown = String::from_utf8_lossy(name);
             let shown: String = shown.chars().take(120).collect();
-            return Err(Error::new(Kind::Refused, format!("the name {shown:?} {why}")).with_hint(
-                "nothing is written outside of the target; write the shard with plain names",
-            ));
+            return Err(Error::new(Kind::UnsafeFormat, format!("the name {shown:?} {why}"))
+                .with_hint(
+                    "nothing is written outside of the target; write the shard with plain names",
+                ));
         }
         parts.push(part);
     }
     match parts.is_empty() {
-        true => Err(Error::new(Kind::Refused, "the name is empty")),
+        true => Err(Error::new(Kind::UnsafeFormat, "the name is empty")),
         false => Ok(parts),
     }
 }
@@ -62,14 +63,14 @@ pub(super) fn place(class: Option<&str>, name: &[u8]) -> Result<PathBuf> {
                 [one] => Some(one),
                 _ => {
                     let message = format!("the class {class:?} is a path and no name");
-                    return Err(Error::new(Kind::Refused, message));
+                    return Err(Error::new(Kind::UnsafeFormat, message));
                 }
             }
         }
         (None, Some(_)) if parts.len() > 1 => None,
         (None, _) => {
             let message = "the record has no label, and no folder in its name that could be one";
-            return Err(Error::new(Kind::WrongField, message));
+            return Err(Error::new(Kind::InvalidField, message));
         }
     };
     // In shards that were made of a folder, names begin with the class.
@@ -137,7 +138,7 @@ mod tests {
             ".",
         ] {
             let error = parts(name.as_bytes()).unwrap_err();
-            assert_eq!(error.kind(), Kind::Refused, "{name:?}");
+            assert_eq!(error.kind(), Kind::UnsafeFormat, "{name:?}");
             assert!(place(Some("cat"), name.as_bytes()).is_err(), "{name:?}");
         }
         assert!(parts(&[b'a'; 256]).is_err());
@@ -158,7 +159,7 @@ mod tests {
         ] {
             assert_eq!(place(class, name.as_bytes()).unwrap(), PathBuf::from(path));
         }
-        assert_eq!(place(None, b"1.jpg").unwrap_err().kind(), Kind::WrongField);
+        assert_eq!(place(None, b"1.jpg").unwrap_err().kind(), Kind::InvalidField);
     }
 
     #[test]

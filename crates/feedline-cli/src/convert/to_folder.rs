@@ -115,7 +115,7 @@ impl ToFolder {
 impl Work {
     fn write(&self, shard: &Shard, seen: Seen<'_>) -> Result<()> {
         let payload = seen.payload.map_err(|error| {
-            error.with_hint("write shards without what is damaged: feedline verify --repair")
+            error.with_hint("write shards without what is corrupt: feedline verify --repair")
         })?;
         let picture = match &self.container {
             Container::Tar => in_members(payload)?,
@@ -135,7 +135,7 @@ impl Work {
         if !self.written.lock().insert(path.clone()) {
             let message =
                 format!("another record has the name {:?} too", path.display().to_string());
-            return Err(Error::new(Kind::BadSource, message)
+            return Err(Error::new(Kind::InvalidSource, message)
                 .with_hint("two records of one name would become one file: rename one of them"));
         }
         self.check_folders(&path)?;
@@ -153,7 +153,7 @@ impl Work {
         for folder in below {
             if file::is_link(folder) {
                 let message = format!("{} is a link, and leads out of the target", shown(folder));
-                return Err(Error::new(Kind::BadSource, message)
+                return Err(Error::new(Kind::InvalidSource, message)
                     .with_hint("remove the link, or write to another folder"));
             }
         }
@@ -204,12 +204,12 @@ fn in_example(record: &[u8]) -> Result<Picture<'_>> {
         let names: Vec<_> =
             features.iter().take(20).map(|each| String::from_utf8_lossy(each.key)).collect();
         let message = format!("no feature \"image_raw\", the record has {}", names.join(", "));
-        return Err(Error::new(Kind::WrongField, message)
+        return Err(Error::new(Kind::InvalidField, message)
             .with_hint("convert takes shards with the features image_raw, label and name"));
     };
     let [data] = pictures[..] else {
         let message = format!("feature \"image_raw\" has {} values, not one", pictures.len());
-        return Err(Error::new(Kind::WrongField, message));
+        return Err(Error::new(Kind::InvalidField, message));
     };
     let name = match list("name") {
         Some(List::Bytes(names)) if names.len() == 1 => Some(Cow::Borrowed(names[0])),
@@ -225,7 +225,7 @@ fn in_members(span: &[u8]) -> Result<Picture<'_>> {
     let Some(picture) = members.iter().find(|member| is_picture(&member.extension)) else {
         let names: Vec<_> = members.iter().take(20).map(|member| &*member.extension).collect();
         let message = format!("no picture, the sample has {}", names.join(", "));
-        return Err(Error::new(Kind::WrongField, message).with_hint(
+        return Err(Error::new(Kind::InvalidField, message).with_hint(
             "convert takes tars with the members KEY.jpg, or another picture, and KEY.cls",
         ));
     };

@@ -62,7 +62,7 @@ impl ToShards {
         let shards = self.shards.unwrap_or(samples.div_ceil(SAMPLES));
         if shards > samples {
             let message = format!("--shards {shards} for {samples} samples");
-            return Err(Error::new(Kind::BadSetting, message)
+            return Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint(format!("give a number up to {samples}")));
         }
         let names: Vec<_> = (0..shards).map(|number| self.name(number, shards)).collect();
@@ -139,7 +139,7 @@ impl ToShards {
         for class in self.folder.classes().iter() {
             let is_about = class.len() >= 4 && class.starts_with("__") && class.ends_with("__");
             let why = match self.holder {
-                Holder::Tar if is_about => Some("is passed over by readers of tars"),
+                Holder::Tar if is_about => Some("is skipped by readers of tars"),
                 Holder::Tar | Holder::Tfrecord if class.contains(['\n', '\r']) => {
                     Some("has the end of a line in it")
                 }
@@ -147,7 +147,7 @@ impl ToShards {
             };
             if let Some(why) = why {
                 let message = format!("the name of class folder {class:?} {why}");
-                return Err(Error::new(Kind::BadSource, message).with_hint("rename the folder"));
+                return Err(Error::new(Kind::InvalidSource, message).with_hint("rename the folder"));
             }
             text.push_str(class);
             text.push('\n');
@@ -162,7 +162,7 @@ impl ToShards {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) => {
-                return Err(Error::io(Kind::BadSetting, "reading the target", error)
+                return Err(Error::io(Kind::InvalidArgument, "reading the target", error)
                     .at(at(&self.target))
                     .with_hint("name a folder to write to"));
             }
@@ -179,7 +179,7 @@ impl ToShards {
             } else if is_shard && name.contains("-of-") {
                 let message =
                     format!("{} is of another conversion: a pattern would find both", shown(&path));
-                return Err(Error::new(Kind::BadSetting, message)
+                return Err(Error::new(Kind::InvalidArgument, message)
                     .with_hint("remove the shards of before, or give another --prefix"));
             }
         }
@@ -207,7 +207,7 @@ impl ToShards {
             };
             if let Some(why) = in_shard {
                 let message = format!("the name of file {} {why}", shown(inside));
-                return Err(Error::new(Kind::BadSource, message).with_hint("rename the file"));
+                return Err(Error::new(Kind::InvalidSource, message).with_hint("rename the file"));
             }
             samples.push(Some(Sample { path, label, name, extension }));
         }
@@ -258,9 +258,8 @@ fn write_shard(
 
 impl Sample {
     fn write(&self, holder: Holder, out: &mut Vec<u8>) -> Result<()> {
-        let data = file::read_bytes(&self.path).map_err(|error| {
-            Error::io(Kind::ReadFailed, "reading the file", error).at(at(&self.path))
-        })?;
+        let data = file::read_bytes(&self.path)
+            .map_err(|error| Error::io(Kind::Read, "reading the file", error).at(at(&self.path)))?;
         match holder {
             Holder::Tar => {
                 let member = |extension: &[u8]| [&self.name, &b"."[..], extension].concat();

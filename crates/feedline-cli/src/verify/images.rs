@@ -115,7 +115,7 @@ fn look_at(
     eye: &mut Eye,
     tally: &mut Tally,
 ) -> std::result::Result<(), (&'static str, Error)> {
-    let failed = |error| ("fetch", Error::io(Kind::ReadFailed, "reading the file", error));
+    let failed = |error| ("fetch", Error::io(Kind::Read, "reading the file", error));
     let size = Handle::open(path).and_then(|handle| handle.size());
     tally.files += 1;
     let size = size.inspect_err(|_| tally.sample(0)).map_err(failed)?;

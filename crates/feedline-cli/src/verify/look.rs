@@ -53,7 +53,7 @@ impl Eye {
         let header = looked.unwrap_or_else(|_| {
             // What a decoder that panicked has left behind is not used again.
             *self = Eye::default();
-            Err(Error::new(Kind::CodecPanicked, "the decoder panicked"))
+            Err(Error::new(Kind::CodecPanic, "the decoder panicked"))
         })?;
         tally.picture(format_name(header.format), header.width, header.height);
         Ok(())
@@ -212,7 +212,7 @@ fn check_members(
             "no member {lacking:?} as the first sample has, the sample has {}",
             found.join(", ")
         );
-        return Err(Error::new(Kind::WrongField, message));
+        return Err(Error::new(Kind::InvalidField, message));
     }
     let mut outcome = Ok(());
     for member in &members {
@@ -242,7 +242,7 @@ fn check_class(data: &[u8], has_numbers: bool, tally: &mut Tally) -> Result<()> 
     if has_numbers && number(data).is_none() {
         let short: String = class.chars().take(40).collect();
         let message = format!("{short:?} is no number, which the class of the first sample is");
-        return Err(Error::new(Kind::WrongField, message));
+        return Err(Error::new(Kind::InvalidField, message));
     }
     tally.class(class.trim());
     Ok(())

@@ -40,7 +40,7 @@ use tally::Tally;
     feedline verify photos/                               an image folder\n  \
     feedline verify data/*.tar --fast                     checksums and headers, but no pixels\n  \
     feedline verify data/ --quarantine bad.jsonl          for loader(exclude=\"bad.jsonl\")\n  \
-    feedline verify data/*.tfrecord --repair mended/      shards without the bad records\n  \
+    feedline verify data/*.tfrecord --repair repaired/    shards without the bad records\n  \
     feedline verify train.bin --dtype uint16              a file of tokens\n  \
     feedline verify data/ --json > report.json            for programs\n\n\
     Exit codes: 0 good, 1 found faults, 2 could not run.")]
@@ -105,7 +105,7 @@ impl Verify {
         self.check(&groups)?;
         if passed > 0 {
             let files = counted(passed, "file was", "files were");
-            mention(format_args!("{files} passed over: no data by name"));
+            mention(format_args!("{files} skipped: no data by name"));
         }
         let titles: Vec<_> = groups.iter().map(Group::title).collect();
         let mut whole = Tally::default();
@@ -159,10 +159,11 @@ impl Verify {
     /// Refuses before anything is read what could not be done afterwards.
     fn check(&self, groups: &[Group]) -> Result<()> {
         if groups.is_empty() {
-            return Err(Error::new(Kind::BadSource, "there is no data at these paths").with_hint(
-                "images, TFRecord, tar, JSON lines and CSV are known by their names; \
+            return Err(Error::new(Kind::InvalidSource, "there is no data at these paths")
+                .with_hint(
+                    "images, TFRecord, tar, JSON lines and CSV are known by their names; \
                  --as says what shards are where their names do not",
-            ));
+                ));
         }
         let titles: Vec<_> = groups.iter().map(Group::title).collect();
         let is_one = groups.len() == 1;
@@ -172,7 +173,7 @@ impl Verify {
             }
             if path.exists() {
                 let message = format!("{} exists already", shown(path));
-                return Err(Error::new(Kind::BadSetting, message)
+                return Err(Error::new(Kind::InvalidArgument, message)
                     .with_hint("remove it, or name another file for --quarantine"));
             }
         }
@@ -184,10 +185,11 @@ impl Verify {
                 repair::check_format(*format)?;
                 repair::targets(out, paths).map(drop)
             }
-            (Some(_), [Group::Images(_)]) => {
-                Err(Error::new(Kind::BadSetting, "--repair writes shards, and these are images")
-                    .with_hint("leave bad ones out with --quarantine and loader(exclude=...)"))
-            }
+            (Some(_), [Group::Images(_)]) => Err(Error::new(
+                Kind::InvalidArgument,
+                "--repair writes shards, and these are images",
+            )
+            .with_hint("leave bad ones out with --quarantine and loader(exclude=...)")),
             (Some(_), _) => Err(several("--repair", &titles)),
             (None, _) => Ok(()),
         }
@@ -244,7 +246,7 @@ fn groups(found: Found) -> Vec<Group> {
 
 fn several(option: &str, titles: &[String]) -> Error {
     let message = format!("{option} is for one data set, and here are {}", titles.join(", "));
-    Error::new(Kind::BadSetting, message).with_hint("verify each of them in a run of its own")
+    Error::new(Kind::InvalidArgument, message).with_hint("verify each of them in a run of its own")
 }
 
 /// Writes the file that loaders accept. What no loader has a number for is in none.
@@ -262,7 +264,7 @@ fn write_quarantine(tally: &Tally, path: &Path, time: f64) -> Result<()> {
         draft.finish(Existing::Stays)
     };
     write().map_err(|error| {
-        Error::io(Kind::BadSetting, "writing the quarantine file", error)
+        Error::io(Kind::InvalidArgument, "writing the quarantine file", error)
             .at(at(path))
             .with_hint("name a file that can be written for --quarantine")
     })?;

@@ -28,7 +28,7 @@ type Bad = HashMap<PathBuf, HashSet<u64>>;
 /// What became of one shard.
 enum Written {
     Copied,
-    Mended { kept: u64, left_out: u64 },
+    Repaired { kept: u64, left_out: u64 },
     NothingLeft,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn targets(out: &Path, paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let target = out.join(path.strip_prefix(&root).unwrap_or(path));
         if target.exists() {
             let message = format!("{} exists already", shown(&target));
-            return Err(Error::new(Kind::BadSetting, message)
+            return Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint("name a folder for --repair that has no such files"));
         }
         targets.push(target);
@@ -64,7 +64,7 @@ pub(crate) fn check_format(format: Format) -> Result<()> {
         Format::Tfrecord | Format::Tar | Format::Jsonl => Ok(()),
         Format::Csv | Format::Tsv | Format::Tokens => {
             let message = format!("{} files are not repaired", format.name());
-            Err(Error::new(Kind::BadSetting, message)
+            Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint("leave bad rows out with --quarantine and loader(exclude=...)"))
         }
     }
@@ -93,7 +93,7 @@ pub(crate) fn repair(
     let written = share(work, threads, progress, move |_: &mut (), (number, target), done| {
         let shard = &of.shards[*number];
         let written = match bad.get(&shard.path) {
-            Some(bad) => mend(shard, &of.container, bad, target, done),
+            Some(bad) => rewrite(shard, &of.container, bad, target, done),
             None => copy(shard, target, done).map(|()| Written::Copied),
         };
         written.map_err(|error| match error.location() {
@@ -106,15 +106,15 @@ pub(crate) fn repair(
     if !names.is_empty() && !beside.exists() {
         draft::replace(&beside, format!("{}\n", names.join("\n")).as_bytes()).map_err(writing)?;
     }
-    let (mut copied, mut mended, mut all_left_out) = (0, 0, 0);
+    let (mut copied, mut repaired, mut all_left_out) = (0, 0, 0);
     for (path, written) in paths.iter().zip(written) {
         match written? {
             Written::Copied => copied += 1,
-            Written::Mended { kept, left_out } => {
-                mended += 1;
+            Written::Repaired { kept, left_out } => {
+                repaired += 1;
                 all_left_out += left_out;
                 let kept = counted(kept, "record", "records");
-                tell(format!("mended {}: {kept} kept, {left_out} left out", escape::path(path)))?;
+                tell(format!("repaired {}: {kept} kept, {left_out} left out", escape::path(path)))?;
             }
             Written::NothingLeft => {
                 tell(format!("not written {}: no good record is left", escape::path(path)))?;
@@ -123,19 +123,19 @@ pub(crate) fn repair(
     }
     let left_out = counted(all_left_out, "bad record", "bad records");
     tell(format!(
-        "{} below {}: {mended} without {left_out}, {copied} as they were",
-        counted(mended + copied, "shard", "shards"),
+        "{} below {}: {repaired} without {left_out}, {copied} as they were",
+        counted(repaired + copied, "shard", "shards"),
         escape::path(out),
     ))
 }
 
 fn writing(error: std::io::Error) -> Error {
-    Error::io(Kind::BadSource, "writing the shard", error)
+    Error::io(Kind::InvalidSource, "writing the shard", error)
         .with_hint("name a folder for --repair that can be written and has room")
 }
 
 /// Writes the good records of a shard, as they are, compressed as they were.
-fn mend(
+fn rewrite(
     shard: &Shard,
     container: &Container,
     bad: &HashSet<u64>,
@@ -161,7 +161,7 @@ fn mend(
             Ok(())
         });
         failed = outcome.err().map(|error| {
-            let is_damaged = error.kind() == Kind::DamagedRecord;
+            let is_damaged = error.kind() == Kind::CorruptRecord;
             if is_damaged { changed(shard, seen.number, &error) } else { error }
         });
         failed.is_none()
@@ -182,21 +182,20 @@ fn mend(
     draft.add(&packed).map_err(writing)?;
     draft.sync().map_err(writing)?;
     draft.finish(Existing::Stays).map_err(writing)?;
-    Ok(Written::Mended { kept, left_out })
+    Ok(Written::Repaired { kept, left_out })
 }
 
 fn changed(shard: &Shard, number: u64, error: &Error) -> Error {
     let message = format!("the shard was changed while it was verified: {}", error.message());
     let offset = Some(shard.index.span(number).start);
     let place = Location { path: shard.path.clone(), offset, record: Some(number) };
-    Error::new(Kind::BadSource, message)
+    Error::new(Kind::InvalidSource, message)
         .at(Some(place))
         .with_hint("repair shards that nobody writes to")
 }
 
 fn copy(shard: &Shard, target: &Path, done: &Done) -> Result<()> {
-    let reading =
-        |error| Error::io(Kind::ReadFailed, "reading the shard", error).at(at(&shard.path));
+    let reading = |error| Error::io(Kind::Read, "reading the shard", error).at(at(&shard.path));
     let handle = Handle::open(&shard.path).map_err(reading)?;
     let mut draft = Draft::new(target).map_err(writing)?;
     let (mut window, mut offset) = (vec![0; WINDOW], 0);
@@ -212,7 +211,7 @@ fn copy(shard: &Shard, target: &Path, done: &Done) -> Result<()> {
     if offset != shard.index.stamp.size {
         let (now, before) = (bytes(offset), bytes(shard.index.stamp.size));
         let message = format!("the shard has {now}, and had {before} when it was verified");
-        return Err(Error::new(Kind::BadSource, message)
+        return Err(Error::new(Kind::InvalidSource, message)
             .at(at(&shard.path))
             .with_hint("repair shards that nobody writes to"));
     }

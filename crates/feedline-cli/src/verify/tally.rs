@@ -58,7 +58,7 @@ impl Fault {
 impl std::fmt::Display for Fault {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The number stands in the place already.
-        let number = self.place.record.map(|record| format!("record {record} is damaged: "));
+        let number = self.place.record.map(|record| format!("record {record} is corrupt: "));
         let message = number.and_then(|number| self.message.strip_prefix(&number));
         let message = message.unwrap_or(&self.message);
         let message = escape::one_line(message);

@@ -273,9 +273,9 @@ fn what_cannot_be_converted_is_refused_with_a_hint() {
         ("raw.tfrecord t --to folder --shards 2", "--shards is about shards, and --to folder"),
         (
             "bad.tfrecord t --to folder",
-            "hint: write shards without what is damaged: feedline verify",
+            "hint: write shards without what is corrupt: feedline verify",
         ),
-        ("odd t --to tar", "\"__x__\" is passed over by readers of tars\nhint: rename"),
+        ("odd t --to tar", "\"__x__\" is skipped by readers of tars\nhint: rename"),
     ] {
         let mut all = vec!["convert"];
         all.extend(arguments.split(' '));

@@ -1,4 +1,4 @@
-//! Data sets for the tests, good and damaged, and a folder to run commands in.
+//! Data sets for the tests, good and corrupt, and a folder to run commands in.
 
 use feedline_core::decode::{Mode, png};
 use feedline_core::format::example::{self, List};

@@ -34,7 +34,7 @@ fn the_demonstration_accounts_for_every_sample_and_names_the_bad_ones() {
     assert!(result.contains("64 samples delivered + 8 skipped = 72 expected"), "{result}");
     assert!(result.ends_with("all 72 samples accounted for\n"), "{result}");
     for (number, reason) in [
-        ("00009", "cut off"),
+        ("00009", "truncated"),
         ("00015", "empty"),
         ("00021", "not a JPEG"),
         ("00027", "cannot be decoded"),
@@ -60,7 +60,7 @@ fn what_is_typed_wrong_is_refused_with_the_value() {
         (vec!["fly"], "'fly'"),
         (vec!["demo", "--samples", "3"], "3 is not in 12..=100000"),
         (vec!["demo", "--seed", "x"], "'x'"),
-        (vec!["demo", "--faults", "then=ignore"], "got \"ignore\"\nhint:"),
+        (vec!["demo", "--faults", "action=ignore"], "got \"ignore\"\nhint:"),
         (vec!["explain", "FL999"], "'FL999'"),
         (vec![], "Usage"),
     ] {
@@ -75,7 +75,7 @@ fn what_is_typed_wrong_is_refused_with_the_value() {
 fn the_demonstration_takes_a_policy_as_text() {
     let folder = tempfile::tempdir().unwrap();
     let bad = folder.path().join("bad.jsonl");
-    let policy = format!("then=replace,retry=2,quarantine={}", bad.display());
+    let policy = format!("action=replace,retry=2,quarantine={}", bad.display());
     let output = feedline(&["demo", "--samples", "36", "--faults", &policy]);
     let result = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{result}{}", text(&output.stderr));
@@ -152,7 +152,7 @@ fn an_error_is_explained_by_its_code_and_by_its_name() {
     assert_eq!(by_code.status.code(), Some(0));
     assert!(by_code.stderr.is_empty(), "{}", text(&by_code.stderr));
     assert_eq!(text(&by_code.stdout), include_str!("../../../../docs/errors/FL204.md"));
-    for typed in ["fl204", "TooLarge", "toolarge", "feedline.errors.TooLarge"] {
+    for typed in ["fl204", "TooLargeError", "toolargeerror", "feedline.errors.TooLargeError"] {
         assert_eq!(feedline(&["explain", typed]).stdout, by_code.stdout, "{typed}");
     }
 }

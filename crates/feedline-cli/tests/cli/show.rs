@@ -68,7 +68,7 @@ fn a_damaged_record_is_shown_as_such() {
     place.write("a.tfrecord", &bytes);
     let answer = place.run(&["show", "a.tfrecord:1"]);
     assert_eq!(answer.code, Some(1));
-    assert!(answer.result.contains("  record 1 is damaged: its data do not have"));
+    assert!(answer.result.contains("  record 1 is corrupt: checksum mismatch"));
     assert_eq!(place.run(&["show", "a.tfrecord:2"]).code, Some(0));
 }
 

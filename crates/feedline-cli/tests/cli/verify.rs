@@ -63,11 +63,11 @@ fn bad_files_of_an_image_folder_are_named_and_summed_up() {
     let answer = place.run(&["verify", "photos"]);
     assert_eq!(answer.code, Some(1), "{}", answer.talk);
     insta::assert_snapshot!(answer.result);
-    assert!(answer.talk.contains("1 file was passed over"), "{}", answer.talk);
+    assert!(answer.talk.contains("1 file was skipped"), "{}", answer.talk);
     let fast = place.run(&["verify", "photos", "--fast", "--threads", "1"]);
     assert_eq!(fast.code, Some(1));
     assert!(!fast.result.contains("photos/dog/b.png"), "its header is good: {}", fast.result);
-    assert!(fast.result.contains("bad  photos/dog/c.jpeg: UnknownFormat: not a JPEG"));
+    assert!(fast.result.contains("bad  photos/dog/c.jpeg: UnknownFormatError: not a JPEG"));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn compressed_shards_have_the_same_faults() {
 fn load(source: Arc<dyn Source>, calls: &str, given: &Given, quarantine: &str) -> (u64, u64) {
     let words = format!(
         r#"[{calls} {{"call": "batch", "size": 1, "pad": true}},
-            {{"call": "loader", "exclude": {quarantine:?}, "faults": {{"then": "skip"}}}}]"#
+            {{"call": "loader", "exclude": {quarantine:?}, "faults": {{"action": "skip"}}}}]"#
     );
     let loader = Loader::new(source, Settings::parse(&words, given).unwrap()).unwrap();
     loader.epoch().unwrap().for_each(|batch| drop(batch.unwrap()));
@@ -203,12 +203,12 @@ fn repaired_shards_have_the_good_records_as_they_were() {
     place.write("data/g.tfrecord", b"");
     let before: Vec<_> =
         place.files("data").iter().map(|name| place.read(&format!("data/{name}"))).collect();
-    let answer = place.run(&["verify", "data", "--repair", "out/mended"]);
+    let answer = place.run(&["verify", "data", "--repair", "out/repaired"]);
     assert_eq!(answer.code, Some(1), "{}", answer.talk);
-    let written = answer.result.split_once("mended ").unwrap().1;
+    let written = answer.result.split_once("repaired ").unwrap().1;
     insta::assert_snapshot!(written);
     assert_eq!(
-        place.files("out/mended"),
+        place.files("out/repaired"),
         [
             "a.tfrecord",
             "b.tfrecord",
@@ -220,13 +220,13 @@ fn repaired_shards_have_the_good_records_as_they_were() {
     );
     assert!(answer.talk.contains("1 shard has no records: data/g.tfrecord"), "{}", answer.talk);
     let expected = shard(&[0, 1, 3, 4].map(labelled));
-    assert_eq!(place.read("out/mended/a.tfrecord"), expected);
+    assert_eq!(place.read("out/repaired/a.tfrecord"), expected);
     let good = shard(&[labelled(5), labelled(6)]);
-    assert_eq!(place.read("out/mended/b.tfrecord"), good);
-    assert_eq!(place.read("out/mended/d.tfrecord.gz"), packed(Packing::Gzip, &good));
-    assert_eq!(place.read("out/mended/deep/e.tfrecord"), examples(20..22));
-    let mended = place.run(&["verify", "out/mended"]);
-    assert_eq!(mended.code, Some(0), "{}", mended.result);
+    assert_eq!(place.read("out/repaired/b.tfrecord"), good);
+    assert_eq!(place.read("out/repaired/d.tfrecord.gz"), packed(Packing::Gzip, &good));
+    assert_eq!(place.read("out/repaired/deep/e.tfrecord"), examples(20..22));
+    let repaired = place.run(&["verify", "out/repaired"]);
+    assert_eq!(repaired.code, Some(0), "{}", repaired.result);
     let after: Vec<_> =
         place.files("data").iter().map(|name| place.read(&format!("data/{name}"))).collect();
     assert!(before == after, "the originals are as they were");
@@ -292,7 +292,7 @@ fn json_has_stdout_for_itself_when_shards_are_repaired() {
     assert_eq!(answer.code, Some(1), "{}", answer.talk);
     let summary: serde_json::Value = serde_json::from_str(&answer.result).unwrap();
     assert_eq!(summary["bad"], 5);
-    assert!(answer.talk.contains("mended data/a.tfrecord: 4 records kept"), "{}", answer.talk);
+    assert!(answer.talk.contains("repaired data/a.tfrecord: 4 records kept"), "{}", answer.talk);
     assert!(answer.talk.contains("3 shards below out: 3 without 5 bad"), "{}", answer.talk);
 }
 

@@ -74,9 +74,9 @@ impl Strike {
             Strike::Nothing | Strike::Slow(_) => None,
             Strike::Eio => {
                 let error = std::io::Error::from(rustix::io::Errno::IO);
-                Some(Error::io(Kind::ReadFailed, "reading the file", error))
+                Some(Error::io(Kind::Read, "reading the file", error))
             }
-            Strike::Damaged => Some(Error::new(Kind::Damaged, "spoilt on purpose")),
+            Strike::Damaged => Some(Error::new(Kind::CorruptImage, "spoilt on purpose")),
         }
     }
 }

@@ -67,7 +67,7 @@ fn constant(value: &Value) -> Result<Constant> {
     let text = || value.as_str().map(|text| Constant::Text(text.to_owned()));
     number.or_else(text).ok_or_else(|| {
         let message = format!("filter: a field can be compared with a number or text, got {value}");
-        Error::new(Kind::BadSetting, message)
+        Error::new(Kind::InvalidArgument, message)
     })
 }
 
@@ -78,7 +78,7 @@ pub(super) fn padding(call: &Call<'_>) -> Result<Option<Padding>> {
         let message = format!(
             "batch: pad must be True, a number, or a dict of fields and their numbers, got {value}"
         );
-        Error::new(Kind::BadSetting, message)
+        Error::new(Kind::InvalidArgument, message)
     };
     Ok(match call.get("pad") {
         None | Some(Value::Bool(false)) => None,
@@ -99,7 +99,7 @@ pub(super) fn padding(call: &Call<'_>) -> Result<Option<Padding>> {
 
 fn refused(words: &Value) -> Error {
     let message = format!("filter: this is no predicate: {words}");
-    Error::new(Kind::BadSetting, message)
+    Error::new(Kind::InvalidArgument, message)
         .with_hint("write it as (fl.col(\"label\") < 5) & (fl.length(\"tokens\") >= 16)")
 }
 

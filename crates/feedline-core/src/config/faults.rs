@@ -1,5 +1,5 @@
 //! The words for faults: JSON, as the Python front writes them down, or a short text, as the command line
-//! takes it: `retry=2,then=skip,limit=0.01,by_type.OSError=retry:5`.
+//! takes it: `retry=2,action=skip,limit=0.01,by_type.OSError=retry:5`.
 //!
 //! The text becomes JSON first, so that both are checked by the same lines.
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::words::Call;
 use crate::error::{Error, Kind, Result};
-use crate::fault::{Backoff, FaultPolicy, Limit, Rule, Then};
+use crate::fault::{Action, Backoff, FaultPolicy, Limit, Rule};
 
 /// The most tries that can be asked for.
 const MAX_RETRY: u64 = 1000;
@@ -30,7 +30,7 @@ pub fn fault_policy(words: &str) -> Result<FaultPolicy> {
 pub(super) fn from_json(value: &Value) -> Result<FaultPolicy> {
     let from_text = value.as_str().map(from_text).transpose()?;
     let Some(arguments) = value.as_object().or(from_text.as_ref()) else {
-        let message = format!("FaultPolicy: give settings such as \"then=skip\", got {value}");
+        let message = format!("FaultPolicy: give settings such as \"action=skip\", got {value}");
         return Err(refused(message));
     };
     let call = Call::of("FaultPolicy", arguments);
@@ -38,7 +38,7 @@ pub(super) fn from_json(value: &Value) -> Result<FaultPolicy> {
     let policy = FaultPolicy {
         retry: call.whole("retry", 0, MAX_RETRY)?.map_or(plain.retry, |retry| retry as u32),
         backoff: backoff(&call)?,
-        then: call.choice("then", &Then::ALL)?.unwrap_or_default(),
+        action: call.choice("action", &Action::ALL)?.unwrap_or_default(),
         fill: call.truth("fill")?,
         limit: limit(&call)?,
         window: call.whole("window", 1, 1 << 40)?.unwrap_or(plain.window),
@@ -90,26 +90,26 @@ fn by_type(call: &Call<'_>) -> Result<Vec<(String, Rule)>> {
     rules
         .iter()
         .map(|(name, words)| {
-            let wanted = "a number of retries, \"raise\", \"skip\" or \"replace\", or both as retry and then";
+            let wanted = "a number of retries, \"raise\", \"skip\" or \"replace\", or both as retry and action";
             let bad = || call.bad(&format!("by_type {name:?}"), wanted, words);
             let retries = |value: &Value| {
                 value.as_u64().filter(|retry| *retry <= MAX_RETRY).map(|retry| retry as u32)
             };
             let deed = |value: &Value| {
-                Then::ALL.iter().find(|(word, _)| value.as_str() == Some(word)).map(|(_, then)| *then)
+                Action::ALL.iter().find(|(word, _)| value.as_str() == Some(word)).map(|(_, action)| *action)
             };
             let rule = match words.as_object() {
                 Some(parts) => {
-                    let known = |key: &String| key == "retry" || key == "then";
+                    let known = |key: &String| key == "retry" || key == "action";
                     let given = |key: &str| parts.get(key).filter(|value| !value.is_null());
-                    let (retry, then) = (given("retry"), given("then"));
-                    let rule = Rule { retry: retry.and_then(retries), then: then.and_then(deed) };
+                    let (retry, action) = (given("retry"), given("action"));
+                    let rule = Rule { retry: retry.and_then(retries), action: action.and_then(deed) };
                     let all_read = retry.is_some() == rule.retry.is_some()
-                        && then.is_some() == rule.then.is_some()
+                        && action.is_some() == rule.action.is_some()
                         && parts.keys().all(known);
                     if all_read { rule } else { Rule::default() }
                 }
-                None => Rule { retry: retries(words), then: deed(words) },
+                None => Rule { retry: retries(words), action: deed(words) },
             };
             if name.is_empty() || rule == Rule::default() {
                 return Err(bad());
@@ -129,8 +129,8 @@ fn from_text(text: &str) -> Result<Map<String, Value>> {
             continue;
         }
         let (key, value) = match split(&part, '=').as_slice() {
-            [word] if Then::ALL.iter().any(|(name, _)| *name == word.trim()) => {
-                ("then".to_owned(), word.trim().to_owned())
+            [word] if Action::ALL.iter().any(|(name, _)| *name == word.trim()) => {
+                ("action".to_owned(), word.trim().to_owned())
             }
             [_] => return Err(refused(format!("FaultPolicy: {part:?} has no value"))),
             [key, value @ ..] => (plain(key.trim()), plain(&value.join("="))),
@@ -166,7 +166,7 @@ fn said_once(before: Option<&Value>, key: &str) -> Result<()> {
 fn rule(text: &str) -> Value {
     let words = text.split('+').map(|word| match word.split_once(':') {
         Some((key, value)) => (key.trim().to_owned(), number(value)),
-        None => ("then".to_owned(), Value::from(word.trim())),
+        None => ("action".to_owned(), Value::from(word.trim())),
     });
     Value::Object(words.collect())
 }
@@ -221,8 +221,8 @@ fn plain(text: &str) -> String {
 }
 
 fn refused(message: String) -> Error {
-    Error::new(Kind::BadSetting, message)
-        .with_hint("write it as in \"retry=2,then=skip,limit=0.01,by_type.OSError=retry:5\"")
+    Error::new(Kind::InvalidArgument, message)
+        .with_hint("write it as in \"retry=2,action=skip,limit=0.01,by_type.OSError=retry:5\"")
 }
 
 #[cfg(test)]
@@ -234,47 +234,47 @@ mod tests {
 
     #[test]
     fn a_text_is_what_it_says() {
-        let text = "retry=2,then=skip,limit=0.01,by_type.OSError=retry:5,by_type.Damaged=skip,\
+        let text = "retry=2,action=skip,limit=0.01,by_type.OSError=retry:5,by_type.CorruptImageError=skip,\
                     by_type.PIL.UnidentifiedImageError=retry:1+replace,quarantine=bad.jsonl,\
                     backoff=0.5,fill=false,window=50,patience=7.5";
         let policy = fault_policy(text).unwrap();
-        let rule = |retry, then| Rule { retry, then };
+        let rule = |retry, action| Rule { retry, action };
         assert_eq!(
             policy,
             FaultPolicy {
                 retry: 2,
                 backoff: Backoff { first: Duration::from_millis(500), ..Backoff::default() },
-                then: Then::Skip,
+                action: Action::Skip,
                 fill: Some(false),
                 limit: Some(Limit::Share(0.01)),
                 window: 50,
                 by_type: vec![
-                    ("Damaged".into(), rule(None, Some(Then::Skip))),
+                    ("CorruptImageError".into(), rule(None, Some(Action::Skip))),
                     ("OSError".into(), rule(Some(5), None)),
-                    ("PIL.UnidentifiedImageError".into(), rule(Some(1), Some(Then::Replace))),
+                    ("PIL.UnidentifiedImageError".into(), rule(Some(1), Some(Action::Replace))),
                 ],
                 quarantine: Some("bad.jsonl".into()),
                 patience: Duration::from_millis(7500),
             }
         );
         assert_eq!(fault_policy("").unwrap(), FaultPolicy::default());
-        assert_eq!(fault_policy("skip").unwrap().then, Then::Skip);
-        let json = r#"{"call": "FaultPolicy", "retry": 2, "by_type": {"A": 3, "B": "skip", "C": {"then": "raise"}}}"#;
+        assert_eq!(fault_policy("skip").unwrap().action, Action::Skip);
+        let json = r#"{"call": "FaultPolicy", "retry": 2, "by_type": {"A": 3, "B": "skip", "C": {"action": "raise"}}}"#;
         let by_type = fault_policy(json).unwrap().by_type;
         assert_eq!(by_type[0], ("A".into(), rule(Some(3), None)));
-        assert_eq!(by_type[1], ("B".into(), rule(None, Some(Then::Skip))));
-        assert_eq!(by_type[2], ("C".into(), rule(None, Some(Then::Raise))));
+        assert_eq!(by_type[1], ("B".into(), rule(None, Some(Action::Skip))));
+        assert_eq!(by_type[2], ("C".into(), rule(None, Some(Action::Raise))));
     }
 
     #[test]
     fn every_mistake_is_refused_with_the_value_that_was_given() {
         let mistakes = [
-            "then=ignore",
+            "action=ignore",
             "retry=-1",
             "retry=many",
             "retry",
             "retries=2",
-            "then=skip,then=raise",
+            "action=skip,action=raise",
             "limit=1.5",
             "limit=-3",
             "window=0",
@@ -305,31 +305,31 @@ mod tests {
     }
 
     fn policies() -> impl Strategy<Value = FaultPolicy> {
-        let thens = || prop::sample::select(vec![Then::Raise, Then::Skip, Then::Replace]);
+        let actions = || prop::sample::select(vec![Action::Raise, Action::Skip, Action::Replace]);
         let limits = prop_oneof![
             any::<u32>().prop_map(|count| Limit::Count(u64::from(count))),
             (0.0_f64..1.0).prop_map(Limit::Share),
         ];
-        let rules = (prop::option::of(0_u32..1000), prop::option::of(thens()))
+        let rules = (prop::option::of(0_u32..1000), prop::option::of(actions()))
             .prop_filter("a rule says something", |rule| rule.0.is_some() || rule.1.is_some())
-            .prop_map(|(retry, then)| Rule { retry, then });
+            .prop_map(|(retry, action)| Rule { retry, action });
         let by_type = prop::collection::btree_map("[A-Za-z_.,=\\\\<>é]{1,12}", rules, 0..4);
         let time = || (0_u64..100_000_000).prop_map(Duration::from_millis);
         let backoffs = (time(), 1.0_f64..10.0, time(), 0.0_f64..=1.0).prop_map(
             |(first, factor, longest, jitter)| Backoff { first, factor, longest, jitter },
         );
         (
-            (0_u32..1000, backoffs, thens(), any::<Option<bool>>(), prop::option::of(limits)),
+            (0_u32..1000, backoffs, actions(), any::<Option<bool>>(), prop::option::of(limits)),
             (1_u64..1 << 40, by_type, prop::option::of("[a-zé/.,=\\\\+:]{1,20}"), time()),
         )
             .prop_map(
-                |((retry, backoff, then, fill, limit), (window, by_type, path, patience))| {
+                |((retry, backoff, action, fill, limit), (window, by_type, path, patience))| {
                     let by_type = by_type.into_iter().collect();
                     let quarantine = path.map(PathBuf::from);
                     FaultPolicy {
                         retry,
                         backoff,
-                        then,
+                        action,
                         fill,
                         limit,
                         window,
@@ -350,7 +350,7 @@ mod tests {
         }
 
         #[test]
-        fn no_words_make_it_panic(words in r#"\{?((retry|then|limit|by_type\.A|backoff|fill)=?[a-z0-9.:+\\=-]{0,8},?){0,4}\}?"#) {
+        fn no_words_make_it_panic(words in r#"\{?((retry|action|limit|by_type\.A|backoff|fill)=?[a-z0-9.:+\\=-]{0,8},?){0,4}\}?"#) {
             let _ = fault_policy(&words);
         }
     }

@@ -260,7 +260,7 @@ mod tests {
             .into_iter()
             .map(|fields| {
                 let error = parsed(fields).unwrap_err();
-                assert_eq!(error.kind(), Kind::BadSetting);
+                assert_eq!(error.kind(), Kind::InvalidArgument);
                 error.message().to_owned()
             })
             .collect();

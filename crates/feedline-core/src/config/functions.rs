@@ -37,7 +37,7 @@ pub(super) fn parse(call: &Call<'_>, is_batched: bool, others: &[Function]) -> R
         _ => Takes::Batch,
     };
     let refused = |message: String, hint: &'static str| {
-        Err(Error::new(Kind::BadSetting, message).with_hint(hint))
+        Err(Error::new(Kind::InvalidArgument, message).with_hint(hint))
     };
     match (takes, is_batched) {
         (Takes::Sample, true) => {
@@ -74,7 +74,7 @@ pub(super) fn parse(call: &Call<'_>, is_batched: bool, others: &[Function]) -> R
 pub(super) fn too_late(call: &Call<'_>) -> Error {
     let message = format!("{} cannot follow map or filter of a function", call.name());
     let hint = format!("native steps come first: call {} before map(fn)", call.name());
-    Error::new(Kind::BadSetting, message).with_hint(hint)
+    Error::new(Kind::InvalidArgument, message).with_hint(hint)
 }
 
 /// Checks the words of `loader` that say how functions are run.
@@ -84,13 +84,13 @@ pub(super) fn check_loader(call: &Call<'_>, functions: &[Function]) -> Result<()
     if let (Some(name), true) = (given.first(), functions.is_empty()) {
         let message = format!("loader: {name} is for functions of Python, and there are none");
         let hint = "call map(fn), filter(fn) or map_batch(fn) before loader()";
-        return Err(Error::new(Kind::BadSetting, message).with_hint(hint));
+        return Err(Error::new(Kind::InvalidArgument, message).with_hint(hint));
     }
     let in_threads = functions.iter().any(|function| function.in_threads);
     if let (Some(name), true) = (given.iter().find(|name| **name != "workers"), in_threads) {
         let message = format!("loader: {name} is for worker processes, not for threads=True");
         let hint = "leave threads=True out, and functions run in processes that can be ended";
-        return Err(Error::new(Kind::BadSetting, message).with_hint(hint));
+        return Err(Error::new(Kind::InvalidArgument, message).with_hint(hint));
     }
     call.count_or_auto("workers", 1, 4096)?;
     call.real("deadline", 0.001, 1e9)?;

@@ -187,7 +187,10 @@ impl Settings {
     /// From the words of a pipeline over what the source gives.
     pub fn parse(words: &str, given: &Given) -> Result<Settings> {
         let calls: Vec<Value> = serde_json::from_str(words).map_err(|error| {
-            Error::new(Kind::BadSetting, format!("the settings are not a list of calls: {error}"))
+            Error::new(
+                Kind::InvalidArgument,
+                format!("the settings are not a list of calls: {error}"),
+            )
         })?;
         let mut settings = Settings::default();
         let mut progress = Progress::Plan;
@@ -210,7 +213,7 @@ impl Settings {
                 if call.get("function").is_some() && self.bucketing.is_some() =>
             {
                 let message = format!("{} of a function cannot follow bucket", call.name());
-                Err(Error::new(Kind::BadSetting, message).with_hint(
+                Err(Error::new(Kind::InvalidArgument, message).with_hint(
                     "buckets are for native pipelines; leave bucket or the function out",
                 ))
             }
@@ -240,7 +243,7 @@ impl Settings {
             name if order::is_step(name) && late(Progress::Decoded) => Err(too_late(call, "batch")),
             name if order::is_step(name) && self.filter.is_some() => {
                 let message = format!("{name} cannot follow filter");
-                Err(Error::new(Kind::BadSetting, message).with_hint(format!(
+                Err(Error::new(Kind::InvalidArgument, message).with_hint(format!(
                     "call {name} before filter: the order is decided before samples are read"
                 )))
             }
@@ -307,7 +310,7 @@ impl Settings {
                             "{}: the numbers of {name:?} were decided already",
                             call.name()
                         );
-                        return Err(Error::new(Kind::BadSetting, message)
+                        return Err(Error::new(Kind::InvalidArgument, message)
                             .with_hint("call to_float or cast once for each field"));
                     }
                     self.casts.push((name, cast));
@@ -332,7 +335,7 @@ impl Settings {
             }
             "to_float" | "cast" if progress == Progress::Written => {
                 let message = format!("{}: the numbers were decided already", call.name());
-                Err(Error::new(Kind::BadSetting, message)
+                Err(Error::new(Kind::InvalidArgument, message)
                     .with_hint("call to_float or cast once, as the last step before batch"))
             }
             "to_float" | "cast" => {
@@ -354,14 +357,14 @@ impl Settings {
                 Ok(Progress::Batched)
             }
             "loader" if progress < Progress::Batched => {
-                Err(Error::new(Kind::BadSetting, "loader: there is no batch size")
+                Err(Error::new(Kind::InvalidArgument, "loader: there is no batch size")
                     .with_hint("call batch(size) before loader()"))
             }
             "loader" if progress == Progress::Finished => Err(too_late(call, "loader")),
             "loader" => self.loader(call),
             other => {
                 let message = format!("there is no call {other:?}");
-                Err(Error::new(Kind::BadSetting, message))
+                Err(Error::new(Kind::InvalidArgument, message))
             }
         }
     }
@@ -374,7 +377,7 @@ impl Settings {
     fn decode(&mut self, call: &Call<'_>, given: &Given, progress: Progress) -> Result<Progress> {
         if matches!(given, Given::Arrays(_)) {
             return Err(Error::new(
-                Kind::BadSetting,
+                Kind::InvalidArgument,
                 "decode: arrays hold numbers, not image files",
             )
             .with_hint("leave decode() out: an array named \"image\" is a picture already"));
@@ -409,7 +412,7 @@ impl Settings {
             && prefetch >= memory
         {
             let message = format!("loader: prefetch={prefetch} leaves nothing of memory={memory}");
-            return Err(Error::new(Kind::BadSetting, message)
+            return Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint("prefetch is a part of memory; the rest is for files and decoding"));
         }
         if let Some(words) = call.get("faults") {
@@ -495,7 +498,7 @@ fn output(call: &Call<'_>, channels: usize) -> Result<Output> {
     let deviation = call.numbers("std", channels, 1.0)?;
     if let Some(zero) = deviation.iter().find(|number| **number == 0.0) {
         let message = format!("to_float: std must not be zero, got {zero}");
-        return Err(Error::new(Kind::BadSetting, message));
+        return Err(Error::new(Kind::InvalidArgument, message));
     }
     Ok(Output::normalised(layout.unwrap_or(Layout::Chw), &mean, &deviation))
 }
@@ -505,7 +508,7 @@ fn output(call: &Call<'_>, channels: usize) -> Result<Output> {
 fn cast(call: &Call<'_>) -> Result<Cast> {
     if call.get("layout").is_some() {
         let message = format!("{}: layout is for pictures", call.name());
-        return Err(Error::new(Kind::BadSetting, message).with_hint("leave layout out"));
+        return Err(Error::new(Kind::InvalidArgument, message).with_hint("leave layout out"));
     }
     if call.name() == "cast" {
         let dtypes: Vec<_> = Dtype::ALL.iter().map(|dtype| (dtype.name(), *dtype)).collect();
@@ -514,7 +517,7 @@ fn cast(call: &Call<'_>) -> Result<Cast> {
     }
     let (mean, deviation) = (call.numbers("mean", 1, 0.0)?, call.numbers("std", 1, 1.0)?);
     if deviation[0] == 0.0 {
-        return Err(Error::new(Kind::BadSetting, "to_float: std must not be zero, got 0"));
+        return Err(Error::new(Kind::InvalidArgument, "to_float: std must not be zero, got 0"));
     }
     Ok(Cast { dtype: Dtype::Float32, scale: Some((mean[0], deviation[0])) })
 }
@@ -553,14 +556,14 @@ fn cast_fields(call: &Call<'_>, known: &[Arc<str>]) -> Result<Vec<Arc<str>>> {
         (None, [only]) => Ok(vec![Arc::clone(only)]),
         (None, []) => {
             let message = format!("{} needs a picture or a field of numbers", call.name());
-            Err(Error::new(Kind::BadSetting, message)
+            Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint("call decode() first for pictures, or parse({...}) for numbers"))
         }
         (None, several) => {
             let names: Vec<_> = several.iter().map(|name| format!("{name:?}")).collect();
             let message =
                 format!("{}: which field? of numbers are: {}", call.name(), names.join(", "));
-            Err(Error::new(Kind::BadSetting, message).with_hint(format!(
+            Err(Error::new(Kind::InvalidArgument, message).with_hint(format!(
                 "say {}(..., field={})",
                 call.name(),
                 names[0]
@@ -571,7 +574,7 @@ fn cast_fields(call: &Call<'_>, known: &[Arc<str>]) -> Result<Vec<Arc<str>>> {
 
 fn too_late(call: &Call<'_>, after: &str) -> Error {
     let message = format!("{} cannot follow {after}", call.name());
-    Error::new(Kind::BadSetting, message).with_hint(
+    Error::new(Kind::InvalidArgument, message).with_hint(
         "the order is: source, shuffle, shard, parse, decode, resize and crops, to_float or cast, batch, loader",
     )
 }
@@ -584,7 +587,7 @@ fn no_picture(call: &Call<'_>, given: &Given) -> Error {
             "name an array \"image\", of uint8 with shape (samples, height, width, 1 or 3)"
         }
     };
-    Error::new(Kind::BadSetting, message).with_hint(hint)
+    Error::new(Kind::InvalidArgument, message).with_hint(hint)
 }
 
 impl fmt::Display for Choice {
@@ -613,7 +616,7 @@ mod tests {
         let settings = Settings::parse(
             r#"[{"call": "shuffle", "seed": 7}, {"call": "decode"}, {"call": "resize", "size": 256},
                 {"call": "center_crop", "size": [224, 200]}, {"call": "batch", "size": 64},
-                {"call": "loader", "memory": "1.5GiB", "threads": 3, "faults": "then=skip,limit=0.01"}]"#,
+                {"call": "loader", "memory": "1.5GiB", "threads": 3, "faults": "action=skip,limit=0.01"}]"#,
             &Given::Files,
         )
         .unwrap();
@@ -627,7 +630,7 @@ mod tests {
                 Step::CenterCrop(Size { height: 224, width: 200 })
             ]
         );
-        assert_eq!(settings.faults.to_string(), "then=skip,limit=0.01");
+        assert_eq!(settings.faults.to_string(), "action=skip,limit=0.01");
     }
 
     #[test]
@@ -658,7 +661,7 @@ mod tests {
             r#"[{"call": "loader"}]"#,
             r#"[{"call": "batch", "size": 1}, {"call": "loader", "memory": "lots"}]"#,
             r#"[{"call": "batch", "size": 1}, {"call": "loader", "memory": "1MiB", "prefetch": "2MiB"}]"#,
-            r#"[{"call": "batch", "size": 1}, {"call": "loader", "faults": "then=ignore"}]"#,
+            r#"[{"call": "batch", "size": 1}, {"call": "loader", "faults": "action=ignore"}]"#,
             r#"[{"call": "batch", "size": 1}, {"call": "loader", "faults": {"limit": 1.5}}]"#,
             r#"[{"call": "batch", "size": 1}, {"call": "loader", "exclude": 5}]"#,
             r#"[{"call": "batch", "size": 1}, {"call": "loader", "stall": -1}]"#,

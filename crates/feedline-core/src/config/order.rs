@@ -25,7 +25,7 @@ pub(super) fn step(call: &Call<'_>, given: &Given) -> Result<Step> {
             match call.whole("buffer", 1, 1 << 61)? {
                 None if is_packed => {
                     let message = "shuffle: compressed shards are read from front to back";
-                    return Err(Error::new(Kind::BadSetting, message).with_hint(
+                    return Err(Error::new(Kind::InvalidArgument, message).with_hint(
                         "say shuffle(seed, buffer=10_000), and interleave(seed=...) for the shards",
                     ));
                 }
@@ -68,7 +68,7 @@ fn shard(call: &Call<'_>, is_packed: bool) -> Result<Shard> {
     let by = by.unwrap_or(if is_packed { By::Shard } else { By::Record });
     if is_packed && by == By::Record {
         let message = "shard: every rank would unpack every compressed shard";
-        return Err(Error::new(Kind::BadSetting, message).with_hint("say by=\"shard\""));
+        return Err(Error::new(Kind::InvalidArgument, message).with_hint("say by=\"shard\""));
     }
     let rank = call.whole("rank", 0, u64::MAX)?.unwrap_or(0);
     let world = call.whole("world", 0, u64::MAX)?.unwrap_or(1);
@@ -91,7 +91,7 @@ fn parts(call: &Call<'_>) -> Result<Vec<(Part, Option<f64>)>> {
                 let inner = Call::new(value)?;
                 if !is_step(inner.name()) {
                     let message = format!("{} cannot follow {}", call.name(), inner.name());
-                    return Err(Error::new(Kind::BadSetting, message).with_hint(format!(
+                    return Err(Error::new(Kind::InvalidArgument, message).with_hint(format!(
                         "call {} first, and then {}()",
                         call.name(),
                         inner.name()

@@ -22,7 +22,7 @@ pub(super) fn parse(call: &Call<'_>, given: &Given) -> Result<Arc<[Wanted]>> {
             Ok(wanted)
         }
         Given::Files | Given::Arrays(_) => {
-            Err(Error::new(Kind::BadSetting, "parse: this source has no records")
+            Err(Error::new(Kind::InvalidArgument, "parse: this source has no records")
                 .with_hint("parse() is for tfrecord, tar, jsonl and csv"))
         }
     }
@@ -45,7 +45,7 @@ fn check_lengths(wanted: &[Wanted]) -> Result<()> {
                 "parse: {lengths:?} is the name under which the lengths of {:?} come",
                 one.name
             );
-            return Err(Error::new(Kind::BadSetting, message).with_hint(format!(
+            return Err(Error::new(Kind::InvalidArgument, message).with_hint(format!(
                 "give the field another name: parse({{\"other\": fl.int64(key={lengths:?})}})"
             )));
         }
@@ -64,7 +64,7 @@ pub(super) fn picture(
         contents.container
     {
         let message = format!("decode: {} holds no pictures", contents.container.name());
-        return Err(Error::new(Kind::BadSetting, message).with_hint("leave decode() out"));
+        return Err(Error::new(Kind::InvalidArgument, message).with_hint("leave decode() out"));
     }
     let fields = wanted.unwrap_or(&contents.guessed);
     let named = call.text("field")?;
@@ -73,7 +73,7 @@ pub(super) fn picture(
             None => Ok(None),
             Some(name) => {
                 let message = format!("decode: there is no field {name:?} before parse()");
-                Err(Error::new(Kind::BadSetting, message)
+                Err(Error::new(Kind::InvalidArgument, message)
                     .with_hint("call parse({...}) first, or leave field= out"))
             }
         };
@@ -94,7 +94,7 @@ pub(super) fn picture(
                     "decode: there is no field {name:?} of bytes; there are: {}",
                     names(&candidates)
                 );
-                Err(Error::new(Kind::BadSetting, message))
+                Err(Error::new(Kind::InvalidArgument, message))
             }
         };
     }
@@ -105,7 +105,7 @@ pub(super) fn picture(
         _ => {
             let message =
                 format!("decode: which field is the picture? of bytes are: {}", names(&candidates));
-            Err(Error::new(Kind::BadSetting, message).with_hint("say decode(field=\"...\")"))
+            Err(Error::new(Kind::InvalidArgument, message).with_hint("say decode(field=\"...\")"))
         }
     }
 }

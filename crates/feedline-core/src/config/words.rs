@@ -56,7 +56,7 @@ impl<'a> Call<'a> {
             Some(Call { name, arguments, taken: RefCell::new(BTreeSet::from(["call"])) })
         });
         call.ok_or_else(|| {
-            Error::new(Kind::BadSetting, format!("a call must have a name, got {value}"))
+            Error::new(Kind::InvalidArgument, format!("a call must have a name, got {value}"))
         })
     }
 
@@ -99,7 +99,7 @@ impl<'a> Call<'a> {
                 format!("see help(feedline.Pipeline.{method})")
             }
         };
-        Error::new(Kind::BadSetting, message).with_hint(hint)
+        Error::new(Kind::InvalidArgument, message).with_hint(hint)
     }
 
     pub(super) fn lacks(&self, name: &str) -> Error {

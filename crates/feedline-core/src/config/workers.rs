@@ -1,4 +1,4 @@
-//! The words for worker processes: how many, how much memory, how many deaths are borne.
+//! The words for worker processes: how many, how much memory, how many deaths are allowed.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ pub struct Workers {
     pub depth: u32,
     /// Bytes of all arenas together.
     pub memory: Choice,
-    /// How many deaths are borne within `death_window`.
+    /// How many deaths are allowed within `death_window`.
     pub max_deaths: Choice,
     /// In what time, in seconds.
     pub death_window: f64,
@@ -47,7 +47,7 @@ impl Workers {
     /// From the words of one call.
     pub fn parse(words: &str) -> Result<Workers> {
         let value: Value = serde_json::from_str(words).map_err(|error| {
-            Error::new(Kind::BadSetting, format!("the settings are no call: {error}"))
+            Error::new(Kind::InvalidArgument, format!("the settings are no call: {error}"))
         })?;
         let call = Call::new(&value)?;
         let posts = call.whole("workers", 1, 4096)?.ok_or_else(|| call.lacks("workers"))?;
@@ -110,7 +110,7 @@ mod tests {
             ("nonsense", "no call"),
         ] {
             let error = Workers::parse(words).unwrap_err();
-            assert_eq!(error.kind(), Kind::BadSetting);
+            assert_eq!(error.kind(), Kind::InvalidArgument);
             assert!(error.message().contains(said), "{words}: {error}");
         }
     }

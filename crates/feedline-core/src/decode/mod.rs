@@ -80,7 +80,7 @@ impl Header {
         };
         if width == 0 || height == 0 {
             let message = format!("the header says {width} x {height} pixels");
-            return Err(Error::new(Kind::Damaged, message));
+            return Err(Error::new(Kind::CorruptImage, message));
         }
         if width.checked_mul(height).is_none_or(|pixels| pixels > options.max_pixels) {
             let message = format!(
@@ -118,7 +118,7 @@ impl Header {
 /// Which format these bytes are.
 pub fn sniff(bytes: &[u8]) -> Result<Format> {
     if bytes.is_empty() {
-        return Err(Error::new(Kind::Damaged, "the file is empty"));
+        return Err(Error::new(Kind::CorruptImage, "the file is empty"));
     }
     if bytes.starts_with(&[0xff, 0xd8, 0xff]) {
         Ok(Format::Jpeg)

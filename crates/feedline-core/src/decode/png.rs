@@ -13,7 +13,7 @@ pub(super) fn size(bytes: &[u8]) -> Result<(usize, usize, bool)> {
     let chunk = bytes
         .get(12..24)
         .filter(|chunk| chunk.starts_with(b"IHDR"))
-        .ok_or_else(|| Error::new(Kind::Damaged, "the PNG header is cut off"))?;
+        .ok_or_else(|| Error::new(Kind::CorruptImage, "the PNG header is truncated"))?;
     let number = |at: usize| {
         chunk[at..at + 4].iter().fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte))
     };
@@ -39,7 +39,10 @@ pub(super) fn decode(
         ColorType::Rgb => Channels::Rgb,
         ColorType::Rgba => Channels::Rgba,
         ColorType::Indexed => {
-            return Err(Error::new(Kind::Damaged, "the PNG has a palette image without palette"));
+            return Err(Error::new(
+                Kind::CorruptImage,
+                "the PNG has a palette image without palette",
+            ));
         }
     };
     let info = reader.info();
@@ -55,7 +58,7 @@ pub(super) fn decode(
         reader.next_frame(&mut scratch[..needed]).map_err(damaged)?;
         color::convert(&scratch[..needed], channels, canvas.bytes_mut(), options.mode);
     }
-    // What follows the pixels is read too: a file cut in its last chunks is a damaged file.
+    // What follows the pixels is read too: a file cut in its last chunks is a corrupt file.
     reader.finish().map_err(damaged)?;
     canvas.set_valid(Rect::whole(width, height));
     Ok(())
@@ -63,7 +66,7 @@ pub(super) fn decode(
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
 fn damaged(error: png::DecodingError) -> Error {
-    Error::new(Kind::Damaged, format!("the PNG cannot be decoded: {error}"))
+    Error::new(Kind::CorruptImage, format!("the PNG cannot be decoded: {error}"))
 }
 
 /// A PNG of 8-bit pixels, for demonstrations and tests.

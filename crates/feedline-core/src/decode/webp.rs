@@ -13,8 +13,8 @@ pub(super) fn size(bytes: &[u8]) -> Result<(usize, usize, bool)> {
     let claimed = bytes.get(4..8).and_then(|size| size.try_into().ok()).map(u32::from_le_bytes);
     if claimed.is_none_or(|size| size as usize + 8 > bytes.len()) {
         let message =
-            format!("the image is cut off: {} bytes are fewer than it claims", bytes.len());
-        return Err(Error::new(Kind::Damaged, message));
+            format!("the image is truncated: {} bytes are fewer than it claims", bytes.len());
+        return Err(Error::new(Kind::CorruptImage, message));
     }
     let decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(damaged)?;
     let (width, height) = decoder.dimensions();
@@ -53,5 +53,5 @@ pub(super) fn decode(
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
 fn damaged(error: image_webp::DecodingError) -> Error {
-    Error::new(Kind::Damaged, format!("the WebP cannot be decoded: {error}"))
+    Error::new(Kind::CorruptImage, format!("the WebP cannot be decoded: {error}"))
 }

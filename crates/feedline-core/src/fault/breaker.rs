@@ -29,19 +29,19 @@ impl Default for Pace {
 /// A change of state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The source is taken to be away.
+    /// The source is taken to be unavailable.
     Opened {
         /// Whether its root did not answer.
         is_root_away: bool,
     },
     /// Somebody looks whether it is back.
     HalfOpened,
-    /// It is back, or was never away.
+    /// It is back, or was never unavailable.
     Closed {
         /// How long it was open.
         after: Duration,
     },
-    /// It was away for too long.
+    /// It was unavailable for too long.
     GaveUp {
         /// For how long.
         after: Duration,
@@ -278,7 +278,7 @@ mod tests {
         for _ in 0..50 {
             assert_eq!(breaker.failed(true, now), None, "not again for the same reason");
         }
-        assert!(breaker.failed(false, now).is_some(), "but a root that is away counts");
+        assert!(breaker.failed(false, now).is_some(), "but a root that is unavailable counts");
     }
 
     #[test]

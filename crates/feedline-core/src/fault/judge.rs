@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
-use super::{FaultLine, FaultPolicy, Symptom, Then};
+use super::{Action, FaultLine, FaultPolicy, Symptom};
 use crate::engine::{Limit, Limits, Of, Standing, TooMany};
 use crate::error::{Error, Kind};
 use crate::sample::Location;
@@ -89,19 +89,19 @@ impl Judge {
 
     /// A sample was bad.
     pub fn judge(&mut self, symptom: &Symptom, line: &FaultLine) -> Verdict {
-        let then = wanted(&self.policy, symptom, line);
+        let action = wanted(&self.policy, symptom, line);
         self.remember(line);
         let too_many = self.limits.add_fault();
-        if then == Then::Raise {
+        if action == Action::Raise {
             return Verdict::Stop(Stop::Raised);
         }
         if let Some(too_many) = too_many {
             return Verdict::Stop(Stop::TooMany(self.too_many(too_many)));
         }
-        match then {
-            Then::Skip => Verdict::Skip,
-            Then::Replace => Verdict::Replace,
-            Then::Raise => unreachable!("returned above"),
+        match action {
+            Action::Skip => Verdict::Skip,
+            Action::Replace => Verdict::Replace,
+            Action::Raise => unreachable!("returned above"),
         }
     }
 
@@ -190,10 +190,10 @@ impl Judge {
 }
 
 /// What a policy wants for a fault, however many there were: what the verdict is unless there are too many.
-pub fn wanted(policy: &FaultPolicy, symptom: &Symptom, line: &FaultLine) -> Then {
+pub fn wanted(policy: &FaultPolicy, symptom: &Symptom, line: &FaultLine) -> Action {
     let is_of_sample =
         Kind::named(&line.kind).is_none_or(Kind::is_of_sample) && !symptom.is_a_wish_to_stop();
-    if is_of_sample { policy.rule(symptom).then } else { Then::Raise }
+    if is_of_sample { policy.rule(symptom).action } else { Action::Raise }
 }
 
 /// Whether a fault is the sample's, so that a run without the sample does not have it.
@@ -236,23 +236,23 @@ mod tests {
         FaultLine {
             path: Some(format!("data/{index}.jpg")),
             stage: "worker".into(),
-            message: "cut off".into(),
+            message: "truncated".into(),
             ..FaultLine::new(index, kind)
         }
     }
 
-    fn judge(then: Then, limit: Option<Limit>, window: u64, expected: Option<u64>) -> Judge {
-        let mut judge = Judge::new(FaultPolicy { then, limit, window, ..FaultPolicy::default() });
+    fn judge(action: Action, limit: Option<Limit>, window: u64, expected: Option<u64>) -> Judge {
+        let mut judge = Judge::new(FaultPolicy { action, limit, window, ..FaultPolicy::default() });
         judge.begin(Standing::default(), expected);
         judge
     }
 
     fn damaged() -> Symptom {
-        named(&["Damaged", "FeedlineError", "Exception"])
+        named(&["CorruptImageError", "FeedlineError", "Exception"])
     }
 
     fn tried(judge: &mut Judge, index: u64) -> Option<Error> {
-        match judge.judge(&damaged(), &bad(index, "Damaged")) {
+        match judge.judge(&damaged(), &bad(index, "CorruptImageError")) {
             Verdict::Stop(Stop::TooMany(error)) => Some(error),
             Verdict::Stop(Stop::Raised) => panic!("not to be raised"),
             Verdict::Skip | Verdict::Replace => None,
@@ -261,25 +261,25 @@ mod tests {
 
     #[test]
     fn the_default_raises_the_fault_itself() {
-        let mut judge = judge(Then::Raise, None, 1000, Some(10));
-        let verdict = judge.judge(&damaged(), &bad(3, "Damaged"));
+        let mut judge = judge(Action::Raise, None, 1000, Some(10));
+        let verdict = judge.judge(&damaged(), &bad(3, "CorruptImageError"));
         assert!(matches!(verdict, Verdict::Stop(Stop::Raised)), "{verdict:?}");
     }
 
     #[test]
     fn a_limit_is_what_is_still_borne_and_the_error_says_what_failed() {
-        let mut judge = judge(Then::Skip, Some(Limit::Count(4)), 1000, Some(100));
+        let mut judge = judge(Action::Skip, Some(Limit::Count(4)), 1000, Some(100));
         for index in 0..3 {
             assert!(tried(&mut judge, index).is_none());
         }
-        let unknown = named(&["UnknownFormat", "FeedlineError", "Exception"]);
-        assert!(matches!(judge.judge(&unknown, &bad(7, "UnknownFormat")), Verdict::Skip));
+        let unknown = named(&["UnknownFormatError", "FeedlineError", "Exception"]);
+        assert!(matches!(judge.judge(&unknown, &bad(7, "UnknownFormatError")), Verdict::Skip));
         insta::assert_snapshot!(tried(&mut judge, 12).unwrap());
     }
 
     #[test]
     fn a_share_of_a_short_epoch_is_of_its_samples() {
-        let mut judge = judge(Then::Skip, Some(Limit::Share(0.1)), 1000, Some(24));
+        let mut judge = judge(Action::Skip, Some(Limit::Share(0.1)), 1000, Some(24));
         assert!(tried(&mut judge, 0).is_none() && tried(&mut judge, 1).is_none());
         let error = tried(&mut judge, 2).unwrap();
         assert!(error.message().starts_with("3 faults are more than the limit of 2 (0.1 of 24"));
@@ -288,11 +288,11 @@ mod tests {
     #[test]
     fn one_early_fault_of_a_long_run_is_borne_and_half_a_data_set_is_not() {
         let share = Some(Limit::Share(0.01));
-        let mut early = judge(Then::Skip, share, 1000, Some(1_000_000));
+        let mut early = judge(Action::Skip, share, 1000, Some(1_000_000));
         assert!(tried(&mut early, 0).is_none());
         early.good(5_000);
         assert!(tried(&mut early, 1).is_none());
-        let mut half = judge(Then::Skip, share, 1000, Some(1_000_000));
+        let mut half = judge(Action::Skip, share, 1000, Some(1_000_000));
         let stopped = (0..).find(|index| {
             half.good(1);
             tried(&mut half, *index).is_some()
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn the_default_limit_is_half_and_the_error_says_that_it_is_the_default() {
-        let mut judge = Judge::new(FaultPolicy { then: Then::Skip, ..FaultPolicy::default() });
+        let mut judge = Judge::new(FaultPolicy { action: Action::Skip, ..FaultPolicy::default() });
         judge.begin(Standing::default(), Some(40));
         assert!((0..20).all(|index| tried(&mut judge, index).is_none()));
         let error = tried(&mut judge, 20).unwrap();
@@ -313,18 +313,18 @@ mod tests {
 
     #[test]
     fn an_epoch_without_a_good_sample_names_the_causes() {
-        let mut judge = judge(Then::Skip, None, 1000, None);
+        let mut judge = judge(Action::Skip, None, 1000, None);
         assert!(tried(&mut judge, 3).is_none());
         let error = judge.nothing_left().unwrap();
         assert_eq!(error.kind(), Kind::TooManyFaults);
-        assert!(error.message().contains("such as sample 3, data/3.jpg: cut off"), "{error}");
+        assert!(error.message().contains("such as sample 3, data/3.jpg: truncated"), "{error}");
         judge.good(1);
         assert!(judge.nothing_left().is_none());
     }
 
     #[test]
     fn an_epoch_of_unknown_length_is_judged_at_its_end() {
-        let mut judge = judge(Then::Skip, Some(Limit::Share(0.1)), 1000, None);
+        let mut judge = judge(Action::Skip, Some(Limit::Share(0.1)), 1000, None);
         judge.expect(4);
         for index in 0..5 {
             assert!(tried(&mut judge, index).is_none());
@@ -337,12 +337,15 @@ mod tests {
 
     #[test]
     fn want_of_descriptors_and_a_wish_to_stop_are_never_skipped_over() {
-        let mut judge = judge(Then::Skip, None, 1000, Some(10));
-        let verdict = judge.judge(&named(&["OutOfFiles", "Exception"]), &bad(0, "OutOfFiles"));
+        let mut judge = judge(Action::Skip, None, 1000, Some(10));
+        let verdict = judge.judge(
+            &named(&["TooManyOpenFilesError", "Exception"]),
+            &bad(0, "TooManyOpenFilesError"),
+        );
         assert!(matches!(verdict, Verdict::Stop(Stop::Raised)));
         let few = Symptom { os_error: Some(24), ..named(&["OSError", "Exception"]) };
         assert!(matches!(judge.judge(&few, &bad(0, "OSError")), Verdict::Stop(Stop::Raised)));
-        for shortage in ["MemoryError", "OutOfMemory", "OutOfThreads"] {
+        for shortage in ["MemoryError", "OutOfMemoryError", "OutOfThreadsError"] {
             let short = named(&["RuntimeError", "Exception", shortage]);
             let verdict = judge.judge(&short, &bad(0, "RuntimeError"));
             assert!(matches!(verdict, Verdict::Stop(Stop::Raised)), "{shortage}: {verdict:?}");
@@ -350,7 +353,7 @@ mod tests {
         let stop = named(&["KeyboardInterrupt", "BaseException"]);
         assert!(matches!(judge.judge(&stop, &bad(0, "KeyboardInterrupt")), Verdict::Stop(_)));
         assert!(matches!(
-            judge.judge(&named(&["WorkerDied"]), &bad(0, "WorkerDied")),
+            judge.judge(&named(&["WorkerDiedError"]), &bad(0, "WorkerDiedError")),
             Verdict::Skip
         ));
     }
@@ -364,11 +367,11 @@ mod tests {
             window in 1_u64..60, share in 0.0_f64..0.5, resumed_at in 0_usize..400,
         ) {
             let limit = Some(Limit::Share(share));
-            let mut short = judge(Then::Skip, limit, window, None);
+            let mut short = judge(Action::Skip, limit, window, None);
             for (place, is_bad) in samples.iter().enumerate() {
                 if place == resumed_at {
                     let text = serde_json::to_string(short.standing()).unwrap();
-                    short = judge(Then::Skip, limit, window, None);
+                    short = judge(Action::Skip, limit, window, None);
                     short.begin(serde_json::from_str(&text).unwrap(), None);
                 }
                 if !is_bad {

@@ -141,7 +141,7 @@ mod tests {
             message in "(.|\n)*", path: Option<String>, worker: Option<u32>, attempts in 1_u32..9,
         ) {
             let line = FaultLine {
-                message, path, worker, attempts, time: 1.5, ..FaultLine::new(key, "Damaged")
+                message, path, worker, attempts, time: 1.5, ..FaultLine::new(key, "CorruptImageError")
             };
             let text = line.to_text();
             prop_assert!(!text.contains('\n'));
@@ -151,7 +151,8 @@ mod tests {
 
     #[test]
     fn index_and_kind_are_all_that_a_line_must_have() {
-        let line = FaultLine::from_text(r#"{"index": 5, "kind": "Damaged", "more": 1}"#).unwrap();
+        let line = FaultLine::from_text(r#"{"index": 5, "kind": "CorruptImageError", "more": 1}"#)
+            .unwrap();
         assert_eq!((line.number(), line.attempts), (Some(5), 1));
         assert!(FaultLine::from_text(r#"{"index": 5}"#).is_err());
     }
@@ -160,12 +161,12 @@ mod tests {
     fn a_line_reads_well() {
         let line = FaultLine {
             stage: "worker".into(),
-            message: "the image is cut off\nand more".into(),
+            message: "the image is truncated\nand more".into(),
             path: Some("data/cat/7.jpg".into()),
             attempts: 3,
-            ..FaultLine::new(7_u64, "Damaged")
+            ..FaultLine::new(7_u64, "CorruptImageError")
         };
-        insta::assert_snapshot!(line, @"sample 7 failed in worker: Damaged: the image is cut off (data/cat/7.jpg) after 3 tries");
+        insta::assert_snapshot!(line, @"sample 7 failed in worker: CorruptImageError: the image is truncated (data/cat/7.jpg) after 3 tries");
         let line = FaultLine {
             stage: CALLING.into(),
             message: "no such page".into(),

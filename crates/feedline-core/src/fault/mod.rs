@@ -11,7 +11,7 @@ pub use crate::engine::{Limit, Standing};
 pub use breaker::{Breaker, Change, Pace, Try};
 pub use judge::{Judge, Stop, Verdict, is_of_sample, wanted};
 pub use line::{CALLING, FaultLine, named};
-pub use policy::{Backoff, FaultPolicy, Rule, Ruling, Then};
+pub use policy::{Action, Backoff, FaultPolicy, Rule, Ruling};
 pub use symptom::Symptom;
 
 use crate::error::Error;

@@ -12,7 +12,7 @@ use crate::random::Random;
 
 /// What to do about a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Then {
+pub enum Action {
     /// End the run with the fault as its error.
     #[default]
     Raise,
@@ -22,17 +22,17 @@ pub enum Then {
     Replace,
 }
 
-impl Then {
+impl Action {
     /// All of them, with their words.
-    pub const ALL: [(&'static str, Then); 3] =
-        [("raise", Then::Raise), ("skip", Then::Skip), ("replace", Then::Replace)];
+    pub const ALL: [(&'static str, Action); 3] =
+        [("raise", Action::Raise), ("skip", Action::Skip), ("replace", Action::Replace)];
 
     /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
-            Then::Raise => "raise",
-            Then::Skip => "skip",
-            Then::Replace => "replace",
+            Action::Raise => "raise",
+            Action::Skip => "skip",
+            Action::Replace => "replace",
         }
     }
 }
@@ -63,7 +63,7 @@ pub struct Rule {
     /// How often to try again.
     pub retry: Option<u32>,
     /// What to do after that.
-    pub then: Option<Then>,
+    pub action: Option<Action>,
 }
 
 /// The rule that holds for a fault.
@@ -72,8 +72,8 @@ pub struct Ruling {
     /// How often to try again.
     pub retry: u32,
     /// What to do after that.
-    pub then: Then,
-    /// Whether the user named this class: then it is tried again even if it looks lasting.
+    pub action: Action,
+    /// Whether the user named this class: then it is retried even if it looks lasting.
     pub is_retry_by_name: bool,
 }
 
@@ -83,12 +83,12 @@ const BROAD: &[&str] = &["OSError", "RuntimeError", "Exception", "BaseException"
 /// The user's wish for faults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultPolicy {
-    /// How often a fault that may pass is tried again.
+    /// How often a fault that may pass is retried.
     pub retry: u32,
     /// How long to wait before that.
     pub backoff: Backoff,
     /// What to do after that.
-    pub then: Then,
+    pub action: Action,
     /// Whether what follows moves up in the place of a skipped sample; decided by the front if None.
     pub fill: Option<bool>,
     /// How many faults are allowed; without one, any number.
@@ -99,7 +99,7 @@ pub struct FaultPolicy {
     pub by_type: Vec<(String, Rule)>,
     /// Where bad samples are written down.
     pub quarantine: Option<PathBuf>,
-    /// How long a source may be away; at zero nobody waits for it.
+    /// How long a source may be unavailable; at zero nobody waits for it.
     pub patience: Duration,
 }
 
@@ -108,7 +108,7 @@ impl Default for FaultPolicy {
         FaultPolicy {
             retry: 0,
             backoff: Backoff::default(),
-            then: Then::Raise,
+            action: Action::Raise,
             fill: None,
             limit: Some(Limit::DEFAULT),
             window: 1000,
@@ -122,8 +122,8 @@ impl Default for FaultPolicy {
 impl FaultPolicy {
     /// Whether any fault leads to a sample that is left out.
     pub fn may_skip(&self) -> bool {
-        let mut by_type = self.by_type.iter().filter_map(|(_, rule)| rule.then);
-        self.then == Then::Skip || by_type.any(|then| then == Then::Skip)
+        let mut by_type = self.by_type.iter().filter_map(|(_, rule)| rule.action);
+        self.action == Action::Skip || by_type.any(|action| action == Action::Skip)
     }
 
     /// What holds for a fault: the first of its classes that the user named decides. What the machine is
@@ -131,14 +131,14 @@ impl FaultPolicy {
     pub fn rule(&self, symptom: &Symptom) -> Ruling {
         let rule = self.named(symptom, |_| true);
         let is_shortage = symptom.is_shortage();
-        let then = if is_shortage {
-            self.named(symptom, |name| !BROAD.contains(&name)).then
+        let action = if is_shortage {
+            self.named(symptom, |name| !BROAD.contains(&name)).action
         } else {
-            rule.then
+            rule.action
         };
         Ruling {
             retry: rule.retry.unwrap_or(self.retry),
-            then: then.unwrap_or(if is_shortage { Then::Raise } else { self.then }),
+            action: action.unwrap_or(if is_shortage { Action::Raise } else { self.action }),
             is_retry_by_name: rule.retry.is_some(),
         }
     }
@@ -179,7 +179,7 @@ impl FaultPolicy {
                 words.insert(name.to_owned(), value);
             }
         };
-        say("then", self.then.name().into(), true);
+        say("action", self.action.name().into(), true);
         say("retry", self.retry.into(), self.retry != plain.retry);
         let Backoff { first, factor, longest, jitter } = self.backoff;
         let backoff = json!({
@@ -197,8 +197,9 @@ impl FaultPolicy {
         say("window", self.window.into(), self.window != plain.window);
         let rule = |rule: &Rule| {
             let retry = rule.retry.map(|retry| ("retry".to_owned(), Value::from(retry)));
-            let then = rule.then.map(|then| ("then".to_owned(), Value::from(then.name())));
-            Value::Object(retry.into_iter().chain(then).collect())
+            let action =
+                rule.action.map(|action| ("action".to_owned(), Value::from(action.name())));
+            Value::Object(retry.into_iter().chain(action).collect())
         };
         let by_type = self.by_type.iter().map(|(name, words)| (name.clone(), rule(words)));
         say("by_type", Value::Object(by_type.collect()), !self.by_type.is_empty());
@@ -213,7 +214,7 @@ impl FaultPolicy {
 impl fmt::Display for FaultPolicy {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = FaultPolicy::default();
-        let mut parts = vec![format!("then={}", self.then.name())];
+        let mut parts = vec![format!("action={}", self.action.name())];
         if self.retry != plain.retry {
             parts.push(format!("retry={}", self.retry));
         }
@@ -239,8 +240,8 @@ impl fmt::Display for FaultPolicy {
         }
         for (name, rule) in &self.by_type {
             let retry = rule.retry.map(|retry| format!("retry:{retry}"));
-            let then = rule.then.map(|then| then.name().to_owned());
-            let words: Vec<_> = retry.into_iter().chain(then).collect();
+            let action = rule.action.map(|action| action.name().to_owned());
+            let words: Vec<_> = retry.into_iter().chain(action).collect();
             parts.push(format!("by_type.{}={}", escaped(name), words.join("+")));
         }
         if let Some(path) = &self.quarantine {
@@ -271,8 +272,11 @@ mod tests {
     use super::*;
     use rustix::io::Errno;
 
-    fn by_type(name: &str, retry: Option<u32>, then: Option<Then>) -> FaultPolicy {
-        FaultPolicy { by_type: vec![(name.into(), Rule { retry, then })], ..FaultPolicy::default() }
+    fn by_type(name: &str, retry: Option<u32>, action: Option<Action>) -> FaultPolicy {
+        FaultPolicy {
+            by_type: vec![(name.into(), Rule { retry, action })],
+            ..FaultPolicy::default()
+        }
     }
 
     #[test]
@@ -280,28 +284,28 @@ mod tests {
         let mut policy = by_type("OSError", Some(5), None);
         policy
             .by_type
-            .push(("FileNotFoundError".into(), Rule { retry: None, then: Some(Then::Skip) }));
+            .push(("FileNotFoundError".into(), Rule { retry: None, action: Some(Action::Skip) }));
         let gone = policy.rule(&read_error(Errno::NOENT));
-        assert_eq!((gone.retry, gone.then), (0, Then::Skip));
+        assert_eq!((gone.retry, gone.action), (0, Action::Skip));
         let broken = policy.rule(&read_error(Errno::IO));
-        assert_eq!((broken.retry, broken.then), (5, Then::Raise));
+        assert_eq!((broken.retry, broken.action), (5, Action::Raise));
     }
 
     #[test]
     fn a_shortage_of_the_machine_is_raised_unless_it_was_named_and_not_only_its_broad_class() {
-        let then = |name: &str, symptom: &Symptom| {
-            let policy = by_type(name, None, Some(Then::Skip));
-            FaultPolicy { then: Then::Skip, ..policy }.rule(symptom).then
+        let action = |name: &str, symptom: &Symptom| {
+            let policy = by_type(name, None, Some(Action::Skip));
+            FaultPolicy { action: Action::Skip, ..policy }.rule(symptom).action
         };
-        let memory = named(&["RuntimeError", "Exception", "OutOfMemory"]);
+        let memory = named(&["RuntimeError", "Exception", "OutOfMemoryError"]);
         for name in ["RuntimeError", "Exception", "ValueError"] {
-            assert_eq!(then(name, &memory), Then::Raise, "{name}");
+            assert_eq!(action(name, &memory), Action::Raise, "{name}");
         }
-        assert_eq!(then("OutOfMemory", &memory), Then::Skip);
+        assert_eq!(action("OutOfMemoryError", &memory), Action::Skip);
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN] {
-            assert_eq!(then("OSError", &read_error(errno)), Then::Raise, "{errno:?}");
+            assert_eq!(action("OSError", &read_error(errno)), Action::Raise, "{errno:?}");
         }
-        assert_eq!(then("OSError", &read_error(Errno::IO)), Then::Skip);
+        assert_eq!(action("OSError", &read_error(Errno::IO)), Action::Skip);
     }
 
     #[test]

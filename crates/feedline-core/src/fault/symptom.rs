@@ -53,11 +53,17 @@ const SHORTAGES: &[Errno] = &[Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::A
 
 /// Classes that say the same. A front adds Feedline's own to what it knows by its message alone, such
 /// as a RuntimeError of torch's allocator.
-const SHORTAGE_NAMES: &[&str] = &["MemoryError", "OutOfMemory", "OutOfFiles", "OutOfThreads"];
+const SHORTAGE_NAMES: &[&str] =
+    &["MemoryError", "OutOfMemoryError", "TooManyOpenFilesError", "OutOfThreadsError"];
 
 /// Classes that may be gone the next time, whatever their number.
-const PASSING_NAMES: &[&str] =
-    &["TimeoutError", "ConnectionError", "BlockingIOError", "InterruptedError", "DeadlinePassed"];
+const PASSING_NAMES: &[&str] = &[
+    "TimeoutError",
+    "ConnectionError",
+    "BlockingIOError",
+    "InterruptedError",
+    "DeadlineExceededError",
+];
 
 impl Symptom {
     /// Of an error of the core.
@@ -65,7 +71,7 @@ impl Symptom {
         let os_error = error.os_error();
         let kind = error.kind();
         let mut names = vec![kind.name()];
-        if kind == Kind::ReadFailed {
+        if kind == Kind::Read {
             names.extend(os_error.map_or(&[][..], python_classes));
             names.push("OSError");
         }
@@ -89,7 +95,7 @@ impl Symptom {
             // that is no picture, which it will not become.
             None => {
                 let is_lasting = |class: &String| {
-                    matches!(class.as_str(), "ReadFailed" | "SourceGone")
+                    matches!(class.as_str(), "ReadError" | "SourceUnavailableError")
                         || class.starts_with("PIL.")
                 };
                 self.names.iter().any(|class| class == "OSError")
@@ -98,7 +104,7 @@ impl Symptom {
         }
     }
 
-    /// Whether it may be the source that is away, and not this sample that is bad. It is surely so
+    /// Whether it may be the source that is unavailable, and not this sample that is bad. It is surely so
     /// where a probe of the source's root fails as well.
     pub fn may_be_of_source(&self) -> bool {
         let vanished = |number| VANISHED.iter().any(|errno| errno.raw_os_error() == number);
@@ -158,7 +164,7 @@ pub(super) mod tests {
     use std::io;
 
     pub(in crate::fault) fn read_error(errno: Errno) -> Symptom {
-        Symptom::of(&Error::io(Kind::ReadFailed, "reading", io::Error::from(errno)))
+        Symptom::of(&Error::io(Kind::Read, "reading", io::Error::from(errno)))
     }
 
     pub(in crate::fault) fn named(names: &[&str]) -> Symptom {
@@ -170,7 +176,7 @@ pub(super) mod tests {
         assert_eq!(
             read_error(Errno::CONNRESET).names,
             [
-                "ReadFailed",
+                "ReadError",
                 "ConnectionResetError",
                 "ConnectionError",
                 "OSError",
@@ -178,8 +184,8 @@ pub(super) mod tests {
                 "Exception"
             ]
         );
-        let damaged = Symptom::of(&Error::new(Kind::Damaged, "cut off"));
-        assert_eq!(damaged.names, ["Damaged", "FeedlineError", "Exception"]);
+        let damaged = Symptom::of(&Error::new(Kind::CorruptImage, "truncated"));
+        assert_eq!(damaged.names, ["CorruptImageError", "FeedlineError", "Exception"]);
     }
 
     #[test]
@@ -191,12 +197,15 @@ pub(super) mod tests {
             assert!(!read_error(errno).is_passing(), "{errno:?}");
         }
         assert!(named(&["socket.gaierror", "OSError", "Exception"]).is_passing());
-        assert!(named(&["DeadlinePassed", "FeedlineError"]).is_passing());
-        assert!(!named(&["SourceGone", "FeedlineError", "OSError", "Exception"]).is_passing());
+        assert!(named(&["DeadlineExceededError", "FeedlineError"]).is_passing());
+        assert!(
+            !named(&["SourceUnavailableError", "FeedlineError", "OSError", "Exception"])
+                .is_passing()
+        );
         assert!(!named(&["PIL.UnidentifiedImageError", "OSError", "Exception"]).is_passing());
         assert!(!named(&["ValueError", "Exception"]).is_passing());
-        assert!(!named(&["WorkerDied", "RuntimeError", "Exception"]).is_passing());
-        let shrank = Symptom::of(&Error::new(Kind::ReadFailed, "the file shrank"));
+        assert!(!named(&["WorkerDiedError", "RuntimeError", "Exception"]).is_passing());
+        let shrank = Symptom::of(&Error::new(Kind::Read, "the file shrank"));
         assert!(!shrank.is_passing());
     }
 

@@ -18,7 +18,7 @@ use crate::event::Event;
 use crate::sys::file::{Handle, Identity};
 use crate::sys::lock::Mutex;
 
-/// How often, and after which pause, a file is tried again while the system has no descriptor for us.
+/// How often, and after which pause, a file is retried while the system has no descriptor for us.
 const TRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -99,7 +99,7 @@ impl OpenFiles {
                     while self.close_one_idle() {}
                     self.budget.pause(PAUSE).map_err(closed)?;
                 }
-                Err(error) => return Err(Error::io(Kind::ReadFailed, "opening the file", error)),
+                Err(error) => return Err(Error::io(Kind::Read, "opening the file", error)),
             }
         }
         let seconds = (PAUSE * TRIES as u32).as_secs_f32();
@@ -107,7 +107,7 @@ impl OpenFiles {
             "the system had no descriptor left for {seconds} s, not even for one file; this program holds {}",
             crate::sys::limits::open_files()
         );
-        Err(Error::new(Kind::OutOfFiles, message))
+        Err(Error::new(Kind::TooManyOpenFiles, message))
     }
 
     /// Where its records lie is known of another file, or of this one as it was: what lies there now may be anything.
@@ -115,7 +115,7 @@ impl OpenFiles {
         let Some(known) = self.known.get(path) else { return Ok(()) };
         let now = handle
             .identity()
-            .map_err(|error| Error::io(Kind::ReadFailed, "looking at the file", error))?;
+            .map_err(|error| Error::io(Kind::Read, "looking at the file", error))?;
         if !now.differs(known) {
             return Ok(());
         }
@@ -125,7 +125,7 @@ impl OpenFiles {
         } else {
             format!("the file had {before} bytes when it was indexed, and has {after} now")
         };
-        Err(Error::new(Kind::DamagedRecord, message)
+        Err(Error::new(Kind::CorruptRecord, message)
             .with_hint("make the loader again: it looks at the file as it is now"))
     }
 
@@ -280,14 +280,14 @@ mod tests {
             error.message().contains("had 1 bytes when it was indexed, and has 3 now"),
             "{error}"
         );
-        assert_eq!(error.kind(), Kind::DamagedRecord);
+        assert_eq!(error.kind(), Kind::CorruptRecord);
     }
 
     #[test]
     fn a_file_that_is_not_there_is_named_by_the_system() {
         let open = OpenFiles::new(Budget::new("files", 4), Box::new(drop));
         let error = open.with(Path::new("/no/such/file"), 0, &mut || (), first_byte).unwrap_err();
-        assert_eq!((error.kind(), error.os_error()), (Kind::ReadFailed, Some(2)));
+        assert_eq!((error.kind(), error.os_error()), (Kind::Read, Some(2)));
         assert_eq!(open.count(), 0);
     }
 }

@@ -65,7 +65,7 @@ impl Reader {
     /// `before_wait` is called before any wait.
     pub fn read(&self, path: &Path, position: u64, before_wait: &mut dyn FnMut()) -> Result<Piece> {
         let length = self.files.with(path, position, before_wait, |handle| {
-            handle.size().map_err(|error| Error::io(Kind::ReadFailed, "looking at the file", error))
+            handle.size().map_err(|error| Error::io(Kind::Read, "looking at the file", error))
         })?;
         self.check_size(length)?;
         let stretch = Stretch { path, offset: 0, length };
@@ -73,7 +73,7 @@ impl Reader {
         if (count as u64) < length {
             let message =
                 format!("the file shrank from {length} to {count} bytes while it was read");
-            return Err(Error::new(Kind::ReadFailed, message));
+            return Err(Error::new(Kind::Read, message));
         }
         Ok(bytes)
     }
@@ -161,14 +161,14 @@ impl Reader {
 }
 
 fn failed(error: std::io::Error) -> Error {
-    Error::io(Kind::ReadFailed, "reading the file", error)
+    Error::io(Kind::Read, "reading the file", error)
 }
 
 fn shrunk(stretch: Stretch<'_>, count: usize) -> Error {
     let (end, wanted) = (stretch.offset + count as u64, stretch.offset + stretch.length);
     let message =
         format!("the file has shrunk: it ends at byte {end}, and the record at byte {wanted}");
-    Error::new(Kind::DamagedRecord, message)
+    Error::new(Kind::CorruptRecord, message)
 }
 
 #[cfg(test)]
@@ -233,7 +233,7 @@ mod tests {
     fn a_folder_is_not_read_as_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let error = reader(100).read(folder.path(), 0, &mut || ()).map(drop).unwrap_err();
-        assert_eq!(error.kind(), Kind::ReadFailed);
+        assert_eq!(error.kind(), Kind::Read);
         assert!(error.message().contains("not a regular file"), "{error}");
     }
 }

@@ -124,7 +124,7 @@ impl Walk {
             reader.files().with(wanted.path, position, before_wait, |handle| {
                 handle
                     .read_at(buffer, offset)
-                    .map_err(|error| Error::io(Kind::ReadFailed, "reading the file", error))
+                    .map_err(|error| Error::io(Kind::Read, "reading the file", error))
             })
         };
         loop {
@@ -147,13 +147,13 @@ impl Walk {
                     }
                 }
                 Next::Damaged(_, _, what) if number == wanted.record => {
-                    return Err(Error::new(Kind::DamagedRecord, what));
+                    return Err(Error::new(Kind::CorruptRecord, what));
                 }
                 Next::Damaged(..) => self.next += 1,
                 Next::End => {
                     streams.forget(wanted.path);
                     let message = format!("the file has shrunk: it ends after {number} records");
-                    return Err(Error::new(Kind::DamagedRecord, message));
+                    return Err(Error::new(Kind::CorruptRecord, message));
                 }
             }
         }

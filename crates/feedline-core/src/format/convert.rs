@@ -79,7 +79,7 @@ impl Fields {
 
 /// An error of a value; `called` names what holds it.
 pub(super) fn wrong(called: impl Into<String>, what: impl AsRef<str>) -> Error {
-    Error::new(Kind::WrongField, format!("{} {}", called.into(), what.as_ref()))
+    Error::new(Kind::InvalidField, format!("{} {}", called.into(), what.as_ref()))
 }
 
 pub(super) fn internal(what: &str) -> Error {
@@ -313,6 +313,6 @@ pub(super) fn refuse_npy(one: &Wanted, place: &str) -> Result<()> {
         }
         Type::Bytes | Type::Text | Type::Json | Type::Int64 | Type::Float32 => return Ok(()),
     };
-    Err(Error::new(Kind::BadSetting, what)
+    Err(Error::new(Kind::InvalidArgument, what)
         .with_hint("ask for int64(), float32(), text(), json_() or bytes_()"))
 }

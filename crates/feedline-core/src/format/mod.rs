@@ -2,7 +2,7 @@
 //! clock.
 //!
 //! Every container speaks the same few words. `scan` goes through a file and lists the *spans* of its
-//! records, framing and all; what is damaged is a span too, so that it is somebody's turn to say so.
+//! records, framing and all; what is corrupt is a span too, so that it is somebody's turn to say so.
 //! `split` does the same for bytes that come one after another. A *parser* makes the fields of a record.
 
 mod container;
@@ -42,7 +42,7 @@ pub struct Span {
 pub struct Damage {
     /// Which one, counted from the first of the file.
     pub span: u64,
-    /// What happened, as a part of a sentence, with the bytes that were passed over.
+    /// What happened, as a part of a sentence, with the bytes that were skipped.
     pub what: String,
 }
 
@@ -76,7 +76,7 @@ pub enum Split {
     Record(usize),
     /// So many bytes that are no record of a sample, such as a folder in a tar.
     Passed(usize),
-    /// So many bytes that are damaged, and what is wrong.
+    /// So many bytes that are corrupt, and what is wrong.
     Damaged(usize, String),
     /// That cannot be said before there are so many bytes in all.
     More(usize),

@@ -121,7 +121,7 @@ fn dtype(descr: &str) -> Result<(Dtype, bool)> {
     };
     if kind.starts_with('O') {
         return Err(Error::new(
-            Kind::Refused,
+            Kind::UnsafeFormat,
             "an array of objects is a pickle, which runs code when it is read",
         ));
     }
@@ -148,7 +148,7 @@ fn dtype(descr: &str) -> Result<(Dtype, bool)> {
 }
 
 fn wrong(what: impl Into<String>) -> Error {
-    Error::new(Kind::WrongField, what)
+    Error::new(Kind::InvalidField, what)
 }
 
 fn short(text: &str) -> String {
@@ -292,12 +292,12 @@ mod tests {
             format!("{name}: {}: {}", error.kind().name(), error.message())
         });
         insta::assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @r#"
-        complex: WrongField: numbers of type "<c8" are not read
-        complex, big-endian: WrongField: numbers of type ">c16" are not read
-        named: WrongField: numbers of type "[('a', '<f4'), ('b', '<i4')]" are not read
-        objects: Refused: an array of objects is a pickle, which runs code when it is read
-        text: WrongField: numbers of type "<U3" are not read
-        times: WrongField: numbers of type "<M8[s]" are not read
+        complex: InvalidFieldError: numbers of type "<c8" are not read
+        complex, big-endian: InvalidFieldError: numbers of type ">c16" are not read
+        named: InvalidFieldError: numbers of type "[('a', '<f4'), ('b', '<i4')]" are not read
+        objects: UnsafeFormatError: an array of objects is a pickle, which runs code when it is read
+        text: InvalidFieldError: numbers of type "<U3" are not read
+        times: InvalidFieldError: numbers of type "<M8[s]" are not read
         "#);
     }
 

@@ -54,7 +54,7 @@ impl Parser {
                 By::Csv(text::CsvParser::new(wanted, picture, columns, *delimiter)?)
             }
             Container::Numbers { .. } => {
-                return Err(Error::new(Kind::BadSetting, "parse: numbers have no fields")
+                return Err(Error::new(Kind::InvalidArgument, "parse: numbers have no fields")
                     .with_hint("leave parse() out"));
             }
         };
@@ -82,7 +82,7 @@ impl Parser {
             By::Example(parser) => parser.picture(record),
             By::Tar(parser) => parser.picture(record),
             By::Json(_) | By::Csv(_) => {
-                Err(Error::new(Kind::BadSetting, "decode: text holds no pictures"))
+                Err(Error::new(Kind::InvalidArgument, "decode: text holds no pictures"))
             }
         }
     }

@@ -14,14 +14,14 @@ pub const FRAME: usize = 16;
 
 /// The window in which headers are looked for where records are small, or anything is looked for.
 const WINDOW: usize = 256 << 10;
-/// The window where records are so large that most of what is read would be passed over.
+/// The window where records are so large that most of what is read would be skipped.
 const PEEK: usize = 512;
-/// Records above this size are passed over rather than read.
+/// Records above this size are skipped rather than read.
 const LARGE: u64 = 16 << 10;
 /// How much of a stream is kept in the search for the next good record.
 const PATIENCE: usize = 16 << 20;
 
-const LENGTH_IS_WRONG: &str = "its length does not have the checksum that was written with it";
+const LENGTH_IS_WRONG: &str = "checksum mismatch in its length";
 
 /// The checksum that is written for these bytes: CRC32C, turned so that bytes which hold their own
 /// checksum have another one.
@@ -62,22 +62,22 @@ pub fn payload(span: &[u8], check: bool) -> Result<&[u8]> {
     }
     let (data, written) = span[HEADER..].split_at(span.len() - FRAME);
     if check && length_of(span).is_none() {
-        return Err(Error::new(Kind::DamagedRecord, LENGTH_IS_WRONG));
+        return Err(Error::new(Kind::CorruptRecord, LENGTH_IS_WRONG));
     }
     let length = number(span);
     if length != data.len() as u64 {
         return Err(not_the_length(length, span.len() as u64));
     }
     if check && checksum(data).to_le_bytes() != written {
-        let what = "its data do not have the checksum that was written with them";
-        return Err(Error::new(Kind::DamagedRecord, what));
+        let what = "checksum mismatch";
+        return Err(Error::new(Kind::CorruptRecord, what));
     }
     Ok(data)
 }
 
 #[cold]
 fn cut(has: u64, of: u64) -> Error {
-    Error::new(Kind::DamagedRecord, format!("it is cut off: it has {has} of {of} bytes"))
+    Error::new(Kind::CorruptRecord, format!("it is truncated: it has {has} of {of} bytes"))
 }
 
 #[cold]
@@ -87,7 +87,7 @@ fn not_the_length(length: u64, span: u64) -> Error {
         return cut(span, needed);
     }
     let what = format!("its length says {needed} bytes where {span} were found before");
-    Error::new(Kind::DamagedRecord, what).with_hint("the file was changed; make its index anew")
+    Error::new(Kind::CorruptRecord, what).with_hint("the file was changed; make its index anew")
 }
 
 /// Appends a record to `out`.
@@ -110,7 +110,7 @@ pub fn scan(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
     while at < size {
         let left = size - at;
         if left < HEADER as u64 {
-            let what = format!("its header is cut off: the file has {left} of {HEADER} bytes");
+            let what = format!("its header is truncated: the file has {left} of {HEADER} bytes");
             scanned.push_damage(at, left, what);
             break;
         }
@@ -130,7 +130,7 @@ pub fn scan(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
                     at += step;
                     continue;
                 }
-                format!("it is cut off: the file has {left} of its {step} bytes")
+                format!("it is truncated: the file has {left} of its {step} bytes")
             }
             None => LENGTH_IS_WRONG.into(),
         };
@@ -163,7 +163,8 @@ pub fn split(bytes: &[u8], is_end: bool) -> Split {
         if !is_end {
             return Split::More(HEADER);
         }
-        let what = format!("its header is cut off: the file has {} of {HEADER} bytes", bytes.len());
+        let what =
+            format!("its header is truncated: the file has {} of {HEADER} bytes", bytes.len());
         return Split::Damaged(bytes.len(), what);
     }
     let problem = match length_of(bytes) {
@@ -173,7 +174,7 @@ pub fn split(bytes: &[u8], is_end: bool) -> Split {
                 Ok(needed) if needed <= bytes.len() => return Split::Record(needed),
                 Ok(needed) if !is_end => return Split::More(needed),
                 Ok(_) | Err(_) => {
-                    format!("it is cut off: the file has {} of its {needed} bytes", bytes.len())
+                    format!("it is truncated: the file has {} of its {needed} bytes", bytes.len())
                 }
             }
         }
@@ -209,7 +210,7 @@ fn how_it_goes_on(passed: u64, to_the_end: bool) -> String {
     if to_the_end {
         format!("no other record was found in the {passed} bytes up to the end of the file")
     } else {
-        format!("{passed} bytes were passed over up to the next record")
+        format!("{passed} bytes were skipped up to the next record")
     }
 }
 
@@ -370,8 +371,8 @@ mod tests {
                 Ok(data) if !damaged.contains(&(number as u64)) => {
                     found.push((span.start, data.to_vec()));
                 }
-                Ok(_) => panic!("a good record was called damaged: {scanned:?}"),
-                Err(error) => assert_eq!(error.kind(), Kind::DamagedRecord),
+                Ok(_) => panic!("a good record was called corrupt: {scanned:?}"),
+                Err(error) => assert_eq!(error.kind(), Kind::CorruptRecord),
             }
         }
         found

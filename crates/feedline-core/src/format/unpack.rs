@@ -125,7 +125,7 @@ fn unsupported(first: &[u8]) -> Option<&'static str> {
 
 fn refused(name: &str) -> Error {
     Error::new(
-        Kind::BadSource,
+        Kind::InvalidSource,
         format!("the file is compressed with {name}, which is not supported"),
     )
     .with_hint("use gzip, zstd, xz, bzip2 or no compression: unpack the file and pack it again")
@@ -282,7 +282,7 @@ fn xz_decoder() -> Result<Xz> {
 fn xz_refused(error: XzError) -> Error {
     match error {
         XzError::MemLimit => Error::new(
-            Kind::DamagedRecord,
+            Kind::CorruptRecord,
             format!(
                 "the xz stream needs more than {} MiB to be unpacked, which is not supported",
                 XZ_MEMORY >> 20
@@ -299,7 +299,7 @@ fn xz_refused(error: XzError) -> Error {
 }
 
 fn damaged(packing: Packing, why: &str) -> Error {
-    Error::new(Kind::DamagedRecord, format!("the {} stream is damaged: {why}", packing.name()))
+    Error::new(Kind::CorruptRecord, format!("the {} stream is corrupt: {why}", packing.name()))
 }
 
 #[cfg(test)]
@@ -384,7 +384,7 @@ mod tests {
                 let error = Packing::of(file, &container).unwrap_err();
                 let expected =
                     format!("the file is compressed with {name}, which is not supported");
-                assert_eq!((error.kind(), error.message()), (Kind::BadSource, &*expected));
+                assert_eq!((error.kind(), error.message()), (Kind::InvalidSource, &*expected));
             }
         }
     }

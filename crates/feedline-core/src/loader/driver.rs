@@ -8,7 +8,7 @@ use super::run::{Made, Outcome, Run};
 use crate::collate::{Gathered, Seat, Shapes, seat_of};
 use crate::engine::{self, Action, Engine, Position, Purpose, Standing, Verdict, Wish};
 use crate::error::{Error, Kind};
-use crate::fault::{Fault, FaultLine, Symptom, Then, wanted};
+use crate::fault::{self, Fault, FaultLine, Symptom, wanted};
 use crate::sample::{Sample, Stage, Ticket};
 
 /// The engine of an epoch, and what belongs to the numbers that it knows.
@@ -363,9 +363,9 @@ impl Run {
         let after = policy.retry_after(&symptom, fault.attempts, &self.key(fault.ticket));
         match (after, wanted(policy, &symptom, &self.line_of(fault))) {
             (Some(after), _) if fault.stage != Stage::Collate => Wish::Retry(after),
-            (_, Then::Raise) => Wish::Raise,
-            (_, Then::Skip) => Wish::Skip,
-            (_, Then::Replace) => Wish::Replace,
+            (_, fault::Action::Raise) => Wish::Raise,
+            (_, fault::Action::Skip) => Wish::Skip,
+            (_, fault::Action::Replace) => Wish::Replace,
         }
     }
 

@@ -167,7 +167,7 @@ pub(super) fn casts(fields: &[Field], settings: &Settings) -> Result<Arc<[Option
                 "cast: there is no field {name:?} of numbers; there are: {}",
                 if there.is_empty() { "none".to_owned() } else { there.join(", ") }
             );
-            return Err(Error::new(Kind::BadSetting, message));
+            return Err(Error::new(Kind::InvalidArgument, message));
         }
     }
     let cast = |field: &Field| {
@@ -201,7 +201,7 @@ pub(super) fn padding(
                 .map(|field| &*field.name)
                 .collect();
             let message = format!("batch: pad names {name:?}, and no field of that name is padded");
-            return Err(Error::new(Kind::BadSetting, message)
+            return Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint(format!("padded are: {}", there.join(", "))));
         }
     }
@@ -213,7 +213,7 @@ pub(super) fn padding(
         number.element(dtype).ok_or_else(|| {
             let (name, dtype) = (&field.name, dtype.name());
             let message = format!("batch: pad={number} does not fit to {name:?}, which is {dtype}");
-            Error::new(Kind::BadSetting, message)
+            Error::new(Kind::InvalidArgument, message)
                 .with_hint("give each field its own number: pad={\"tokens\": -100}")
         })
     });

@@ -1,4 +1,4 @@
-//! Keeps readers from taking a vanished source for bad samples: while it is away they wait here, and one
+//! Keeps readers from taking a vanished source for bad samples: while it is unavailable they wait here, and one
 //! after the other looks whether it is back.
 
 use std::path::{Path, PathBuf};
@@ -22,9 +22,9 @@ const NAP: Duration = Duration::from_millis(100);
 pub(super) enum Passage {
     /// The sample is at fault.
     OfSample,
-    /// The source was away: the sample is to be read again.
+    /// The source was unavailable: the sample is to be read again.
     Again,
-    /// The source was away for too long.
+    /// The source was unavailable for too long.
     GivenUp(Error),
     /// The run is over.
     Closed,
@@ -67,7 +67,7 @@ impl Gate {
         }
     }
 
-    /// Whether the source is taken to be away.
+    /// Whether the source is taken to be unavailable.
     pub(super) fn is_open(&self) -> bool {
         self.is_troubled.load(Ordering::Relaxed) && !self.breaker.lock().is_closed()
     }
@@ -113,8 +113,9 @@ impl Gate {
                     let name = || self.watch.name(path);
                     let what = self.watch.look(path).err().map_or_else(name, |(what, _)| what);
                     let patience = self.ledger.policy().patience.as_secs_f64();
-                    let message = format!("{} has been away for {patience} s", what.display());
-                    return Passage::GivenUp(Error::new(Kind::SourceGone, message));
+                    let message =
+                        format!("{} has been unavailable for {patience} s", what.display());
+                    return Passage::GivenUp(Error::new(Kind::SourceUnavailable, message));
                 }
             }
         }
@@ -142,11 +143,11 @@ impl Gate {
             None | Some(Change::GaveUp { .. }) => {}
             Some(Change::Opened { .. }) => {
                 let why = why.to_owned();
-                self.ledger.event(Event::SourceOpened { root: root(), why, patience: None });
+                self.ledger.event(Event::SourceUnavailable { root: root(), why, patience: None });
             }
-            Some(Change::HalfOpened) => self.ledger.event(Event::SourceHalfOpen { root: root() }),
+            Some(Change::HalfOpened) => self.ledger.event(Event::SourceProbed { root: root() }),
             Some(Change::Closed { after }) => {
-                self.ledger.event(Event::SourceClosed { root: root(), after });
+                self.ledger.event(Event::SourceRecovered { root: root(), after });
             }
         }
     }

@@ -10,7 +10,7 @@ use super::{Epoch, Ledger, Loader};
 use crate::deliver::Taken;
 use crate::engine::Position;
 use crate::error::{Error, Kind, Result};
-use crate::fault::{FaultLine, Standing, Symptom, Then};
+use crate::fault::{Action, FaultLine, Standing, Symptom};
 use crate::sample::{Batch, FieldKind, Location};
 
 /// A fault that the front judges.
@@ -23,7 +23,7 @@ pub struct Remark {
     /// In words.
     pub line: FaultLine,
     /// What the policy wants: the sample is left out, or replaced already, or the run stands here.
-    pub then: Then,
+    pub action: Action,
     /// The index of the sample in its place.
     pub by: Option<u64>,
 }

@@ -134,7 +134,7 @@ impl Ledger {
         if let Some(first) = paths.first() {
             let mut books = self.books.lock();
             let (shards, path) = (paths.len() as u64, escape::path(first));
-            self.tell(&mut books, Event::ShardsEmpty { shards, path });
+            self.tell(&mut books, Event::EmptyShardsFound { shards, path });
         }
     }
 
@@ -173,7 +173,7 @@ impl Ledger {
                         error.message().lines().next().unwrap_or_default().to_owned()
                     }
                 };
-                self.tell(&mut books, Event::FaultsStopped { fault: line, why });
+                self.tell(&mut books, Event::RunStopped { fault: line, why });
             }
         }
         verdict
@@ -204,13 +204,13 @@ impl Ledger {
             engine::Verdict::Replace | engine::Verdict::Substitute => None,
             engine::Verdict::Raise => {
                 let why = "the fault is raised".to_owned();
-                self.tell(&mut books, Event::FaultsStopped { fault: line, why });
+                self.tell(&mut books, Event::RunStopped { fault: line, why });
                 None
             }
             engine::Verdict::TooMany(too_many) => {
                 let error = books.judge.too_many(too_many);
                 let why = error.message().lines().next().unwrap_or_default().to_owned();
-                self.tell(&mut books, Event::FaultsStopped { fault: line, why });
+                self.tell(&mut books, Event::RunStopped { fault: line, why });
                 Some(error)
             }
         }
@@ -250,7 +250,7 @@ impl Ledger {
         self.tell(&mut books, Event::SampleReplaced { fault, by });
     }
 
-    /// A sample is tried again.
+    /// A sample is retried.
     pub fn retried(&self, mut line: FaultLine) {
         line.time = clock::unix_seconds();
         let mut books = self.books.lock();
@@ -278,7 +278,7 @@ impl Ledger {
     /// Something else has happened.
     pub fn event(&self, mut event: Event) {
         let mut books = self.books.lock();
-        if let Event::SourceOpened { patience, .. } = &mut event {
+        if let Event::SourceUnavailable { patience, .. } = &mut event {
             *patience = Some(self.policy.patience);
         }
         if matches!(event, Event::WorkerDied { .. }) {
@@ -331,7 +331,7 @@ impl Ledger {
     }
 
     /// The epoch was left before its end.
-    pub fn epoch_left(&self) {
+    pub fn epoch_abandoned(&self) {
         let mut books = self.books.lock();
         if std::mem::take(&mut books.epoch.is_open) {
             let account = books.epoch.clone();
@@ -339,7 +339,7 @@ impl Ledger {
                 books.report.expected += (account.delivered + account.skipped + account.filtered)
                     .saturating_sub(account.repeated);
             }
-            self.tell(&mut books, Event::EpochLeft);
+            self.tell(&mut books, Event::EpochAbandoned);
         }
     }
 
@@ -375,7 +375,7 @@ impl Ledger {
         let lost = std::mem::take(&mut books.lost);
         let mut events: Vec<_> = books.events.drain(..).collect();
         if lost > 0 {
-            events.insert(0, Event::EventsLost { count: lost });
+            events.insert(0, Event::EventsDropped { count: lost });
         }
         events
     }
@@ -429,7 +429,7 @@ impl Account {
         for (count, what) in [
             (self.skipped, "skipped"),
             (self.replaced, "replaced"),
-            (self.retried, "tried again"),
+            (self.retried, "retried"),
             (self.repeated, "repeated"),
             (self.filtered, "filtered out"),
             (self.deaths, "workers lost"),
@@ -457,8 +457,9 @@ mod tests {
     }
 
     fn bad(ledger: &Ledger, index: u64) -> Verdict {
-        let error = Error::new(Kind::Damaged, "cut off");
-        let line = FaultLine { message: "cut off".into(), ..FaultLine::new(index, "Damaged") };
+        let error = Error::new(Kind::CorruptImage, "truncated");
+        let line =
+            FaultLine { message: "truncated".into(), ..FaultLine::new(index, "CorruptImageError") };
         ledger.judge(&Symptom::of(&error), line)
     }
 
@@ -492,7 +493,7 @@ mod tests {
         let Some(Event::EpochEnded { warning: Some(warning), .. }) = events.last() else {
             panic!("{events:?}");
         };
-        let said = "epoch 0: 2 of 10 samples were skipped\n  Damaged      2  such as sample 4: cut off\n\
+        let said = "epoch 0: 2 of 10 samples were skipped\n  CorruptImageError      2  such as sample 4: truncated\n\
                     all of them are in /dev/null";
         assert_eq!(warning, said);
         begin(&ledger, Some(1));
@@ -566,7 +567,7 @@ mod tests {
             bad(&ledger, index);
         }
         let events = ledger.take_events();
-        assert_eq!(events[0], Event::EventsLost { count: 5 });
+        assert_eq!(events[0], Event::EventsDropped { count: 5 });
         assert_eq!(events.len(), WAITING + 1);
     }
 

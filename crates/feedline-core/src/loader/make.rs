@@ -17,7 +17,7 @@ impl Run {
             Ok(Some((sample, bucket))) => Ok(Made::Kept(sample, bucket)),
             Ok(None) => Ok(Made::LeftOut(seat)),
             Err(error) => {
-                if error.kind() == Kind::CodecPanicked {
+                if error.kind() == Kind::CodecPanic {
                     // What it left in the working memory cannot be trusted.
                     *native = Native::default();
                 }

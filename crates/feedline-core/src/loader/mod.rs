@@ -29,7 +29,7 @@ use crate::deliver::Taken;
 use crate::engine::{self, Fill, Membership, Position, Wish};
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
-use crate::fault::{Symptom, Then};
+use crate::fault::{self, Symptom};
 use crate::format::Parser;
 use crate::metrics::Report;
 use crate::plan::{self, Excluded, Plan};
@@ -123,11 +123,11 @@ impl Loader {
     /// Decides everything that is left to the machine. No thread is started yet.
     pub fn new(source: Arc<dyn Source>, settings: Settings) -> Result<Loader> {
         let batching = settings.batching.ok_or_else(|| {
-            Error::new(Kind::BadSetting, "there is no batch size")
+            Error::new(Kind::InvalidArgument, "there is no batch size")
                 .with_hint("call batch(size) before loader()")
         })?;
         if source.is_empty() {
-            return Err(Error::new(Kind::BadSource, "the source has no samples")
+            return Err(Error::new(Kind::InvalidSource, "the source has no samples")
                 .with_hint("give at least one sample"));
         }
         let excluded = match &settings.exclude {
@@ -135,7 +135,7 @@ impl Loader {
             None => Excluded::default(),
         };
         if excluded.len() == source.len() {
-            return Err(Error::new(Kind::BadSource, "all samples of the source are excluded")
+            return Err(Error::new(Kind::InvalidSource, "all samples of the source are excluded")
                 .with_hint("look at the file that exclude= names"));
         }
         let excluded_count = excluded.len();
@@ -474,10 +474,10 @@ impl Shared {
 
     fn wish_for_misfit(&self) -> Wish {
         let error = Error::new(Kind::ShapeMismatch, "");
-        match self.settings.faults.rule(&Symptom::of(&error)).then {
-            Then::Raise => Wish::Raise,
-            Then::Skip => Wish::Skip,
-            Then::Replace => Wish::Replace,
+        match self.settings.faults.rule(&Symptom::of(&error)).action {
+            fault::Action::Raise => Wish::Raise,
+            fault::Action::Skip => Wish::Skip,
+            fault::Action::Replace => Wish::Replace,
         }
     }
 
@@ -504,7 +504,7 @@ fn plan(source: &dyn Source, settings: &Settings, excluded: Excluded) -> Result<
     if plan.is_empty() && !source.is_empty() {
         let steps: Vec<_> = settings.order.iter().map(plan::Step::name).collect();
         let message = format!("{} leaves none of {} samples", steps.join(", "), source.len());
-        return Err(Error::new(Kind::BadSetting, message).with_hint("skip fewer samples"));
+        return Err(Error::new(Kind::InvalidArgument, message).with_hint("skip fewer samples"));
     }
     Ok(plan)
 }
@@ -588,7 +588,7 @@ impl Running {
         match dropped {
             Some(dropped) => ledger.epoch_ended(dropped),
             None => {
-                ledger.epoch_left();
+                ledger.epoch_abandoned();
                 Ok(())
             }
         }
@@ -737,7 +737,7 @@ fn check_names(fields: &[Field], is_padded: bool, functions: &[Function]) -> Res
     for (at, field) in fields.iter().enumerate() {
         if fields[..at].iter().any(|earlier| earlier.name == field.name) {
             let message = format!("a batch would have two fields named {:?}", field.name);
-            return Err(Error::new(Kind::BadSetting, message)
+            return Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint("rename the array, or leave out index=True"));
         }
     }
@@ -761,7 +761,7 @@ fn check_names(fields: &[Field], is_padded: bool, functions: &[Function]) -> Res
                  comes with {:?} and says how long its values are",
                 field.name
             );
-            return Err(Error::new(Kind::BadSetting, message).with_hint(format!(
+            return Err(Error::new(Kind::InvalidArgument, message).with_hint(format!(
                 "give one of them another name: parse({{\"other\": fl.int64(key={brought:?})}})"
             )));
         }

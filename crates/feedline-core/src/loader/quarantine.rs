@@ -28,7 +28,7 @@ impl Quarantine {
     pub(super) fn new(path: &Path) -> Result<Quarantine> {
         let refused = |error| {
             let doing = format!("the quarantine file {} cannot be written", shown(path));
-            Error::io(Kind::BadSetting, doing, error)
+            Error::io(Kind::InvalidArgument, doing, error)
                 .with_hint("name a file, or a folder with a slash at its end, that can be written")
         };
         if file::is_folder(path) || path.to_string_lossy().ends_with('/') {
@@ -59,7 +59,7 @@ fn host() -> String {
 }
 
 /// The samples that are named by a quarantine file, or by all of them in a folder: each once, in order of
-/// appearance. A line that a killed writer left unfinished is passed over.
+/// appearance. A line that a killed writer left unfinished is skipped.
 pub fn excluded(path: &Path) -> Result<Vec<Value>> {
     Ok(written(path)?.into_iter().map(|line| line.index).collect())
 }
@@ -79,7 +79,7 @@ pub fn quarantined(path: &Path) -> Result<Vec<FaultLine>> {
 pub(super) fn left_out(source: &dyn Source, path: &Path) -> Result<Excluded> {
     let indices = written(path)?.into_iter().map(|line| {
         let refused = |message: String| {
-            Error::new(Kind::BadSetting, format!("exclude: {message}"))
+            Error::new(Kind::InvalidArgument, format!("exclude: {message}"))
                 .at(Some(Location::file(path)))
                 .with_hint("exclude= takes what a run over the same data has written")
         };
@@ -102,7 +102,7 @@ pub(super) fn left_out(source: &dyn Source, path: &Path) -> Result<Excluded> {
 /// The first line of each sample.
 fn written(path: &Path) -> Result<Vec<FaultLine>> {
     let refused = |path: &Path, error| {
-        Error::io(Kind::BadSetting, format!("reading {}", shown(path)), error)
+        Error::io(Kind::InvalidArgument, format!("reading {}", shown(path)), error)
             .with_hint("name a quarantine file, or a folder of such files")
     };
     let mut files = vec![path.to_owned()];
@@ -137,7 +137,7 @@ fn written(path: &Path) -> Result<Vec<FaultLine>> {
                 Err(error) if error.is_eof() && line.starts_with(b"{") => {}
                 Err(error) => {
                     let message = format!("line {} is not a fault: {error}", at + 1);
-                    return Err(Error::new(Kind::BadSetting, message)
+                    return Err(Error::new(Kind::InvalidArgument, message)
                         .at(Some(Location::file(&path)))
                         .with_hint("each line is JSON with \"index\" and \"kind\""));
                 }
@@ -153,7 +153,7 @@ mod tests {
     use serde_json::json;
 
     fn bad(index: u64) -> FaultLine {
-        FaultLine { message: "x".repeat(300), ..FaultLine::new(index, "Damaged") }
+        FaultLine { message: "x".repeat(300), ..FaultLine::new(index, "CorruptImageError") }
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
         assert!(excluded(&folder.path().join("none")).is_err());
         assert_eq!(
             Quarantine::new(Path::new("/proc/none/bad.jsonl")).err().unwrap().kind(),
-            Kind::BadSetting
+            Kind::InvalidArgument
         );
     }
 

@@ -1,5 +1,5 @@
 //! Fetch at work: readers get the bytes of samples in order, try again what may pass, and wait while the
-//! source is away.
+//! source is unavailable.
 
 use crossbeam_channel::Sender;
 use serde_json::json;
@@ -78,7 +78,7 @@ impl Run {
     }
 
     /// Gets the bytes of a sample, and a permit for all that will be made of them; tries again as the
-    /// policy says. A source that is away is waited for, which is no try.
+    /// policy says. A source that is unavailable is waited for, which is no try.
     pub(super) fn fetch(
         &self,
         mut order: Order,
@@ -138,7 +138,7 @@ impl Run {
             return Ok(Task { order, fetched: None, prepared: None });
         }
         if let Some(error) = self.struck(&order, before_wait) {
-            let stage = if error.kind() == Kind::ReadFailed { Stage::Fetch } else { Stage::Worker };
+            let stage = if error.kind() == Kind::Read { Stage::Fetch } else { Stage::Worker };
             return Err(self.fault(order.ticket, stage, error, order.seat));
         }
         let read = match &extent {

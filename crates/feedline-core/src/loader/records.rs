@@ -205,7 +205,7 @@ impl Run {
         before_wait: &mut dyn FnMut(),
     ) -> Result<Option<Piece>> {
         if let Some(what) = self.shared.source.damage(order.ticket.index) {
-            return Err(Error::new(Kind::DamagedRecord, what));
+            return Err(Error::new(Kind::CorruptRecord, what));
         }
         let number = order.number;
         if let Some(Container::Numbers { .. }) = self.container() {
@@ -227,7 +227,7 @@ impl Run {
     ) -> Result<Piece> {
         let index = order.ticket.index;
         if let Some(what) = self.shared.source.damage(index) {
-            return Err(Error::new(Kind::DamagedRecord, what));
+            return Err(Error::new(Kind::CorruptRecord, what));
         }
         let Some(streams) = &self.streams else {
             return Err(Error::new(Kind::Internal, "a compressed record without its stream"));
@@ -242,9 +242,9 @@ impl Run {
     fn named(&self, error: Error, order: &Order) -> Error {
         let location = self.shared.source.location(order.ticket.index);
         match location.and_then(|location| location.record) {
-            Some(record) if error.kind() == Kind::DamagedRecord => {
-                let message = format!("record {record} is damaged: {}", error.message());
-                Error::new(Kind::DamagedRecord, message)
+            Some(record) if error.kind() == Kind::CorruptRecord => {
+                let message = format!("record {record} is corrupt: {}", error.message());
+                Error::new(Kind::CorruptRecord, message)
             }
             Some(_) | None => error,
         }

@@ -13,7 +13,7 @@ const ROUNDS: u64 = 64;
 pub(super) fn position(checkpoint: &Checkpoint, settings: &Settings) -> Result<Position> {
     let refused = |what: &str| {
         let message = format!("the checkpoint is corrupt: {what}");
-        Error::new(Kind::WrongCheckpoint, message).with_hint("continue from an earlier one")
+        Error::new(Kind::CheckpointMismatch, message).with_hint("continue from an earlier one")
     };
     let position = checkpoint.position().ok_or_else(|| refused("its numbers are too large"))?;
     let is_counted =

@@ -851,7 +851,7 @@ impl Run {
             })
             .collect();
         if self.gate.is_open() {
-            words.insert(0, "the source is away".to_owned());
+            words.insert(0, "the source is unavailable".to_owned());
         }
         match doing.len().saturating_sub(SPELLED_OUT) {
             0 if words.is_empty() => words.push("all threads are idle".to_owned()),
@@ -926,7 +926,7 @@ impl Run {
 pub(super) fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let message = format!("the decoder panicked: {}", words_of(&*panic));
-        Err(Error::new(Kind::CodecPanicked, message))
+        Err(Error::new(Kind::CodecPanic, message))
     })
 }
 

@@ -10,7 +10,7 @@ use super::run::{Made, Order, Outcome, Run};
 use crate::collate::{Collector, Gathered, Seat};
 use crate::deliver::Reorder;
 use crate::error::{Error, Kind};
-use crate::fault::{Fault, FaultLine, Stop, Symptom, Then, Verdict, wanted};
+use crate::fault::{Action, Fault, FaultLine, Stop, Symptom, Verdict, wanted};
 use crate::sample::{Stage, Ticket};
 
 /// Where everything comes together in order.
@@ -246,8 +246,8 @@ impl Table {
         if let Some((_, line, symptom)) = self.replaced.take() {
             self.tried = None;
             if run.shared.hands_on() {
-                let (then, by) = (Then::Replace, Some(by));
-                self.remarks.push(Remark { number, symptom, line, then, by });
+                let (action, by) = (Action::Replace, Some(by));
+                self.remarks.push(Remark { number, symptom, line, action, by });
             } else if number >= self.start {
                 run.shared.ledger.replaced(line, by.into());
             }
@@ -268,7 +268,7 @@ impl Table {
         let ledger = &run.shared.ledger;
         let (symptom, line) = (Symptom::of(&fault.error), run.line_of(&fault));
         let (ticket, attempts) = (fault.ticket, fault.attempts);
-        // Reads were tried again where they failed. What fails later is tried again here, where nothing
+        // Reads were retried where they failed. What fails later is retried here, where nothing
         // that comes before it can be waiting for what it takes.
         let wait = ledger.policy().retry_after(&symptom, attempts, &run.key(ticket));
         if let Some(wait) = wait
@@ -282,21 +282,22 @@ impl Table {
         }
         let verdict = if run.shared.hands_on() {
             // Judged by the front, when it is its turn there.
-            let then = wanted(ledger.policy(), &symptom, &line);
-            if then != Then::Replace {
+            let action = wanted(ledger.policy(), &symptom, &line);
+            if action != Action::Replace {
                 let (symptom, line) = (symptom.clone(), line.clone());
-                self.remarks.push(Remark { number, symptom, line, then, by: None });
+                self.remarks.push(Remark { number, symptom, line, action, by: None });
             }
-            match then {
-                Then::Skip => Verdict::Skip,
-                Then::Replace => Verdict::Replace,
-                Then::Raise => {
+            match action {
+                Action::Skip => Verdict::Skip,
+                Action::Replace => Verdict::Replace,
+                Action::Raise => {
                     let gathered = self.collector.take(number + 1);
                     self.complete(run, number, Some(gathered), drained);
                     Verdict::Stop(Stop::Raised)
                 }
             }
-        } else if number < self.start && wanted(ledger.policy(), &symptom, &line) == Then::Replace {
+        } else if number < self.start && wanted(ledger.policy(), &symptom, &line) == Action::Replace
+        {
             // Judged and counted when it was replaced for the first time.
             Verdict::Replace
         } else {

@@ -14,7 +14,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Looks around. What is not there from the start cannot be away later.
+    /// Looks around. What is not there from the start cannot be unavailable later.
     pub(super) fn new(root: Option<PathBuf>) -> Watch {
         let root = root.and_then(|root| {
             absolute(if root.as_os_str().is_empty() { Path::new(".") } else { &root }).ok()
@@ -23,7 +23,7 @@ impl Watch {
         Watch { root, mounts: file::mounts().unwrap_or_default() }
     }
 
-    /// Looks whether the source of a file is still there; if not, what is away, and what was seen of it.
+    /// Looks whether the source of a file is still there; if not, what is unavailable, and what was seen of it.
     pub(super) fn look(&self, path: &Path) -> Result<(), (PathBuf, String)> {
         if let Some(mount) = self.mount_of(path)
             && file::mounts().is_ok_and(|mounts| !mounts.contains(mount))

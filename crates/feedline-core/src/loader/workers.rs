@@ -10,7 +10,7 @@ use crate::worker::leaks::Bounds;
 use crate::worker::processes::{Options, Processes};
 use crate::worker::supervisor::Settings;
 
-/// How long a refused fork is tried again.
+/// How long a refused fork is retried.
 const REFUSED_FOR: Duration = Duration::from_secs(20);
 /// How long workers may go on with what they have at hand when all is over.
 const GRACE: Duration = Duration::from_millis(300);
@@ -80,7 +80,7 @@ pub fn options(workers: &Workers, folders: CodeFolders) -> Options {
 pub fn start(workers: &Workers, folders: CodeFolders) -> Result<Processes> {
     Processes::new(options(workers, folders)).map_err(|error| {
         let kind = match error.raw_os_error() {
-            Some(23 | 24) => Kind::OutOfFiles,
+            Some(23 | 24) => Kind::TooManyOpenFiles,
             Some(11) => Kind::OutOfThreads,
             Some(_) | None => Kind::OutOfMemory,
         };

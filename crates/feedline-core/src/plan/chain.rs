@@ -161,7 +161,7 @@ impl Chain {
         let parts = Chain::parts(shards, &mixture.parts, ids)?;
         if let Some(empty) = parts.iter().position(|part| part.len == 0) {
             let message = format!("mix: part {empty} has no samples");
-            return Err(Error::new(Kind::BadSetting, message).with_hint("leave it out"));
+            return Err(Error::new(Kind::InvalidArgument, message).with_hint("leave it out"));
         }
         let pattern = Pattern::new(&mixture.weights, mixture.seed)?;
         let (rank, world) = parts.first().map_or((0, 1), |part| (part.rank, part.world));
@@ -192,7 +192,7 @@ impl Chain {
         let named: usize = parts.iter().map(|part| part.shards).sum();
         if named != shards.len() {
             let message = format!("the parts have {named} shards, and the source {}", shards.len());
-            return Err(Error::new(Kind::BadSetting, message));
+            return Err(Error::new(Kind::InvalidArgument, message));
         }
         let mut rest = shards;
         let mut chains: Vec<Chain> = Vec::with_capacity(parts.len());
@@ -207,7 +207,7 @@ impl Chain {
                     "parts must have the same shard: one is rank {} of {}, another rank {} of {}",
                     first.rank, first.world, chain.rank, chain.world
                 );
-                return Err(Error::new(Kind::BadSetting, message)
+                return Err(Error::new(Kind::InvalidArgument, message)
                     .with_hint("call shard() once, behind mix() or concat()"));
             }
             chains.push(chain);
@@ -318,7 +318,7 @@ impl Interleave {
                 in_bytes(bytes),
                 in_bytes(MOST_BYTES)
             );
-            return Err(Error::new(Kind::BadSetting, message)
+            return Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint("use a smaller cycle, such as cycle=512, or fewer and larger shards"));
         }
         let block = block.max(1);
@@ -396,6 +396,6 @@ fn count(shards: &[Range<u64>]) -> u64 {
 fn counted(samples: u128) -> Result<u64> {
     u64::try_from(samples).ok().filter(|samples| *samples < MOST_SAMPLES).ok_or_else(|| {
         let message = format!("an epoch of {samples} samples is more than can be counted");
-        Error::new(Kind::BadSetting, message).with_hint("repeat fewer times")
+        Error::new(Kind::InvalidArgument, message).with_hint("repeat fewer times")
     })
 }

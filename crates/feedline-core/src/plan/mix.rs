@@ -87,11 +87,11 @@ impl Pattern {
 fn counts(weights: &[f64]) -> Result<Vec<u64>> {
     if weights.is_empty() || weights.len() > 1 << 12 {
         let message = format!("mix: give from 1 to 4096 parts, got {}", weights.len());
-        return Err(Error::new(Kind::BadSetting, message));
+        return Err(Error::new(Kind::InvalidArgument, message));
     }
     if let Some(bad) = weights.iter().find(|weight| !weight.is_finite() || **weight <= 0.0) {
         let message = format!("mix: a weight must be a number above 0, got {bad}");
-        return Err(Error::new(Kind::BadSetting, message).with_hint("leave that part out"));
+        return Err(Error::new(Kind::InvalidArgument, message).with_hint("leave that part out"));
     }
     // Divided one by one: the sum of finite weights may not be finite.
     let largest = weights.iter().copied().fold(0.0, f64::max);
@@ -122,7 +122,7 @@ fn counts(weights: &[f64]) -> Result<Vec<u64>> {
             "mix: weight {} is {:.6} of all, less than one sample in {LONGEST}",
             weights[part], shares[part]
         );
-        return Err(Error::new(Kind::BadSetting, message)
+        return Err(Error::new(Kind::InvalidArgument, message)
             .with_hint("give it more weight, or leave that part out"));
     }
     Ok(counts)

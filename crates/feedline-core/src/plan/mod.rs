@@ -50,7 +50,7 @@ impl Plan {
         let all: u128 = shards.iter().map(|samples| u128::from(*samples)).sum();
         if all >= u128::from(MOST_SAMPLES) {
             let message = format!("{all} samples are more than can be counted");
-            return Err(Error::new(Kind::BadSource, message));
+            return Err(Error::new(Kind::InvalidSource, message));
         }
         step::check(steps)?;
         let (mut index, mut place) = (0, 0);

@@ -44,11 +44,11 @@ impl Shard {
     pub fn new(rank: u64, world: u64, remainder: Remainder, by: By) -> Result<Shard> {
         if world == 0 || world > 1 << 32 {
             let message = format!("shard: world must be from 1 to 2^32, got {world}");
-            return Err(Error::new(Kind::BadSetting, message));
+            return Err(Error::new(Kind::InvalidArgument, message));
         }
         if rank >= world {
             let message = format!("shard: rank must be below world={world}, got {rank}");
-            return Err(Error::new(Kind::BadSetting, message)
+            return Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint(format!("ranks count from 0 to {}", world - 1)));
         }
         Ok(Shard { rank, world, remainder, by })
@@ -114,7 +114,7 @@ impl Shard {
                     empty => format!(", of which {empty} have no samples"),
                 }
             );
-            return Err(Error::new(Kind::BadSetting, message)
+            return Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint("use by=\"record\", or remainder=\"uneven\""));
         }
         Ok(match self.remainder {

@@ -131,7 +131,7 @@ impl Step {
     pub fn may_follow(&self, before: &[Step]) -> Result<()> {
         let refused = |why: String, hint: &'static str| {
             let message = format!("{}: {why}", self.name());
-            Err(Error::new(Kind::BadSetting, message).with_hint(hint))
+            Err(Error::new(Kind::InvalidArgument, message).with_hint(hint))
         };
         let last = before.last().map_or("the source", Step::name);
         match self {

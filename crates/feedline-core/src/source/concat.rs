@@ -33,7 +33,7 @@ impl Concat {
             .flat_map(|source| source.parts().unwrap_or_else(|| vec![source]))
             .collect();
         let Some(first) = sources.iter().position(|source| !source.is_empty()) else {
-            return Err(Error::new(Kind::BadSource, "concat: no source has samples")
+            return Err(Error::new(Kind::InvalidSource, "concat: no source has samples")
                 .with_hint("give at least one"));
         };
         let one = &sources[first];
@@ -42,7 +42,7 @@ impl Concat {
         for (number, other) in others {
             if !other.beside().is_empty() {
                 let message = format!("concat: source {number} has arrays beside its samples");
-                return Err(Error::new(Kind::BadSource, message)
+                return Err(Error::new(Kind::InvalidSource, message)
                     .with_hint("concat first, and then zip with arrays for all samples"));
             }
             let (ours, theirs) = (words(&**one), words(&**other));
@@ -50,7 +50,7 @@ impl Concat {
                 let message = format!(
                     "concat: source {first} gives {ours}, and source {number} gives {theirs}"
                 );
-                return Err(Error::new(Kind::BadSource, message)
+                return Err(Error::new(Kind::InvalidSource, message)
                     .with_hint("give sources of one kind, with the same fields"));
             }
             if one.classes() != other.classes() {
@@ -59,7 +59,7 @@ impl Concat {
                     one.classes(),
                     other.classes()
                 );
-                return Err(Error::new(Kind::BadSource, message)
+                return Err(Error::new(Kind::InvalidSource, message)
                     .with_hint("the same label must mean the same class in all sources"));
             }
         }
@@ -252,7 +252,7 @@ mod tests {
     fn sources_that_differ_are_refused_with_the_difference() {
         let refused = |parts: Vec<Arc<dyn Source>>| {
             let error = Concat::new(parts).map(|_| ()).unwrap_err();
-            assert_eq!(error.kind(), Kind::BadSource);
+            assert_eq!(error.kind(), Kind::InvalidSource);
             error.to_string()
         };
         let labelled = files(&["a"], Some(vec![1]));

@@ -54,7 +54,7 @@ impl Files {
     /// These files, with a label each or without labels.
     pub fn list(paths: &[PathBuf], labels: Option<Vec<i64>>) -> Result<Files> {
         if paths.is_empty() {
-            return Err(Error::new(Kind::BadSource, "the list of files is empty")
+            return Err(Error::new(Kind::InvalidSource, "the list of files is empty")
                 .with_hint("give at least one path, or a pattern such as \"data/*.jpg\""));
         }
         if let Some(labels) = &labels
@@ -62,7 +62,7 @@ impl Files {
         {
             let message = format!("{} labels for {} files", labels.len(), paths.len());
             return Err(
-                Error::new(Kind::BadSource, message).with_hint("give one label for each file")
+                Error::new(Kind::InvalidSource, message).with_hint("give one label for each file")
             );
         }
         let mut table = PathTable::default();
@@ -83,7 +83,7 @@ impl Files {
 /// The files that a pattern finds, sorted; at least one.
 pub fn matching(pattern: &str) -> Result<Vec<PathBuf>> {
     let bad = |message: String| {
-        Error::new(Kind::BadSource, message)
+        Error::new(Kind::InvalidSource, message)
             .with_hint("patterns know *, ?, [abc] and ** for any number of folders")
     };
     let found = glob::glob(pattern)
@@ -92,10 +92,10 @@ pub fn matching(pattern: &str) -> Result<Vec<PathBuf>> {
     for entry in found {
         let path = entry.map_err(|error| {
             let path = error.path().to_owned();
-            Error::io(Kind::BadSource, "looking for files", error.into())
+            Error::io(Kind::InvalidSource, "looking for files", error.into())
                 .at(Some(Location::file(path)))
         })?;
-        // A link that leads nowhere belongs to it: it is said to be missing, not passed over.
+        // A link that leads nowhere belongs to it: it is said to be missing, not skipped.
         if !path.is_dir() {
             paths.push(path);
         }

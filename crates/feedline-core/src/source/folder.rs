@@ -22,7 +22,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Looks through the folder. Hidden files and files that are no images by name are passed over.
+    /// Looks through the folder. Hidden files and files that are no images by name are skipped.
     pub fn images(root: &Path) -> Result<Folder> {
         let mut classes: Vec<PathBuf> = list(root)?
             .into_iter()
@@ -31,7 +31,7 @@ impl Folder {
             .collect();
         if classes.is_empty() {
             let message = format!("{} has no class folders", shown(root));
-            return Err(Error::new(Kind::BadSource, message).with_hint(
+            return Err(Error::new(Kind::InvalidSource, message).with_hint(
                 "each class is a sub-folder; for images without classes use feedline.files(\"folder/*.jpg\")",
             ));
         }
@@ -47,7 +47,7 @@ impl Folder {
             }
             if paths.len() == before {
                 let message = format!("class folder {} has no images", shown(class));
-                return Err(Error::new(Kind::BadSource, message).with_hint(format!(
+                return Err(Error::new(Kind::InvalidSource, message).with_hint(format!(
                     "remove the folder, or put images in it; by name these are images: {}",
                     EXTENSIONS.join(", ")
                 )));
@@ -67,7 +67,7 @@ fn folders_below(class: &Path) -> Result<Vec<PathBuf>> {
         let identity = file::identity(&folder).map_err(|error| unreadable(&folder, error))?;
         if above.contains(&identity) {
             let message = format!("{} leads back to a folder above it", shown(&folder));
-            return Err(Error::new(Kind::BadSource, message).with_hint("remove the link"));
+            return Err(Error::new(Kind::InvalidSource, message).with_hint("remove the link"));
         }
         above.push(identity);
         for entry in list(&folder)? {
@@ -92,9 +92,12 @@ fn images_in(folder: &Path) -> Result<Vec<PathBuf>> {
         match kind {
             EntryKind::File => images.push(path),
             EntryKind::BrokenLink => {
-                return Err(Error::new(Kind::BadSource, "a link to an image that is not there")
-                    .at(Some(Location::file(path)))
-                    .with_hint("mend or remove the link"));
+                return Err(Error::new(
+                    Kind::InvalidSource,
+                    "a link to an image that is not there",
+                )
+                .at(Some(Location::file(path)))
+                .with_hint("fix or remove the link"));
             }
             EntryKind::Folder | EntryKind::Other => {}
         }
@@ -116,7 +119,8 @@ fn unreadable(folder: &Path, error: std::io::Error) -> Error {
     } else {
         "check that this is a folder that can be read"
     };
-    Error::io(Kind::BadSource, format!("reading folder {}", shown(folder)), error).with_hint(hint)
+    Error::io(Kind::InvalidSource, format!("reading folder {}", shown(folder)), error)
+        .with_hint(hint)
 }
 
 fn is_hidden(path: &Path) -> bool {

@@ -110,7 +110,7 @@ impl Index {
     /// The same for whoever wants to know whether it is new, and whether it is kept.
     pub fn make(path: &Path, container: &Container, keep: &Keep, reuse: Reuse) -> Result<Made> {
         let failed = |error| {
-            Error::io(Kind::BadSource, "opening the shard", error)
+            Error::io(Kind::InvalidSource, "opening the shard", error)
                 .at(at(path))
                 .with_hint("a shard must be a file that can be read: look at it with ls -lL")
         };
@@ -136,7 +136,7 @@ impl Index {
         }
         let mut read = |offset: u64, buffer: &mut [u8]| {
             handle.read_at(buffer, offset).map_err(|error| {
-                Error::io(Kind::BadSource, "reading the shard", error).at(at(path))
+                Error::io(Kind::InvalidSource, "reading the shard", error).at(at(path))
             })
         };
         let scanned = match packing {
@@ -152,7 +152,7 @@ impl Index {
         let index = Index { identity: Some(identity), ..Index::new(stamp, packing, scanned) };
         let unkept = kept.first().and_then(|place| {
             let error = index.write(place, container, keep).err()?;
-            Some(Error::io(Kind::BadSource, "writing the index", error).at(at(place)))
+            Some(Error::io(Kind::InvalidSource, "writing the index", error).at(at(place)))
         });
         Ok(Made { index, is_new: true, unkept })
     }
@@ -198,7 +198,7 @@ impl Index {
         if !same {
             return None;
         }
-        // What was damaged then and is gone now was mended, unless it said the same.
+        // What was corrupt then and is gone now was repaired, unless it said the same.
         let gone = |damage: &&Damage| damage.span >= left;
         if let Some(cut) = self.damages.iter().find(|damage| damage.what.starts_with(CUT)) {
             return Some(cut.what.clone());

@@ -16,7 +16,7 @@ impl Arrays {
     /// Refuses arrays that do not have the memory they claim. `len` rows each.
     pub fn new(arrays: Vec<Loaned>, len: u64) -> Result<Arrays> {
         if arrays.is_empty() {
-            return Err(Error::new(Kind::BadSource, "there are no arrays")
+            return Err(Error::new(Kind::InvalidSource, "there are no arrays")
                 .with_hint("give a dict of arrays, such as {\"x\": x, \"y\": y}"));
         }
         for array in &arrays {
@@ -31,7 +31,7 @@ impl Arrays {
                     array.field.name,
                     array.memory.bytes()
                 );
-                return Err(Error::new(Kind::BadSource, message));
+                return Err(Error::new(Kind::InvalidSource, message));
             }
         }
         Ok(Arrays { arrays, len })

@@ -44,11 +44,11 @@ impl Numbers {
         let mut windows = 0;
         for Numbered { path, start, count } in files {
             let bad = |message: String| {
-                Error::new(Kind::BadSource, message).at(Some(Location::file(path)))
+                Error::new(Kind::InvalidSource, message).at(Some(Location::file(path)))
             };
             let identity = Handle::open(path)
                 .and_then(|handle| handle.identity())
-                .map_err(|error| Error::io(Kind::BadSource, "opening the file", error))
+                .map_err(|error| Error::io(Kind::InvalidSource, "opening the file", error))
                 .map_err(|error| error.at(Some(Location::file(path))))?;
             identities.push(identity);
             let bytes = identity.stamp.size.saturating_sub(*start);
@@ -73,7 +73,7 @@ impl Numbers {
         if windows == 0 {
             let longest = found.iter().map(|(_, _, count)| *count).max().unwrap_or(0);
             let message = format!("no file has {length} numbers; the longest has {longest}");
-            return Err(Error::new(Kind::BadSource, message).with_hint("lower length="));
+            return Err(Error::new(Kind::InvalidSource, message).with_hint("lower length="));
         }
         let container = Container::Numbers { dtype, length: length as usize };
         let contents = Contents { container, guessed: Arc::new([]), is_packed: false };

@@ -33,12 +33,12 @@ pub fn check_local(text: &str) -> Result<()> {
     if let Some(prefix) = remote {
         let scheme = prefix.trim_end_matches("://");
         let message = format!("{text:?}: reading from {scheme} is not supported yet");
-        return Err(Error::new(Kind::BadSource, message)
+        return Err(Error::new(Kind::InvalidSource, message)
             .with_hint("copy the files to this machine first, or mount the storage as a folder"));
     }
     if text.starts_with("pipe:") {
         let message = format!("{text:?}: reading from a command is not supported yet");
-        return Err(Error::new(Kind::BadSource, message)
+        return Err(Error::new(Kind::InvalidSource, message)
             .with_hint("write what the command gives to a file first"));
     }
     Ok(())
@@ -92,7 +92,7 @@ fn braces(text: &str, to: &mut Vec<String>) -> Result<()> {
     }
     if to.len() == MOST {
         let message = format!("the braces stand for more than {MOST} paths");
-        return Err(Error::new(Kind::BadSource, message).with_hint("use a pattern with *"));
+        return Err(Error::new(Kind::InvalidSource, message).with_hint("use a pattern with *"));
     }
     to.push(text.to_owned());
     Ok(())

@@ -72,7 +72,7 @@ impl Records {
         tell: &mut Telling<'_>,
     ) -> Result<Records> {
         let Some(first) = paths.first() else {
-            return Err(Error::new(Kind::BadSource, "the list of shards is empty")
+            return Err(Error::new(Kind::InvalidSource, "the list of shards is empty")
                 .with_hint("give at least one path, or a pattern such as \"data/*.tfrecord\""));
         };
         let mut root = first.parent().unwrap_or(Path::new("")).to_owned();
@@ -147,7 +147,8 @@ fn nothing(paths: &[PathBuf]) -> Error {
         [only] => format!("{} has no records", shown(only)),
         _ => format!("none of the {} shards has a record", paths.len()),
     };
-    Error::new(Kind::BadSource, message).with_hint("check that the shards were written completely")
+    Error::new(Kind::InvalidSource, message)
+        .with_hint("check that the shards were written completely")
 }
 
 /// The names of the columns of the first CSV file that has any; the others must have the same.
@@ -161,12 +162,12 @@ pub fn columns_of_first(paths: &[PathBuf], delimiter: u8) -> Result<Vec<String>>
             }
         }
     }
-    Err(first.unwrap_or_else(|| Error::new(Kind::BadSource, "the list of shards is empty")))
+    Err(first.unwrap_or_else(|| Error::new(Kind::InvalidSource, "the list of shards is empty")))
 }
 
 /// The names of the columns of a CSV file, from its first bytes.
 fn columns_of(path: &Path, delimiter: u8) -> Result<Vec<String>> {
-    let failed = |error| Error::io(Kind::BadSource, "opening the shard", error);
+    let failed = |error| Error::io(Kind::InvalidSource, "opening the shard", error);
     let handle = Handle::open(path).map_err(failed)?;
     let mut packed = vec![0; FIRST];
     let count = handle.read_at(&mut packed, 0).map_err(failed)?;
@@ -289,7 +290,7 @@ fn indices(
 /// Compares with what a manifest says: `{"name": {"records": 10, "bytes": 1000}, …}`.
 pub fn check(paths: &[PathBuf], indices: &mut [Index], manifest: &Path) -> Result<()> {
     let bad = |message: String| {
-        Error::new(Kind::BadSource, message).at(Some(Location::file(manifest))).with_hint(
+        Error::new(Kind::InvalidSource, message).at(Some(Location::file(manifest))).with_hint(
             "a manifest is JSON: {\"a.tfrecord\": {\"records\": 10, \"bytes\": 1000}}; \
              feedline index --manifest writes one",
         )
@@ -350,7 +351,7 @@ impl Source for Records {
         }
         let (shard, number) = self.place(index);
         let what = self.indices[shard].damage(number)?;
-        Some(format!("record {number} is damaged: {what}"))
+        Some(format!("record {number} is corrupt: {what}"))
     }
 
     fn contents(&self) -> Option<&Contents> {

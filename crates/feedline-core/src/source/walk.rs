@@ -58,9 +58,8 @@ pub fn walk_part(
     numbers: Range<u64>,
     each: &mut dyn FnMut(Seen<'_>) -> bool,
 ) -> Result<()> {
-    let failed = |error| {
-        Error::io(Kind::ReadFailed, "reading the shard", error).at(Some(Location::file(path)))
-    };
+    let failed =
+        |error| Error::io(Kind::Read, "reading the shard", error).at(Some(Location::file(path)));
     let handle = Handle::open(path).map_err(failed)?;
     let mut read = |offset: u64, buffer: &mut [u8]| handle.read_at(buffer, offset).map_err(failed);
     match index.packing {
@@ -174,7 +173,7 @@ fn named(number: u64, error: &Error) -> Error {
 }
 
 fn damaged(number: u64, what: &str) -> Error {
-    Error::new(Kind::DamagedRecord, format!("record {number} is damaged: {what}"))
+    Error::new(Kind::CorruptRecord, format!("record {number} is corrupt: {what}"))
 }
 
 #[cfg(test)]
@@ -202,7 +201,7 @@ mod tests {
         .unwrap();
         let three = Ok("three".to_owned());
         assert_eq!(seen[0], (0, 0, Ok("one".to_owned())));
-        assert_eq!(seen[1], (1, 19, Err(Kind::DamagedRecord)));
+        assert_eq!(seen[1], (1, 19, Err(Kind::CorruptRecord)));
         assert_eq!(seen[2..], [(2, 38, three)]);
     }
 
@@ -231,7 +230,7 @@ mod tests {
         let expected = [
             (2, Ok("three".to_owned())),
             (3, Ok("four".to_owned())),
-            (4, Err("record 4 is damaged: the manifest says 7 records, the shard has 4".into())),
+            (4, Err("record 4 is corrupt: the manifest says 7 records, the shard has 4".into())),
         ];
         assert_eq!(seen("plain", &bytes), expected);
         assert_eq!(seen("packed", &zstd::encode_all(&*bytes, 1).unwrap()), expected);

@@ -22,14 +22,14 @@ impl Zip {
     pub fn new(main: Arc<dyn Source>, other: &dyn Source) -> Result<Zip> {
         if main.len() != other.len() {
             let message = format!("zip: {} samples and {} beside them", main.len(), other.len());
-            return Err(Error::new(Kind::BadSource, message)
+            return Err(Error::new(Kind::InvalidSource, message)
                 .with_hint("give as many to each; take(...) cuts a source"));
         }
         let arrays: &[Loaned] = match other.extent(0) {
             Extent::Memory(arrays) if other.contents().is_none() => arrays,
             Extent::Memory(_) | Extent::File(_) | Extent::Part { .. } | Extent::Packed { .. } => {
                 return Err(Error::new(
-                    Kind::BadSource,
+                    Kind::InvalidSource,
                     "zip: only arrays can stand beside others",
                 )
                 .with_hint("give files or records first and arrays(...) to zip"));

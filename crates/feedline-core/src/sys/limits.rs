@@ -34,7 +34,7 @@ pub fn available_memory() -> u64 {
         .fold(machine, u64::min)
 }
 
-/// How often the kernel has killed for want of memory: in the innermost memory cgroup around this process
+/// How often the OOM killer of the kernel has killed: in the innermost memory cgroup around this process
 /// that counts it, and on the whole machine. None where nobody counts.
 pub fn memory_kills() -> (Option<u64>, Option<u64>) {
     let groups = file::read_text(Path::new("/proc/self/cgroup")).unwrap_or_default();
@@ -136,7 +136,7 @@ impl Group {
         (limit < 1 << 60).then_some((limit, used))
     }
 
-    /// How often the kernel has killed in it for want of memory.
+    /// How often the OOM killer of the kernel has killed in it.
     fn kills(&self, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
         let name = match self.hierarchy {
             Hierarchy::One => "memory.oom_control",

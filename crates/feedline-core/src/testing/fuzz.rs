@@ -32,7 +32,7 @@ pub fn decode(input: &[u8]) {
         Native::default().make(&recipe, &prepared, file, &mut row)
     });
     if let Err(error) = outcome {
-        let expected = [Kind::Damaged, Kind::UnknownFormat, Kind::TooLarge, Kind::TooSmall];
+        let expected = [Kind::CorruptImage, Kind::UnknownFormat, Kind::TooLarge, Kind::TooSmall];
         assert!(expected.contains(&error.kind()), "{:?}: {error}", error.kind());
     }
 }
@@ -80,7 +80,7 @@ pub fn settings(input: &[u8]) {
                 assert!(settings.batching.is_none_or(|batching| batching.size > 0));
             }
             Err(error) => {
-                assert_eq!(error.kind(), Kind::BadSetting, "{error}");
+                assert_eq!(error.kind(), Kind::InvalidArgument, "{error}");
                 assert!(!error.message().is_empty() && !error.hint().is_empty());
             }
         }
@@ -111,7 +111,7 @@ pub fn tfrecord(file: &[u8]) {
                 framing::write(data, &mut again);
                 assert_eq!(again, bytes);
             }
-            Err(error) => assert_eq!(error.kind(), Kind::DamagedRecord, "{error}"),
+            Err(error) => assert_eq!(error.kind(), Kind::CorruptRecord, "{error}"),
         }
         let unchecked = framing::payload(bytes, false);
         assert!(unchecked.is_ok() || framing::payload(bytes, true).is_err());
@@ -169,7 +169,7 @@ pub fn example(input: &[u8]) {
             assert!(bytes <= parser.most_bytes(record.len()), "{bytes} bytes of {}", record.len());
         }
         Err(error) => {
-            let expected = [Kind::DamagedRecord, Kind::WrongField];
+            let expected = [Kind::CorruptRecord, Kind::InvalidField];
             assert!(expected.contains(&error.kind()), "{error}");
         }
     }

@@ -13,7 +13,7 @@ use crate::sys::slab::{Block, Row, carve};
 /// Bytes that are unpacked of one stream.
 const MOST_UNPACKED: usize = 16 << 20;
 
-/// Takes bytes for a tar; the first byte says whether the checksums of headers are mended before. Spans
+/// Takes bytes for a tar; the first byte says whether the checksums of headers are repaired before. Spans
 /// lie in order, and a sample becomes values or a fault.
 ///
 /// # Panics
@@ -61,7 +61,7 @@ pub fn npy(input: &[u8]) {
             assert_eq!(npy::header(&input[..header.data]).ok(), Some(header));
         }
         Err(error) => {
-            assert!([Kind::WrongField, Kind::Refused].contains(&error.kind()), "{error}");
+            assert!([Kind::InvalidField, Kind::UnsafeFormat].contains(&error.kind()), "{error}");
         }
     }
 }
@@ -83,7 +83,7 @@ pub fn unpack(input: &[u8]) {
             Ok(more) => used += more,
             Err(error) => {
                 assert!(
-                    [Kind::DamagedRecord, Kind::OutOfMemory].contains(&error.kind()),
+                    [Kind::CorruptRecord, Kind::OutOfMemory].contains(&error.kind()),
                     "{error}"
                 );
                 return;
@@ -96,7 +96,7 @@ pub fn unpack(input: &[u8]) {
     for container in [Container::Tar, Container::JsonLines, Container::Tfrecord { check: true }] {
         let first = &file[..file.len().min(Packing::FIRST)];
         if let Err(error) = Packing::of(first, &container) {
-            assert_eq!(error.kind(), Kind::BadSource, "{error}");
+            assert_eq!(error.kind(), Kind::InvalidSource, "{error}");
         }
     }
 }
@@ -205,7 +205,7 @@ fn guessed(fields: Result<Vec<Wanted>>) -> Option<Vec<Wanted>> {
     match fields {
         Ok(fields) => Some(fields).filter(|fields| !fields.is_empty()),
         Err(error) => {
-            let expected = [Kind::DamagedRecord, Kind::WrongField, Kind::Refused];
+            let expected = [Kind::CorruptRecord, Kind::InvalidField, Kind::UnsafeFormat];
             assert!(expected.contains(&error.kind()), "{error}");
             None
         }
@@ -219,7 +219,7 @@ fn read(container: &Container, spans: &[&[u8]], fields: Vec<Wanted>) {
     let parser = match Parser::new(container, &fields.into(), None) {
         Ok(parser) => parser,
         Err(error) => {
-            assert_eq!(error.kind(), Kind::BadSetting, "{error}");
+            assert_eq!(error.kind(), Kind::InvalidArgument, "{error}");
             return;
         }
     };
@@ -232,7 +232,7 @@ fn read(container: &Container, spans: &[&[u8]], fields: Vec<Wanted>) {
                 assert!(bytes <= parser.most_bytes(span.len()), "{bytes} bytes of {}", span.len());
             }
             Err(error) => {
-                let expected = [Kind::DamagedRecord, Kind::WrongField, Kind::Refused];
+                let expected = [Kind::CorruptRecord, Kind::InvalidField, Kind::UnsafeFormat];
                 assert!(expected.contains(&error.kind()), "{error}");
             }
         }

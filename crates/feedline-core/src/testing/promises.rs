@@ -520,7 +520,7 @@ impl Promises {
             let Some(worker) = bench.holder() else {
                 let next = self.next_try(post);
                 if let Some(at) = next {
-                    latest(at, "a fork must be tried again")?;
+                    latest(at, "a fork must be retried")?;
                 }
                 let idle = self.is_needed(post) && self.zygote == Zygote::Ready && next.is_none();
                 keep(!idle, || format!("post {post} needs a worker and gets none"))?;
@@ -622,7 +622,7 @@ impl Promises {
         }
     }
 
-    /// When a fork that was refused is to be tried again.
+    /// When a fork that was refused is to be retried.
     fn next_try(&self, post: Post) -> Option<Duration> {
         let Refusals { first, last, count } = self.benches[post as usize].refusals?;
         let wait = Duration::from_millis((10 << (count - 1).min(10)).min(1000));

@@ -18,7 +18,7 @@ const SIGTERM: i32 = 15;
 const SIGXCPU: i32 = 24;
 const SIGXFSZ: i32 = 25;
 const SIGSYS: i32 = 31;
-/// Less than this is want of space in shared memory.
+/// With less than this, shared memory is taken to be full.
 const LITTLE_SPACE: u64 = 1 << 20;
 /// Frames of a stack that are shown.
 const FRAMES: usize = 12;
@@ -36,7 +36,7 @@ pub struct Facts {
     pub is_cut_off: bool,
     /// The most memory it ever held, in bytes.
     pub peak_bytes: u64,
-    /// Kills for want of memory in our memory cgroup since the last look; None if nobody counts.
+    /// Kills of the OOM killer in our memory cgroup since the last look; None if nobody counts.
     pub group_kills: Option<u64>,
     /// The same of the whole machine.
     pub machine_kills: Option<u64>,
@@ -125,7 +125,7 @@ impl Posture {
 /// What a worker died of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The kernel killed it for want of memory.
+    /// The OOM killer of the kernel killed it.
     OutOfMemory,
     /// Memory behind a mapping could not be had.
     BusError,
@@ -217,7 +217,7 @@ fn verdict(facts: &Facts) -> Verdict {
             )
             | None => {
                 "raise deadline= if the sample is only slow, or skip it with \
-                 faults=FaultPolicy(then=\"skip\")"
+                 faults=FaultPolicy(action=\"skip\")"
             }
         };
         return Verdict { cause: Cause::Deadline, is_certain: true, why, hint: hint.into() };
@@ -227,7 +227,7 @@ fn verdict(facts: &Facts) -> Verdict {
             cause: Cause::Lost,
             is_certain: true,
             why: vec!["the process that forks workers ended, and all workers with it".into()],
-            hint: "look for what ended it: a kill of the whole group, or want of memory".into(),
+            hint: "look for what ended it: a kill of the whole group, or the OOM killer".into(),
         },
         Some(Ending::Exited(code)) => exited(facts, code),
         Some(Ending::Killed(SIGKILL)) => killed(facts),
@@ -307,7 +307,7 @@ fn killed(facts: &Facts) -> Verdict {
     if let Some((kills, of)) = by_kernel {
         let plural = if kills == 1 { "process" } else { "processes" };
         let first = format!(
-            "the kernel killed {kills} {plural} of this {of} for want of memory since the last look"
+            "the OOM killer of the kernel killed {kills} {plural} of this {of} since the last look"
         );
         return Verdict {
             cause: Cause::OutOfMemory,
@@ -318,10 +318,10 @@ fn killed(facts: &Facts) -> Verdict {
     }
     let is_counted = facts.group_kills.is_some() || facts.machine_kills.is_some();
     let first = if is_counted {
-        "the kernel has killed nobody for want of memory since the last look, so likely a person, a \
-         job scheduler or a watchdog did"
+        "the OOM killer of the kernel has killed no process since the last look, so likely a person, \
+         a job scheduler or a watchdog did"
     } else {
-        "nobody here counts kills for want of memory, so it may have been the kernel or somebody else"
+        "kills of the OOM killer are not counted here, so it may have been the kernel or somebody else"
     };
     Verdict {
         cause: Cause::Killed,
@@ -356,7 +356,7 @@ fn bus_error(facts: &Facts) -> Verdict {
     let full = facts.shared_free.filter(|free| *free < LITTLE_SPACE);
     let (why, hint) = match full {
         Some(free) => (
-            format!("likely for want of space: /dev/shm has {} left", in_bytes(free)),
+            format!("likely because /dev/shm is full: it has {} left", in_bytes(free)),
             "make /dev/shm larger: docker run --shm-size=8g, or mount -o remount,size=8g /dev/shm",
         ),
         None => (
@@ -364,7 +364,7 @@ fn bus_error(facts: &Facts) -> Verdict {
              or a disk or a network mount failed"
                 .to_owned(),
             "look whether the file of this sample is whole; skip the sample with \
-             faults=FaultPolicy(then=\"skip\")",
+             faults=FaultPolicy(action=\"skip\")",
         ),
     };
     Verdict { cause: Cause::BusError, is_certain: true, why: vec![why], hint: hint.into() }
@@ -388,7 +388,7 @@ fn crashed(facts: &Facts) -> Verdict {
         is_certain: true,
         why,
         hint: "report the code named above to its library; skip the sample with \
-               faults=FaultPolicy(then=\"skip\")"
+               faults=FaultPolicy(action=\"skip\")"
             .into(),
     }
 }

@@ -119,7 +119,7 @@ pub fn of_worker(used: Use, bounds: Bounds) -> Option<Leak> {
         return Some(Leak::Samples { samples: used.samples });
     }
     let near = bounds.descriptors.saturating_mul(DESCRIPTORS_PERCENT) / 100;
-    // What it started with is no leak: a limit that was tight from the first is not mended by another.
+    // What it started with is no leak: a limit that was tight from the first is not fixed by another.
     if used.descriptors >= near && used.descriptors >= 2 * used.descriptors_at_first.max(8) {
         let (from, to) = (used.descriptors_at_first, used.descriptors);
         return Some(Leak::Descriptors { from, to, limit: bounds.descriptors });

@@ -84,7 +84,7 @@ impl Operand {
     pub fn place(&self, call: &str, fields: &[Field], picture_is_other: bool) -> Result<Place> {
         let (Operand::Value(name) | Operand::Length(name)) = self;
         let refused = |message: String, hint: String| {
-            Err(Error::new(Kind::BadSetting, format!("{call}: {message}")).with_hint(hint))
+            Err(Error::new(Kind::InvalidArgument, format!("{call}: {message}")).with_hint(hint))
         };
         let Some(at) = fields.iter().position(|field| &*field.name == name.as_str()) else {
             if *self == Operand::Value("index".into()) {
@@ -229,7 +229,7 @@ impl Predicate<Operand> {
                         "filter: {name:?} is {}, and is compared with {constant}",
                         if is_text { "a number" } else { "text" }
                     );
-                    return Err(Error::new(Kind::BadSetting, message)
+                    return Err(Error::new(Kind::InvalidArgument, message)
                         .with_hint("compare numbers with numbers, and text with text"));
                 }
             }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Photographs of different sizes in two classes; those whose number is in `bad` are cut off.
+/// Photographs of different sizes in two classes; those whose number is in `bad` are truncated.
 pub(crate) fn photographs(count: usize, bad: &[usize]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for number in 0..count {

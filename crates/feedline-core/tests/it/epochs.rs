@@ -32,13 +32,13 @@ proptest! {
     ) {
         let bad: Vec<_> = bad.into_iter().collect();
         let folder = photographs(40, &bad);
-        let then = if replace { "replace" } else { "skip" };
+        let action = if replace { "replace" } else { "skip" };
         let plain = folder_loader(
-            folder.path(), &words(&format!(r#""threads": 1, "readers": 1, "faults": "{then}""#)),
+            folder.path(), &words(&format!(r#""threads": 1, "readers": 1, "faults": "{action}""#)),
         );
         let other = folder_loader(folder.path(), &words(&format!(
             r#""threads": {threads}, "readers": {readers}, "prefetch": {prefetch}, "files": {files},
-               "memory": "2MiB", "faults": "{then}""#
+               "memory": "2MiB", "faults": "{action}""#
         )));
         for _ in 0..2 {
             let (expected, found) = (batches(&plain), batches(&other));
@@ -57,7 +57,7 @@ proptest! {
 #[test]
 fn a_run_can_go_on_after_every_batch() {
     let folder = photographs(30, &[4, 11, 29]);
-    let words = words(r#""faults": "then=skip,limit=5""#);
+    let words = words(r#""faults": "action=skip,limit=5""#);
     let whole = folder_loader(folder.path(), &words);
     let mut expected = Vec::new();
     let mut checkpoints = vec![whole.checkpoint()];
@@ -87,7 +87,7 @@ fn a_checkpoint_of_other_settings_is_refused() {
     let one = folder_loader(folder.path(), &words(r#""threads": 1"#));
     let other = words(r#""threads": 1"#).replace("\"seed\": 3", "\"seed\": 4");
     let other = folder_loader(folder.path(), &other);
-    assert_eq!(other.resume(&one.checkpoint()).unwrap_err().kind(), Kind::WrongCheckpoint);
+    assert_eq!(other.resume(&one.checkpoint()).unwrap_err().kind(), Kind::CheckpointMismatch);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn the_first_fault_is_raised_after_the_batches_before_it() {
     let Some(Err(error)) = epoch.next() else { panic!("batch 3 holds the bad sample") };
     assert_eq!(
         (error.kind(), error.index(), error.stage()),
-        (Kind::Damaged, Some(17), Some("worker"))
+        (Kind::CorruptImage, Some(17), Some("worker"))
     );
     assert!(error.to_string().contains("dog/0017.jpg"), "{error}");
     assert!(epoch.next().is_none());
@@ -114,7 +114,7 @@ fn the_first_fault_is_raised_after_the_batches_before_it() {
 #[test]
 fn a_limit_ends_the_run_with_the_count() {
     let folder = photographs(30, &[1, 2, 3]);
-    let loader = folder_loader(folder.path(), &words(r#""faults": "then=skip,limit=2""#));
+    let loader = folder_loader(folder.path(), &words(r#""faults": "action=skip,limit=2""#));
     let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
     assert_eq!(error.kind(), Kind::TooManyFaults);
     assert!(error.message().starts_with("3 faults are more than the limit of 2"), "{error}");
@@ -124,7 +124,7 @@ fn a_limit_ends_the_run_with_the_count() {
 fn where_everything_is_bad_there_is_no_replacement() {
     let all: Vec<_> = (0..12).collect();
     let folder = photographs(12, &all);
-    let loader = folder_loader(folder.path(), &words(r#""faults": "then=replace,limit=none""#));
+    let loader = folder_loader(folder.path(), &words(r#""faults": "action=replace,limit=none""#));
     let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
     assert_eq!(error.kind(), Kind::NoReplacement);
 }
@@ -156,7 +156,7 @@ fn most_samples_of_a_batch_decide_which_shape_fits() {
         fs::write(folder.path().join(format!("x/{number:02}.jpg")), bytes).unwrap();
     }
     for threads in [1, 3] {
-        for faults in ["skip", "then=skip,fill=false"] {
+        for faults in ["skip", "action=skip,fill=false"] {
             let words = format!(
                 r#"[{{"call": "decode"}}, {{"call": "batch", "size": 8}},
                     {{"call": "loader", "threads": {threads}, "faults": "{faults}"}}]"#

@@ -1,9 +1,9 @@
-//! Faults in whole epochs: tried again, skipped, filled, left out, waited for; the same for any threads, and
+//! Faults in whole epochs: retried, skipped, filled, left out, waited for; the same for any threads, and
 //! resumed exactly.
 
 use feedline_core::config::{Settings, fault_policy};
 use feedline_core::error::Kind;
-use feedline_core::fault::{FaultPolicy, Then};
+use feedline_core::fault::{Action, FaultPolicy};
 use feedline_core::loader::{Loader, given};
 use feedline_core::source::folder::Folder;
 use proptest::prelude::*;
@@ -38,11 +38,11 @@ proptest! {
         // So many bad ones leave nothing to replace others by.
         let replace = replace && rate < 0.5;
         let folder = photographs(40, &[]);
-        let then = if replace { "replace" } else { "skip" };
+        let action = if replace { "replace" } else { "skip" };
         let fill_word = fill.map_or(String::new(), |fill| format!(",fill={fill}"));
         let rest = |threads: u64| format!(
             r#""threads": {threads}, "readers": {threads}, "chaos": {{"seed": {seed}, "eio": 0.1, "raise": {rate}}},
-               "faults": "{then},retry={retry},backoff=0,limit=none{fill_word}""#
+               "faults": "{action},retry={retry},backoff=0,limit=none{fill_word}""#
         );
         let mut lengths = Vec::new();
         let mut seen = Vec::new();
@@ -169,7 +169,8 @@ fn what_lasts_is_tried_again_only_where_it_is_named() {
     let plain = folder_loader(folder.path(), &words("skip,retry=3,backoff=0"));
     epoch(&plain);
     assert_eq!((plain.report().retried, plain.report().skipped), (0, 2));
-    let named = folder_loader(folder.path(), &words("skip,by_type.Damaged=retry:2,backoff=0"));
+    let named =
+        folder_loader(folder.path(), &words("skip,by_type.CorruptImageError=retry:2,backoff=0"));
     epoch(&named);
     let report = named.report();
     assert_eq!((report.retried, report.skipped), (4, 2));
@@ -212,7 +213,7 @@ fn excluded_samples_are_as_if_they_had_never_been_there() {
     skipped.sort_unstable();
     assert_eq!(sorted, skipped);
     let error = second.resume(&first.checkpoint()).unwrap_err();
-    assert_eq!(error.kind(), Kind::WrongCheckpoint);
+    assert_eq!(error.kind(), Kind::CheckpointMismatch);
 }
 
 #[test]
@@ -226,11 +227,15 @@ fn a_list_of_another_data_set_is_refused() {
         let settings = Settings::parse(&words(0, 1, 2, false, &rest), &given(&*source)).unwrap();
         Loader::new(source, settings).err().map(|error| error.message().to_owned())
     };
-    let said = refused(r#"{"index": 7, "kind": "Damaged"}"#).unwrap();
+    let said = refused(r#"{"index": 7, "kind": "CorruptImageError"}"#).unwrap();
     assert_eq!(said, "exclude: there is no sample 7: the source has 4");
-    let said = refused(r#"{"index": 1, "kind": "Damaged", "path": "other/x.jpg"}"#).unwrap();
+    let said =
+        refused(r#"{"index": 1, "kind": "CorruptImageError", "path": "other/x.jpg"}"#).unwrap();
     assert!(said.starts_with("exclude: sample 1 was \"other/x.jpg\", and is "), "{said}");
-    assert_eq!(refused(r#"{"index": 1, "kind": "Damaged", "path": "moved/0001.jpg"}"#), None);
+    assert_eq!(
+        refused(r#"{"index": 1, "kind": "CorruptImageError", "path": "moved/0001.jpg"}"#),
+        None
+    );
     let all: Vec<_> = (0..4).map(|index| format!(r#"{{"index": {index}, "kind": "A"}}"#)).collect();
     assert_eq!(refused(&all.join("\n")).unwrap(), "all samples of the source are excluded");
 }
@@ -259,14 +264,14 @@ fn outage(folder: &Path, faults: &str, back: bool) -> (Vec<u64>, Option<Kind>, L
             }
         }
         told.extend(loader.take_events().into_iter().map(|event| event.name().to_owned()));
-        if back && !is_back && told.iter().any(|name| name == "source_half_open") {
+        if back && !is_back && told.iter().any(|name| name == "source_probed") {
             fs::rename(&away, folder).unwrap();
             is_back = true;
         }
     }
     told.extend(loader.take_events().into_iter().map(|event| event.name().to_owned()));
-    assert!(told.iter().any(|name| name == "source_opened"), "{told:?}");
-    assert_eq!(told.iter().any(|name| name == "source_closed"), back, "{told:?}");
+    assert!(told.iter().any(|name| name == "source_unavailable"), "{told:?}");
+    assert_eq!(told.iter().any(|name| name == "source_recovered"), back, "{told:?}");
     drop(running);
     if !is_back {
         fs::rename(&away, folder).unwrap();
@@ -288,7 +293,7 @@ fn nothing_is_skipped_because_a_source_was_away() {
     assert_eq!((error, loader.report().skipped), (None, 0));
     assert!(loader.report().notes.iter().any(|note| note.contains("is back after")));
     let (_, error, loader) = outage(&folder, "skip,patience=0.4", false);
-    assert_eq!((error, loader.report().skipped), (Some(Kind::SourceGone), 0));
+    assert_eq!((error, loader.report().skipped), (Some(Kind::SourceUnavailable), 0));
 }
 
 #[test]
@@ -332,6 +337,6 @@ fn the_slowest_samples_are_in_the_report() {
 fn a_policy_without_words_is_the_default() {
     assert_eq!(
         fault_policy("").unwrap(),
-        FaultPolicy { then: Then::Raise, ..FaultPolicy::default() }
+        FaultPolicy { action: Action::Raise, ..FaultPolicy::default() }
     );
 }

@@ -1,4 +1,4 @@
-//! Damaged files by the thousand: pictures or faults, never a panic, a hang or a runaway allocation.
+//! Corrupt files by the thousand: pictures or faults, never a panic, a hang or a runaway allocation.
 
 use feedline_core::decode::{Mode, png};
 use feedline_core::random::Random;

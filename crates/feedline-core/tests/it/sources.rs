@@ -116,7 +116,7 @@ fn refusal(make: impl FnOnce(&Path)) -> Error {
     let folder = tempfile::tempdir().unwrap();
     make(folder.path());
     let error = Folder::images(folder.path()).map(drop).unwrap_err();
-    assert_eq!(error.kind(), Kind::BadSource);
+    assert_eq!(error.kind(), Kind::InvalidSource);
     error
 }
 

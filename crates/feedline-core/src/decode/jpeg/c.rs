@@ -56,7 +56,7 @@ impl Backend {
         let sizes = (opened.header().width, opened.header().height);
         let expected = (request.width, request.height);
         if (sizes.0.div_ceil(request.shrink), sizes.1.div_ceil(request.shrink)) != expected {
-            return Err(Error::new(Kind::Damaged, "the image has two headers that disagree"));
+            return Err(Error::new(Kind::CorruptImage, "the image has two headers that disagree"));
         }
         match opened.decode(&asked, target, pitch) {
             Err(failure) if failure.is_warning && is_harmless(&failure.message) => {
@@ -88,7 +88,7 @@ fn is_harmless(message: &str) -> bool {
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
 fn damaged(failure: Failure) -> Error {
-    Error::new(Kind::Damaged, format!("the JPEG cannot be decoded: {}", failure.message))
+    Error::new(Kind::CorruptImage, format!("the JPEG cannot be decoded: {}", failure.message))
 }
 
 /// A JPEG of RGB pixels.

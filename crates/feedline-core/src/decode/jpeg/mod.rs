@@ -1,7 +1,7 @@
 //! JPEG by libjpeg-turbo: in C, or its translation to Rust where no C can be built. One interface,
 //! the same pixels.
 //!
-//! A picture without its end marker is cut off, whichever part of it is looked at. Of damage inside,
+//! A picture without its end marker is truncated, whichever part of it is looked at. Of damage inside,
 //! whatever changes pixels is a fault; stray bytes between segments are not.
 
 #[cfg(feature = "jpeg-c")]
@@ -127,11 +127,11 @@ struct Structure {
 
 impl Structure {
     fn read(bytes: &[u8]) -> Result<Structure> {
-        let cut = || Error::new(Kind::Damaged, "the image is cut off in its header");
+        let cut = || Error::new(Kind::CorruptImage, "the image is truncated in its header");
         let mut frame = None;
         let mut at = 2;
         loop {
-            // Stray bytes before a marker are passed over, as every decoder does.
+            // Stray bytes before a marker are skipped, as every decoder does.
             while *bytes.get(at).ok_or_else(cut)? != 0xff {
                 at += 1;
             }
@@ -142,7 +142,9 @@ impl Structure {
             at += 1;
             match marker {
                 0x00 | 0x01 | 0xd0..=0xd8 => continue,
-                0xd9 => return Err(Error::new(Kind::Damaged, "the image ends before its pixels")),
+                0xd9 => {
+                    return Err(Error::new(Kind::CorruptImage, "the image ends before its pixels"));
+                }
                 _ => {}
             }
             let length = match bytes.get(at..at + 2) {
@@ -166,12 +168,12 @@ impl Structure {
             at += length.max(2);
         }
         let frame =
-            frame.ok_or_else(|| Error::new(Kind::Damaged, "the image has no frame header"))?;
+            frame.ok_or_else(|| Error::new(Kind::CorruptImage, "the image has no frame header"))?;
         match memchr::memmem::rfind(&bytes[at..], &[0xff, 0xd9]) {
             Some(_) => Ok(frame),
             None => Err(Error::new(
-                Kind::Damaged,
-                "the image is cut off: it has no end marker after its pixels",
+                Kind::CorruptImage,
+                "the image is truncated: it has no end marker after its pixels",
             )),
         }
     }
@@ -217,7 +219,7 @@ mod tests {
         let top = Rect { left: 0, top: 0, width: 8, height: 1 };
         for length in 3..bytes.len() {
             let error = decoded(&bytes[..length], top).map(drop).unwrap_err();
-            assert_eq!(error.kind(), Kind::Damaged, "cut at {length}: {error}");
+            assert_eq!(error.kind(), Kind::CorruptImage, "cut at {length}: {error}");
         }
     }
 
@@ -227,7 +229,7 @@ mod tests {
         let mut cut = bytes[..bytes.len() * 2 / 3].to_vec();
         cut.extend([0xff, 0xd9]);
         let error = decoded(&cut, Rect::whole(64, 48)).map(drop).unwrap_err();
-        assert_eq!(error.kind(), Kind::Damaged, "{error}");
+        assert_eq!(error.kind(), Kind::CorruptImage, "{error}");
     }
 
     #[test]

@@ -56,10 +56,10 @@ impl Backend {
         let scale = ScalingFactor::try_new(1, request.shrink as u32).map_err(damaged)?;
         decoder.set_scale(scale);
         if (decoder.output_width(), decoder.output_height()) != (request.width, request.height) {
-            return Err(Error::new(Kind::Damaged, "the image has two headers that disagree"));
+            return Err(Error::new(Kind::CorruptImage, "the image has two headers that disagree"));
         }
         decoder.set_crop_region(region.left, region.top, region.width, region.height);
-        // Lenient, to be told what was wrong: stray bytes are then borne and the rest is refused.
+        // Lenient, to be told what was wrong: stray bytes are then allowed and the rest is refused.
         decoder.set_lenient(true);
         let image = decoder.decode_image().map_err(damaged)?;
         let refused = image
@@ -68,7 +68,7 @@ impl Backend {
             .find(|warning| !matches!(warning, DecodeWarning::ExtraneousData { .. }));
         if let Some(warning) = refused {
             let message = format!("the JPEG cannot be decoded: {warning}");
-            return Err(Error::new(Kind::Damaged, message));
+            return Err(Error::new(Kind::CorruptImage, message));
         }
         let row_bytes = region.width * request.channels.count();
         if image.width != region.width || image.height != region.height {
@@ -96,7 +96,7 @@ impl Backend {
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
 fn damaged(error: JpegError) -> Error {
-    Error::new(Kind::Damaged, format!("the JPEG cannot be decoded: {error}"))
+    Error::new(Kind::CorruptImage, format!("the JPEG cannot be decoded: {error}"))
 }
 
 /// A JPEG of RGB pixels.

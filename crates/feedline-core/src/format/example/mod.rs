@@ -1,6 +1,6 @@
 //! The features of tf.train.Example and tf.train.SequenceExample, read where they lie.
 //!
-//! What nobody asked for is passed over and not looked into: its bytes have a checksum of their own.
+//! What nobody asked for is skipped and not looked into: its bytes have a checksum of their own.
 
 mod features;
 mod read;

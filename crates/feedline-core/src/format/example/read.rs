@@ -501,7 +501,7 @@ fn check(field: &Wanted) -> Result<()> {
 }
 
 fn refused(field: &Wanted, why: &str) -> Error {
-    Error::new(Kind::BadSetting, format!("field {:?} {why}", field.name))
+    Error::new(Kind::InvalidArgument, format!("field {:?} {why}", field.name))
         .with_hint("see fl.example_schema(path), which writes the fields of a file")
 }
 
@@ -509,7 +509,7 @@ fn refused(field: &Wanted, why: &str) -> Error {
 pub(super) fn no_example(record: &[u8], error: Malformed) -> Error {
     let offset = error.offset(record);
     let what = format!("the record is no tf.train.Example: {} at byte {offset}", error.what);
-    Error::new(Kind::DamagedRecord, what)
+    Error::new(Kind::CorruptRecord, what)
 }
 
 /// A name as a message shows it.
@@ -544,7 +544,7 @@ fn missing(record: &[u8], field: &Wanted) -> Error {
         _ => shown.join(", "),
     };
     let what = format!("{} {:?} is missing; the record has {has}", noun(field), field.key);
-    Error::new(Kind::WrongField, what)
+    Error::new(Kind::InvalidField, what)
 }
 
 #[cold]
@@ -568,14 +568,14 @@ fn wrong(record: &[u8], field: &Wanted, step: Option<usize>, values: &Values<'_>
     };
     let which = step.map_or(String::new(), |step| format!("step {step} of "));
     let what = format!("{which}{} {:?} {holds}, {wanted}", noun(field), field.key);
-    Error::new(Kind::WrongField, what)
+    Error::new(Kind::InvalidField, what)
 }
 
 fn text<'a>(field: &Wanted, bytes: &'a [u8]) -> Result<&'a str> {
     std::str::from_utf8(bytes).map_err(|error| {
         let place = error.valid_up_to();
         let what = format!("{} {:?} is no UTF-8 from its byte {place} on", noun(field), field.key);
-        Error::new(Kind::WrongField, what)
+        Error::new(Kind::InvalidField, what)
             .with_hint("ask for bytes_() where the text may be in another encoding")
     })
 }

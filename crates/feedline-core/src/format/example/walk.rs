@@ -3,7 +3,7 @@
 //!
 //! It follows protobuf, not TensorFlow's own parser, where these differ: messages that come twice are
 //! merged, of a oneof the last member counts, packed and unpacked runs may be mixed, what is unknown is
-//! passed over.
+//! skipped.
 
 /// Groups inside one another beyond which bytes are refused, as protobuf does.
 const DEEPEST: usize = 100;
@@ -147,7 +147,7 @@ fn any_varint<const MAY_OVERFLOW: bool>(bytes: &mut &[u8]) -> Result<u64> {
             Ok(u64::from(*first))
         }
         Some(_) => long_varint::<MAY_OVERFLOW>(bytes),
-        None => Err(Malformed::new("a number is cut off", bytes)),
+        None => Err(Malformed::new("a number is truncated", bytes)),
     }
 }
 
@@ -164,7 +164,7 @@ fn long_varint<const MAY_OVERFLOW: bool>(bytes: &mut &[u8]) -> Result<u64> {
             return Ok(number);
         }
     }
-    let what = if bytes.len() < 10 { "a number is cut off" } else { "a number has no end" };
+    let what = if bytes.len() < 10 { "a number is truncated" } else { "a number has no end" };
     Err(Malformed::new(what, bytes))
 }
 
@@ -307,7 +307,7 @@ impl<'a> Values<'a> {
         self.each(|number, part| {
             match (number, part) {
                 (1, Part::Bytes(packed)) if packed.len() % 4 > 0 => {
-                    return Err(Malformed::new("floats are cut off", packed));
+                    return Err(Malformed::new("floats are truncated", packed));
                 }
                 (1, Part::Bytes(values) | Part::Four(values)) => take(values),
                 _ => {}

@@ -55,7 +55,7 @@ pub(super) struct Entry {
 pub(super) enum Role {
     /// A file.
     File,
-    /// A folder, a link, a device, a label: passed over.
+    /// A folder, a link, a device, a label: skipped.
     Other,
 }
 

@@ -79,7 +79,7 @@ impl Header<'_> {
     }
 }
 
-/// What a damaged header claims, for a guess where the next one is.
+/// What a corrupt header claims, for a guess where the next one is.
 pub(super) struct Claim {
     /// How many bytes of data follow.
     pub size: Option<u64>,
@@ -93,7 +93,7 @@ impl Claim {
         let says = |word: &[u8]| name.windows(word.len()).any(|part| part == word);
         Claim {
             size: number(&bytes[124..136]),
-            // By several marks, as one of them may be what was damaged.
+            // By several marks, as one of them may be what was corrupt.
             is_extension: matches!(bytes[156], b'x' | b'X' | b'L' | b'K')
                 || says(b"PaxHeader")
                 || says(b"@LongLink"),

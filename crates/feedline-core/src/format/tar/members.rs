@@ -68,7 +68,7 @@ impl<'a> Members<'a> {
             match Part::of(&mut entry) {
                 Part::Passed => {}
                 Part::Lost(problem) | Part::Member { problem: Some(problem), .. } => {
-                    return Err(Error::new(Kind::Refused, problem));
+                    return Err(Error::new(Kind::UnsafeFormat, problem));
                 }
                 Part::Member { key, problem: None } => {
                     let extension = extension(&entry.name, key);
@@ -82,7 +82,7 @@ impl<'a> Members<'a> {
 
 fn damaged(what: String) -> Error {
     Error::new(
-        Kind::DamagedRecord,
+        Kind::CorruptRecord,
         format!("the sample is not what it was when it was found: {what}"),
     )
 }

@@ -111,11 +111,11 @@ fn check(one: &Wanted) -> Result<Vec<String>> {
         && one.of != Type::Bytes
     {
         return Err(Error::new(
-            Kind::Refused,
+            Kind::UnsafeFormat,
             format!("member \".{pickle}\" is a pickle, which runs code when it is read"),
         ));
     }
-    let refuse = |what: String| Err(Error::new(Kind::BadSetting, what));
+    let refuse = |what: String| Err(Error::new(Kind::InvalidArgument, what));
     if key == "__url__" {
         return refuse("\"__url__\" is no member of a sample".into());
     }
@@ -141,12 +141,12 @@ impl<'a> Found<'a> {
     fn of(span: &'a [u8]) -> Result<Found<'a>> {
         let members = members(span).collect::<Result<Vec<_>>>()?;
         let Some(first) = members.first() else {
-            return Err(Error::new(Kind::DamagedRecord, "the sample has no members"));
+            return Err(Error::new(Kind::CorruptRecord, "the sample has no members"));
         };
         if let Some(other) = members.iter().find(|member| member.key() != first.key()) {
             let (first, other) = (first.shown(), other.shown());
             let what = format!("members {first} and {other} are not of one sample");
-            return Err(Error::new(Kind::DamagedRecord, what));
+            return Err(Error::new(Kind::CorruptRecord, what));
         }
         Ok(Found { members })
     }
@@ -160,7 +160,7 @@ impl<'a> Found<'a> {
     fn missing(&self, one: &Wanted) -> Error {
         let found: Vec<_> = self.members.iter().take(20).map(|member| &*member.extension).collect();
         let what = format!("no member {:?}, the sample has {}", one.key, found.join(", "));
-        Error::new(Kind::WrongField, what)
+        Error::new(Kind::InvalidField, what)
     }
 }
 
@@ -206,7 +206,7 @@ fn guess_by(span: &[u8], unread: Unread<'_>) -> Result<Vec<Wanted>> {
         let (of, shape) = match last {
             "npy" => match npy::array(member.data) {
                 Ok((header, _)) => (Type::Npy(header.dtype), header.shape),
-                Err(error) if error.kind() == Kind::Refused => continue,
+                Err(error) if error.kind() == Kind::UnsafeFormat => continue,
                 Err(error) => unread(error)?,
             },
             "json" => (Type::Json, Vec::new()),

@@ -142,7 +142,7 @@ fn what_is_missing_or_wrong_is_named_with_what_is_there() {
     ]
     .map(|wanted| {
         let error = error(&span, &[wanted]);
-        assert_eq!(error.kind(), Kind::WrongField);
+        assert_eq!(error.kind(), Kind::InvalidField);
         error.message().to_owned()
     });
     insta::assert_snapshot!(errors.join("\n"), @r#"
@@ -177,7 +177,7 @@ fn a_default_stands_in_for_a_missing_member_only() {
     let array = "Int64 [1] [9, 0, 0, 0, 0, 0, 0, 0]";
     assert_eq!(others, ["text none", "bytes [98]", array, "Int64 [0, 2] []"]);
     let wrong = with("cls", Type::Int64, Shape::Fixed(vec![]), &number);
-    assert_eq!(error(&span, &[wrong]).kind(), Kind::WrongField);
+    assert_eq!(error(&span, &[wrong]).kind(), Kind::InvalidField);
 }
 
 #[test]
@@ -185,10 +185,10 @@ fn a_pickle_comes_as_bytes_or_not_at_all() {
     let objects = npy("|O", "(1,)", b"\x80\x04.");
     let span = span(&[("a.pkl", b"\x80\x04."), ("a.npy", &objects)]);
     let text = error(&span, &[fixed("pkl", Type::Text, &[])]);
-    assert_eq!(text.kind(), Kind::Refused);
+    assert_eq!(text.kind(), Kind::UnsafeFormat);
     assert!(text.message().contains(".pkl"), "{text}");
     let array = error(&span, &[fixed("npy", Type::Npy(Dtype::Int8), &[1])]);
-    assert_eq!(array.kind(), Kind::Refused);
+    assert_eq!(array.kind(), Kind::UnsafeFormat);
     assert!(array.message().contains("\"a.npy\""), "{array}");
     let bytes = read(&span, &[fixed("pkl", Type::Bytes, &[])]).unwrap();
     assert_eq!(bytes.1, ["bytes [128, 4, 46]"]);
@@ -205,7 +205,7 @@ fn what_a_tar_cannot_hold_is_a_bad_setting() {
     ];
     for wanted in wrong {
         let error = Parser::new([wanted].into(), None).unwrap_err();
-        assert_eq!(error.kind(), Kind::BadSetting, "{error}");
+        assert_eq!(error.kind(), Kind::InvalidArgument, "{error}");
     }
 }
 

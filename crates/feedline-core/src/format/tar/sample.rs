@@ -7,7 +7,7 @@ use super::entry::{Entry, Role, shown};
 
 /// A member's part in the samples.
 pub(super) enum Part {
-    /// None: it is passed over.
+    /// None: it is skipped.
     Passed,
     /// It cannot be read, and neither can be said whose it is.
     Lost(String),

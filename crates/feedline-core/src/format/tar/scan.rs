@@ -48,7 +48,7 @@ impl Bytes for Window<'_, '_> {
     }
 }
 
-/// Something in the archive that is not passed over.
+/// Something in the archive that is not skipped.
 struct Piece {
     start: u64,
     end: u64,
@@ -311,7 +311,7 @@ fn push(scanned: &mut Scanned, pieces: &[Piece]) {
         words.push(format!("{samples} beside it may lack members"));
     }
     if length > 0 {
-        words.push(format!("{length} bytes from byte {} on are passed over", first.start));
+        words.push(format!("{length} bytes from byte {} on are skipped", first.start));
     }
     scanned.push_damage(first.start, length, words.join("; "));
 }

@@ -82,7 +82,7 @@ impl Splitter {
                     self.lost = Some(open.map_or_else(Vec::new, |open| open.key));
                     self.zeros = 0;
                     self.is_ended |= is_end && next == have;
-                    let what = format!("there is no header: {why}; {next} bytes are passed over");
+                    let what = format!("there is no header: {why}; {next} bytes are skipped");
                     return Split::Damaged(next, what);
                 }
                 Step::Entry(mut entry) => {

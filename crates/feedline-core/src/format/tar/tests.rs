@@ -601,7 +601,7 @@ fn a_span_that_changed_since_it_was_found_is_a_damaged_record() {
     let mut span = bytes[span.start as usize..(span.start + span.length) as usize].to_vec();
     span[3] ^= 1;
     let error = members(&span).collect::<crate::error::Result<Vec<_>>>().unwrap_err();
-    assert_eq!(error.kind(), Kind::DamagedRecord);
+    assert_eq!(error.kind(), Kind::CorruptRecord);
 }
 
 fn unhex(text: &str) -> Vec<u8> {

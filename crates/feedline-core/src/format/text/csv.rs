@@ -290,7 +290,8 @@ fn first_row(bytes: &[u8], delimiter: u8, is_end: bool) -> Option<(Vec<String>, 
 /// The names of the columns, from the first bytes of a file.
 pub fn columns(bytes: &[u8], delimiter: u8, is_end: bool) -> Result<Vec<String>> {
     let bad = |what: String| {
-        Error::new(Kind::BadSource, what).with_hint("the first row of a CSV file names its columns")
+        Error::new(Kind::InvalidSource, what)
+            .with_hint("the first row of a CSV file names its columns")
     };
     let (names, _) = first_row(bytes, delimiter, is_end)
         .ok_or_else(|| bad(format!("no end of the first row in {} bytes", bytes.len())))?;
@@ -377,15 +378,14 @@ impl CsvParser {
             if matches!(one.field().kind, FieldKind::List | FieldKind::Texts) {
                 let what =
                     format!("field {:?} is a list of texts, which CSV cannot hold", one.name);
-                return Err(Error::new(Kind::BadSetting, what));
+                return Err(Error::new(Kind::InvalidArgument, what));
             }
             let place = columns.iter().position(|column| *column == *one.key);
             if place.is_none() && one.default.is_none() {
                 let there: Vec<_> = columns.iter().map(|name| escape::one_line(name)).collect();
                 let what = format!("no column {:?}, there are {}", one.key, there.join(", "));
-                return Err(
-                    Error::new(Kind::BadSetting, what).with_hint("ask for a column that is there")
-                );
+                return Err(Error::new(Kind::InvalidArgument, what)
+                    .with_hint("ask for a column that is there"));
             }
             places.push(place);
             let (factor, constant) = fields.growth(number);
@@ -432,7 +432,7 @@ fn cells(record: &[u8], columns: &[String], readers: &Readers) -> Result<Cells> 
         let lines = record.trim_ascii_end().split(|byte| *byte == b'\n').count();
         let over = if lines > 1 { format!(" over {lines} lines") } else { String::new() };
         let what = format!("the row has {found} values{over}, there are {} columns", columns.len());
-        Error::new(Kind::DamagedRecord, what)
+        Error::new(Kind::CorruptRecord, what)
     })
 }
 

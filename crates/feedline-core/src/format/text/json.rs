@@ -34,7 +34,7 @@ impl JsonParser {
                 && one.of == Type::Json
             {
                 let what = format!("field {:?} is a list of JSON: leave its shape out", one.name);
-                return Err(Error::new(error::Kind::BadSetting, what));
+                return Err(Error::new(error::Kind::InvalidArgument, what));
             }
             let (factor, constant) = fields.growth(number);
             factors += factor;
@@ -64,7 +64,7 @@ impl JsonParser {
 
 /// A line that is JSON.
 fn checked(line: &[u8]) -> Result<&str> {
-    let damaged = |what: String| Error::new(error::Kind::DamagedRecord, what);
+    let damaged = |what: String| Error::new(error::Kind::CorruptRecord, what);
     let line = std::str::from_utf8(line)
         .map_err(|error| {
             damaged(format!("the line is not UTF-8 from byte {} on", error.valid_up_to()))

@@ -225,7 +225,7 @@ fn what_is_wrong_in_json_is_named_with_what_is_there() {
         .into_iter()
         .map(|wanted| {
             let error = json_words(line, &[wanted]).unwrap_err();
-            assert_eq!(error.kind(), Kind::WrongField);
+            assert_eq!(error.kind(), Kind::InvalidField);
             error.message().to_owned()
         })
         .collect();
@@ -246,12 +246,12 @@ fn what_is_wrong_in_json_is_named_with_what_is_there() {
     key "l" holds a number, text was wanted
     key "big" holds 1e39, a number that float32 can hold was wanted
     key "t" holds text, a list of text was wanted
-    DamagedRecord: the line is not JSON: key must be a string at line 1 column 9
-    DamagedRecord: the line is not JSON: expected ident at line 1 column 10
-    DamagedRecord: the line is not JSON: EOF while parsing a value at line 1 column 0
-    DamagedRecord: the line is not JSON: trailing characters at line 1 column 10
-    DamagedRecord: the line is not JSON: expected value at line 1 column 1
-    WrongField: no value for key "a", the line is a list and no object
+    CorruptRecordError: the line is not JSON: key must be a string at line 1 column 9
+    CorruptRecordError: the line is not JSON: expected ident at line 1 column 10
+    CorruptRecordError: the line is not JSON: EOF while parsing a value at line 1 column 0
+    CorruptRecordError: the line is not JSON: trailing characters at line 1 column 10
+    CorruptRecordError: the line is not JSON: expected value at line 1 column 1
+    InvalidFieldError: no value for key "a", the line is a list and no object
     "#);
 }
 
@@ -283,10 +283,10 @@ fn text_cannot_hold_arrays_of_numpy_nor_sequences() {
     let sequence = Wanted { is_sequence: true, ..fixed("a", Type::Int64, &[]) };
     for wanted in [npy, sequence, variable("a", Type::Json, &[])] {
         let error = JsonParser::new([wanted.clone()].into(), None).unwrap_err();
-        assert_eq!(error.kind(), Kind::BadSetting);
+        assert_eq!(error.kind(), Kind::InvalidArgument);
         let columns: Arc<[String]> = ["a".to_owned()].into();
         let error = CsvParser::new([wanted].into(), None, &columns, b',').unwrap_err();
-        assert_eq!(error.kind(), Kind::BadSetting);
+        assert_eq!(error.kind(), Kind::InvalidArgument);
     }
 }
 
@@ -330,12 +330,12 @@ fn csv_is_read_by_the_names_of_its_columns() {
     let words = csv_words(row, &columns, &wanted).unwrap();
     assert_eq!(words, ["[1.5, 2.0]", "[7]", "a \"b\"\nc", "{\"k\": 1}", "[2] [1.5, 2.0]"]);
     let told = [
-        ("7,x,1 2\n", Kind::DamagedRecord),
-        ("7,x,1 2,3,\"4\n5\"\n", Kind::DamagedRecord),
-        ("x,x,1 2,3\n", Kind::WrongField),
-        (",x,1 2,3\n", Kind::WrongField),
-        ("1,x,1 2 3,3\n", Kind::WrongField),
-        ("1,x,1 2,{\n", Kind::WrongField),
+        ("7,x,1 2\n", Kind::CorruptRecord),
+        ("7,x,1 2,3,\"4\n5\"\n", Kind::CorruptRecord),
+        ("x,x,1 2,3\n", Kind::InvalidField),
+        (",x,1 2,3\n", Kind::InvalidField),
+        ("1,x,1 2 3,3\n", Kind::InvalidField),
+        ("1,x,1 2,{\n", Kind::InvalidField),
     ]
     .map(|(row, kind)| {
         let error = csv_words(row, &columns, &wanted).unwrap_err();
@@ -351,7 +351,7 @@ fn csv_is_read_by_the_names_of_its_columns() {
     column "json" is not JSON: EOF while parsing an object at line 1 column 1
     "#);
     let gone = csv_words("", &columns, &[fixed("x", Type::Text, &[])]).unwrap_err();
-    assert_eq!(gone.kind(), Kind::BadSetting);
+    assert_eq!(gone.kind(), Kind::InvalidArgument);
     assert_eq!(gone.message(), "no column \"x\", there are id, text, box, json");
     let forged = ["id", "a\nforged: all is well"];
     let gone = csv_words("", &forged, &[fixed("x", Type::Text, &[])]).unwrap_err();
@@ -366,7 +366,7 @@ fn the_first_row_names_the_columns_and_must_be_the_same_in_every_file() {
     );
     assert_eq!(columns(b"a;b", b';', true).unwrap(), ["a", "b"]);
     for bytes in [&b"a,b"[..], b"", b"\"a\n", b"a,a\n"] {
-        assert_eq!(columns(bytes, b',', false).unwrap_err().kind(), Kind::BadSource);
+        assert_eq!(columns(bytes, b',', false).unwrap_err().kind(), Kind::InvalidSource);
     }
     let columns = ["a".to_owned(), "b".to_owned()];
     let bytes = b"b,a\n1,2\n3,4\n";

@@ -141,7 +141,7 @@ impl Promises {
         keep(renews || renewal.is_none(), || format!("{renewal:?} was to be forked"))?;
         keep(renews || self.is_needed(life.post), || format!("{life:?} is not needed"))?;
         if let Some(at) = self.next_try(life.post) {
-            keep(now >= at, || format!("{life:?} was tried again at {now:?}, before {at:?}"))?;
+            keep(now >= at, || format!("{life:?} was retried at {now:?}, before {at:?}"))?;
         }
         let bench = self.bench(life.post);
         let vacant = bench.holder().is_none();
@@ -164,7 +164,7 @@ impl Promises {
         keep(self.zygote == Zygote::Ready, || format!("{life:?} goes with its zygote"))?;
         if due.again == Some((life, task)) {
             due.again = None;
-            return keep(trial.is_none(), || format!("{task} is tried again"));
+            return keep(trial.is_none(), || format!("{task} is retried"));
         }
         let entry = self.entries.get(task as usize).ok_or("a task nobody submitted was sent")?;
         let pin = entry.pin;

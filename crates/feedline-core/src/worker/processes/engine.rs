@@ -36,7 +36,7 @@ const PASSING: [i32; 4] = [11, 12, 23, 24];
 const CLOSED: i32 = 9;
 /// How often it is looked whether all workers together use too much memory.
 const WEIGH_EVERY: Duration = Duration::from_millis(250);
-/// How long a renewal for want of memory is given to help before the next.
+/// How long a renewal to save memory is given to help before the next.
 const RENEW_EVERY: Duration = Duration::from_secs(2);
 /// How long the workers of a zygote that is gone may take to end.
 const WORKERS_END: Duration = Duration::from_secs(2);
@@ -57,7 +57,7 @@ pub(super) struct Engine {
     words: Option<Words>,
     os_error: Option<i32>,
     evidence: Evidence,
-    /// When all workers were weighed last, and when one was renewed for want of memory.
+    /// When all workers were weighed last, and when one was renewed to save memory.
     weighed: Duration,
     renewed: Option<Duration>,
     /// When the watching thread comes by itself.

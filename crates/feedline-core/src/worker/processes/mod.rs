@@ -82,7 +82,7 @@ pub enum Outcome {
     Nothing,
 }
 
-/// A task that is not tried again.
+/// A task that is not retried.
 #[derive(Clone, Debug)]
 pub struct GivenUp {
     /// Which one.

@@ -100,7 +100,7 @@ pub struct Supervisor {
     /// For whoever is free. Ordered by number, like `Place::waiting`.
     queue: BTreeSet<Task>,
     deaths: Vec<Death>,
-    /// Deaths that still count; at the most one more than are borne.
+    /// Deaths that still count; at the most one more than are allowed.
     counted: VecDeque<Counted>,
     /// Whether all workers have been started again from a fresh zygote, or are about to be.
     is_reborn: bool,

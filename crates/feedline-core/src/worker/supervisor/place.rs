@@ -188,7 +188,7 @@ pub(super) struct Place {
     pub(super) holder: Option<Worker>,
     pub(super) successor: Option<Worker>,
     pub(super) predecessor: Option<Worker>,
-    /// There is no holder, because the fork was refused; it is tried again then.
+    /// There is no holder, because the fork was refused; it is retried then.
     pub(super) again: Option<Duration>,
     /// Forks tried so far.
     forks: u32,

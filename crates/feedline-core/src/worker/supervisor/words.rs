@@ -368,7 +368,7 @@ pub struct Settings {
     /// Tasks at hand of a worker above which it gets none that others can do; at least one. Pinned
     /// tasks are sent at once: whoever submits them bounds them.
     pub depth: u32,
-    /// Deaths that are borne `within` a time.
+    /// Deaths that are allowed `within` a time.
     pub max_deaths: u32,
     /// The time over which deaths are counted.
     pub within: Duration,

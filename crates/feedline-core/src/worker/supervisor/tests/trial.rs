@@ -56,7 +56,7 @@ fn a_task_that_kills_in_its_trial_is_given_up_and_its_deaths_are_forgiven() {
     let actions = deeds(die_at(&mut supervisor, life(0, 2), None));
     assert_eq!(actions, [give_up(0, Some(5)), fork(0, 3)]);
     assert_eq!(is_ready(&mut supervisor, life(0, 3)), [send(0, 3, 1)]);
-    // Two deaths are borne: if those before counted, the first of these would be one too many.
+    // Two deaths are allowed: if those before counted, the first of these would be one too many.
     answer(&mut supervisor, life(0, 3), 1);
     assert_eq!(deeds(die_at(&mut supervisor, life(0, 3), None)), [fork(0, 4)]);
     is_ready(&mut supervisor, life(0, 4));

@@ -1,10 +1,10 @@
-"""The evils, and the programs that meet them: one run is one process, which says what became of it.
+"""The failures, and the programs that meet them: one run is one process, which says what became of it.
 
-    python tools/faults/evils.py FRONT EVIL FOLDER [--default]
+    python tools/faults/failures.py FRONT FAILURE FOLDER [--default]
 
 With --default nothing is set but the data set and the workers. Fronts: torch (torch's own DataLoader),
-feedline (feedline.torch.DataLoader), executor, native. FOLDER has the files that some evils need, and markers
-that outlive a worker.
+feedline (feedline.torch.DataLoader), executor, native. FOLDER has the files that some failures need, and
+markers that outlive a worker.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ lock = threading.Lock()
 kept: list[Any] = []
 
 
-class Unpicklable(Exception):
+class UnpicklableError(Exception):
     """Cannot leave its process."""
 
     def __init__(self, one: int, two: int) -> None:
@@ -109,10 +109,10 @@ def from_mount(index: int) -> None:
     (mount / f"{index}").read_bytes()
 
 
-# What is done before a sample is made, by the name of the evil.
+# What is done before a sample is made, by the name of the failure.
 STRIKES: dict[str, Callable[[int], Any]] = {
     "exception": lambda index: index == AT and fall(ValueError, "bad sample"),
-    "exception that cannot be pickled": lambda index: index == AT and fall(Unpicklable, 1, 2),
+    "exception that cannot be pickled": lambda index: index == AT and fall(UnpicklableError, 1, 2),
     "SystemExit": lambda index: index == AT and sys.exit(3),
     "StopIteration": lambda index: index == AT and fall(StopIteration),
     "SIGKILL": lambda index: index == AT and once("struck") and os.kill(os.getpid(), signal.SIGKILL),
@@ -122,7 +122,7 @@ STRIKES: dict[str, Callable[[int], Any]] = {
     "hang, interpreter free": lambda index: index == AT and once("struck") and time.sleep(1000),
     "hang in C code, interpreter locked": lambda index: index == AT and once("struck") and loop_in_c(),
     "SIGSTOP": lambda index: index == AT and once("struck") and os.kill(os.getpid(), signal.SIGSTOP),
-    "killed for want of memory (cgroup)": lambda index: (
+    "killed out of memory (cgroup)": lambda index: (
         index == AT and once("struck") and kept.append(bytearray(os.urandom(1)) * (2048 * MEBIBYTE))
     ),
     "slow leak of memory": lambda index: kept.append(bytearray(b"x" * (8 * MEBIBYTE))),
@@ -148,39 +148,39 @@ TRAINER = (
     "SIGTERM of the trainer",
     "SIGKILL of the trainer",
 )
-EVILS = (*STRIKES, *SAMPLES, *TRAINER)
+FAILURES = (*STRIKES, *SAMPLES, *TRAINER)
 
 
-def make(evil: str, index: int) -> Any:
+def make(failure: str, index: int) -> Any:
     """A sample."""
-    if evil in STRIKES:
-        STRIKES[evil](index)
-    if evil in SAMPLES:
-        return SAMPLES[evil](index)
+    if failure in STRIKES:
+        STRIKES[failure](index)
+    if failure in SAMPLES:
+        return SAMPLES[failure](index)
     return torch.tensor(index)
 
 
 class Samples(torch.utils.data.Dataset[Any]):
-    """The data set that meets an evil."""
+    """The data set that meets an failure."""
 
-    def __init__(self, evil: str) -> None:
-        self.evil = evil
+    def __init__(self, failure: str) -> None:
+        self.failure = failure
 
     def __len__(self) -> int:
         return LENGTH
 
     def __getitem__(self, index: int) -> Any:
-        return make(self.evil, index)
+        return make(self.failure, index)
 
 
 class Call:
     """The same for an executor."""
 
-    def __init__(self, evil: str) -> None:
-        self.evil = evil
+    def __init__(self, failure: str) -> None:
+        self.failure = failure
 
     def __call__(self, index: int) -> Any:
-        made = make(self.evil, index)
+        made = make(self.failure, index)
         return made if isinstance(made, (dict, type(None))) else index
 
 
@@ -188,31 +188,31 @@ def policy() -> fl.FaultPolicy:
     return fl.FaultPolicy("skip", retry=5, backoff=0.02)
 
 
-def loader_of(front: str, evil: str, *, is_default: bool) -> Any:
+def loader_of(front: str, failure: str, *, is_default: bool) -> Any:
     """What the front gives batches with."""
     common: dict[str, Any] = {"batch_size": BATCH, "num_workers": WORKERS}
     if front == "torch":
-        return torch.utils.data.DataLoader(Samples(evil), **common)
+        return torch.utils.data.DataLoader(Samples(failure), **common)
     more: dict[str, Any] = {} if is_default else {"faults": policy(), "deadline": 2.0}
-    if evil == "slow leak of memory" and not is_default:
+    if failure == "slow leak of memory" and not is_default:
         more["max_worker_memory"] = "700MiB"
     if front == "feedline":
         from feedline.torch import DataLoader
 
-        return DataLoader(Samples(evil), **common, **more)
+        return DataLoader(Samples(failure), **common, **more)
     if front == "executor":
         return fl.Executor(WORKERS, **more)
-    return native(evil, is_default=is_default)
+    return native(failure, is_default=is_default)
 
 
-def native(evil: str, *, is_default: bool) -> Any:
+def native(failure: str, *, is_default: bool) -> Any:
     files = folder / "mount"
-    if evil == "exception":
+    if failure == "exception":
         (files / f"{AT:03}.png").write_bytes(b"no picture")
-    if evil == "mount that vanishes for 1.5 s":
+    if failure == "mount that vanishes for 1.5 s":
         threading.Thread(target=vanish, args=(files,), daemon=True).start()
     pipeline = fl.files(sorted(files.glob("*.png"))).decode().resize((8, 8)).batch(BATCH, index=True)
-    if evil == "EIO at 10 % of the reads":
+    if failure == "EIO at 10 % of the reads":
         from feedline.testing import chaos
 
         pipeline = chaos(pipeline, seed=1, eio=0.1)
@@ -237,13 +237,13 @@ def indices_of(front: str, batch: Any) -> list[int]:
     return [int(index) for index in batch.flatten()]
 
 
-def iterate(front: str, evil: str, loader: Any) -> Iterator[Any]:
+def iterate(front: str, failure: str, loader: Any) -> Iterator[Any]:
     if front == "executor":
-        return iter(loader.map(Call(evil), range(LENGTH)))
+        return iter(loader.map(Call(failure), range(LENGTH)))
     return iter(loader)
 
 
-def prepare(evil: str) -> None:
+def prepare(failure: str) -> None:
     """What must be so before workers are there."""
     mount = folder / "mount"
     mount.mkdir(exist_ok=True)
@@ -252,7 +252,7 @@ def prepare(evil: str) -> None:
     for index in range(LENGTH):
         (mount / f"{index}").write_bytes(b"here")
         Image.fromarray(np.full((8, 8, 3), index, np.uint8)).save(mount / f"{index:03}.png")
-    if evil == "lock held while forking":
+    if failure == "lock held while forking":
         held = threading.Event()
 
         def hold() -> None:
@@ -262,12 +262,12 @@ def prepare(evil: str) -> None:
 
         threading.Thread(target=hold, daemon=True).start()
         held.wait()
-    if evil == "OpenMP used before the fork":
+    if failure == "OpenMP used before the fork":
         torch.set_num_threads(4)
         use_openmp()
-    if evil == "leak of descriptors":
+    if failure == "leak of descriptors":
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-    if evil == "SIGTERM of the trainer":
+    if failure == "SIGTERM of the trainer":
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -276,12 +276,12 @@ def main() -> None:
     global folder
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("front")
-    parser.add_argument("evil")
+    parser.add_argument("failure")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--default", action="store_true", help="set nothing but the data set and the workers")
     arguments = parser.parse_args()
-    front, evil, folder = arguments.front, arguments.evil, arguments.folder
-    prepare(evil)
+    front, failure, folder = arguments.front, arguments.failure, arguments.folder
+    prepare(failure)
     began = time.monotonic()
     told: list[str] = []
 
@@ -296,13 +296,13 @@ def main() -> None:
     ended = "completed"
     loader: Any = None
     try:
-        loader = loader_of(front, evil, is_default=arguments.default)
-        for number, batch in enumerate(iterate(front, evil, loader)):
+        loader = loader_of(front, failure, is_default=arguments.default)
+        for number, batch in enumerate(iterate(front, failure, loader)):
             delivered += indices_of(front, batch)
-            if number == 1 and evil in TRAINER:
+            if number == 1 and failure in TRAINER:
                 print("ready", flush=True)
-                trainer(evil)
-            if evil in TRAINER and evil == "break" and number == 1:
+                trainer(failure)
+            if failure in TRAINER and failure == "break" and number == 1:
                 ended = "left"
                 break
     except BaseException as raised:
@@ -320,16 +320,16 @@ def main() -> None:
     print(json.dumps(answer, default=str), flush=True)
 
 
-def trainer(evil: str) -> None:
-    if evil == "exception in the training loop":
+def trainer(failure: str) -> None:
+    if failure == "exception in the training loop":
         raise ZeroDivisionError("in the training loop")
-    if evil not in ("break",):
+    if failure not in ("break",):
         # Somebody outside does it now.
         time.sleep(20)
 
 
 if __name__ == "__main__":
     # Under its own name: what lies in __main__ is sent to other processes by value, locks and all.
-    import evils
+    import failures
 
-    evils.main()
+    failures.main()
