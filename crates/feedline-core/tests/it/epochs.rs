@@ -205,20 +205,3 @@ fn a_consumer_that_keeps_every_batch_still_gets_all_of_them() {
     assert_eq!(kept.len(), 500);
     assert_eq!(kept[499].bytes("x").unwrap()[36..], 4999_u32.to_ne_bytes());
 }
-
-#[test]
-fn leaving_an_epoch_starts_the_next_one_and_leaves_no_thread() {
-    let threads = || fs::read_dir("/proc/self/task").unwrap().count();
-    let before = threads();
-    let folder = photographs(20, &[]);
-    let loader = folder_loader(folder.path(), &words(r#""threads": 3"#));
-    let epoch_of = |batch: Batch| batch.tickets[0].epoch;
-    assert_eq!(epoch_of(loader.epoch().unwrap().next().unwrap().unwrap()), 0);
-    assert_eq!(epoch_of(loader.epoch().unwrap().next().unwrap().unwrap()), 1);
-    let mut old = loader.epoch().unwrap();
-    let _new = loader.epoch().unwrap();
-    assert!(old.next().is_none(), "an epoch that was left gives nothing");
-    loader.close();
-    assert_eq!(threads(), before);
-    assert_eq!(loader.epoch().map(drop).unwrap_err().kind(), Kind::Closed);
-}

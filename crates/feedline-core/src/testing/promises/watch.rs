@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Promises, Zygote};
-use crate::worker::supervisor::{Life, Seen, Task, Work};
+use crate::worker::supervisor::{DUMP_EXTENSIONS, Life, Seen, Task, Work};
 
 /// A task and the position of a sample in it.
 pub(super) type Spot = (Option<Task>, Option<u64>);
@@ -73,7 +73,8 @@ impl Promises {
             worker.dump = Some(Dump { at: now, spot, asleep: seen.asleep });
             return Some(Watched::Dump(life));
         };
-        if now < dump.at + settings.dump_time {
+        let is_late = seen.is_dumping && !seen.stopped;
+        if now < dump.at + settings.dump_time * if is_late { DUMP_EXTENSIONS } else { 1 } {
             return None;
         }
         worker.dump = None;

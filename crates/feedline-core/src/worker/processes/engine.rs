@@ -89,6 +89,8 @@ pub(super) struct Running {
     ticks: Option<u64>,
     /// Since that look it was asked for its stack.
     is_dumped: bool,
+    /// How long its last words were when it was asked for its stack.
+    words_before: Option<usize>,
     used: Use,
     /// The first and the last task it answered.
     tasks: Option<(u64, u64)>,
@@ -205,8 +207,13 @@ impl Engine {
                     running.posture = posture;
                 }
             }
-            let forked = self.running.get(&life).map_or(Duration::ZERO, |running| running.forked);
-            let seen = evidence::seen(snapshot, posture, inner.started_nanoseconds, forked);
+            let running = self.running.get(&life);
+            let forked = running.map_or(Duration::ZERO, |running| running.forked);
+            let is_dumping = running.is_some_and(|running| {
+                running.words_before.is_some_and(|before| running.last_words.text().len() == before)
+            });
+            let started = inner.started_nanoseconds;
+            let seen = evidence::seen(snapshot, posture, started, forked, is_dumping);
             self.happen(inner, Happening::Seen { life, seen });
         }
     }
@@ -474,6 +481,7 @@ impl Engine {
                     let Life { post, generation } = life;
                     if let Some(running) = self.running.get_mut(&life) {
                         running.is_dumped = true;
+                        running.words_before = Some(running.last_words.text().len());
                     }
                     self.send_to_zygote(Request::Dump { post, generation });
                 }
@@ -602,6 +610,7 @@ impl Engine {
             posture: None,
             ticks: None,
             is_dumped: false,
+            words_before: None,
             used: Use::default(),
             tasks: None,
             leak: None,

@@ -77,12 +77,21 @@ pub(super) fn seen(
     posture: Option<Posture>,
     started: u64,
     forked: Duration,
+    is_dumping: bool,
 ) -> Seen {
     let asleep = posture == Some(Posture::WaitsForLock);
     let stopped = posture == Some(Posture::IsStopped);
     let Some(snapshot) = snapshot else {
         let work = Work::Starting;
-        return Seen { task: None, position: None, since: forked, work, asleep, stopped };
+        return Seen {
+            task: None,
+            position: None,
+            since: forked,
+            work,
+            asleep,
+            stopped,
+            is_dumping,
+        };
     };
     let work = match snapshot.doing {
         Doing::Starting => Work::Starting,
@@ -98,5 +107,6 @@ pub(super) fn seen(
         work,
         asleep,
         stopped,
+        is_dumping,
     }
 }

@@ -40,6 +40,7 @@ use ends::Counted;
 use place::{Place, Role, Standing, Worker};
 use succession::{RENEWAL_PAUSE, ask_to_stop};
 use trial::Open;
+pub(crate) use watch::DUMP_EXTENSIONS;
 use watch::Watch;
 pub use words::{
     Action, Death, Ending, Failure, Happening, Life, Post, Reason, Seen, Settings, Stage, Task,

@@ -10,6 +10,9 @@ use super::place::{Hang, Place, Standing, Worker};
 use super::words::{Action, Life, Seen, Settings, Task, Work};
 use super::{Supervisor, Zygote};
 
+/// A worker that has not written its stack yet is given this many times the time for it.
+pub(crate) const DUMP_EXTENSIONS: u32 = 20;
+
 /// What is watched of one worker.
 #[derive(Default, Debug)]
 pub(super) struct Watch {
@@ -160,9 +163,11 @@ impl Supervisor {
             self.actions.push(Action::Dump { life });
             return;
         };
-        let dumped = dump.at.saturating_add(settings.dump_time);
-        if now < dumped {
-            watch.look_at = Some(dumped);
+        // On a busy machine its turn to write may come late; one that was stopped has none.
+        let is_late = seen.is_dumping && !seen.stopped;
+        let times = if is_late { DUMP_EXTENSIONS } else { 1 };
+        if now < dump.at.saturating_add(settings.dump_time * times) {
+            watch.look_at = Some(now.saturating_add(settings.dump_time));
             return;
         }
         watch.dump = None;

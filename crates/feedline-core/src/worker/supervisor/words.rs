@@ -98,6 +98,8 @@ pub struct Seen {
     pub asleep: bool,
     /// Whether it was stopped by a signal.
     pub stopped: bool,
+    /// Whether it was asked for its stack and has not written it yet.
+    pub is_dumping: bool,
 }
 
 /// Why a run ended.

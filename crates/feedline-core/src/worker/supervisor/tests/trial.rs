@@ -185,6 +185,7 @@ fn a_trial_that_hangs_begins_again_until_the_hangs_are_enough() {
             work: Work::Sample,
             asleep: false,
             stopped: false,
+            is_dumping: false,
         };
         let seen = Happening::Seen { life, seen };
         let late = late * generation;

@@ -14,11 +14,20 @@ fn sample(task: Task, position: u64, since: Duration) -> Seen {
         work: Work::Sample,
         asleep: false,
         stopped: false,
+        is_dumping: false,
     }
 }
 
 fn starting(since: Duration) -> Seen {
-    Seen { task: None, position: None, since, work: Work::Starting, asleep: false, stopped: false }
+    Seen {
+        task: None,
+        position: None,
+        since,
+        work: Work::Starting,
+        asleep: false,
+        stopped: false,
+        is_dumping: false,
+    }
 }
 
 /// The engine wakes when it was told to, looks where it was told to, and finds this.
@@ -219,6 +228,31 @@ fn a_look_that_did_not_happen_is_due_again_soon() {
     let late = NOW + DEADLINE;
     supervisor.handle(Happening::TimePassed, late);
     assert_eq!(supervisor.next_deadline(), Some(late + DUMP));
+}
+
+#[test]
+fn a_worker_that_has_not_written_its_stack_is_given_more_time() {
+    let mut supervisor = busy(with_deadline());
+    let late = NOW + DEADLINE;
+    let dumping = Seen { is_dumping: true, ..sample(0, 3, NOW) };
+    assert_eq!(look(&mut supervisor, FIRST, dumping, late), [Action::Dump { life: FIRST }]);
+    assert_eq!(look(&mut supervisor, FIRST, dumping, late + DUMP), []);
+    assert_eq!(look(&mut supervisor, FIRST, dumping, late + DUMP * 3), []);
+    let written = sample(0, 3, NOW);
+    assert_eq!(
+        look(&mut supervisor, FIRST, written, late + DUMP * 4),
+        [Action::Kill { life: FIRST }]
+    );
+}
+
+#[test]
+fn one_that_never_writes_it_is_killed_all_the_same() {
+    let mut supervisor = busy(with_deadline());
+    let late = NOW + DEADLINE;
+    let dumping = Seen { is_dumping: true, ..sample(0, 3, NOW) };
+    assert_eq!(look(&mut supervisor, FIRST, dumping, late), [Action::Dump { life: FIRST }]);
+    let end = late + DUMP * DUMP_EXTENSIONS;
+    assert_eq!(look(&mut supervisor, FIRST, dumping, end), [Action::Kill { life: FIRST }]);
 }
 
 #[test]
