@@ -84,12 +84,15 @@ def corrupt(draws: Random, folder: Path, shard: Shard) -> Counter[str]:
 
 
 def read(shard: Shard, path: Path, what: str) -> tuple[list[str], fl.Report]:
-    """What comes of a shard, and the report, which must add up."""
-    seen: list[str] = []
-    with shard.open(path).batch(3).loader(threads=1, faults=SKIP) as loader:
+    """What comes of a shard, in the order of its records, and the report, which must add up."""
+    found: list[tuple[int, str]] = []
+    with shard.open(path).batch(3, index=True).loader(threads=1, faults=SKIP) as loader:
         for batch in loader:
-            seen += shard.values(batch)
+            # Records from the end fill the slots of skipped ones.
+            found += zip(batch["index"].tolist(), shard.values(batch), strict=True)
         report = loader.report()
+    seen = [value for _, value in sorted(found)]
+    expect(len(dict(found)) == len(found), f"{what}\nrecords came twice: {sorted(found)!r:.500}")
     right = len(seen) == report.delivered and report.delivered + report.skipped == report.expected
     expect(right, f"{what}\nthe report does not add up: {len(seen)} came\n{report}")
     return seen, report

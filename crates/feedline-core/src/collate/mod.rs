@@ -1,7 +1,6 @@
 //! From samples to a batch. Rows of the batch are given out before the samples are made, so that each
 //! is written straight into its place; what has no fixed shape is copied when its batch is complete.
 
-mod bucket;
 mod cast;
 mod gather;
 mod lengths;
@@ -10,7 +9,6 @@ mod pool;
 mod promise;
 mod stack;
 
-pub use bucket::{Buckets, Collector};
 pub use cast::Cast;
 pub use gather::{Gathered, Gatherer, Shapes, seat_of};
 pub use pool::Pool;

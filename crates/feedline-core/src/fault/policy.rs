@@ -89,7 +89,7 @@ pub struct FaultPolicy {
     pub backoff: Backoff,
     /// What to do after that.
     pub action: Action,
-    /// Whether what follows moves up in the place of a skipped sample; decided by the front if None.
+    /// Whether another sample fills the slot of a skipped one; None if the user did not set it.
     pub fill: Option<bool>,
     /// How many faults are allowed; without one, any number.
     pub limit: Option<Limit>,

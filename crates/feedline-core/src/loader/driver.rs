@@ -44,6 +44,13 @@ pub(super) enum Step {
     End(engine::Account, Standing),
 }
 
+/// What is to be done without the lock.
+#[derive(Default)]
+pub(super) struct Todo {
+    pub(super) steps: Vec<Step>,
+    pub(super) extras: Vec<Extra>,
+}
+
 /// A fault with its verdict.
 pub(super) struct Recorded {
     pub(super) symptom: Symptom,
@@ -93,22 +100,23 @@ impl Driver {
     }
 
     /// Decides what can be decided before the first result.
-    pub(super) fn begin(&mut self, run: &Run) -> (Vec<Step>, Vec<Extra>) {
+    pub(super) fn begin(&mut self, run: &Run) -> Todo {
+        let mut todo = Todo::default();
         self.engine.begin(&mut self.actions);
-        self.steps(run)
+        self.follow(run, &mut todo);
+        todo
     }
 
     /// Takes in results.
-    pub(super) fn settle(
-        &mut self,
-        run: &Run,
-        results: Vec<(engine::Order, Outcome)>,
-    ) -> (Vec<Step>, Vec<Extra>) {
+    pub(super) fn settle(&mut self, run: &Run, results: Vec<(engine::Order, Outcome)>) -> Todo {
+        let mut todo = Todo::default();
         for (order, outcome) in results {
             let outcome = self.keep(run, self.engine.current(order), outcome);
             self.engine.result(order, outcome, &mut self.actions);
+            // Before the next result: a sample may belong to another slot now.
+            self.follow(run, &mut todo);
         }
-        self.steps(run)
+        todo
     }
 
     /// Keeps what was made; the numbers for the engine.
@@ -158,11 +166,15 @@ impl Driver {
         self.next_fault
     }
 
-    /// What the actions mean for samples and faults.
-    fn steps(&mut self, run: &Run) -> (Vec<Step>, Vec<Extra>) {
-        let (mut steps, mut extras) = (Vec::new(), Vec::new());
+    /// Does to samples and faults what the actions of the engine say, and notes what is left to do.
+    fn follow(&mut self, run: &Run, todo: &mut Todo) {
+        if self.actions.is_empty() {
+            return;
+        }
+        let Todo { steps, extras } = todo;
         let mut attempts = 0;
-        for action in std::mem::take(&mut self.actions) {
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
             match action {
                 Action::Make(order, after) => {
                     let attempts = std::mem::take(&mut attempts);
@@ -187,7 +199,7 @@ impl Driver {
                     }
                 }
                 Action::Deliver(batch) => {
-                    self.count_filtered(&mut steps);
+                    self.count_filtered(steps);
                     self.batches = batch.number + 1;
                     steps.push(Step::Deliver(Box::new(self.collect(run, batch))));
                 }
@@ -199,12 +211,12 @@ impl Driver {
                     steps.push(Step::Stop(error.map(Box::new)));
                 }
                 Action::End(account) => {
-                    self.count_filtered(&mut steps);
+                    self.count_filtered(steps);
                     steps.push(Step::End(account, self.engine.standing().clone()));
                 }
             }
         }
-        (steps, extras)
+        self.actions = actions;
     }
 
     fn count_filtered(&mut self, steps: &mut Vec<Step>) {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::table::Filling;
+use super::parts::Filling;
 use super::{Epoch, Ledger, Loader};
 use crate::deliver::Taken;
 use crate::engine::Position;

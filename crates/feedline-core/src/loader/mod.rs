@@ -7,12 +7,12 @@ mod gate;
 mod handed;
 mod ledger;
 mod make;
+mod parts;
 mod quarantine;
 mod reading;
 mod records;
 mod resume;
 mod run;
-mod table;
 mod watch;
 pub mod workers;
 
@@ -45,10 +45,10 @@ pub use fields::given;
 use fields::{PICTURE, Write, casts, fields, padding, recipe, wanted, writes};
 pub use handed::{Part, Remark, Stand};
 pub use ledger::Ledger;
+pub use parts::Filling;
 use quarantine::left_out;
 pub use quarantine::{excluded, excluded_calls, quarantined};
 use run::{Delivery, Receipt, Run};
-pub use table::Filling;
 
 /// How long closing waits for threads; a read that the kernel does not end is left behind then.
 const GRACE: Duration = Duration::from_secs(1);

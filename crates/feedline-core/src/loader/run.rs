@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::activity::{Doing, Slot};
-use super::driver::{Complete, Driver, Extra, Recorded, Step};
+use super::driver::{Complete, Driver, Extra, Recorded, Step, Todo};
 use super::gate::Gate;
 use super::handed::Remark;
-use super::table::{Again, Filling, Finished, Numbers, Replacing, Table};
+use super::parts::{Again, Filling, Finished, Parts, Replacing};
 use super::watch::Watch;
 use super::{Progress, Shared};
-use crate::collate::{Collector, Gatherer, Seat};
+use crate::collate::Seat;
 use crate::deliver::Handoff;
 use crate::engine::{self, Engine, Position, Purpose};
 use crate::error::{Error, Kind, Result};
@@ -129,7 +129,7 @@ pub(super) struct Run {
 enum Decider {
     Engine(Mutex<Driver>),
     /// For a front that has functions called for the samples, and judges by itself.
-    Table(Mutex<Table>),
+    Parts(Mutex<Parts>),
 }
 
 /// Steps that must be done one after another: a batch is delivered when all faults before it are written down.
@@ -144,8 +144,7 @@ struct Outbox {
 
 /// Orders that were not given out yet.
 struct Line {
-    /// Numbers that come before.
-    again: VecDeque<u64>,
+    /// For a front that judges by itself: the next number.
     next: u64,
     seats: VecDeque<Seat>,
 }
@@ -230,12 +229,12 @@ impl Run {
         let files =
             OpenFiles::new(shared.files.clone(), on_event).knowing(shared.source.known_files());
         let (decider, line, ends, due) = if shared.hands_on() {
-            Self::table(&shared, epoch, position)
+            Self::parts(&shared, epoch, &position)
         } else {
             let start = position.slot;
             let engine = Engine::new(shared.engine_settings(epoch), position);
             let due = engine.orders_left();
-            let line = Line { again: VecDeque::new(), next: start, seats: VecDeque::new() };
+            let line = Line { next: start, seats: VecDeque::new() };
             let horizon = shared.ahead.map_or(u64::MAX, |ahead| start + ahead);
             let ends = LineEnd::new(u64::MAX, true, horizon);
             (Decider::Engine(Mutex::new(Driver::new(engine))), line, ends, due)
@@ -277,23 +276,15 @@ impl Run {
     }
 
     /// What decides for a front that judges by itself.
-    fn table(shared: &Shared, epoch: u64, position: Position) -> (Decider, Line, LineEnd, u64) {
+    fn parts(shared: &Shared, epoch: u64, position: &Position) -> (Decider, Line, LineEnd, u64) {
         let (length, fills) = (shared.plan.epoch_len(), shared.fills());
         let plan_end = (epoch + 1) * length;
         let start = epoch * length + position.slot + position.tried;
-        let filling = Filling {
-            skipped: position.filled,
-            tried: position.tried,
-            repeated: position.repeated,
-        };
-        let gatherer = Gatherer::new(shared.columns.clone());
-        let collector = Collector::InOrder(gatherer.telling_empty());
-        let numbers = Numbers { start, again: Vec::new(), plan_end, length, fills, filling };
-        let line = Line { again: VecDeque::new(), next: start, seats: VecDeque::new() };
+        let line = Line { next: start, seats: VecDeque::new() };
         let horizon = shared.ahead.map_or(u64::MAX, |ahead| start + ahead);
         let ends = LineEnd::new(start.max(plan_end), !fills, horizon);
-        let decider = Decider::Table(Mutex::new(Table::new(collector, numbers)));
-        (decider, line, ends, plan_end.saturating_sub(start))
+        let parts = Parts::new(shared.columns.size, start, plan_end, fills);
+        (Decider::Parts(Mutex::new(parts)), line, ends, plan_end.saturating_sub(start))
     }
 
     /// Decides what can be decided before the first result: an epoch that was continued may be at its end.
@@ -302,19 +293,19 @@ impl Run {
             Decider::Engine(driver) => {
                 let (direct, extras) = {
                     let mut driver = driver.lock();
-                    let (steps, extras) = driver.begin(self);
+                    let Todo { steps, extras } = driver.begin(self);
                     self.update_urgent(&driver);
                     (self.queue(steps), extras)
                 };
                 self.perform(direct);
                 self.make_extras(extras, None);
             }
-            Decider::Table(table) => {
+            Decider::Parts(parts) => {
                 let due = self.plan_end.saturating_sub(self.start_number);
                 if due == 0 && !self.shared.fills() {
                     return self.handoff.end(0, None);
                 }
-                self.update_urgent_of_table(&table.lock());
+                parts.lock().update_urgent(self);
                 // A run that continues in the middle of repeated samples has nothing else to wait for.
                 self.settle(Vec::new(), None);
             }
@@ -371,12 +362,9 @@ impl Run {
         let mut line = self.line.lock();
         let first = match &self.decider {
             Decider::Engine(driver) => driver.lock().engine.next_slot()?,
-            Decider::Table(_) => line.again.front().copied().unwrap_or(line.next),
+            Decider::Parts(_) => line.next,
         };
-        let left = match line.again.front() {
-            Some(_) => line.again.len(),
-            None => usize::try_from(self.line_end.beyond(first)? - first).unwrap_or(usize::MAX),
-        };
+        let left = usize::try_from(self.line_end.beyond(first)? - first).unwrap_or(usize::MAX);
         if self.is_closed() {
             return None;
         }
@@ -398,14 +386,9 @@ impl Run {
                 let engine = &mut driver.lock().engine;
                 std::iter::from_fn(|| engine.next_order()).take(count).collect()
             }
-            Decider::Table(_) => {
-                let numbers: Vec<u64> = if line.again.is_empty() {
-                    line.next += count as u64;
-                    (first..line.next).collect()
-                } else {
-                    line.again.drain(..count).collect()
-                };
-                numbers.into_iter().map(order_of_number).collect()
+            Decider::Parts(_) => {
+                line.next += count as u64;
+                (first..line.next).map(order_of_number).collect()
             }
         };
         if orders.is_empty() {
@@ -415,7 +398,7 @@ impl Run {
         let orders = seats.zip(orders).filter_map(|(seat, of)| {
             let ticket = match &self.decider {
                 Decider::Engine(_) => self.ticket_of(of),
-                Decider::Table(_) => self.ticket_of_number(of.slot),
+                Decider::Parts(_) => self.ticket_of_number(of.slot),
             };
             ticket.map(|ticket| Order { number: of.slot, of, ticket, seat, attempts: 0 })
         });
@@ -529,7 +512,7 @@ impl Run {
                 let extras = self.settle_once(driver, outcomes);
                 self.make_extras(extras, native);
             }
-            Decider::Table(table) => self.settle_at_table(table, outcomes, native),
+            Decider::Parts(parts) => self.settle_parts(parts, outcomes, native),
         }
     }
 
@@ -541,7 +524,7 @@ impl Run {
         let start = clock::now();
         let (direct, extras) = {
             let mut driver = driver.lock();
-            let (steps, extras) = driver.settle(self, outcomes);
+            let Todo { steps, extras } = driver.settle(self, outcomes);
             self.update_urgent(&driver);
             (self.queue(steps), extras)
         };
@@ -671,9 +654,9 @@ impl Run {
         }
     }
 
-    fn settle_at_table(
+    fn settle_parts(
         &self,
-        table: &Mutex<Table>,
+        parts: &Mutex<Parts>,
         outcomes: Vec<(engine::Order, Outcome)>,
         mut native: Option<&mut Native>,
     ) {
@@ -681,7 +664,7 @@ impl Run {
             outcomes.into_iter().map(|(of, outcome)| (of.slot, outcome)).collect();
         loop {
             let start = clock::now();
-            let drained = table.lock().drain(self, outcomes);
+            let drained = parts.lock().drain(self, outcomes);
             self.hand_over(drained.finished);
             self.meters.add(Stage::Collate, start.elapsed());
             let Some(again) = drained.again else { return };
@@ -700,8 +683,8 @@ impl Run {
 
     /// The front needs so many more samples in the places of skipped ones.
     pub(super) fn fill(&self, more: u64) {
-        if let Decider::Table(table) = &self.decider {
-            let drained = table.lock().fill(self, more);
+        if let Decider::Parts(parts) = &self.decider {
+            let drained = parts.lock().fill(self, more);
             self.hand_over(drained.finished);
         }
     }
@@ -709,15 +692,15 @@ impl Run {
     /// Makes batches of what was gathered, for the consumer to take.
     fn hand_over(&self, finished: Vec<Finished>) {
         let shared = &self.shared;
-        for Finished { batch, mut gathered, progress, remarks } in finished {
+        for Finished { part, mut gathered, remarks } in finished {
             let (numbers, behind) = (std::mem::take(&mut gathered.numbers), gathered.end);
             match shared.columns.complete(gathered, &shared.pool, &shared.batches) {
-                Ok(columns) => {
-                    let (batch, end, of) = (columns, progress, batch);
-                    self.handoff.put(of, Delivery { batch, end, numbers, behind, remarks });
+                Ok(batch) => {
+                    let end = Progress::default();
+                    self.handoff.put(part, Delivery { batch, end, numbers, behind, remarks });
                 }
                 Err(error) if error.kind() == Kind::Closed => {}
-                Err(error) => self.handoff.end(batch, Some(error)),
+                Err(error) => self.handoff.end(part, Some(error)),
             }
         }
     }
@@ -741,8 +724,8 @@ impl Run {
             let place = Random::keyed(&key).below(self.length);
             let index = self.order.at(place).map_or(ticket.index, |other| other.index);
             let other = Ticket { index, ..ticket };
-            if let Decider::Table(table) = &self.decider {
-                table.lock().note_tried(number, attempt + 1);
+            if let Decider::Parts(parts) = &self.decider {
+                parts.lock().note_tried(number, attempt + 1);
             }
             let of = order_of_number(number);
             let outcome = self
@@ -778,17 +761,7 @@ impl Run {
         self.set_urgent(driver.engine.needed_below(), driver.engine.settled_below());
     }
 
-    pub(super) fn update_urgent_of_table(&self, table: &Table) {
-        let below = match table.ends.front() {
-            Some(end) => *end,
-            None => table.reorder.next() + table.collector.missing(),
-        };
-        // Of what was left out a batch may need any number: where none is complete, all that was
-        // looked at is behind.
-        self.set_urgent(below, table.ends.front().copied().unwrap_or(table.reorder.next()));
-    }
-
-    fn set_urgent(&self, below: u64, settled: u64) {
+    pub(super) fn set_urgent(&self, below: u64, settled: u64) {
         for budget in [&self.shared.work, &self.shared.batches] {
             budget.set_urgent_below(below);
         }
@@ -805,11 +778,7 @@ impl Run {
                 driver.engine.taken();
                 self.update_urgent(&driver);
             }
-            Decider::Table(table) => {
-                let mut table = table.lock();
-                table.ends.pop_front();
-                self.update_urgent_of_table(&table);
-            }
+            Decider::Parts(parts) => parts.lock().taken(self),
         }
         let waited = waited + std::mem::take(&mut *self.waiting.lock()).time;
         if self.shared.hands_on() {
@@ -868,7 +837,8 @@ impl Run {
         *self.shared.progress.lock() = Progress { epoch: self.epoch + 1, position };
         match &self.decider {
             Decider::Engine(_) => self.dropped.load(Ordering::SeqCst),
-            Decider::Table(table) => table.lock().dropped,
+            // The front counts them.
+            Decider::Parts(_) => 0,
         }
     }
 
@@ -893,7 +863,7 @@ impl Run {
                 driver.lock().engine.close();
                 self.end(Some(error));
             }
-            Decider::Table(table) => table.lock().stop(self, error),
+            Decider::Parts(parts) => parts.lock().stop(self, error),
         }
     }
 

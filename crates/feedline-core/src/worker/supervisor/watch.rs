@@ -167,7 +167,9 @@ impl Supervisor {
         let is_late = seen.is_dumping && !seen.stopped;
         let times = if is_late { DUMP_EXTENSIONS } else { 1 };
         if now < dump.at.saturating_add(settings.dump_time * times) {
-            watch.look_at = Some(now.saturating_add(settings.dump_time));
+            let dumped = dump.at.saturating_add(settings.dump_time);
+            let again = now.saturating_add(settings.dump_time);
+            watch.look_at = Some(if now < dumped { dumped } else { again });
             return;
         }
         watch.dump = None;
