@@ -89,7 +89,12 @@ def test_a_checkpoint_that_was_changed_is_refused() -> None:
     make, good = checkpoint()
     assert good["waiting"]
     changes = [
-        *({**good, name: value} for name in ("epoch", "slot", "samples") for value in (0, 1, 2**64 - 1) if good[name] != value),
+        *(
+            {**good, name: value}
+            for name in ("epoch", "slot", "samples")
+            for value in (0, 1, 2**64 - 1)
+            if good[name] != value
+        ),
         *({**good, "waiting": value} for value in ([], [2**64 - 1], [1, 1], [0, 0, 0], good["waiting"][1:])),
         {**good, "standing": {**good["standing"], "faults": 7}},
         {**good, "filled": 2**63},

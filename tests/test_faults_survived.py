@@ -77,7 +77,9 @@ def test_tries_are_counted_and_the_last_one_is_judged(files: list[Path]) -> None
 
 
 def test_a_class_that_is_named_has_its_own_rule(tmp_path: Path) -> None:
-    paths = write(tmp_path, {"0.jpg": JPEG, "1.jpg": JPEG[:-200], "2.jpg": JPEG, "3.jpg": b"text", "4.jpg": JPEG})
+    paths = write(
+        tmp_path, {"0.jpg": JPEG, "1.jpg": JPEG[:-200], "2.jpg": JPEG, "3.jpg": b"text", "4.jpg": JPEG}
+    )
     rules: dict[Any, Any] = {errors.CorruptImageError: {"retry": 2, "action": "skip"}}
     policy = fl.FaultPolicy(backoff=0.0, by_type=rules)
     loader = fl.files(paths).decode().batch(1, index=True).loader(faults=policy)

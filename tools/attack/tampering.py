@@ -191,7 +191,9 @@ def must_be_accounted(
     expect(bool(report.skipped) or seen == sorted(seen), f"{what}\nrecords came out of order: {seen}")
     expect(set(seen) <= set(numbers), f"{what}\nrecords came that are not there: {set(seen) - set(numbers)}")
     missing = sorted(set(numbers) - set(seen))
-    expect(not missing or report.faults or excluded, f"{what}\nrecords were lost in silence: {missing}\n{report}")
+    expect(
+        not missing or report.faults or excluded, f"{what}\nrecords were lost in silence: {missing}\n{report}"
+    )
 
 
 def manifests(draws: Random, folder: Path) -> Counter[str]:
@@ -215,7 +217,8 @@ def manifests(draws: Random, folder: Path) -> Counter[str]:
         what += f"\nchanged to {changed!r:.600}"
     with only_clean_errors(what) as raised:
         seen, report = take(opened(kind, paths, manifest=manifest))
-        expect(seen == numbers, f"{what}\nthe records are {seen}\nand not {numbers}\n{report}")
+        must_be_accounted(seen, numbers, report, what)
+        expect(sorted(seen) == numbers, f"{what}\nthe records are {seen}\nand not {numbers}\n{report}")
     return Counter({"manifests": 1, "refused": len(raised)})
 
 
