@@ -1,4 +1,4 @@
-"""What the batches of an epoch are when samples are skipped: the rule of docs/faults.md, once more and plainly."""
+"""What the batches of an epoch are when samples are skipped: the rule of docs/faults.md, as plain code."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ class FaultPolicy:
             retried in any case.
         backoff: seconds before the second try, which double with each further one; or a `Backoff`.
         replacement: the sample to use with "replace"; by default the sample of another index.
-        fill: whether another sample fills the slot of a skipped one, so that batches stay full: the last one of
-            the epoch, or the next one if the source can only be read forwards. True by default.
+        fill: whether another sample fills the slot of a skipped one, so that batches stay full: the last one
+            of the epoch, or the next one if the source can only be read forwards. True by default.
         limit: how many faults are allowed before the run ends: a count for each epoch (a whole number), or a
             share (a float below 1.0) of the last `window` samples. By default half of them: then something
             other than single samples is wrong. None for any number; but an epoch of which no sample is

@@ -185,8 +185,8 @@ def indices(draws: Random, folder: Path) -> Counter[str]:
 def must_be_accounted(
     seen: list[int], numbers: list[int], report: fl.Report, what: str, *, excluded: bool = False
 ) -> None:
-    """Records came once, with their values, and in order unless some were skipped; if some did not come, there
-    are faults."""
+    """Records came once, with their values, in order unless some were skipped. If some are missing, there are
+    faults."""
     expect(len(seen) == len(set(seen)), f"{what}\nrecords came twice: {seen}")
     expect(bool(report.skipped) or seen == sorted(seen), f"{what}\nrecords came out of order: {seen}")
     expect(set(seen) <= set(numbers), f"{what}\nrecords came that are not there: {set(seen) - set(numbers)}")

@@ -335,6 +335,7 @@ impl<T> BySlot<T> {
     const NEAR: u64 = 1 << 16;
 
     fn insert(&mut self, slot: u64, value: T) {
+        self.others.remove(&slot);
         if self.near.is_empty() {
             self.first = slot;
         }
@@ -408,7 +409,7 @@ mod tests {
                 let slot = if slot % 3 == 0 { slot } else { slot % 40 };
                 if is_taken {
                     prop_assert_eq!(values.take(slot), plain.remove(&slot));
-                } else if !plain.contains_key(&slot) {
+                } else {
                     values.insert(slot, slot);
                     plain.insert(slot, slot);
                 }
