@@ -1,4 +1,4 @@
-"""What the documents say of the tests is true: each test that they name exists."""
+"""What the documents say of the project is true: each test, file and page that they name exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,22 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CORE = ROOT / "crates" / "feedline-core"
-NAMED = re.compile(r"`(?P<file>[\w./-]+\.(?:rs|py))::(?P<test>\w+)`")
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "examples" / "README.md"],
+    key=lambda page: str(page.relative_to(ROOT)),
+)
+NAMED_TEST = re.compile(r"`(?P<file>[\w./-]+\.(?:rs|py))::(?P<test>\w+)`")
+NAMED_FILE = re.compile(r"`(?P<file>[\w-]+(?:/[\w.-]+)*/[\w-]+\.(?:rs|py|toml|txt|pyi))(?:::\w+)?`")
+LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#[^)]*)?\)")
+# What a path in a document may begin at.
+ROOTS = [
+    ROOT,
+    ROOT / "tests",
+    ROOT / "python" / "feedline",
+    CORE,
+    CORE / "src",
+    ROOT / "crates" / "feedline-cli" / "src",
+]
 
 
 def is_there(file: str, test: str) -> bool:
@@ -23,7 +38,29 @@ def is_there(file: str, test: str) -> bool:
 
 @pytest.mark.parametrize("document", ["CONTRACT.md", "ARCHITECTURE.md"])
 def test_every_test_that_a_document_names_exists(document: str) -> None:
-    named = [match.groups() for match in NAMED.finditer((ROOT / document).read_text())]
+    named = [match.groups() for match in NAMED_TEST.finditer((ROOT / document).read_text())]
 
     assert len(named) > 5
     assert [f"{file}::{test}" for file, test in named if not is_there(file, test)] == []
+
+
+def test_every_file_and_page_that_a_page_names_exists() -> None:
+    missing, links, files = [], 0, 0
+    for page in PAGES:
+        text = page.read_text()
+        for match in LINK.finditer(text):
+            target = match["target"]
+            links += 1
+            if "://" not in target and not (page.parent / target).exists():
+                missing.append(f"{page.relative_to(ROOT)}: {target}")
+        if page.name == "CHANGELOG.md":
+            # It also names what is gone.
+            continue
+        for match in NAMED_FILE.finditer(text):
+            files += 1
+            if not any((root / match["file"]).is_file() for root in ROOTS):
+                missing.append(f"{page.relative_to(ROOT)}: {match['file']}")
+
+    assert missing == []
+    assert links > 20
+    assert files > 50

@@ -132,6 +132,16 @@ enum Decider {
     Parts(Mutex<Parts>),
 }
 
+/// What became of steps that are to be done.
+enum Queued {
+    /// There are none.
+    None,
+    /// This thread can do them at once.
+    Direct(Vec<Step>),
+    /// They are in the outbox.
+    InOrder,
+}
+
 /// Steps that must be done one after another: a batch is delivered when all faults before it are written down.
 #[derive(Default)]
 struct Outbox {
@@ -291,13 +301,13 @@ impl Run {
     fn begin(&self) {
         match &self.decider {
             Decider::Engine(driver) => {
-                let (direct, extras) = {
+                let (queued, extras) = {
                     let mut driver = driver.lock();
                     let Todo { steps, extras } = driver.begin(self);
                     self.update_urgent(&driver);
                     (self.queue(steps), extras)
                 };
-                self.perform(direct);
+                self.perform(queued);
                 self.make_extras(extras, None);
             }
             Decider::Parts(parts) => {
@@ -522,13 +532,13 @@ impl Run {
         outcomes: Vec<(engine::Order, Outcome)>,
     ) -> Vec<Extra> {
         let start = clock::now();
-        let (direct, extras) = {
+        let (queued, extras) = {
             let mut driver = driver.lock();
             let Todo { steps, extras } = driver.settle(self, outcomes);
             self.update_urgent(&driver);
             (self.queue(steps), extras)
         };
-        self.perform(direct);
+        self.perform(queued);
         self.meters.add(Stage::Collate, start.elapsed());
         extras
     }
@@ -573,24 +583,27 @@ impl Run {
         }
     }
 
-    /// Puts steps behind those that must be done before them. Returns those that this thread can do at once.
-    fn queue(&self, steps: Vec<Step>) -> Vec<Step> {
+    /// Puts steps behind those that must be done before them, unless this thread can do them at once.
+    fn queue(&self, steps: Vec<Step>) -> Queued {
         if steps.is_empty() {
-            return steps;
+            return Queued::None;
         }
         let mut outbox = self.outbox.lock();
         if !outbox.is_busy && outbox.steps.is_empty() && !steps.iter().any(Step::is_record) {
-            return steps;
+            return Queued::Direct(steps);
         }
         outbox.steps.extend(steps);
-        Vec::new()
+        Queued::InOrder
     }
 
-    /// Does steps, and all that are queued, unless another thread is at it. No lock is held meanwhile.
-    fn perform(&self, direct: Vec<Step>) {
-        let mut error = None;
-        for step in direct {
-            self.do_step(step, &mut error);
+    /// Does steps, or all that are queued, unless another thread is at it. No lock is held meanwhile.
+    fn perform(&self, queued: Queued) {
+        match queued {
+            Queued::None => return,
+            Queued::Direct(steps) => {
+                return steps.into_iter().for_each(|step| self.do_step(step, &mut None));
+            }
+            Queued::InOrder => {}
         }
         loop {
             let mut outbox = self.outbox.lock();
