@@ -9,6 +9,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::random::Random;
 
 /// Epochs in one run of the tests.
 const EPOCHS: u64 = 100_000;

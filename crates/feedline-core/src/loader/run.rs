@@ -13,10 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::activity::{Doing, Slot};
-use super::driver::{Complete, Driver, Extra, Recorded, Step, Todo};
+use super::driver::{Driver, Todo};
 use super::gate::Gate;
 use super::handed::Remark;
+use super::line::{Line, LineEnd};
 use super::parts::{Again, Filling, Finished, Parts, Replacing};
+use super::perform::Outbox;
 use super::watch::Watch;
 use super::{Progress, Shared};
 use crate::collate::Seat;
@@ -31,7 +33,7 @@ use crate::plan;
 use crate::random::Random;
 use crate::sample::{Batch, Sample, Stage, Ticket};
 use crate::sys::clock;
-use crate::sys::lock::{Condition, Ending, Mutex};
+use crate::sys::lock::{Ending, Mutex};
 use crate::sys::thread::Crew;
 use crate::worker::{Native, Prepared};
 
@@ -81,7 +83,7 @@ pub(super) enum Made {
 /// A batch on its way to the consumer, and how far it brings the run.
 pub(super) struct Delivery {
     pub(super) batch: Batch,
-    end: Progress,
+    pub(super) end: Progress,
     /// For a front that judges by itself: the numbers of its samples, that behind the last one that
     /// was tried, and what is to be judged.
     pub(super) numbers: Vec<u64>,
@@ -108,55 +110,28 @@ pub(super) struct Run {
     pub(super) ending: Ending,
     pub(super) line_end: LineEnd,
     line: Mutex<Line>,
-    decider: Decider,
-    outbox: Mutex<Outbox>,
+    pub(super) decider: Decider,
+    pub(super) outbox: Mutex<Outbox>,
     waiting: Mutex<Waiting>,
     /// What the readers and then the workers are at.
     slots: Vec<Slot>,
     /// Which sample comes when in this epoch.
     order: plan::Order,
-    epoch: u64,
+    pub(super) epoch: u64,
     /// The first number, that behind the last sample of the plan, and the samples of an epoch.
     pub(super) start_number: u64,
     plan_end: u64,
     length: u64,
     /// Good samples of batches that are left out because they are not full.
-    dropped: AtomicU64,
+    pub(super) dropped: AtomicU64,
     closed: AtomicBool,
 }
 
 /// What decides about the samples.
-enum Decider {
+pub(super) enum Decider {
     Engine(Mutex<Driver>),
     /// For a front that has functions called for the samples, and judges by itself.
     Parts(Mutex<Parts>),
-}
-
-/// What became of steps that are to be done.
-enum Queued {
-    /// There are none.
-    None,
-    /// This thread can do them at once.
-    Direct(Vec<Step>),
-    /// They are in the outbox.
-    InOrder,
-}
-
-/// Steps that must be done one after another: a batch is delivered when all faults before it are written down.
-#[derive(Default)]
-struct Outbox {
-    steps: VecDeque<Step>,
-    /// Whether a thread is at it.
-    is_busy: bool,
-    /// The error that the last record has led to.
-    error: Option<Error>,
-}
-
-/// Orders that were not given out yet.
-struct Line {
-    /// For a front that judges by itself: the next number.
-    next: u64,
-    seats: VecDeque<Seat>,
 }
 
 /// How long the consumer has waited for the next batch.
@@ -164,68 +139,6 @@ struct Line {
 struct Waiting {
     time: Duration,
     is_told: bool,
-}
-
-/// Where the line of orders ends. It may grow at the last moment, when it is known how many samples
-/// are missing. Lists have no memory that is taken before they are made: of them, orders go only so far
-/// ahead of the consumer.
-pub(super) struct LineEnd {
-    state: Mutex<Ends>,
-    changed: Condition,
-}
-
-struct Ends {
-    end: u64,
-    is_settled: bool,
-    horizon: u64,
-}
-
-impl LineEnd {
-    fn new(end: u64, is_settled: bool, horizon: u64) -> LineEnd {
-        let state = Mutex::new(Ends { end, is_settled, horizon });
-        LineEnd { state, changed: Condition::default() }
-    }
-
-    pub(super) fn move_to(&self, end: u64) {
-        self.state.lock().end = end;
-        self.changed.notify_all();
-    }
-
-    /// It does not grow any more.
-    pub(super) fn settle(&self) {
-        self.state.lock().is_settled = true;
-        self.changed.notify_all();
-    }
-
-    /// Orders may go as far as that.
-    fn move_horizon(&self, horizon: u64) {
-        let mut state = self.state.lock();
-        if state.horizon < horizon {
-            state.horizon = horizon;
-            self.changed.notify_all();
-        }
-    }
-
-    /// Nobody waits here any more.
-    fn close(&self) {
-        *self.state.lock() = Ends { end: 0, is_settled: true, horizon: 0 };
-        self.changed.notify_all();
-    }
-
-    /// How far orders may go, as soon as that lies beyond `next`; None if it never will.
-    fn beyond(&self, next: u64) -> Option<u64> {
-        let mut state = self.state.lock();
-        loop {
-            let Ends { end, is_settled, horizon } = *state;
-            if next < end.min(horizon) {
-                return Some(end.min(horizon));
-            }
-            if next >= end && is_settled {
-                return None;
-            }
-            state = self.changed.wait(state);
-        }
-    }
 }
 
 impl Run {
@@ -526,147 +439,6 @@ impl Run {
         }
     }
 
-    fn settle_once(
-        &self,
-        driver: &Mutex<Driver>,
-        outcomes: Vec<(engine::Order, Outcome)>,
-    ) -> Vec<Extra> {
-        let start = clock::now();
-        let (queued, extras) = {
-            let mut driver = driver.lock();
-            let Todo { steps, extras } = driver.settle(self, outcomes);
-            self.update_urgent(&driver);
-            (self.queue(steps), extras)
-        };
-        self.perform(queued);
-        self.meters.add(Stage::Collate, start.elapsed());
-        extras
-    }
-
-    /// Makes samples that are needed beside those that are planned.
-    fn make_extras(&self, extras: Vec<Extra>, mut native: Option<&mut Native>) {
-        let Decider::Engine(driver) = &self.decider else { return };
-        let mut extras = VecDeque::from(extras);
-        let mut own = Native::default();
-        let slot = Slot::default();
-        while let Some(extra) = extras.pop_front() {
-            let native = native.as_deref_mut().unwrap_or(&mut own);
-            let of = extra.order;
-            let Some(outcome) = self.make_extra(extra, native, &slot) else { return };
-            extras.extend(self.settle_once(driver, vec![(of, outcome)]));
-        }
-    }
-
-    /// None if the run is closed.
-    fn make_extra(&self, extra: Extra, native: &mut Native, slot: &Slot) -> Option<Outcome> {
-        let Extra { order: of, seat, attempts, after } = extra;
-        let seat = match seat {
-            Some(seat) => seat,
-            None => match self.take_lone_seat(of.slot) {
-                Ok(seat) => seat?,
-                Err(error) => {
-                    self.stop(error);
-                    return None;
-                }
-            },
-        };
-        let (number, ticket) = (of.slot, self.ticket_of(of)?);
-        let order = Order { number, of, ticket, seat, attempts };
-        Some(self.retry(order, after, native, slot))
-    }
-
-    fn take_lone_seat(&self, slot: u64) -> Result<Option<Seat>> {
-        let columns = &self.shared.columns;
-        match self.shared.batches.acquire(columns.row_bytes(), slot) {
-            Ok(permit) => Ok(columns.lone_seats(1, permit)?.pop_front()),
-            Err(_) => Ok(None),
-        }
-    }
-
-    /// Puts steps behind those that must be done before them, unless this thread can do them at once.
-    fn queue(&self, steps: Vec<Step>) -> Queued {
-        if steps.is_empty() {
-            return Queued::None;
-        }
-        let mut outbox = self.outbox.lock();
-        if !outbox.is_busy && outbox.steps.is_empty() && !steps.iter().any(Step::is_record) {
-            return Queued::Direct(steps);
-        }
-        outbox.steps.extend(steps);
-        Queued::InOrder
-    }
-
-    /// Does steps, or all that are queued, unless another thread is at it. No lock is held meanwhile.
-    fn perform(&self, queued: Queued) {
-        match queued {
-            Queued::None => return,
-            Queued::Direct(steps) => {
-                return steps.into_iter().for_each(|step| self.do_step(step, &mut None));
-            }
-            Queued::InOrder => {}
-        }
-        loop {
-            let mut outbox = self.outbox.lock();
-            if outbox.is_busy {
-                return;
-            }
-            let Some(step) = outbox.steps.pop_front() else { return };
-            outbox.is_busy = true;
-            let mut error = outbox.error.take();
-            drop(outbox);
-            self.do_step(step, &mut error);
-            let mut outbox = self.outbox.lock();
-            outbox.is_busy = false;
-            outbox.error = error;
-        }
-    }
-
-    fn do_step(&self, step: Step, error: &mut Option<Error>) {
-        let ledger = &self.shared.ledger;
-        match step {
-            Step::Filtered(samples) => ledger.filtered(samples),
-            Step::Retried(line) => ledger.retried(line),
-            Step::Record(recorded) => {
-                let Recorded { symptom, line, verdict } = *recorded;
-                *error = ledger.record(&symptom, line, verdict);
-            }
-            Step::Replaced(line, index) => ledger.replaced(*line, index.into()),
-            Step::Deliver(complete) => self.deliver(*complete),
-            Step::Stop(own) => {
-                let error = own.map(|error| *error).or_else(|| error.take());
-                self.end(Some(error.unwrap_or_else(closed)));
-            }
-            Step::End(account, standing) => {
-                ledger.set_standing(standing);
-                ledger.repeated(account.repeated);
-                self.dropped.store(account.dropped, Ordering::SeqCst);
-                self.end(None);
-            }
-        }
-    }
-
-    /// Nothing comes after the batches that were delivered.
-    fn end(&self, error: Option<Error>) {
-        let Decider::Engine(driver) = &self.decider else { return };
-        let batches = driver.lock().batches;
-        self.handoff.end(batches, error);
-        self.line_end.close();
-    }
-
-    fn deliver(&self, complete: Complete) {
-        let Complete { number, gathered, position } = complete;
-        let shared = &self.shared;
-        match shared.columns.complete(gathered, &shared.pool, &shared.batches) {
-            Ok(batch) => {
-                let end = Progress { epoch: self.epoch, position };
-                let (numbers, behind, remarks) = (Vec::new(), 0, Vec::new());
-                self.handoff.put(number, Delivery { batch, end, numbers, behind, remarks });
-            }
-            Err(error) if error.kind() == Kind::Closed => {}
-            Err(error) => self.handoff.end(number, Some(error)),
-        }
-    }
-
     fn settle_parts(
         &self,
         parts: &Mutex<Parts>,
@@ -719,7 +491,13 @@ impl Run {
     }
 
     /// Makes a sample once more, after a wait.
-    fn retry(&self, order: Order, wait: Duration, native: &mut Native, slot: &Slot) -> Outcome {
+    pub(super) fn retry(
+        &self,
+        order: Order,
+        wait: Duration,
+        native: &mut Native,
+        slot: &Slot,
+    ) -> Outcome {
         if !wait.is_zero() && self.ending.wait(wait) {
             return Err(self.fault(order.ticket, Stage::Worker, closed(), order.seat));
         }
@@ -770,7 +548,7 @@ impl Run {
     }
 
     /// Says which samples must not wait: those of the batch that the consumer takes next.
-    fn update_urgent(&self, driver: &Driver) {
+    pub(super) fn update_urgent(&self, driver: &Driver) {
         self.set_urgent(driver.engine.needed_below(), driver.engine.settled_below());
     }
 
@@ -870,7 +648,7 @@ impl Run {
     }
 
     /// Ends the run with an error, after the batches that are complete.
-    fn stop(&self, error: Error) {
+    pub(super) fn stop(&self, error: Error) {
         match &self.decider {
             Decider::Engine(driver) => {
                 driver.lock().engine.close();

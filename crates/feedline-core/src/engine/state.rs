@@ -1,0 +1,334 @@
+//! What both kinds of batches share: verdicts, replacements, repetitions, the account.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{
+    Account, Action, Batch, Fault, Limits, Order, Outcome, Position, Purpose, Settings, Stop,
+    Verdict, Wish,
+};
+use crate::random::Random;
+
+/// Samples that are tried in the place of a bad one, if they are bad as well.
+pub const MAX_BAD_REPLACEMENTS: u32 = 8;
+/// Samples that are tried in the place of a bad one, if the others are filtered out.
+pub const MAX_REPLACEMENTS: u32 = 4096;
+
+/// What both kinds of batches share.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    pub(super) settings: Settings,
+    pub(super) limits: Limits,
+    pub(super) account: Account,
+    /// Bad samples in whose slots others are tried.
+    pub(super) replacing: BTreeMap<u64, Replacing>,
+    /// Repetitions that could not be used, in a row.
+    pub(super) useless: u64,
+    /// Samples that filled other slots or were skipped, tried as repetitions, and repeated, of the whole epoch.
+    pub(super) filled: u64,
+    pub(super) tried: u64,
+    pub(super) repeated: u64,
+    pub(super) batch_number: u64,
+    /// The ends, as slots, of batches that were delivered and not taken yet.
+    pub(super) untaken: VecDeque<u64>,
+    pub(super) is_over: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replacing {
+    fault: Fault,
+    tried: u32,
+    bad: u32,
+}
+
+/// What a result was good for.
+pub(super) enum Accepted {
+    Taken,
+    /// The sample is made again.
+    Retried,
+    Unexpected,
+}
+
+/// What is known about a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Slot {
+    /// Its order was given out, or will be.
+    Awaited(Order),
+    /// Its result is here and was not judged yet.
+    Arrived(Order, Outcome),
+    /// Its sample can be used.
+    Used(Order),
+    /// It has none.
+    Empty,
+}
+
+impl Slot {
+    /// Takes in a result, if it is the one that is awaited. A retry is decided at once: it changes nothing
+    /// for any other sample.
+    pub(super) fn put(
+        &mut self,
+        order: Order,
+        outcome: Outcome,
+        actions: &mut Vec<Action>,
+    ) -> Accepted {
+        match *self {
+            Slot::Awaited(awaited) if awaited == order => {
+                if let Outcome::Bad { fault, wish: Wish::Retry(after) } = outcome {
+                    actions.push(Action::RecordRetry { fault });
+                    actions.push(Action::Make(order, after));
+                    return Accepted::Retried;
+                }
+                *self = Slot::Arrived(order, outcome);
+                Accepted::Taken
+            }
+            Slot::Awaited(_) | Slot::Arrived(..) | Slot::Used(_) | Slot::Empty => {
+                Accepted::Unexpected
+            }
+        }
+    }
+
+    pub(super) fn is_awaited(&self) -> bool {
+        matches!(self, Slot::Awaited(_))
+    }
+
+    /// The shape of a sample that was made and is not judged yet.
+    pub(super) fn shape(&self) -> Option<(u64, u32)> {
+        match self {
+            Slot::Arrived(order, Outcome::Good { shape, .. }) => Some((order.slot, *shape)),
+            Slot::Awaited(_) | Slot::Arrived(..) | Slot::Used(_) | Slot::Empty => None,
+        }
+    }
+}
+
+/// What becomes of a slot whose result is judged.
+pub(super) enum Next {
+    /// The sample that came is used.
+    Use,
+    /// It waits for another sample.
+    Wait(Order),
+    /// A bad sample was left out: the slot is filled, or stays empty.
+    Skipped,
+    /// A sample that was to be repeated cannot be.
+    Useless,
+    /// The user's filter leaves the sample out.
+    Filtered,
+    /// The run is over.
+    Stop,
+}
+
+impl State {
+    /// Judges a result whose turn it is. `norm` is a slot and the shape that samples of the batch must have.
+    pub(super) fn judge(
+        &mut self,
+        order: Order,
+        outcome: Outcome,
+        norm: Option<(u64, u32)>,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        let Some((fault, wish)) = self.fault(order, outcome, norm) else {
+            return match outcome {
+                Outcome::Filtered => self.count_filtered(order, actions),
+                Outcome::Good { .. } | Outcome::Bad { .. } => self.count_good(order, actions),
+            };
+        };
+        match order.purpose {
+            Purpose::Replacement if wish != Wish::Raise => {
+                self.replace(order.slot, true, actions).map_or(Next::Stop, Next::Wait)
+            }
+            // It was judged when it was its turn.
+            Purpose::Repetition if wish != Wish::Raise => Next::Useless,
+            Purpose::Planned | Purpose::Fill | Purpose::Replacement | Purpose::Repetition => {
+                self.judge_fault(order.slot, fault, wish, actions)
+            }
+        }
+    }
+
+    /// What is wrong with a sample, and what the policy says about it.
+    pub(super) fn fault(
+        &self,
+        order: Order,
+        outcome: Outcome,
+        norm: Option<(u64, u32)>,
+    ) -> Option<(Fault, Wish)> {
+        let Order { slot, sequence, .. } = order;
+        match (outcome, norm, self.settings.misfit) {
+            (Outcome::Bad { fault, wish }, ..) => Some((Fault::Reported(fault), wish)),
+            (Outcome::Good { shape, .. }, Some((like, wanted)), Some(wish)) if shape != wanted => {
+                Some((Fault::Misfit { slot, sequence, like }, wish))
+            }
+            (Outcome::Good { .. } | Outcome::Filtered, ..) => None,
+        }
+    }
+
+    pub(super) fn count_good(&mut self, order: Order, actions: &mut Vec<Action>) -> Next {
+        match order.purpose {
+            Purpose::Planned | Purpose::Fill => self.limits.add_good(1),
+            Purpose::Replacement => self.replaced(order, actions),
+            Purpose::Repetition => {
+                self.useless = 0;
+                self.repeated += 1;
+                self.account.repeated += 1;
+            }
+        }
+        Next::Use
+    }
+
+    pub(super) fn count_filtered(&mut self, order: Order, actions: &mut Vec<Action>) -> Next {
+        match order.purpose {
+            Purpose::Planned | Purpose::Fill => {
+                self.limits.add_good(1);
+                self.account.filtered += 1;
+                Next::Filtered
+            }
+            Purpose::Replacement => {
+                self.replace(order.slot, false, actions).map_or(Next::Stop, Next::Wait)
+            }
+            Purpose::Repetition => Next::Useless,
+        }
+    }
+
+    pub(super) fn judge_fault(
+        &mut self,
+        slot: u64,
+        fault: Fault,
+        wish: Wish,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        let too_many = self.limits.add_fault();
+        let verdict = match (wish, too_many) {
+            (Wish::Raise | Wish::Retry(_), _) => Verdict::Raise,
+            (_, Some(too_many)) => Verdict::TooMany(too_many),
+            (Wish::Skip, None) => Verdict::Skip,
+            (Wish::Replace, None) => Verdict::Replace,
+            (Wish::Substitute, None) => Verdict::Substitute,
+        };
+        actions.push(Action::Record { fault, verdict });
+        match verdict {
+            Verdict::Skip => {
+                self.account.skipped += 1;
+                Next::Skipped
+            }
+            Verdict::Substitute => {
+                self.account.replaced += 1;
+                Next::Use
+            }
+            Verdict::Replace => {
+                self.replacing.insert(slot, Replacing { fault, tried: 0, bad: 0 });
+                self.replace(slot, false, actions).map_or(Next::Stop, Next::Wait)
+            }
+            Verdict::Raise => {
+                self.stop(Stop::Raised(fault), actions);
+                Next::Stop
+            }
+            Verdict::TooMany(too_many) => {
+                self.stop(Stop::TooMany(fault, too_many), actions);
+                Next::Stop
+            }
+        }
+    }
+
+    /// The next sample to try in a slot; None if the run is over because none can be used.
+    pub(super) fn replace(
+        &mut self,
+        slot: u64,
+        was_bad: bool,
+        actions: &mut Vec<Action>,
+    ) -> Option<Order> {
+        let (samples, epoch) = (self.settings.samples, self.settings.epoch);
+        let replacing = self.replacing.get_mut(&slot)?;
+        replacing.bad += u32::from(was_bad);
+        let Replacing { fault, tried, bad } = *replacing;
+        if bad == MAX_BAD_REPLACEMENTS || tried == MAX_REPLACEMENTS {
+            self.stop(Stop::NoReplacement { fault, tried, bad }, actions);
+            return None;
+        }
+        replacing.tried += 1;
+        let sequence = Random::keyed(&[epoch, slot, u64::from(tried)]).below(samples);
+        let order = Order { slot, sequence, purpose: Purpose::Replacement };
+        actions.push(Action::Make(order, Duration::ZERO));
+        Some(order)
+    }
+
+    /// A replacement can be used.
+    pub(super) fn replaced(&mut self, order: Order, actions: &mut Vec<Action>) {
+        if let Some(Replacing { fault, .. }) = self.replacing.remove(&order.slot) {
+            self.account.replaced += 1;
+            actions.push(Action::RecordReplacement { fault, by: order.sequence });
+        }
+    }
+
+    /// The next sample to repeat in a slot; None if all were tried in vain.
+    pub(super) fn repeat(&mut self, slot: u64, actions: &mut Vec<Action>) -> Option<Order> {
+        if self.useless >= self.settings.samples {
+            return None;
+        }
+        let sequence = self.tried % self.settings.samples;
+        self.tried += 1;
+        let order = Order { slot, sequence, purpose: Purpose::Repetition };
+        actions.push(Action::Make(order, Duration::ZERO));
+        Some(order)
+    }
+
+    /// The batch of these slots is complete.
+    pub(super) fn deliver(
+        &mut self,
+        samples: Vec<(u64, u64)>,
+        repeated: u64,
+        end: u64,
+        position: Position,
+        actions: &mut Vec<Action>,
+    ) {
+        self.account.delivered += samples.len() as u64;
+        self.untaken.push_back(end);
+        let number = self.batch_number;
+        self.batch_number += 1;
+        actions.push(Action::Deliver(Batch { number, samples, repeated, position }));
+    }
+
+    pub(super) fn drop_batch(
+        &mut self,
+        samples: Vec<(u64, u64)>,
+        repeated: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        // Samples that only repeat others are not missed.
+        self.account.dropped += samples.len() as u64 - repeated;
+        self.account.repeated -= repeated;
+        let slots = samples.into_iter().map(|(slot, _)| slot).collect();
+        actions.push(Action::Drop { slots });
+    }
+
+    pub(super) fn position(&self, slot: u64, tried: u64, waiting: Vec<(u64, u64)>) -> Position {
+        let State { filled, repeated, .. } = *self;
+        let standing = self.limits.standing.clone();
+        Position { slot, filled, tried, repeated, waiting, standing }
+    }
+
+    pub(super) fn stop(&mut self, stop: Stop, actions: &mut Vec<Action>) {
+        self.is_over = true;
+        actions.push(Action::Stop(stop));
+    }
+
+    pub(super) fn finish(&mut self, actions: &mut Vec<Action>) {
+        self.is_over = true;
+        let account = self.account;
+        actions.push(if account.adds_up() {
+            Action::End(account)
+        } else {
+            Action::Stop(Stop::DoesNotAddUp(account))
+        });
+    }
+}
+
+/// The shape that most of these samples have, and the first slot with it. Of equally many, the first.
+pub(super) fn most_common(shapes: impl Iterator<Item = (u64, u32)>) -> Option<(u64, u32)> {
+    let mut seen: Vec<(u64, u32, u64)> = Vec::new();
+    for (slot, shape) in shapes {
+        match seen.iter_mut().find(|(_, other, _)| *other == shape) {
+            Some((.., count)) => *count += 1,
+            None => seen.push((slot, shape, 1)),
+        }
+    }
+    let most = seen.into_iter().reduce(|most, other| if other.2 > most.2 { other } else { most });
+    most.map(|(slot, shape, _)| (slot, shape))
+}

@@ -1,0 +1,185 @@
+//! Does what the engine decides: writes down faults, hands over batches, makes the samples that are needed
+//! beside those that are planned.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use super::Progress;
+use super::activity::Slot;
+use super::driver::{Complete, Driver, Extra, Recorded, Step, Todo};
+use super::run::{Decider, Delivery, Order, Outcome, Run, closed};
+use crate::collate::Seat;
+use crate::engine;
+use crate::error::{Error, Kind, Result};
+use crate::sample::Stage;
+use crate::sys::clock;
+use crate::sys::lock::Mutex;
+use crate::worker::Native;
+
+/// What became of steps that are to be done.
+pub(super) enum Queued {
+    /// There are none.
+    None,
+    /// This thread can do them at once.
+    Direct(Vec<Step>),
+    /// They are in the outbox.
+    InOrder,
+}
+
+/// Steps that must be done one after another: a batch is delivered when all faults before it are written down.
+#[derive(Default)]
+pub(super) struct Outbox {
+    steps: VecDeque<Step>,
+    /// Whether a thread is at it.
+    is_busy: bool,
+    /// The error that the last record has led to.
+    error: Option<Error>,
+}
+
+impl Run {
+    pub(super) fn settle_once(
+        &self,
+        driver: &Mutex<Driver>,
+        outcomes: Vec<(engine::Order, Outcome)>,
+    ) -> Vec<Extra> {
+        let start = clock::now();
+        let (queued, extras) = {
+            let mut driver = driver.lock();
+            let Todo { steps, extras } = driver.settle(self, outcomes);
+            self.update_urgent(&driver);
+            (self.queue(steps), extras)
+        };
+        self.perform(queued);
+        self.meters.add(Stage::Collate, start.elapsed());
+        extras
+    }
+
+    /// Makes samples that are needed beside those that are planned.
+    pub(super) fn make_extras(&self, extras: Vec<Extra>, mut native: Option<&mut Native>) {
+        let Decider::Engine(driver) = &self.decider else { return };
+        let mut extras = VecDeque::from(extras);
+        let mut own = Native::default();
+        let slot = Slot::default();
+        while let Some(extra) = extras.pop_front() {
+            let native = native.as_deref_mut().unwrap_or(&mut own);
+            let of = extra.order;
+            let Some(outcome) = self.make_extra(extra, native, &slot) else { return };
+            extras.extend(self.settle_once(driver, vec![(of, outcome)]));
+        }
+    }
+
+    /// None if the run is closed.
+    pub(super) fn make_extra(
+        &self,
+        extra: Extra,
+        native: &mut Native,
+        slot: &Slot,
+    ) -> Option<Outcome> {
+        let Extra { order: of, seat, attempts, after } = extra;
+        let seat = match seat {
+            Some(seat) => seat,
+            None => match self.take_lone_seat(of.slot) {
+                Ok(seat) => seat?,
+                Err(error) => {
+                    self.stop(error);
+                    return None;
+                }
+            },
+        };
+        let (number, ticket) = (of.slot, self.ticket_of(of)?);
+        let order = Order { number, of, ticket, seat, attempts };
+        Some(self.retry(order, after, native, slot))
+    }
+
+    pub(super) fn take_lone_seat(&self, slot: u64) -> Result<Option<Seat>> {
+        let columns = &self.shared.columns;
+        match self.shared.batches.acquire(columns.row_bytes(), slot) {
+            Ok(permit) => Ok(columns.lone_seats(1, permit)?.pop_front()),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Puts steps behind those that must be done before them, unless this thread can do them at once.
+    pub(super) fn queue(&self, steps: Vec<Step>) -> Queued {
+        if steps.is_empty() {
+            return Queued::None;
+        }
+        let mut outbox = self.outbox.lock();
+        if !outbox.is_busy && outbox.steps.is_empty() && !steps.iter().any(Step::is_record) {
+            return Queued::Direct(steps);
+        }
+        outbox.steps.extend(steps);
+        Queued::InOrder
+    }
+
+    /// Does steps, or all that are queued, unless another thread is at it. No lock is held meanwhile.
+    pub(super) fn perform(&self, queued: Queued) {
+        match queued {
+            Queued::None => return,
+            Queued::Direct(steps) => {
+                return steps.into_iter().for_each(|step| self.do_step(step, &mut None));
+            }
+            Queued::InOrder => {}
+        }
+        loop {
+            let mut outbox = self.outbox.lock();
+            if outbox.is_busy {
+                return;
+            }
+            let Some(step) = outbox.steps.pop_front() else { return };
+            outbox.is_busy = true;
+            let mut error = outbox.error.take();
+            drop(outbox);
+            self.do_step(step, &mut error);
+            let mut outbox = self.outbox.lock();
+            outbox.is_busy = false;
+            outbox.error = error;
+        }
+    }
+
+    pub(super) fn do_step(&self, step: Step, error: &mut Option<Error>) {
+        let ledger = &self.shared.ledger;
+        match step {
+            Step::Filtered(samples) => ledger.filtered(samples),
+            Step::Retried(line) => ledger.retried(line),
+            Step::Record(recorded) => {
+                let Recorded { symptom, line, verdict } = *recorded;
+                *error = ledger.record(&symptom, line, verdict);
+            }
+            Step::Replaced(line, index) => ledger.replaced(*line, index.into()),
+            Step::Deliver(complete) => self.deliver(*complete),
+            Step::Stop(own) => {
+                let error = own.map(|error| *error).or_else(|| error.take());
+                self.end(Some(error.unwrap_or_else(closed)));
+            }
+            Step::End(account, standing) => {
+                ledger.set_standing(standing);
+                ledger.repeated(account.repeated);
+                self.dropped.store(account.dropped, Ordering::SeqCst);
+                self.end(None);
+            }
+        }
+    }
+
+    /// Nothing comes after the batches that were delivered.
+    pub(super) fn end(&self, error: Option<Error>) {
+        let Decider::Engine(driver) = &self.decider else { return };
+        let batches = driver.lock().batches;
+        self.handoff.end(batches, error);
+        self.line_end.close();
+    }
+
+    pub(super) fn deliver(&self, complete: Complete) {
+        let Complete { number, gathered, position } = complete;
+        let shared = &self.shared;
+        match shared.columns.complete(gathered, &shared.pool, &shared.batches) {
+            Ok(batch) => {
+                let end = Progress { epoch: self.epoch, position };
+                let (numbers, behind, remarks) = (Vec::new(), 0, Vec::new());
+                self.handoff.put(number, Delivery { batch, end, numbers, behind, remarks });
+            }
+            Err(error) if error.kind() == Kind::Closed => {}
+            Err(error) => self.handoff.end(number, Some(error)),
+        }
+    }
+}
