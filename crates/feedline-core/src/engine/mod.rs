@@ -84,11 +84,6 @@ impl Engine {
         }
     }
 
-    /// Decides what can be decided before the first result: an epoch may have nothing left to make.
-    pub fn begin(&mut self, actions: &mut Vec<Action>) {
-        self.advance(actions);
-    }
-
     /// The next sample that is to be made anyway; None if all were given out.
     pub fn next_order(&mut self) -> Option<Order> {
         if self.state.is_over {
@@ -126,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// What came of an order.
+    /// What came of an order. It is judged by `advance`.
     pub fn result(&mut self, order: Order, outcome: Outcome, actions: &mut Vec<Action>) {
         if self.state.is_over {
             return;
@@ -135,14 +130,14 @@ impl Engine {
             Batches::Fixed(fixed) => fixed.put(order, outcome, actions),
             Batches::Gathered(gathered) => gathered.put(order, outcome, actions),
         };
-        match accepted {
-            Accepted::Taken => self.advance(actions),
-            Accepted::Retried => {}
-            Accepted::Unexpected => self.state.stop(Stop::Unexpected(order), actions),
+        if let Accepted::Unexpected = accepted {
+            self.state.stop(Stop::Unexpected(order), actions);
         }
     }
 
-    fn advance(&mut self, actions: &mut Vec<Action>) {
+    /// Decides what can be decided by now: also before the first result, for an epoch that was continued may have
+    /// nothing left to make.
+    pub fn advance(&mut self, actions: &mut Vec<Action>) {
         match &mut self.batches {
             Batches::Fixed(fixed) => fixed.advance(&mut self.state, actions),
             Batches::Gathered(gathered) => gathered.advance(&mut self.state, actions),

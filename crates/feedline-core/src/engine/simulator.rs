@@ -564,7 +564,7 @@ impl Run<'_> {
             seen: Vec::new(),
         };
         let mut actions = Vec::new();
-        run.engine.begin(&mut actions);
+        run.engine.advance(&mut actions);
         run.perform(actions);
         run
     }
@@ -588,9 +588,16 @@ impl Run<'_> {
             );
             let mut actions = Vec::new();
             self.engine.result(order, self.world.outcome(order, attempt), &mut actions);
+            // Several results may come before anything is decided.
+            if self.making.is_empty() || random.below(3) > 0 {
+                self.engine.advance(&mut actions);
+            }
             self.perform_results(actions, order, attempt);
         } else {
-            panic!("nothing is being made, and the epoch is not over");
+            let mut actions = Vec::new();
+            self.engine.advance(&mut actions);
+            assert!(!actions.is_empty(), "nothing is being made, and the epoch is not over");
+            self.perform(actions);
         }
         if self.taken < self.delivered.len() && random.below(3) == 0 {
             self.engine.taken();

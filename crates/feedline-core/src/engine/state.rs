@@ -43,9 +43,8 @@ pub(super) struct Replacing {
 
 /// What a result was good for.
 pub(super) enum Accepted {
+    /// Also if the sample is made again.
     Taken,
-    /// The sample is made again.
-    Retried,
     Unexpected,
 }
 
@@ -76,7 +75,7 @@ impl Slot {
                 if let Outcome::Bad { fault, wish: Wish::Retry(after) } = outcome {
                     actions.push(Action::RecordRetry { fault });
                     actions.push(Action::Make(order, after));
-                    return Accepted::Retried;
+                    return Accepted::Taken;
                 }
                 *self = Slot::Arrived(order, outcome);
                 Accepted::Taken

@@ -102,7 +102,7 @@ impl Driver {
     /// Decides what can be decided before the first result.
     pub(super) fn begin(&mut self, run: &Run) -> Todo {
         let mut todo = Todo::default();
-        self.engine.begin(&mut self.actions);
+        self.engine.advance(&mut self.actions);
         self.follow(run, &mut todo);
         todo
     }
@@ -113,9 +113,9 @@ impl Driver {
         for (order, outcome) in results {
             let outcome = self.keep(run, self.engine.current(order), outcome);
             self.engine.result(order, outcome, &mut self.actions);
-            // Before the next result: a sample may belong to another slot now.
-            self.follow(run, &mut todo);
         }
+        self.engine.advance(&mut self.actions);
+        self.follow(run, &mut todo);
         todo
     }
 
