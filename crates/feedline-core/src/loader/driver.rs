@@ -277,7 +277,8 @@ impl Driver {
     fn collect(&mut self, run: &Run, batch: engine::Batch) -> Complete {
         let engine::Batch { number, samples: slots, position, .. } = batch;
         let first = slots.first().map_or(0, |(slot, _)| *slot);
-        let samples = slots.iter().filter_map(|(slot, _)| self.samples.take(*slot)).collect();
+        let mut samples = Vec::with_capacity(slots.len());
+        samples.extend(slots.iter().filter_map(|(slot, _)| self.samples.take(*slot)));
         let gathered = Gathered {
             samples,
             numbers: Vec::new(),
