@@ -80,8 +80,6 @@ pub(super) struct Worker {
     pub(super) blocked: bool,
     asleep: bool,
     pub(super) stopped: bool,
-    /// Its stack does not come, because the machine is busy.
-    pub(super) dumps_late: bool,
     /// Samples it has come to the end of.
     done: u64,
     pub(super) hangs: bool,
@@ -104,8 +102,7 @@ impl Worker {
         };
         let (task, position) = self.at.unzip();
         let (asleep, stopped) = (self.asleep, self.stopped);
-        let is_dumping = self.dumps_late;
-        Seen { task, position, since: self.since, work, asleep, stopped, is_dumping }
+        Seen { task, position, since: self.since, work, asleep, stopped, is_dumping: false }
     }
 }
 
@@ -271,7 +268,6 @@ impl World {
             blocked: false,
             asleep: false,
             stopped: false,
-            dumps_late: life.generation % 3 == 1,
             done: 0,
             hangs: false,
             stops: false,
