@@ -154,19 +154,18 @@ def indices(draws: Random, folder: Path) -> Counter[str]:
     kept = [path.with_name(f"{path.name}.flindex") for path in paths]
     expect(all(path.is_file() for path in kept), f"no index was kept beside {paths}")
     victim = draws.choice(kept)
-    way = draws.choice(["damage", "damage", "head", "head", "forge", "swap", "replace"])
+    ways = ["damage", "damage", "head", "head", "swap", "replace"]
+    way = draws.choice([*ways, "head" if kind == "csv" else "forge"])
     before = victim.read_bytes()
     if way == "damage":
         victim.write_bytes(damage(draws, before).content)
     elif way == "head":
-        head, rest = before.split(b"\n", 1)
-        victim.write_bytes(damage_json(draws, head.decode()).encode(errors="replace") + b"\n" + rest)
+        victim.write_bytes(damage_head(draws, before))
     elif way == "forge":
-        # The numbers behind the head have a checksum; an index of a TFRecord file is believed even less.
-        head, rest = before.split(b"\n", 1)
-        changed = damage(draws, rest).content
-        document = {**json.loads(head), "crc": shards.crc32c(changed)}
-        victim.write_bytes(json.dumps(document).encode() + b"\n" + changed)
+        # The last four bytes are a checksum of all others. Only the owner of a shard can leave such an index beside
+        # it. Not CSV: there the two halves of a row are rows as well.
+        forged = draws.choice([damage_head(draws, before[:-4]), damage(draws, before[:-4]).content])
+        victim.write_bytes(forged + shards.crc32c(forged).to_bytes(4, "little"))
     elif way == "swap":
         shutil.copyfile(kept[0], folder / "other")
         shutil.copyfile(kept[1], kept[0])
@@ -180,6 +179,12 @@ def indices(draws: Random, folder: Path) -> Counter[str]:
         seen, report = take(opened(kind, paths, index="beside"))
         must_be_accounted(seen, numbers, report, what)
     return Counter({"indices": 1, "refused": len(raised)})
+
+
+def damage_head(draws: Random, index: bytes) -> bytes:
+    """An index with another value in the JSON of its first line."""
+    head, rest = index.split(b"\n", 1)
+    return damage_json(draws, head.decode()).encode(errors="replace") + b"\n" + rest
 
 
 def must_be_accounted(

@@ -2,17 +2,18 @@
 //! against the size and the time of the file.
 
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
-use crate::format::{Container, Damage, Packing, Scanned, Span, stream};
+use crate::format::{Container, Damage, Packing, ReadAt, Scanned, Span, stream};
 use crate::sample::Location;
 use crate::sys::draft::{Draft, Existing};
 use crate::sys::file::{self, Handle, Identity, Stamp};
 
 /// Of the file that an index is kept in. Another one is not read, but made anew.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// The ending of an index that lies beside its shard.
 const BESIDE: &str = "flindex";
 /// Bytes of the largest index that is read: a larger one is made anew.
@@ -80,7 +81,6 @@ struct Head {
     written: i64,
     spans: u64,
     damages: Vec<(u64, String)>,
-    crc: u32,
 }
 
 /// How a fault begins that says so of a shard.
@@ -127,18 +127,18 @@ impl Index {
             Reuse::Nothing => None,
         };
         let old = old.filter(|old| old.packing == packing);
-        if let Some(old) = &old
-            && old.stamp == stamp
-            && old.covers(container)
-        {
-            let index = Index { identity: Some(identity), ..old.clone() };
-            return Ok(Made { index, is_new: false, unkept: None });
-        }
         let mut read = |offset: u64, buffer: &mut [u8]| {
             handle.read_at(buffer, offset).map_err(|error| {
                 Error::io(Kind::InvalidSource, "reading the shard", error).at(at(path))
             })
         };
+        if let Some(old) = &old
+            && old.stamp == stamp
+            && old.covers(container, &mut read)?
+        {
+            let index = Index { identity: Some(identity), ..old.clone() };
+            return Ok(Made { index, is_new: false, unkept: None });
+        }
         let scanned = match packing {
             Packing::Plain => container.scan(stamp.size, &mut read),
             Packing::Gzip | Packing::Zlib | Packing::Zstd | Packing::Xz | Packing::Bzip2 => {
@@ -158,24 +158,34 @@ impl Index {
     }
 
     /// Whether an index that was read can be that of a shard of its size: records lie one behind another inside of
-    /// it, and nothing is left out where a format leaves nothing out.
-    fn covers(&self, container: &Container) -> bool {
-        let has_gaps = match container {
-            Container::Tfrecord { .. } | Container::Numbers { .. } => false,
-            // Headers, directories and empty lines are no records.
-            Container::Tar | Container::JsonLines | Container::Csv { .. } => true,
-        };
+    /// it, and what lies between them holds no record.
+    fn covers(&self, container: &Container, read: &mut ReadAt<'_>) -> Result<bool> {
+        let mut gaps = Vec::new();
         let mut end = 0;
         for span in (0..self.len()).map(|number| self.span(number)) {
-            if span.start < end || (span.start > end && !has_gaps) {
-                return false;
+            if span.start < end {
+                return Ok(false);
+            }
+            if span.start > end {
+                gaps.push(end..span.start);
             }
             end = span.start + span.length;
         }
         match self.packing {
-            Packing::Plain => end == self.stamp.size || (has_gaps && end < self.stamp.size),
-            Packing::Gzip | Packing::Zlib | Packing::Zstd | Packing::Xz | Packing::Bzip2 => true,
+            Packing::Plain if end > self.stamp.size => return Ok(false),
+            Packing::Plain if end < self.stamp.size => gaps.push(end..self.stamp.size),
+            Packing::Plain => {}
+            // Only decompressing it all could show what lies between.
+            Packing::Gzip | Packing::Zlib | Packing::Zstd | Packing::Xz | Packing::Bzip2 => {
+                return Ok(gaps.is_empty() || has_gaps(container));
+            }
         }
+        for gap in gaps {
+            if !has_gaps(container) || holds_record(container, &gap, read)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Keeps it: in a folder for this user alone, beside its shard for all to read.
@@ -282,11 +292,12 @@ impl Index {
             written: self.stamp.written,
             spans: self.len(),
             damages: self.damages.iter().map(|d| (d.span, d.what.clone())).collect(),
-            crc: crc32c::crc32c(&numbers),
         };
         let mut bytes = serde_json::to_vec(&head).expect("text and numbers can always be written");
         bytes.push(b'\n');
         bytes.extend(numbers);
+        // The checksum covers the head too: one span fewer there would hide a record.
+        bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
         bytes
     }
 
@@ -298,13 +309,14 @@ impl Index {
             return None;
         }
         let bytes = file::read_bounded(&handle, LARGEST).ok()?;
-        let line = memchr::memchr(b'\n', &bytes)?;
-        let head: Head = serde_json::from_slice(&bytes[..line]).ok()?;
-        let mut numbers = &bytes[line + 1..];
-        if head.version != VERSION
-            || head.container != container.name()
-            || head.crc != crc32c::crc32c(numbers)
-        {
+        let (checked, crc) = bytes.split_last_chunk::<4>()?;
+        if u32::from_le_bytes(*crc) != crc32c::crc32c(checked) {
+            return None;
+        }
+        let line = memchr::memchr(b'\n', checked)?;
+        let head: Head = serde_json::from_slice(&checked[..line]).ok()?;
+        let mut numbers = &checked[line + 1..];
+        if head.version != VERSION || head.container != container.name() {
             return None;
         }
         let mut scanned = Scanned::default();
@@ -315,11 +327,38 @@ impl Index {
             scanned.push(start, length);
             end = start.checked_add(length)?;
         }
+        if !numbers.is_empty() {
+            return None;
+        }
         scanned.damages =
             head.damages.into_iter().map(|(span, what)| Damage { span, what }).collect();
         let packing = Packing::ALL.into_iter().find(|packing| packing.name() == head.packing)?;
         Some(Index::new(Stamp { size: head.size, written: head.written }, packing, scanned))
     }
+}
+
+/// Whether a format has bytes that belong to no record: headers, directories and empty lines.
+fn has_gaps(container: &Container) -> bool {
+    match container {
+        Container::Tfrecord { .. } | Container::Numbers { .. } => false,
+        Container::Tar | Container::JsonLines | Container::Csv { .. } => true,
+    }
+}
+
+/// Whether there is a record, or something corrupt, in a part of a shard that an index leaves out.
+fn holds_record(container: &Container, gap: &Range<u64>, read: &mut ReadAt<'_>) -> Result<bool> {
+    let size = gap.end - gap.start;
+    let mut read = |offset: u64, buffer: &mut [u8]| {
+        let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let length = left.min(buffer.len());
+        read(gap.start + offset, &mut buffer[..length])
+    };
+    let found = match container {
+        // Only the first row is a header: in what follows, a row is a line that is not empty.
+        Container::Csv { .. } if gap.start > 0 => Container::JsonLines.scan(size, &mut read)?,
+        other => other.scan(size, &mut read)?,
+    };
+    Ok(!found.spans.is_empty())
 }
 
 /// Where the index of a shard may be kept; the first is where it is written to.
@@ -407,7 +446,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
         file::write(&path, &shard(&[b"one", b"two"])).unwrap();
-        let made = index(&path, &Keep::Beside);
+        index(&path, &Keep::Beside);
         let place = folder.path().join("a.tfrecord.flindex");
         let bytes = file::read_bytes(&place).unwrap();
         for at in 0..bytes.len() {
@@ -416,27 +455,58 @@ mod tests {
             file::write(&place, &flipped).unwrap();
             let handle = Handle::open(&path).unwrap();
             let read = Index::read(&place, &Container::Tfrecord { check: true }, &handle);
-            // In the head, a flip may change what the index was made for: then it does not fit.
-            let fits = read.filter(|read| read.stamp == made.stamp);
-            assert!(fits.is_none_or(|read| read.spans == made.spans), "byte {at}");
+            assert_eq!(read, None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn an_index_whose_head_names_fewer_spans_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        file::write(&path, b"id\n1\n2\n3\n").unwrap();
+        let container = Container::Csv { delimiter: b',', columns: ["id".to_owned()].into() };
+        let records = Index::of(&path, &container, &Keep::Beside).unwrap().len();
+        let place = folder.path().join("a.csv.flindex");
+        let bytes = file::read_bytes(&place).unwrap();
+        let line = memchr::memchr(b'\n', &bytes).unwrap();
+        let head = String::from_utf8(bytes[..line].to_vec()).unwrap();
+        let said = format!("\"spans\":{records}");
+        assert!(head.contains(&said), "{head}");
+        let mut forged = head.replace(&said, &format!("\"spans\":{}", records - 1)).into_bytes();
+        forged.extend(&bytes[line..bytes.len() - 4]);
+        for trailer in
+            [bytes[bytes.len() - 4..].to_vec(), crc32c::crc32c(&forged).to_le_bytes().into()]
+        {
+            file::write(&place, &[forged.clone(), trailer].concat()).unwrap();
+            assert_eq!(Index::of(&path, &container, &Keep::Beside).unwrap().len(), records);
         }
     }
 
     #[test]
     fn an_index_that_leaves_records_out_is_not_used() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.tfrecord");
-        file::write(&path, &shard(&[b"one", b"two", b"three"])).unwrap();
-        let container = Container::Tfrecord { check: true };
-        let made = index(&path, &Keep::Beside);
-        for hidden in 0..3 {
-            let mut spans: Vec<_> = (0..3).map(|number| made.span(number)).collect();
-            spans.remove(hidden);
-            let forged = Index::new(made.stamp, Packing::Plain, Scanned { spans, damages: vec![] });
-            forged
-                .write(&folder.path().join("a.tfrecord.flindex"), &container, &Keep::Beside)
-                .unwrap();
-            assert_eq!(index(&path, &Keep::Beside).len(), 3, "without record {hidden}");
+        let columns: std::sync::Arc<[String]> = ["id".to_owned()].into();
+        let shards: [(Container, Vec<u8>); 3] = [
+            (Container::Tfrecord { check: true }, shard(&[b"one", b"two", b"three"])),
+            (Container::JsonLines, b"{\"a\":1}\n\n{\"a\":2}\n{\"a\":3}\n".to_vec()),
+            (Container::Csv { delimiter: b',', columns }, b"id\n1\n\n2\n3\n".to_vec()),
+        ];
+        for (container, bytes) in shards {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("a.shard");
+            file::write(&path, &bytes).unwrap();
+            let make = || Index::make(&path, &container, &Keep::Beside, Reuse::Fitting).unwrap();
+            let made = make().index;
+            assert!(!make().is_new, "{}: an index that is right is used", container.name());
+            assert_eq!(made.len(), 3);
+            for hidden in 0..3 {
+                let mut spans: Vec<_> = (0..3).map(|number| made.span(number)).collect();
+                spans.remove(hidden);
+                let scanned = Scanned { spans, damages: vec![] };
+                let forged = Index::new(made.stamp, Packing::Plain, scanned);
+                let place = folder.path().join("a.shard.flindex");
+                forged.write(&place, &container, &Keep::Beside).unwrap();
+                assert_eq!(make().index.len(), 3, "{} without {hidden}", container.name());
+            }
         }
     }
 
