@@ -10,10 +10,23 @@ def filled_batches(
     order: Sequence[int], bad: Collection[int], size: int, *, drop_last: bool = False
 ) -> list[list[int]]:
     """The slot of a skipped sample is filled with the last sample that is not used yet."""
-    batches, first, end = [], 0, len(order)
-    while first < end:
-        slots: list[int | None] = [None] * min(size, len(order) - first)
-        tries = deque((offset, first + offset) for offset in range(len(slots)))
+    planned = [list(order[first : first + size]) for first in range(0, len(order), size)]
+    batches, _ = filled(planned, bad)
+    return [batch for batch in batches if not (drop_last and len(batch) < size)]
+
+
+def filled(
+    planned: Sequence[Sequence[int]], bad: Collection[int], *, drop_last: bool = False
+) -> tuple[list[list[int]], list[int]]:
+    """The same for batches of any sizes, and the samples that are skipped. With `drop_last` a batch that is
+    shorter than planned is left out."""
+    order = [sample for batch in planned for sample in batch]
+    batches, skipped, first, end = [], [], 0, len(order)
+    for size in map(len, planned):
+        if first >= end:
+            break
+        slots: list[int | None] = [None] * size
+        tries = deque((offset, first + offset) for offset in range(size))
         own = len(tries)
         while tries:
             offset, sequence = tries.popleft()
@@ -23,12 +36,13 @@ def filled_batches(
             if order[sequence] not in bad:
                 slots[offset] = order[sequence]
                 continue
-            judged = first + offset + 1 if own >= 0 else first + len(slots)
+            skipped.append(order[sequence])
+            judged = first + offset + 1 if own >= 0 else first + size
             if end > judged:
                 end -= 1
                 tries.append((offset, end))
         batch = [sample for sample in slots if sample is not None]
         if batch and not (drop_last and len(batch) < size):
             batches.append(batch)
-        first += len(slots)
-    return batches
+        first += size
+    return batches, skipped

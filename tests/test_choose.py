@@ -257,7 +257,8 @@ def test_samples_of_similar_length_come_together_and_resume_exactly(
     pipeline = pipeline.batch(size, drop_last=drop_last, pad=data.draw(st.booleans()), index=True)
 
     def make() -> fl.Loader:
-        return pipeline.loader(faults=fl.FaultPolicy("skip"), threads=data.draw(st.sampled_from([1, 3])))
+        policy = fl.FaultPolicy("skip", limit=None)
+        return pipeline.loader(faults=policy, threads=data.draw(st.sampled_from([1, 3])))
 
     expected = bucketed(spoilt, size, boundaries, sizes, drop_last)
     with make() as loader:

@@ -25,6 +25,7 @@ from feedline.errors import (
     ShapeMismatchError,
     TooManyFaultsError,
 )
+from filled import filled_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import encoded, photo, write
@@ -315,7 +316,7 @@ def test_normal_numbers_of_another_bit_generator_depend_on_the_position_alone() 
 
 @pytest.mark.parametrize("threads", PLACES)
 @pytest.mark.parametrize("with_batches", [False, True])
-def test_skipped_samples_leave_the_batches_that_the_others_alone_would_give(
+def test_the_slots_of_skipped_samples_are_filled_from_the_end_of_the_epoch(
     threads: bool, with_batches: bool
 ) -> None:
     pipeline = numbers(40).map(raises_at(0, 5, 6, 17, 39), threads=threads).batch(6)
@@ -325,14 +326,14 @@ def test_skipped_samples_leave_the_batches_that_the_others_alone_would_give(
         batches = list(loader)
         report = loader.report()
 
-    good = [x for x in range(40) if x not in (0, 5, 6, 17, 39)]
-    assert xs(batches) == chunks(good, 6)
+    expected = filled_batches(range(40), {0, 5, 6, 17, 39}, 6)
+    assert xs(batches) == expected
     assert (report.delivered, report.skipped, report.expected) == (35, 5, 40)
     assert [fault.index for fault in report.faults] == [0, 5, 6, 17, 39]
     assert {(fault.stage, fault.kind) for fault in report.faults} == {("worker", "ValueError")}
     assert "raise error(" in str(report.faults[0].traceback)
     if with_batches:
-        assert [batch["sum"] for batch in batches] == [sum(part) for part in chunks(good, 6)]
+        assert [batch["sum"] for batch in batches] == [sum(part) for part in expected]
 
 
 @pytest.mark.parametrize("threads", PLACES)
@@ -376,11 +377,12 @@ def test_native_faults_and_those_of_functions_are_judged_together_in_order(
         batches = [batch["label"].tolist() for batch in loader]
         report = loader.report()
     bad = [number for number in range(30) if number % 5 == 0 or number % 7 == 0]
-    assert batches == chunks([number for number in range(30) if number not in bad], 4)
+    assert batches == filled_batches(range(30), bad, 4)
     assert (report.skipped, report.delivered, report.quarantined) == (len(bad), 30 - len(bad), len(bad))
     lines = [json.loads(line) for line in quarantine.read_text().splitlines()]
-    assert [line["index"] for line in lines] == bad
-    assert [line["path"] for line in lines] == [str(paths[number]) for number in bad]
+    judged = [line["index"] for line in lines]
+    assert sorted(judged) == bad
+    assert [line["path"] for line in lines] == [str(paths[number]) for number in judged]
 
     for count in (1, 3):
         policy = fl.FaultPolicy("skip", limit=4)
@@ -388,11 +390,12 @@ def test_native_faults_and_those_of_functions_are_judged_together_in_order(
             seen: list[int] = []
             with pytest.raises(TooManyFaultsError) as raised:
                 seen.extend(int(label) for batch in loader for label in batch["label"])
-            # The fifth bad one.
-            assert (raised.value.index, seen) == (bad[4], [1, 2, 3, 4, 6, 8, 9, 11])
+            # The fifth bad one, in the order of judging.
+            assert (raised.value.index, seen) == (judged[4], [*batches[0], *batches[1]])
 
     with pipeline.loader(workers=2, exclude=quarantine) as loader:
-        assert [batch["label"].tolist() for batch in loader] == batches
+        good = [number for number in range(30) if number not in bad]
+        assert [batch["label"].tolist() for batch in loader] == chunks(good, 4)
 
 
 @pytest.mark.parametrize("threads", PLACES)
@@ -448,14 +451,14 @@ def test_a_sample_is_tried_again_as_it_was(threads: bool, call: str, tmp_path: P
 
 @pytest.mark.parametrize("threads", PLACES)
 @pytest.mark.parametrize("maps", [False, True])
-def test_a_bad_batch_is_left_out_with_each_of_its_samples_named(threads: bool, maps: bool) -> None:
+def test_the_samples_of_a_bad_batch_are_skipped_and_others_fill_it(threads: bool, maps: bool) -> None:
     pipeline = numbers().map(same, threads=threads) if maps else numbers()
     pipeline = pipeline.batch(4).map_batch(raises_in_batch(9, 22), threads=threads)
     with pipeline.loader(workers=2, faults=SKIP) as loader:
-        assert xs(loader) == [part for part in chunks(range(FEW), 4) if not {9, 22} & set(part)]
+        assert xs(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [18, 17, 16, 15], [12, 13, 14]]
         report = loader.report()
-    assert [fault.index for fault in report.faults] == [8, 9, 10, 11, 20, 21, 22]
-    assert (report.delivered, report.skipped) == (16, 7)
+    assert [fault.index for fault in report.faults] == [8, 9, 10, 11, 19, 20, 21, 22]
+    assert (report.delivered, report.skipped) == (15, 8)
     with (
         pipeline.loader(workers=2) as loader,
         pytest.raises(ValueError, match=r"\[9\] in a batch") as raised,
@@ -465,17 +468,17 @@ def test_a_bad_batch_is_left_out_with_each_of_its_samples_named(threads: bool, m
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_a_replaced_sample_has_the_next_good_one_in_its_place(threads: bool) -> None:
-    policy = fl.FaultPolicy("replace", limit=None)
-    with (
-        numbers(12)
-        .map(raises_at(0, 3, 4, 11), threads=threads)
-        .batch(4)
-        .loader(workers=2, faults=policy) as loader
-    ):
-        assert xs(loader) == [[1, 1, 2, 5], [5, 5, 6, 7], [8, 9, 10, 10]]
+def test_another_good_sample_takes_the_slot_of_a_replaced_one(threads: bool) -> None:
+    policy, bad = fl.FaultPolicy("replace", limit=None), (0, 3, 4, 11)
+    pipeline = numbers(12).map(raises_at(*bad), threads=threads).batch(4)
+    with pipeline.loader(workers=2, faults=policy) as loader:
+        came = [x for batch in xs(loader) for x in batch]
         report = loader.report()
+    assert [x for at, x in enumerate(came) if at not in bad] == [1, 2, 5, 6, 7, 8, 9, 10]
+    assert not set(came) & set(bad)
     assert (report.delivered, report.replaced, report.skipped) == (12, 4, 0)
+    with pipeline.loader(workers=1, faults=policy) as loader:
+        assert [x for batch in xs(loader) for x in batch] == came
     with (
         numbers(4)
         .map(raises_at(*range(4)), threads=threads)
@@ -493,7 +496,7 @@ def test_a_sample_of_another_shape_is_a_fault_that_names_both(threads: bool) -> 
 
     pipeline = numbers(12).map(shaped, threads=threads).batch(4)
     with pipeline.loader(workers=2, faults=SKIP) as loader:
-        assert xs(loader) == chunks([x for x in range(12) if x not in (2, 10)], 4)
+        assert xs(loader) == filled_batches(range(12), {2, 10}, 4)
         (fault, _) = loader.report().faults
         assert (fault.kind, fault.index, fault.stage) == ("ShapeMismatchError", 2, "collate")
     with (
@@ -510,7 +513,7 @@ def test_fields_that_are_missing_or_of_another_type_are_faults(threads: bool) ->
         return {"x": np.float32(x) if x == 2 else x, **({} if x == 5 else {"y": 1})}
 
     with numbers(8).map(fields, threads=threads).batch(8).loader(workers=1, faults=SKIP) as loader:
-        assert xs(loader) == [[0, 1, 3, 4, 6, 7]]
+        assert xs(loader) == filled_batches(range(8), {2, 5}, 8)
         reasons = [fault.reason for fault in loader.report().faults]
     assert reasons[0].endswith("of its batch: x is a number of float32, not a number of int64 or float64")
     assert reasons[1].endswith("of its batch: it lacks 'y'")
@@ -545,7 +548,7 @@ def test_without_fill_samples_stay_in_their_batches(threads: bool) -> None:
 def test_a_last_short_batch_is_dropped_on_request_whatever_was_skipped(threads: bool) -> None:
     pipeline = numbers(12).map(raises_at(3), threads=threads).batch(4, drop_last=True)
     with pipeline.loader(workers=2, faults=SKIP) as loader:
-        assert xs(loader) == [[0, 1, 2, 4], [5, 6, 7, 8]]
+        assert xs(loader) == [[0, 1, 2, 11], [4, 5, 6, 7]]
         report = loader.report()
     assert (report.delivered, report.skipped, report.dropped, report.pending) == (8, 1, 3, 0)
 

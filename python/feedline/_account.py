@@ -141,13 +141,11 @@ class Account:
         *,
         epoch: int = 0,
         worker: int | None = None,
-        rank: int | None = None,
         call: dict[str, Any] | None = None,
-        dataset: str | None = None,
     ) -> tuple[str, tuple[str, str] | None]:
         """The verdict on a fault: "skip", "replace" or "stop", then with kind and words of the error, if it
         is not the fault's own; "good" for one that another try has fixed."""
-        line = self._line(bad, index, epoch, worker, rank, call, dataset)
+        line = self.line(bad, index, epoch, worker, call=call)
         if not bad.action:
             self.ledger.retried(line)
             return "good", None
@@ -162,13 +160,13 @@ class Account:
         call: dict[str, Any] | None = None,
     ) -> None:
         """Another sample takes the place of a bad one."""
-        self.ledger.replaced(self._line(bad, index, epoch, worker, call=call))
+        self.ledger.replaced(self.line(bad, index, epoch, worker, call=call))
 
     def failed(self, bad: Bad, index: object, worker: int | None, call: dict[str, Any] | None) -> None:
         """A call failed, and its future has the exception."""
-        self.ledger.failed(bad.names, bad.os_error, self._line(bad, index, 0, worker, call=call))
+        self.ledger.failed(bad.names, bad.os_error, self.line(bad, index, 0, worker, call=call))
 
-    def _line(
+    def line(
         self,
         bad: Bad,
         index: object,
@@ -178,6 +176,7 @@ class Account:
         call: dict[str, Any] | None = None,
         dataset: str | None = None,
     ) -> str:
+        """A fault as the ledger takes it."""
         line = {
             "index": in_json(index),
             "call": call,

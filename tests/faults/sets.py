@@ -169,5 +169,5 @@ def is_idle(iterator: WithWorkers, worker: int) -> bool:
     crew = iterator._crew
     assert crew is not None
     doing = crew.doing(worker)
-    newest = max(task for task, order in iterator._sent.items() if order.post == worker)
+    newest = max(batch.task for batch in iterator._waiting.values() if batch.post == worker)
     return doing is not None and (doing["stage"], doing["task"]) == ("waiting", newest)

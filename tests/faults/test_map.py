@@ -20,6 +20,7 @@ import feedline as fl
 import numpy as np
 import pytest
 from feedline.errors import DeadlineExceededError, TooManyDeathsError, WorkerDiedError, WorkerDiedWarning
+from filled import filled_batches
 
 from faults.remains import has_ended, soon, zygote_of
 from faults.sets import WAYS, Once, die
@@ -238,22 +239,21 @@ def test_a_sample_that_kills_is_found_and_skipped_and_all_others_are_delivered(w
         delivered = [batch["x"].tolist() for batch in loader]
         report = loader.report()
     order = [x for batch in samples().batch(1).loader() for x in batch["x"].tolist()]
-    good = [x for x in order if x not in (3, 17)]
-    assert delivered == [good[at : at + 4] for at in range(0, 28, 4)]
+    assert delivered == filled_batches(order, {3, 17}, 4)
     assert sorted(fault.index for fault in report.faults) == [3, 17]
     assert {fault.kind for fault in report.faults} == {"WorkerDiedError"}
     assert (report.delivered, report.skipped) == (28, 2)
 
 
 @pytest.mark.parametrize("kind", ["map_batch", "both"])
-def test_a_batch_that_kills_is_left_out_with_each_of_its_samples_named(kind: str) -> None:
+def test_the_samples_of_a_batch_that_kills_are_skipped_and_named_and_others_fill_it(kind: str) -> None:
     with pipeline(kind, Kills(17)).loader(workers=2, faults=SKIP, max_deaths=100) as loader:
         delivered = [batch["x"].tolist() for batch in loader]
         report = loader.report()
     order = [x for batch in samples().batch(1).loader() for x in batch["x"].tolist()]
-    parts = [order[at : at + 4] for at in range(0, COUNT, 4)]
-    (bad,) = [part for part in parts if 17 in part]
-    assert delivered == [part for part in parts if part is not bad]
+    *parts, bad, rest = [order[at : at + 4] for at in range(0, COUNT, 4)]
+    assert 17 in bad
+    assert delivered == [*parts, rest[::-1]]
     assert sorted(fault.index for fault in report.faults) == sorted(bad)
 
 

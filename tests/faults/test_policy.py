@@ -10,7 +10,7 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import feedline as fl
 import pytest
@@ -18,6 +18,7 @@ import torch
 import torch.utils.data
 from feedline import errors
 from feedline.torch import DataLoader
+from filled import filled, filled_batches
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, RandomSampler, Sampler
 
 from faults.remains import soon
@@ -88,44 +89,7 @@ def delivered(loader: DataLoader[Any]) -> list[Any]:
     return batches
 
 
-# ---- the rule, written down a second time ----
-
-
-class Model:
-    """What is left of the batches of an epoch, by the rule: the last sample of the epoch takes the place of a
-    bad one; where batches must not be short, what remains of the last one goes with it."""
-
-    def __init__(self, batches: list[list[int]], bad: set[int], *, drop_last: bool) -> None:
-        self.to_come = [list(batch) for batch in batches]
-        self.bad = bad
-        self.drop_last = drop_last
-        self.loose: list[int] = []
-        self.skipped = 0
-
-    def spare(self) -> int | None:
-        if not self.loose:
-            if not self.to_come:
-                return None
-            last = self.to_come[-1]
-            self.loose = [last.pop()]
-            if self.drop_last:
-                self.loose = last + self.loose
-            if self.drop_last or not last:
-                self.to_come.pop()
-        return self.loose.pop()
-
-    def run(self) -> list[list[int]]:
-        done = []
-        while self.to_come:
-            places: list[int | None] = list(self.to_come.pop(0))
-            while holes := [place for place, index in enumerate(places) if index in self.bad]:
-                self.skipped += len(holes)
-                for place in holes:
-                    places[place] = self.spare()
-            good = [index for index in places if index is not None]
-            if good and (len(good) == len(places) or not self.drop_last):
-                done.append(good)
-        return done
+# ---- what fills a slot ----
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -141,8 +105,8 @@ def test_a_place_is_filled_from_the_end_of_the_epoch_whatever_the_workers(seed: 
     }
     kind = draws.choice([Numbers, NumbersTogether])
     plain = torch.utils.data.DataLoader(Numbers(count), generator=seeded(seed), **settings)
-    model = Model([batch.tolist() for batch in plain], bad, drop_last=settings["drop_last"])
-    right = model.run()
+    planned = [batch.tolist() for batch in plain]
+    right, skipped = filled(planned, bad, drop_last=settings["drop_last"])
 
     for workers in WORKERS:
         loader = DataLoader(
@@ -152,8 +116,8 @@ def test_a_place_is_filled_from_the_end_of_the_epoch_whatever_the_workers(seed: 
             f"{workers} workers, {count} samples, {sorted(bad)} bad, {settings}"
         )
         report = loader.report()
-        assert report.skipped == model.skipped, f"{workers} workers"
-        assert {fault.index for fault in report.faults} <= bad
+        assert {fault.index for fault in report.faults} == set(skipped), f"{workers} workers"
+        assert report.skipped == len(skipped), f"{workers} workers"
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -187,7 +151,7 @@ def test_without_batches_bad_samples_are_replaced_by_the_last_or_left_out(worker
 @pytest.mark.parametrize("prefetch", [1, 2, 5])
 def test_how_far_workers_are_ahead_makes_no_difference(prefetch: int) -> None:
     bad = {1, 2, 9, 21, 22, 23}
-    right = Model([list(range(at, at + 3)) for at in range(0, 24, 3)], bad, drop_last=False).run()
+    right = filled_batches(range(24), bad, 3)
     loader = DataLoader(Numbers(24, bad), 3, num_workers=2, prefetch_factor=prefetch, faults=SKIP)
     assert delivered(loader) == right
 
@@ -210,7 +174,7 @@ def test_every_epoch_is_filled_anew_with_workers_that_stay_or_not(workers: int) 
         faults=SKIP,
     )
     for order in orders:
-        assert delivered(loader) == Model(order, bad, drop_last=False).run()
+        assert delivered(loader) == filled(order, bad)[0]
 
 
 class Endless(Sampler[int]):
@@ -226,13 +190,35 @@ class Endless(Sampler[int]):
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_of_a_sampler_without_an_end_every_sample_comes_once(workers: int) -> None:
+def test_of_a_sampler_without_an_end_batches_are_smaller(workers: int) -> None:
     bad = {1, 6, 20}
     loader = DataLoader(Numbers(30, bad), 4, sampler=Endless(30), num_workers=workers, faults=SKIP)
+    batches = [range(at, min(at + 4, 30)) for at in range(0, 30, 4)]
+    assert delivered(loader) == [[index for index in batch if index not in bad] for batch in batches]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_of_a_sampler_without_an_end_only_samples_that_came_before_replace_others(workers: int) -> None:
+    bad = {1, 6, 20}
+    replace = fl.FaultPolicy("replace")
+    loader = DataLoader(Numbers(30, bad), 4, sampler=Endless(30), num_workers=workers, faults=replace)
     batches = delivered(loader)
-    assert sorted(itertools.chain(*batches)) == sorted(set(range(30)) - bad)
-    # The last of the sampler, and what is left of those that others were taken from.
-    assert {len(batch) for batch in batches[:-2]} == {4}
+    assert [len(batch) for batch in batches] == [4] * 7 + [2]
+    flat = list(itertools.chain(*batches))
+    assert [index for index in range(30) if flat[index] != index] == sorted(bad)
+    assert all(flat[index] < (index // 4 + 1) * 4 for index in bad)
+
+
+@pytest.mark.parametrize("action", ["skip", "replace"])
+def test_out_of_order_nothing_is_lost_and_slots_are_not_filled(action: Literal["skip", "replace"]) -> None:
+    bad = {1, 6, 20}
+    policy = fl.FaultPolicy(action, limit=None)
+    loader = DataLoader(Numbers(30, bad), 4, num_workers=3, in_order=False, faults=policy)
+    batches = delivered(loader)
+    good = [index for index in itertools.chain(*batches) if index not in bad]
+    assert set(good) == set(range(30)) - bad
+    assert len(good) == (27 if action == "skip" else 30)
+    assert sorted(fault.index for fault in loader.report().faults) == sorted(bad)
 
 
 # ---- another sample in its place ----
@@ -272,7 +258,7 @@ def test_when_no_other_sample_is_good_the_run_ends_with_an_error(workers: int) -
     loader = DataLoader(Numbers(8, set(range(4, 8))), 4, num_workers=workers, faults=faults)
     all_bad = DataLoader(Numbers(8, set(range(8))), 4, num_workers=workers, faults=faults)
     assert all(index < 4 for index in itertools.chain(*delivered(loader)))
-    with pytest.raises(errors.NoReplacementError, match="batch 0"):
+    with pytest.raises(errors.NoReplacementError, match="place of sample 0 were bad"):
         list(all_bad)
 
 
@@ -307,8 +293,8 @@ def test_what_may_pass_is_tried_again_and_is_no_fault(tmp_path: Path, workers: i
     loader = DataLoader(dataset, 4, num_workers=workers, faults=policy)
     indices = [batch["index"].tolist() for batch in loader]
 
-    # 9 has failed for the third time, which is once too often; it was in the last batch.
-    assert indices == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 10, 11]]
+    # 9 has failed for the third time, which is once too often; the last sample fills its slot.
+    assert indices == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 11, 10]]
     report = loader.report()
     assert (report.skipped, report.retried) == (1, 2)
     assert [(fault.index, fault.attempts) for fault in report.faults] == [(9, 3)]
@@ -756,7 +742,7 @@ def test_a_pass_within_a_pass_keeps_account_of_the_newest(workers: int) -> None:
     loader = DataLoader(Numbers(12, {1, 5, 9}), 2, num_workers=workers, faults=SKIP)
     outer = iter(loader)
     next(outer)
-    right = Model([[at, at + 1] for at in range(0, 12, 2)], {1, 5, 9}, drop_last=False).run()
+    right = filled_batches(range(12), {1, 5, 9}, 2)
     inner = iter(loader)
     assert next(inner).tolist() == right[0]
     # Faults of the one before are judged while the newest is counted.

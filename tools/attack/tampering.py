@@ -162,8 +162,8 @@ def indices(draws: Random, folder: Path) -> Counter[str]:
     elif way == "head":
         victim.write_bytes(damage_head(draws, before))
     elif way == "forge":
-        # The last four bytes are a checksum of all others. Only the owner of a shard can leave such an index beside
-        # it. Not CSV: there the two halves of a row are rows as well.
+        # The last four bytes are a checksum of all others. Only the owner of a shard can leave such an index
+        # beside it. Not CSV: there the two halves of a row are rows as well.
         forged = draws.choice([damage_head(draws, before[:-4]), damage(draws, before[:-4]).content])
         victim.write_bytes(forged + shards.crc32c(forged).to_bytes(4, "little"))
     elif way == "swap":

@@ -1,7 +1,7 @@
 //! `feedline explain`: what a kind of error means, how to see it, and what to do.
 //!
-//! The pages are those of docs/errors. They are part of the program, since whoever installed it as a
-//! package has no other copy, and whoever needs one may have no network.
+//! The pages are those of docs/errors. They are part of the program, since users who installed it as a
+//! package have no other copy, and those who need one may have no network.
 
 use clap::Args;
 use feedline_core::error::{self, Kind};

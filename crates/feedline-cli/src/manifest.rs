@@ -45,7 +45,7 @@ pub(crate) fn check_all_here(
     readable: &[PathBuf],
     unreadable: &[PathBuf],
 ) -> Result<()> {
-    // What is no manifest is refused, with the reason, by whoever compares the shards with it.
+    // What is no manifest is refused, with the reason, by the code that compares the shards with it.
     let Ok(shards) = read(manifest) else { return Ok(()) };
     let names = |paths: &[PathBuf]| -> HashSet<String> {
         let name =

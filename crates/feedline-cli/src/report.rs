@@ -13,7 +13,7 @@ pub(crate) fn say(line: impl Display) -> Result<()> {
     told(writeln!(out, "{}", escape::lines(&line)).and_then(|()| out.flush()))
 }
 
-/// What became of a result that was written to stdout. Whoever closed the pipe does not want it.
+/// What became of a result that was written to stdout. The reader that closed the pipe does not want it.
 pub(crate) fn told(written: io::Result<()>) -> Result<()> {
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

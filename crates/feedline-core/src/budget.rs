@@ -80,7 +80,7 @@ impl Budget {
         }
     }
 
-    /// As `acquire`, but calls `before_wait` if it must wait: whoever holds what an earlier sample
+    /// As `acquire`, but calls `before_wait` if it must wait: the thread that holds what an earlier sample
     /// needs hands it on first.
     pub fn acquire_after(
         &self,

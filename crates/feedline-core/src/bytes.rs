@@ -73,7 +73,7 @@ impl Piece {
     /// The first of some bytes, which go to a shelf when they are not needed any more.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are not this many.
     pub fn new(bytes: Vec<u8>, end: usize, permit: Permit, shelf: &Shelf) -> Piece {
         assert!(end <= bytes.len(), "a piece beyond its memory");
         let whole = Buffer { bytes, shelf: Some(shelf.clone()), _permit: Some(permit) };

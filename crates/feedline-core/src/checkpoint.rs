@@ -100,7 +100,7 @@ impl Checkpoint {
         crc32c::crc32c(text.as_bytes())
     }
 
-    /// From text, whoever wrote it.
+    /// From text that anybody may have written.
     pub fn from_text(text: &str) -> Result<Checkpoint> {
         let checkpoint: Checkpoint = serde_json::from_str(text).map_err(|error| {
             Error::new(Kind::CheckpointMismatch, format!("this is not a checkpoint: {error}"))

@@ -244,7 +244,7 @@ impl Kind {
             | Kind::CorruptRecord
             | Kind::InvalidField
             | Kind::UnsafeFormat
-            // Of a sample that kills whoever takes it.
+            // Of a sample that kills the worker that takes it.
             | Kind::WorkerDied => true,
             Kind::InvalidArgument
             | Kind::InvalidSource

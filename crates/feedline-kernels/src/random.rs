@@ -1,4 +1,4 @@
-//! Randomness as a function of a key: the same draws for the same (seed, position), whoever draws,
+//! Randomness as a function of a key: the same draws for the same (seed, position), whatever thread draws,
 //! whenever, on whatever machine.
 
 /// Spreads every bit of a number over all of them (the finisher of SplitMix64).

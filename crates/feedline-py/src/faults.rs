@@ -15,11 +15,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::batch_engine::Verdict;
 use crate::errors::raise;
 
 /// The user's wish for faults.
 #[pyclass(module = "feedline._native", frozen)]
-pub(crate) struct Policy(FaultPolicy);
+pub(crate) struct Policy(pub(crate) FaultPolicy);
 
 #[pymethods]
 impl Policy {
@@ -40,7 +41,7 @@ impl Policy {
         fault::wanted(&self.0, &Symptom { names, os_error }, &line).name()
     }
 
-    /// Seconds to wait before the next try, after so many that failed; None if there is to be none.
+    /// Seconds to wait before the next try, after this many that failed; None if there is to be none.
     fn retry_after(
         &self,
         names: Vec<String>,
@@ -143,7 +144,7 @@ impl Breaker {
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Ledger(pub(crate) Arc<loader::Ledger>);
 
-fn line(words: &str) -> PyResult<FaultLine> {
+pub(crate) fn line(words: &str) -> PyResult<FaultLine> {
     FaultLine::from_text(words).map_err(|error| {
         raise(Error::new(Kind::Internal, format!("this is no fault: {error}, in {words}")))
     })
@@ -172,7 +173,7 @@ impl Ledger {
         new(policy).map(|ledger| Ledger(Arc::new(ledger))).map_err(raise)
     }
 
-    /// An epoch begins with so many samples due, or goes on where it stood.
+    /// An epoch begins with this many samples due, or goes on where it stood.
     #[pyo3(signature = (epoch, expected, standing = None))]
     fn epoch_started(
         &self,
@@ -199,44 +200,22 @@ impl Ledger {
         self.0.delivered(samples, Duration::try_from_secs_f64(waited_seconds).unwrap_or_default());
     }
 
-    /// The consumer took a batch of a front that counts by batches: `is_judged` if its samples were counted as good
-    /// before, `is_expected` if they were expected; so many of them came a second time.
-    fn batch_delivered(
-        &self,
-        samples: u64,
-        waited_seconds: f64,
-        is_judged: bool,
-        is_expected: bool,
-        repeats: u64,
-    ) {
-        if !is_judged {
-            self.0.good(samples);
-        }
-        if !is_expected {
-            self.0.expect(samples);
-        }
-        if repeats > 0 {
-            self.0.repeated(repeats);
-        }
-        self.delivered(samples, waited_seconds);
-    }
-
-    /// Of what was delivered, so many came a second time.
+    /// Of what was delivered, this many came a second time.
     fn repeated(&self, samples: u64) {
         self.0.repeated(samples);
     }
 
-    /// So many are left out from the start.
+    /// This many are left out from the start.
     fn excluded(&self, samples: u64) {
         self.0.excluded(samples);
     }
 
-    /// So many good samples were left out because a filter wants it.
+    /// This many good samples were left out because a filter wants it.
     fn filtered(&self, samples: u64) {
         self.0.filtered(samples);
     }
 
-    /// So many samples were good.
+    /// This many samples were good.
     fn good(&self, samples: u64) {
         self.0.good(samples);
     }
@@ -263,6 +242,28 @@ impl Ledger {
         })
     }
 
+    /// Writes down a fault that an engine has judged. The text of an error if there were too many.
+    fn record(
+        &self,
+        py: Python<'_>,
+        names: Vec<String>,
+        os_error: Option<i32>,
+        line_json: &str,
+        verdict: &Verdict,
+    ) -> PyResult<Option<String>> {
+        let line = line(line_json)?;
+        let symptom = Symptom { names, os_error };
+        // Writing to a disk may take its time.
+        let error = py.detach(|| self.0.record(&symptom, line, verdict.0));
+        Ok(error.map(|error| error.message().to_owned()))
+    }
+
+    /// How the epoch stands at its end, as an engine says: JSON.
+    fn set_standing(&self, standing_json: &str) -> PyResult<()> {
+        self.0.set_standing(standing(standing_json)?);
+        Ok(())
+    }
+
     /// A call failed, and its future has the exception.
     fn failed(
         &self,
@@ -278,7 +279,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// So many calls were not made, or nobody gets their result.
+    /// This many calls were not made, or nobody gets their result.
     fn cancelled(&self, calls: u64) {
         self.0.cancelled(calls);
     }

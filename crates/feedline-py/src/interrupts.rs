@@ -29,7 +29,7 @@ pyo3::create_exception!(
 const SIGNALS: c_int = 65;
 /// How long an exception is kept before another one is raised at once.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// For every so many batches it is looked which signals have handlers.
+/// For every this many batches it is looked which signals have handlers.
 const LOOK_EVERY: u32 = 16;
 
 /// Of the main thread: no other one runs handlers.

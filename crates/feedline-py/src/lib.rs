@@ -1,10 +1,12 @@
 //! Feedline for Python: conversions only. Every wait releases the GIL and lets Ctrl-C through.
 
 mod arrays;
+mod batch_engine;
 mod batch_iterator;
 mod dlpack;
 mod errors;
 mod faults;
+mod instructions;
 mod interrupts;
 mod lists;
 mod loader;
@@ -15,7 +17,7 @@ mod station;
 
 use pyo3::prelude::*;
 
-use loader::{Epoch, Loader, Part, Source};
+use loader::{Epoch, Loader, Source};
 
 /// The native part of Feedline. Use the package `feedline`.
 #[pymodule]
@@ -23,11 +25,15 @@ mod _native {
     use super::*;
 
     #[pymodule_export]
+    use super::batch_engine::{Action, BadSample, BatchEngine, Fill, Verdict, keyed_bits};
+    #[pymodule_export]
     use super::batch_iterator::BatchIterator;
     #[pymodule_export]
     use super::dlpack::{ArrayMemory, Tensor};
     #[pymodule_export]
     use super::faults::{Breaker, Ledger, Policy};
+    #[pymodule_export]
+    use super::instructions::{Deliver, End, Finish, Forget, Part, Stop};
     #[pymodule_export]
     use super::interrupts::{call_interruptibly, check_interrupts, restore_handlers};
     #[pymodule_export]
@@ -41,7 +47,7 @@ mod _native {
     #[pymodule_export]
     use super::station::{Station, Walk, die_with_parent, go_first};
     #[pymodule_export]
-    use super::{Epoch, Loader, Part, Source};
+    use super::{Epoch, Loader, Source};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -4,7 +4,8 @@ use feedline_core::checkpoint::Checkpoint;
 use feedline_core::collate::{self, Axes, Content};
 use feedline_core::config::Settings;
 use feedline_core::error::{Error, Kind};
-use feedline_core::loader::{self, Filling, Stand, Waited};
+use feedline_core::fault::Symptom;
+use feedline_core::loader::{self, Waited};
 use feedline_core::sample::{Batch, Column, Dtype};
 use feedline_core::source;
 use feedline_core::source::files::Files;
@@ -20,6 +21,7 @@ use crate::arrays;
 use crate::dlpack::Tensor;
 use crate::errors::raise;
 use crate::faults::{self, Ledger};
+use crate::instructions::{self, Deliver};
 use crate::interrupts;
 use crate::lists::BytesList;
 use crate::processes::Processes;
@@ -347,24 +349,28 @@ impl Epoch {
         }
     }
 
-    /// For a front with functions of its own, the next samples: a `Part`; None at the end; True if there
-    /// is something to tell meanwhile, False if there is nothing now and it is not to wait.
-    #[pyo3(signature = (wait=true))]
-    fn part<'py>(&self, py: Python<'py>, wait: bool) -> PyResult<Option<Bound<'py, PyAny>>> {
+    /// For a front that has functions called for the samples, what it has to do next: a `Part` (only if it
+    /// `takes_parts`), `Finish`, `Deliver`, `Forget`, `Stop` or `End`; None if there is nothing now, or if there is
+    /// something to tell meanwhile.
+    #[pyo3(signature = (*, takes_parts, wait))]
+    fn instruction<'py>(
+        &self,
+        py: Python<'py>,
+        takes_parts: bool,
+        wait: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let time = if wait { BREATH } else { Duration::ZERO };
         loop {
-            let (part, has_events) =
-                py.detach(|| self.with(|epoch| (epoch.next_part(time), epoch.has_events())))?;
-            match part.map_err(raise)? {
-                Some(Some(part)) => {
-                    return Ok(Some(Bound::new(py, Part::new(py, *part)?)?.into_any()));
-                }
-                Some(None) => return Ok(None),
-                None => interrupts::check(py)?,
+            let (instruction, has_events) = py.detach(|| {
+                self.with(|epoch| (epoch.next_instruction(takes_parts, time), epoch.has_events()))
+            })?;
+            if let Some(instruction) = instruction.map_err(raise)? {
+                return instructions::to_python(py, instruction).map(Some);
             }
             if has_events || !wait {
-                return Ok(Some(PyBool::new(py, has_events && wait).to_owned().into_any()));
+                return Ok(None);
             }
+            interrupts::check(py)?;
         }
     }
 
@@ -374,41 +380,63 @@ impl Epoch {
         self.with(|epoch| epoch.on_ready(move || waker.wake()))
     }
 
-    /// The first number, that behind the last sample of the plan, how many samples an epoch has, and how
-    /// far the places of skipped samples are filled, where they are to be: (skipped, tried, repeated).
-    fn numbers(&self) -> PyResult<Numbers> {
-        self.with(|epoch| {
-            let filling = epoch.filling();
-            let filling = filling.map(|it| (it.skipped, it.tried, it.repeated));
-            let (start, length) = epoch.start_and_length();
-            (start, epoch.plan_end(), length, filling)
-        })
+    /// Whether each batch has the samples that it would have without faults, but for those that were bad.
+    #[getter]
+    fn has_fixed_batches(&self) -> PyResult<bool> {
+        self.with(|epoch| epoch.has_fixed_batches())
     }
 
-    /// So many more samples are needed in the places of skipped ones.
-    fn fill(&self, py: Python<'_>, more: u64) -> PyResult<()> {
-        py.detach(|| self.with(|epoch| epoch.fill(more)))
+    /// A number for the shape of samples: a dict is an object, a tuple a list, all else a text.
+    fn shape(&self, described_json: &str) -> PyResult<u32> {
+        self.with(|epoch| epoch.shape(described_json))
     }
 
-    /// The consumer has a batch, for which it waited, and the run stands there.
-    fn took(
+    /// Functions made these samples, all of one shape.
+    fn good(&self, keys: Vec<u64>, shape: u32) -> PyResult<()> {
+        self.with(|epoch| epoch.good(&keys, shape))
+    }
+
+    /// The user's filter leaves these samples out.
+    fn filtered(&self, keys: Vec<u64>) -> PyResult<()> {
+        self.with(|epoch| epoch.filtered(&keys))
+    }
+
+    /// A function failed for a sample. Returns a number for the fault, which `Stop` may name.
+    fn bad(
         &self,
-        samples: u64,
-        waited_seconds: f64,
-        number: u64,
-        standing: &str,
-        filling: (u64, u64, u64),
-    ) -> PyResult<()> {
-        let standing = faults::standing(standing)?;
-        let (skipped, tried, repeated) = filling;
-        let filling = Filling { skipped, tried, repeated };
-        let waited = Duration::try_from_secs_f64(waited_seconds).unwrap_or_default();
-        self.with(|epoch| epoch.took(samples, waited, Stand { number, standing, filling }))
+        key: u64,
+        names: Vec<String>,
+        os_error: Option<i32>,
+        line_json: &str,
+    ) -> PyResult<u64> {
+        let line = faults::line(line_json)?;
+        self.with(|epoch| epoch.bad(key, Symptom { names, os_error }, line))
     }
 
-    /// The consumer has seen the end; so many good samples were left out with a short last batch.
-    fn finish(&self, py: Python<'_>, dropped: u64) -> PyResult<()> {
-        py.detach(|| self.with(|epoch| epoch.finish(dropped)))?.map_err(raise)
+    /// What came of a `Finish`: samples that are bad after all, as arguments of `bad`. Returns the numbers of the
+    /// faults.
+    fn finished(&self, number: u64, bad: Vec<BadSample>) -> PyResult<Vec<u64>> {
+        let bad = bad.into_iter().map(|(key, names, os_error, line_json)| {
+            Ok((key, Symptom { names, os_error }, faults::line(&line_json)?))
+        });
+        let bad = bad.collect::<PyResult<_>>()?;
+        self.with(|epoch| epoch.finished(number, bad))
+    }
+
+    /// Decides what can be decided by the results that were told.
+    fn advance(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.with(|epoch| epoch.advance()))
+    }
+
+    /// The consumer has a batch, for which it waited.
+    fn took(&self, batch: &Deliver, waited_seconds: f64) -> PyResult<()> {
+        let waited = Duration::try_from_secs_f64(waited_seconds).unwrap_or_default();
+        self.with(|epoch| epoch.took(batch.keys.len() as u64, waited, batch.end.clone()))
+    }
+
+    /// The consumer has seen the end.
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.with(|epoch| epoch.finish()))?.map_err(raise)
     }
 
     /// Ends its threads.
@@ -420,43 +448,11 @@ impl Epoch {
     }
 }
 
-/// What `Epoch.numbers` says.
-type Numbers = (u64, u64, u64, Option<(u64, u64, u64)>);
+/// A sample that is bad after all: its key, the names of the fault's classes, the system's error number, and the
+/// fault as JSON.
+type BadSample = (u64, Vec<String>, Option<i32>, String);
 
-/// Samples in order, and what became of those between them.
-#[pyclass(module = "feedline._native", frozen, get_all)]
-pub(crate) struct Part {
-    /// (name, value) pairs, to be taken once.
-    columns: Py<PyList>,
-    /// The number of each sample in the run.
-    numbers: Vec<u64>,
-    /// (position, epoch, index) of each.
-    tickets: Vec<(u64, u64, u64)>,
-    /// The number behind the last sample that was tried.
-    end: u64,
-    remarks: Vec<Remark>,
-}
-
-/// A fault to be judged: the number of the sample, the names of its classes, the system's error number, the
-/// fault as JSON, what the policy wants, the index of the sample in its place.
-type Remark = (u64, Vec<String>, Option<i32>, String, &'static str, Option<u64>);
-
-impl Part {
-    fn new(py: Python<'_>, part: loader::Part) -> PyResult<Part> {
-        let loader::Part { batch, numbers, end, remarks } = part;
-        let tickets = batch.tickets.iter().map(|it| (it.position, it.epoch, it.index)).collect();
-        let remarks = remarks
-            .into_iter()
-            .map(|remark| {
-                let loader::Remark { number, symptom, line, action, by } = remark;
-                (number, symptom.names, symptom.os_error, line.to_text(), action.name(), by)
-            })
-            .collect();
-        Ok(Part { columns: columns(py, batch)?.unbind(), numbers, tickets, end, remarks })
-    }
-}
-
-fn columns(py: Python<'_>, batch: Batch) -> PyResult<Bound<'_, PyList>> {
+pub(crate) fn columns(py: Python<'_>, batch: Batch) -> PyResult<Bound<'_, PyList>> {
     let permit = batch.permit.map(Arc::new);
     let columns = PyList::empty(py);
     for (name, column) in batch.columns {

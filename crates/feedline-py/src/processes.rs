@@ -101,7 +101,7 @@ impl Processes {
         Ok(self.here()?.inbox_used())
     }
 
-    /// Hands a task in, for a post or for whoever is free.
+    /// Hands a task in, for a post or for any free worker.
     #[pyo3(signature = (task, body, post, is_resume, freight=None))]
     fn submit(
         &self,

@@ -12,7 +12,7 @@ import numpy as np
 
 from feedline._mapped.functions import Context, Draws, Step
 from feedline._mapped.samples import Samples
-from feedline._mapped.trees import Layout, Room, Run, joined, laid, runs_of
+from feedline._mapped.trees import Layout, Room, Run, joined, laid, runs_of, spec_of
 from feedline._workers.tries import BAD, Bad, Tries
 from feedline.faults import FaultPolicy
 
@@ -72,6 +72,12 @@ class Made:
     good: list[int] | None = None
     left_out: list[int] = field(default_factory=list)
     bad: list[Bad] = field(default_factory=list)
+    # What the samples of a batch are made of.
+    spec: Any = None
+
+    def is_of_samples(self, bad: Bad, count: int) -> bool:
+        """Whether a function of samples has failed, in a job of that many, and not one of the batch."""
+        return not self.is_batch or bad.position < count
 
 
 class Watcher:
@@ -139,12 +145,9 @@ class Doer:
             except (Exception, SystemExit) as raised:
                 make = functools.partial(once_more, position)
                 sample = self._tries.again(raised, make, position, job.positions[position])
-            if sample is BAD:
-                if self._tries.bad[-1].action == "raise":
-                    break
-            elif sample is _LEFT_OUT:
+            if sample is _LEFT_OUT:
                 left_out.append(position)
-            else:
+            elif sample is not BAD:
                 made.append(sample)
                 good.append(position)
         self._watcher.made(len(good))
@@ -152,10 +155,12 @@ class Doer:
         is_all = len(good) == samples.count
         bad = self._tries.take()
         if job.is_whole and is_all and len(runs) == 1 and self._plan.of_batches:
+            spec = spec_of(runs[0], self._plan.layout)
             batch = joined(runs, self._plan.layout)
             kept = copy.deepcopy(batch) if self._plan.may_retry else batch
             whole = self._batch(job, batch, lambda: copy.deepcopy(kept))
             whole.bad = bad + whole.bad
+            whole.spec = spec
             return whole
         return Made(runs, good=None if is_all else good, left_out=left_out, bad=bad)
 

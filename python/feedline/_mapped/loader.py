@@ -55,8 +55,6 @@ class MappedLoader(Loader):
         layout = Layout(pad is not False and pad is not None, kinds, padding)
         self._plan = Plan(steps, layout, kinds, native.seed_and_rank[0], faults)
         self._size = int(batch["size"])
-        self._drop_last = bool(batch.get("drop_last"))
-        self._stays = faults is not None and faults.fill is False
         count = made.get("workers", "auto")
         count = len(os.sched_getaffinity(0)) if count == "auto" else int(count)
         self.count = count

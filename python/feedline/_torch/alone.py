@@ -16,10 +16,10 @@ from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIt
 from feedline import _native
 from feedline._native import call_interruptibly
 from feedline._torch.draws import Draws
+from feedline._torch.driver import Batch, Driver
 from feedline._torch.fitting import Fitting
-from feedline._torch.judging import Judging
-from feedline._torch.making import Failing, Maker, Odd, is_list_of
-from feedline._workers.tries import BAD, Bad, Tries
+from feedline._torch.making import Failing, Maker, Odd, bears, is_list_of
+from feedline._workers.tries import BAD, Tries
 from feedline._workers.trouble import place
 from feedline.faults import explain_shortage
 
@@ -28,22 +28,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Alone"]
 
-# In the place of a sample that is to be made instead of a bad one.
-_FILL: Any = object()
 
-
-@dataclass
-class _Begun:
+@dataclass(slots=True)
+class _Begun(Batch):
     """A batch that was begun: what is there of it when a signal interrupts, stays."""
 
-    index: Any
-    # Positions whose sample is one that was delivered before.
-    repeats: set[int]
-    # The index of each sample, others for those that are replaced; None: as they were asked for.
-    indices: list[Any] | None = None
-    samples: list[Any] = field(default_factory=list)
+    made: list[Any] = field(default_factory=list)
+    # Whether its own samples are made, or there is no way to tell them from one another.
+    is_made: bool = False
+    # Offsets at which other samples are to be made.
+    open: set[int] = field(default_factory=set)
     # How many samples of an iterable data set it is to have.
-    places: int | None = None
+    places: int = 0
 
 
 class _Interruptible:
@@ -63,20 +59,22 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)
-        self._judging = Judging(loader, self)
+        self._driver: Driver[_Begun] = Driver(loader, self, self, ahead=1)
+        self._samples = loader._kept.samples
         self._account = loader._kept.account
         self._maker = self._make_maker(loader)
         self._failing: Failing | None = None
         if loader.faults is not None and self._dataset_kind == _DatasetKind.Iterable:
             self._failing = Failing(self._dataset_fetcher.dataset_iter, loader.faults)
         self._fills_batches = loader.faults is None or loader.faults.fill is not False
-        self._sampler_iter = self._judging.begin(self._sampler_iter)
-        self._batch = 0
+        self._driver.begin(self._sampler_iter)
         self._fitting = Fitting(self._collate_fn, Draws())
         # A batch that is made, and not delivered yet; what is called when it is.
         self._ready: tuple[Any] | None = None
         self._confirm: Callable[[], None] | None = None
+        # The batch that is being made.
         self._begun: _Begun | None = None
+        self._key = 0
         # A generator in which something is raised ends, and all samples that were to come are lost.
         fetched = getattr(self._dataset_fetcher, "dataset_iter", None)
         self._pull: Callable[..., Any] = functools.partial(call_interruptibly, next)
@@ -116,53 +114,95 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
         return data
 
     def _next_batch(self) -> Any:
-        while True:
-            began = time.perf_counter()
-            try:
+        began = time.perf_counter()
+        try:
+            while not self._driver.ready:
                 if self._begun is None:
-                    index = self._next_index()
-                    self._begun = _Begun(index, self._judging.expect(index))
-                data, samples, repeats = self._fetch(self._begun)
-            except _native.Interrupted:
-                # The next call goes on with it.
-                raise
-            except (_End, StopIteration):
-                self._judging.end()
-                self._account.notices.issue()
-                raise StopIteration from None
-            except BaseException:
-                self._begun = None
-                self._judging.has_raised = True
-                raise
-            finally:
-                self._account.tell()
+                    batch = self._driver.next_batch()
+                    # The end of the plan may have begun one.
+                    self._begun = self._begun or batch
+                if self._begun is None:
+                    raise _End
+                self._fetch(self._begun)
+                if self._begun.is_settled:
+                    self._begun = None
+        except _native.Interrupted:
+            # The next call goes on with it.
+            raise
+        except _End:
             self._begun = None
-            self._batch += 1
-            if samples:
-                break
-        self._confirm = self._judging.delivery(samples, time.perf_counter() - began, repeats=repeats)
+            self._driver.plan_ends()
+            self._driver.end()
+            self._account.notices.issue()
+            raise StopIteration from None
+        except BaseException:
+            self._lose()
+            raise
+        finally:
+            self._account.tell()
+        come = self._driver.ready.popleft()
+        if isinstance(come, BaseException):
+            self._begun = None
+            # It says where it was.
+            raise come from come.__cause__
+        self._confirm = self._driver.delivery(come.samples, time.perf_counter() - began)
         self._account.tell()
+        data, come.content = come.content, None
         if self._pin_memory:
             data = _utils.pin_memory.pin_memory(data, self._pin_memory_device)
         return data
 
-    def _fetch(self, begun: _Begun) -> tuple[Any, int, int]:
-        """The next batch, of how many samples it is, and how many of them repeat others."""
-        index, repeats = begun.index, begun.repeats
+    def _lose(self) -> None:
+        """The batch raised. The consumer hears of it now, and the engine knows no more than that it came."""
+        begun, self._begun = self._begun, None
+        self._driver.has_raised = True
+        if begun is not None:
+            self._driver.lose(begun)
+            self._driver.ready.clear()
+
+    # ---- what the driver wants ----
+
+    def begin_batch(self, number: int, index: Any) -> _Begun:
+        return _Begun(number, index)
+
+    def order(self, batch: _Begun) -> None:
+        """Not asked for: one batch is made at a time."""
+
+    def remake(self, batch: _Begun) -> None:
+        """Not asked for: no later batch was ordered."""
+
+    def amend(self, batch: _Begun) -> None:
+        if not batch.made:
+            batch.made, batch.is_made = [BAD] * batch.size, True
+        for offset, source in batch.moves.items():
+            if batch.made[offset] is BAD:
+                batch.made[offset], batch.made[source] = batch.made[source], BAD
+        batch.open = {offset for offset in batch.fills if batch.made[offset] is BAD}
+        # One that has no samples of its own was not ordered.
+        self._begun = batch
+
+    def discard(self, batch: _Begun) -> None:
+        batch.is_settled = True
+
+    # ---- making ----
+
+    def _fetch(self, begun: _Begun) -> None:
+        """Makes what is to be made of a batch by now, and tells the driver what came of it."""
+        index = begun.index
         walk: Any = None
         self._position = None
         self._indices = index
         self._stage = "fetching"
+        self._key = begun.number
         fetcher = self._dataset_fetcher
-        is_map = self._dataset_kind == _DatasetKind.Map
         try:
             dataset = fetcher.dataset
-            if not is_map:
-                batch, count = self._drawn_batch(begun)
-                return batch, count, 0
+            if self._dataset_kind != _DatasetKind.Map:
+                self._draw_batch(begun)
+                return
             if self._maker is not None:
-                batch, count = self._make(self._maker, begun)
-                return batch, count, len(repeats) if count else 0
+                self._make(self._maker, begun)
+                return
             if not fetcher.auto_collation:
                 samples = call_interruptibly(operator.getitem, dataset, index)
             elif hasattr(dataset, "__getitems__") and dataset.__getitems__:
@@ -170,17 +210,14 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
             else:
                 self._indices = index = begun.index = list(index)
                 # What was made before a signal came stays.
-                samples = begun.samples
+                samples = begun.made
                 walk = iter(index[len(samples) :])
                 call_interruptibly(_get_all, dataset, walk, samples)
                 walk = None
             count = len(samples) if fetcher.auto_collation else 1
-            return self._collate(samples), count, len(repeats)
+            self._driver.came(begun, content=self._collate(samples), samples=count)
         except (_End, _native.Interrupted):
             raise
-        except _Stop as stop:
-            # It says where it was.
-            raise stop.error from stop.error.__cause__
         except StopIteration as raised:
             where = self._note(raised, walk)
             message = f"StopIteration was raised {where}; it would have ended the epoch without a word"
@@ -224,7 +261,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
                 raise
             self._position = odd.misfits[0].position
             can_be_made = self._dataset_kind == _DatasetKind.Map
-            maker.refit(odd, self._fitting, self._batch, self._again if can_be_made else None)
+            maker.refit(odd, self._fitting, self._key, self._again if can_be_made else None)
             self._position = None
         finally:
             # Its frames hold what was raised.
@@ -236,118 +273,84 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
         assert self._maker is not None
         return self._maker.get(self._indices[self._reach(position)])
 
-    def _make(self, maker: Maker, begun: _Begun) -> tuple[Any, int]:
-        """A batch, with other samples in the places of those that are bad, and how many it has."""
-        if begun.indices is None:
-            indices = list(begun.index) if self._auto_collation else [begun.index]
-            together: Any = maker.together(indices) if self._auto_collation else None
-            if together is not None and not is_list_of(together, len(indices)):
-                # A batch of the data set's own making: none of its samples can be told from the others.
-                return self._collate(together), len(together)
-            begun.indices, begun.samples = indices, list(together or [])
-        indices, samples = begun.indices, begun.samples
-        self._indices = indices
-        missing = indices[len(samples) :]
-        maker.make(missing, lambda: self._reach(len(samples)), self._batch, samples)
-        while True:
-            self._complete(maker, indices, samples, begun.repeats)
-            good = sum(sample is not BAD for sample in samples)
-            if self._judging.drops(len(samples) - good):
-                self._judging.drop(good)
-                return None, 0
-            if not good:
-                return None, 0
-            batch = self._fitted(maker, samples) if self._auto_collation else self._collated(samples[0])
-            if batch is not BAD:
-                return batch, good
-
-    def _complete(self, maker: Maker, indices: list[Any], samples: list[Any], repeats: set[int]) -> None:
-        """Judges what is bad, and makes other samples for these places. In rounds, as with workers: all
-        places first, then those whose filling was bad as well."""
-        while True:
-            self._stage = "fetching"
-            faults = maker.tries.take()
-            for bad in faults:
-                if bad.action:
-                    self._judging.is_bad(indices[bad.position])
-            for bad in faults:
-                self._settle(bad, indices, samples, repeats)
-            open_places = [position for position, sample in enumerate(samples) if sample is _FILL]
-            if not open_places:
-                return
-            for position in open_places:
-                where = functools.partial(self._reach, position)
-                (samples[position],) = maker.make([indices[position]], where, self._batch, [])
+    def _make(self, maker: Maker, begun: _Begun) -> None:
+        """Makes samples of a batch that are missing. If none of them is bad, the batch is collated."""
+        indices = list(begun.index) if self._auto_collation else [begun.index]
+        samples = begun.made
+        if not begun.is_made:
+            if not samples and self._auto_collation:
+                together: Any = maker.together(indices[: begun.own])
+                if together is not None and not is_list_of(together, begun.own):
+                    # A batch of the data set's own making: none of its samples can be told from the others.
+                    self._driver.came(begun, content=self._collate(together), samples=len(together))
+                    return
+                samples += together or []
+            missing = indices[len(samples) : begun.own]
+            maker.make(missing, lambda: self._reach(len(samples)), begun.number, samples)
+            samples += [BAD] * (begun.size - begun.own)
+            begun.is_made = True
+        self._indices = indices = [
+            begun.sample(offset, is_batched=self._auto_collation) for offset in range(begun.size)
+        ]
+        for offset in sorted(begun.open):
+            where = functools.partial(self._reach, offset)
+            (samples[offset],) = maker.make([indices[offset]], where, begun.number, [])
+            begun.open.discard(offset)
+        content: Any = BAD
+        if not any(bad.action for bad in maker.tries.bad):
+            content = self._fitted(maker, samples) if self._auto_collation else self._collated(samples[0])
+        good = sum(sample is not BAD for sample in samples)
+        bad = maker.tries.take()
+        self._driver.came(begun, bad, content=content, samples=good, is_collated=content is not BAD)
 
     def _reach(self, position: int) -> int:
         """Where something was raised."""
         self._position = position
         return position
 
-    def _settle(self, bad: Bad, indices: list[Any], samples: list[Any], repeats: set[int]) -> None:
-        """Judges a fault, and chooses what is made in its place."""
-        position = bad.position
-        verdict = self._judging.verdict(bad, indices[position], self._batch, None)
-        if isinstance(verdict, BaseException):
-            raise _Stop(verdict)
-        if verdict == "good":
-            return
-        if position in repeats:
-            # It was to be a second time what was bad: one more was due than was expected.
-            repeats.discard(position)
-            self._judging.expect_more(1)
-        if samples[position] is not BAD:
-            return
-        found = self._judging.other(self._batch, position, verdict)
-        if found is None:
-            return
-        indices[position], is_repeat = found
-        samples[position] = _FILL
-        if is_repeat:
-            repeats.add(position)
-
-    def _drawn_batch(self, begun: _Begun) -> tuple[Any, int]:
-        """The next batch of an iterable data set, and how many samples it has; the end of it is no
-        StopIteration here."""
-        fetcher = self._dataset_fetcher
-        if fetcher.ended and not begun.samples:
+    def _draw_batch(self, begun: _Begun) -> None:
+        """Draws the next batch of an iterable data set; the end of it is no StopIteration here."""
+        fetcher, samples = self._dataset_fetcher, begun.made
+        if not begun.is_made:
+            begun.places = begun.size
+            # It may be interrupted, and is begun only once.
+            begun.is_made = True
+        content: Any = BAD
+        while content is BAD and self._draw(begun):
+            if not fetcher.auto_collation:
+                content = self._collate(samples[0])
+            elif self._maker is None:
+                content = self._collate(samples)
+            else:
+                content = self._fitted(self._maker, samples)
+                begun.places -= 0 if self._fills_batches else sum(sample is BAD for sample in samples)
+                samples[:] = [sample for sample in samples if sample is not BAD]
+        bad = [] if self._maker is None else self._maker.tries.take()
+        if content is BAD and not any(one.action for one in bad) and fetcher.ended:
             raise _End
-        if not fetcher.auto_collation:
-            while not begun.samples:
-                sample = self._next(fetcher.dataset_iter, 0)
-                if sample is _End:
-                    raise _End
-                if sample is not BAD:
-                    begun.samples.append(sample)
-            return self._collate(begun.samples[0]), 1
-        if begun.places is None:
-            begun.places = len(begun.index)
-        self._draw(begun, begun.places)
-        while begun.samples:
-            samples = begun.samples
-            batch = self._collate(samples) if self._maker is None else self._fitted(self._maker, samples)
-            if batch is not BAD:
-                return batch, len(samples)
-            self._stage = "fetching"
-            self._judge_drawn()
-            begun.places -= 0 if self._fills_batches else sum(sample is BAD for sample in samples)
-            begun.samples = [sample for sample in samples if sample is not BAD]
-            self._draw(begun, begun.places)
-        return None, 0
+        self._driver.came(begun, bad, content=content, samples=0 if content is BAD else len(samples))
 
-    def _draw(self, begun: _Begun, places: int) -> None:
-        """Fills a batch that is begun from the iterator."""
-        fetcher, samples = self._dataset_fetcher, begun.samples
-        while len(samples) < places and not fetcher.ended:
+    def _draw(self, begun: _Begun) -> bool:
+        """Fills a batch that is begun from the iterator. False if there is nothing to collate."""
+        fetcher, samples = self._dataset_fetcher, begun.made
+        while len(samples) < begun.places and not fetcher.ended:
             sample = self._next(fetcher.dataset_iter, len(samples))
-            fetcher.ended = sample is _End
-            if sample is BAD:
-                places -= not self._fills_batches
-                begun.places = places
-            elif sample is not _End:
+            if sample is _End:
+                fetcher.ended = True
+            elif sample is not BAD:
                 samples.append(sample)
-        if fetcher.ended and len(samples) < places and (fetcher.drop_last or not samples):
-            raise _End
+            elif not self._bears():
+                break
+            elif not self._fills_batches and fetcher.auto_collation:
+                begun.places -= 1
+        if fetcher.ended and len(samples) < begun.places and fetcher.drop_last:
+            samples.clear()
+        return bool(samples)
+
+    def _bears(self) -> bool:
+        """Whether the iterator is asked on after a fault."""
+        maker, policy = self._maker, self._account.policy
+        return maker is None or bears(policy, len(maker.tries.bad))
 
     def _next(self, iterator: Any, position: int) -> Any:
         """The next sample of an iterable data set; one that fails is skipped if the policy wants it."""
@@ -358,11 +361,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
         except (Exception, SystemExit) as raised:
             failed = raised
             self._failing.bear(failed)
-            sample = self._maker.tried(
-                failed, lambda: self._next_again(iterator, failed), position, self._batch
-            )
-            self._judge_drawn()
-            return sample
+            return self._maker.tried(failed, lambda: self._next_again(iterator, failed), position, self._key)
         self._failing.good()
         return sample
 
@@ -372,14 +371,6 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
         if sample is _End:
             raise failed
         return sample
-
-    def _judge_drawn(self) -> None:
-        """Judges the faults of samples of an iterable data set."""
-        assert self._maker is not None
-        for bad in self._maker.tries.take():
-            verdict = self._judging.verdict(bad, None, self._batch, None)
-            if isinstance(verdict, BaseException):
-                raise _Stop(verdict) from None
 
     def _note(self, raised: BaseException, walk: Any) -> str:
         index, stage = self._indices, self._stage
@@ -391,7 +382,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
         if position is not None:
             # Also while collating: it is a sample that does not fit to the others.
             stage = "fetching"
-        path = None if position is None or sample is None else self._judging.samples.path(sample)
+        path = None if position is None or sample is None else self._samples.path(sample)
         where = place(sample, position, self._num_yielded, None, stage, path)
         raised.add_note(f"feedline: {where}")
         return where
@@ -399,14 +390,6 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
 
 class _End(Exception):  # noqa: N818
     """The end of an iterable data set, which is no error."""
-
-
-class _Stop(Exception):  # noqa: N818
-    """The policy allows no more."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self.error = error
 
 
 def _get_all(dataset: Any, walk: Any, samples: list[Any]) -> None:

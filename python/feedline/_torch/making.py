@@ -26,20 +26,28 @@ class Amended:
     index: list[Any]
     # The number under which the worker may still hold the good samples.
     of: int
-    # Positions whose own sample is not made again: it kills, or was never asked for.
+    # Positions whose own sample is not made again: it kills, or was taken for another batch.
     dead: frozenset[int] = frozenset()
     # Whether samples are made one at a time, though the data set can make them all by one call.
     is_apart: bool = False
     # Position -> index of another sample.
     fills: dict[int, Any] = field(default_factory=dict)
+    # Position -> position whose sample moves here.
+    moves: dict[int, int] = field(default_factory=dict)
     # Positions that stay empty.
     left_out: frozenset[int] = frozenset()
     # Positions at which the sample stands that the user gave for this.
     given: frozenset[int] = frozenset()
+    # Positions of which it is not decided what stands there: the others are made, and held.
+    lost: frozenset[int] = frozenset()
     # What the worker's journal said when the batch was begun.
     before: bytes | None = None
     # The number of the batch in the epoch: what random numbers a filling sample draws depends on it.
     batch: int = 0
+
+    def wanted(self, position: int) -> Any:
+        """The index of the sample at a position."""
+        return self.fills.get(position, self.index[self.moves.get(position, position)])
 
 
 def getter(dataset: Any) -> Callable[[Any], Any]:

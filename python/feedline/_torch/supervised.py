@@ -6,7 +6,6 @@ import functools
 import itertools
 import pickle
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from torch.utils.data.dataloader import (
 
 from feedline import _native
 from feedline._described import described
-from feedline._torch.judging import Judging
+from feedline._torch.driver import Batch, Driver
 from feedline._torch.making import Amended
 from feedline._torch.worker import LoaderWork
 from feedline._workers.crew import Crew, GaveUp, died, load
@@ -28,7 +27,7 @@ from feedline._workers.death import Death, Standstill
 from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.tries import Bad, Faulty
 from feedline._workers.trouble import Trouble, place
-from feedline.errors import DeadlineExceededError, FeedlineWarning, NoReplacementError, WorkerStalledWarning
+from feedline.errors import DeadlineExceededError, FeedlineWarning, WorkerStalledWarning
 from feedline.faults import hint_for, symptom
 
 if TYPE_CHECKING:
@@ -38,32 +37,36 @@ __all__ = ["WithWorkers"]
 
 
 @dataclass(slots=True)
-class _Order:
-    """A batch that was asked for."""
+class _Task(Batch):
+    """A batch that a worker makes."""
 
-    post: int
-    index: Any
-    batch: int
-    # Whether its samples were counted as good, in their turn.
-    is_counted: bool = False
-    # What stands in the place of bad samples; which of it repeats another sample.
-    fills: dict[int, Any] = field(default_factory=dict)
-    repeats: set[int] = field(default_factory=set)
-    left_out: set[int] = field(default_factory=set)
-    given: set[int] = field(default_factory=set)
-    # Positions whose own sample is not made again: it kills, or was never asked for.
-    dead: set[int] = field(default_factory=set)
-    # What the journal said when the batch was begun for the first time.
+    # Its number; -1 if no worker has it.
+    task: int = -1
+    # Whether the worker holds the good samples, and what its journal said when the batch was begun.
+    is_held: bool = False
+    # Whether its own samples are made as if they were others.
+    is_remade: bool = False
     before: bytes | None = None
     is_taken_apart: bool = False
+    # By offset: samples that kill, told with what comes of the others; samples that are not made again.
+    lost: dict[int, Bad] = field(default_factory=dict)
+    dead: set[int] = field(default_factory=set)
+    # What has come and waits for its turn.
+    come: _Come | None = None
+
+    @property
+    def post(self) -> int:
+        assert self.worker is not None
+        return self.worker
 
 
 @dataclass(slots=True)
-class _Done:
-    """A batch with faults that were judged."""
+class _Come:
+    """What came of a batch of a data set whose batches are planned in order when they come."""
 
-    batch: Any
+    content: Any
     samples: int
+    bad: list[Bad]
 
 
 class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
@@ -81,7 +84,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         self._has_policy = loader.faults is not None
         self._kept = loader._kept
         self._deadline = loader.deadline
-        self._judging = Judging(loader, self)
+        self._driver: Driver[_Task] = Driver(loader, self, self, self._ahead)
         self._account = loader._kept.account
         self._look_for_open_files(loader)
         work = LoaderWork(
@@ -96,7 +99,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             shared_seed=self._shared_seed,
             values=loader._is_fresh,
             faults=loader.faults,
-            fill=self._judging.fill,
+            fill=self._driver.fill != _native.Fill.Never,
             folders=loader._kept.folders,
         )
         # Called when the batch that was made last is the consumer's.
@@ -130,20 +133,17 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         super()._reset(loader, first_iter)
-        self._sampler_iter = self._judging.begin(self._sampler_iter)
-        # Batches that are not delivered yet, by the number of their task, and these numbers in order.
-        self._sent: dict[int, _Order] = {}
-        self._order: deque[int] = deque()
-        # What has come: an answer, a batch whose faults were judged, or an error to be raised.
-        self._ready: dict[int, Any] = {}
-        # What has come with faults, which are judged when all before them are known.
-        self._faulty: dict[int, tuple[Faulty, int]] = {}
+        self._driver.begin(self._sampler_iter)
+        # Batches that are not delivered, in order, and those that a worker has, by the number of their task.
+        self._waiting: dict[int, _Task] = {}
+        self._sent: dict[int, _Task] = {}
+        # Batches that were ordered, and those that the consumer has or never gets.
+        self._ordered = self._consumed = 0
         self._active = [True] * self._num_workers
         self._at_hand = [0] * self._num_workers
         self._cycle = itertools.cycle(range(self._num_workers))
-        self._batches = 0
         # The first and the last batch that came from the worker of a post.
-        self._did: dict[int, tuple[_Order, _Order]] = {}
+        self._did: dict[int, tuple[_Task, _Task]] = {}
         self._resuming: dict[int, int] = {}
         if not first_iter:
             assert self._crew is not None
@@ -151,31 +151,94 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
                 task = next(self._tasks)
                 self._resuming[task] = post
                 self._crew.submit(task, pickle.dumps(self._shared_seed), post, resume=True)
-        for _ in range(self._ahead):
-            self._put()
+        self._put()
 
     def _put(self) -> None:
-        """Hands the next batch of indices to the worker whose turn it is."""
-        assert self._crew is not None
-        try:
-            index = self._next_index()
-        except StopIteration:
-            return
+        """Has batches made, as far ahead as the loader is to be."""
+        while self._ordered < self._consumed + self._ahead:
+            post = self._next_post() if self._driver.is_late else 0
+            batch = None if post is None else self._driver.next_batch()
+            if batch is None:
+                return
+            if self._driver.is_late:
+                batch.worker = post
+            self.order(batch)
+
+    def _next_post(self) -> int | None:
+        """The worker whose turn it is."""
         for _ in range(self._num_workers):
             post = next(self._cycle)
             if self._active[post] and (
                 self._in_order or self._at_hand[post] < self._ahead // sum(self._active)
             ):
-                break
-        else:
-            return
-        task = next(self._tasks)
-        repeats = self._judging.expect(index)
-        self._sent[task] = _Order(post, index, self._batches, repeats=repeats)
-        self._batches += 1
-        self._order.append(task)
-        self._at_hand[post] += 1
-        self._crew.submit(task, pickle.dumps(index, protocol=5), post)
+                return post
+        return None
+
+    # ---- what the driver wants ----
+
+    def begin_batch(self, number: int, index: Any) -> _Task:
+        return _Task(number, index, worker=number % self._num_workers)
+
+    def order(self, batch: _Task) -> None:
+        self._wait_for(batch)
+        batch.dead.update(batch.left_out)
+        is_whole = not self._auto_collation or batch.own in (0, batch.size)
+        self._submit(batch, batch.index if is_whole else batch.index[: batch.own])
+
+    def remake(self, batch: _Task) -> None:
+        """With random numbers that depend on the batch alone, as if all its places were to be filled."""
+        self._sent.pop(batch.task, None)
+        batch.task, batch.is_held, batch.before, batch.come = -1, False, None, None
+        batch.lost.clear()
+        batch.dead = set(range(batch.size))
+        batch.is_remade = True
+        if batch.own:
+            self.amend(batch)
+
+    def amend(self, batch: _Task) -> None:
+        if batch.number not in self._waiting:
+            # It has no samples of its own.
+            self._wait_for(batch)
+            batch.dead = set(range(batch.size))
+        held, batch.is_held = batch.task if batch.is_held else -1, False
+        fills = set(batch.fills).union(range(batch.own) if batch.is_remade else ()).difference(batch.lost)
+        fills -= batch.left_out | batch.moves.keys() | batch.given
+        amended = Amended(
+            index=batch.index if self._auto_collation else [batch.index],
+            of=held,
+            dead=frozenset(batch.dead),
+            is_apart=batch.is_taken_apart,
+            fills={offset: batch.sample(offset, is_batched=self._auto_collation) for offset in fills},
+            moves=batch.moves,
+            left_out=frozenset(batch.left_out),
+            given=frozenset(batch.given),
+            lost=frozenset(batch.lost),
+            before=batch.before,
+            batch=batch.number,
+        )
+        self._submit(batch, amended)
+
+    def discard(self, batch: _Task) -> None:
+        self._leave(batch)
+
+    def _wait_for(self, batch: _Task) -> None:
+        self._ordered += 1
+        self._at_hand[batch.post] += 1
+        self._waiting[batch.number] = batch
+
+    def _submit(self, batch: _Task, body: Any) -> None:
+        assert self._crew is not None
+        self._sent.pop(batch.task, None)
+        batch.task = next(self._tasks)
+        self._sent[batch.task] = batch
+        self._crew.submit(batch.task, pickle.dumps(body, protocol=5), batch.post)
+
+    def _leave(self, batch: _Task) -> None:
+        """Nobody waits for a batch any more."""
+        self._sent.pop(batch.task, None)
+        if self._waiting.pop(batch.number, None) is not None:
+            self._at_hand[batch.post] -= 1
+        self._consumed += 1
 
     # ---- what the consumer gets ----
 
@@ -188,39 +251,25 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             # Here, where nothing is lost if a warning is an error.
             self._account.tell()
             self._account.notices.issue()
-            task = self._due()
-            if task is not None:
-                return self._deliver(task, time.perf_counter() - began)
-            if not self._order:
+            if self._driver.ready:
+                return self._deliver(self._driver.ready.popleft(), time.perf_counter() - began)
+            if not self._waiting:
+                self._driver.plan_ends()
+            if self._driver.ready:
+                continue
+            if self._driver.has_ended or not self._waiting:
                 if not self._persistent_workers:
                     self._shutdown_workers()
-                self._judging.end()
+                self._driver.end()
                 self._account.notices.issue()
                 raise StopIteration
             if self._crew is None:
                 raise RuntimeError("the workers of this iterator were shut down")
             self._wait()
 
-    def _due(self) -> int | None:
-        """The task that must be delivered now, if it has come."""
-        if not self._in_order and self._ready:
-            first: int = next(iter(self._ready))
-            self._order.remove(first)
-            return first
-        while self._order:
-            task = self._order[0]
-            if task in self._ready:
-                return self._order.popleft()
-            if task in self._sent and self._active[self._sent[task].post]:
-                return None
-            # The worker it was given to had nothing more.
-            self._order.popleft()
-            self._sent.pop(task, None)
-        return None
-
     def _wait(self) -> None:
         assert self._crew is not None
-        oldest = self._order[0] if self._in_order else 2**63
+        oldest = next(iter(self._waiting.values())).task if self._in_order else 2**63
         try:
             answer = self._crew.next(oldest, self._timeout or None)
             self._account.tell()
@@ -228,7 +277,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             raise
         except Exception:
             self._shutdown_workers()
-            self._judging.leave()
+            self._driver.leave()
             raise
         if answer is None:
             raise RuntimeError(self._late())
@@ -236,271 +285,155 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             self._given_up(answer)
         else:
             self._arrived(answer)
-        if self._faulty:
-            self._judge()
+        # Some may have turned out to have nothing to deliver.
+        self._put()
 
     def _arrived(self, answer: _native.Answer) -> None:
         post = self._resuming.pop(answer.task, None)
         if post is not None and answer.kind == "raised":
             raise load(answer).exception(f"in DataLoader worker process {post}", "", exact=False)
-        order = self._sent.get(answer.task)
-        if order is None:
-            # Of an epoch that was left, or of a worker that has nothing more.
+        batch = self._sent.pop(answer.task, None)
+        if batch is None:
+            # Of an epoch that was left, of a batch that is made anew, or of a worker that has nothing more.
             return
-        if answer.kind != "exhausted":
-            # When it has arrived, not when it is delivered: the worker may be replaced in between.
-            self._did[order.post] = (self._did.get(order.post, (order,))[0], order)
         if answer.kind == "exhausted":
-            assert self._crew is not None
-            self._active[answer.post] = False
-            if not self._persistent_workers:
-                self._crew.retire(answer.post)
-            self._put()
-        elif answer.kind == "faulty":
-            self._faulty[answer.task] = (load(answer), answer.samples)
-        elif answer.kind != "raised" and self._judging.drops(len(order.left_out)):
-            self._judging.drop(answer.samples)
-            self._remove(answer.task)
-        else:
-            self._ready[answer.task] = answer
+            self._exhausted(answer.post)
+            return
+        # When it has arrived, not when it is delivered: the worker may be replaced in between.
+        self._did[batch.post] = (self._did.get(batch.post, (batch,))[0], batch)
+        if answer.kind == "faulty":
+            self._faulty(batch, load(answer), answer.samples)
+            return
+        if answer.kind != "raised":
             position, seconds = answer.slowest
             if seconds > self._account.slow_bar:
-                self._account.slow(self._sample(order.index, position, "fetching")[0], seconds, order.post)
+                self._account.slow(self._sample(batch, position, "fetching")[0], seconds, batch.post)
+        self._come(batch, _Come(answer, answer.samples, []))
 
-    def _deliver(self, task: int, waited: float) -> Any:
-        come = self._ready.pop(task)
-        order = self._sent.pop(task)
-        self._at_hand[order.post] -= 1
-        self._put()
-        if isinstance(come, BaseException):
+    def _exhausted(self, post: int) -> None:
+        assert self._crew is not None
+        self._active[post] = False
+        if not self._persistent_workers:
+            self._crew.retire(post)
+        for batch in [batch for batch in self._waiting.values() if batch.post == post and batch.come is None]:
+            self._leave(batch)
+        self._plan_come()
+
+    def _faulty(self, batch: _Task, faulty: Faulty, samples: int) -> None:
+        batch.before = batch.before or faulty.before
+        bad = faulty.bad + list(batch.lost.values())
+        batch.lost.clear()
+        if faulty.is_held:
+            batch.is_held = True
+            self._driver.came(batch, sorted(bad, key=lambda one: one.position), is_collated=False)
+        else:
+            self._come(batch, _Come(faulty.batch, 0 if faulty.batch is None else samples, bad))
+
+    def _come(self, batch: _Task, come: _Come) -> None:
+        """A batch that is collated has come, or what was raised."""
+        if not self._driver.is_late or batch.planned >= 0:
+            self._tell(batch, come)
+            return
+        batch.come = come
+        self._plan_come()
+
+    def _plan_come(self) -> None:
+        """Tells the driver of batches that have come, in their order if there is one."""
+        for batch in list(self._waiting.values()) if self._driver.is_late else ():
+            if batch.come is None:
+                if self._in_order:
+                    return
+                continue
+            if batch.planned < 0:
+                self._tell(batch, batch.come)
+
+    def _tell(self, batch: _Task, come: _Come) -> None:
+        content = come.content
+        if isinstance(content, BaseException) or getattr(content, "kind", None) == "raised":
+            self._driver.lose(batch, content)
+        else:
+            self._driver.came(batch, come.bad, content=content, samples=come.samples)
+
+    def _deliver(self, come: _Task | BaseException, waited: float) -> Any:
+        error: Any = come
+        if isinstance(come, _Task):
+            self._leave(come)
+            self._put()
+            error = come.content
+        if isinstance(error, BaseException):
             # By the policy, or because there is none, this ends the run.
-            self._judging.has_raised = True
             self._shutdown_workers()
-            self._judging.leave()
+            self._driver.leave()
             self._account.tell()
             try:
-                raise come
+                raise error
             finally:
                 # A frame that holds what was raised in it keeps itself alive, and the arenas with it.
-                del come
-        samples, data = come.samples, come.batch if isinstance(come, _Done) else load(come)
-        if isinstance(come, _native.Answer) and come.kind == "raised":
-            self._judging.has_raised = True
-            raise self._raised(data, order)
-        repeats = len(order.repeats)
-        self._confirm = self._judging.delivery(samples, waited, repeats=repeats, is_counted=order.is_counted)
+                del error, come
+        assert isinstance(come, _Task)
+        data = come.content
+        if isinstance(data, _native.Answer):
+            data = load(data)
+            if come.content.kind == "raised":
+                raise self._raised(data, come)
+        come.content = None
+        self._confirm = self._driver.delivery(come.samples, waited)
         self._account.tell()
         if self._pin_memory:
             data = _utils.pin_memory.pin_memory(data, self._pin_memory_device)
         return data
 
-    def _raised(self, trouble: Trouble, order: _Order) -> BaseException:
+    def _raised(self, trouble: Trouble, batch: _Task) -> BaseException:
         stage = trouble.stage
         if stage == "collating" and trouble.position is not None:
             # It does not fit to the others, so it is the sample that is to be named.
             stage = "fetching"
-        sample, position = self._sample(order.index, trouble.position, stage)
-        if position in order.fills:
-            sample = order.fills[position]
+        sample, position = self._sample(batch, trouble.position, stage)
         path = self._path(sample, position)
-        where = place(sample, position, order.batch, order.post, stage, path)
+        where = place(sample, position, batch.number, batch.post, stage, path)
         return trouble.exception(
-            f"in DataLoader worker process {order.post}",
+            f"in DataLoader worker process {batch.post}",
             f"\nfeedline: {where}",
             # Without a policy what arrives is what torch's own loader would raise.
             exact=self._has_policy,
             index=sample,
             position=position,
-            batch=order.batch,
-            worker=order.post,
+            batch=batch.number,
+            worker=batch.post,
             **({} if path is None else {"path": path}),
         )
 
-    # ---- faults ----
-
-    def _judge(self) -> None:
-        """Judges the faults of all batches before which nothing is unknown, in order."""
-        if not self._in_order:
-            for task in list(self._faulty):
-                self._settle(task)
-            return
-        for task in list(self._order):
-            if task in self._faulty:
-                if not self._settle(task):
-                    return
-            elif task in self._ready:
-                order = self._sent[task]
-                if not order.is_counted:
-                    order.is_counted = True
-                    self._judging.good(getattr(self._ready[task], "samples", 0))
-            elif task in self._sent and self._active[self._sent[task].post]:
-                return
-
-    def _settle(self, task: int) -> bool:
-        """Judges the faults of a batch. False if what follows must wait: it is not complete, or the run is
-        at its end."""
-        faulty, samples = self._faulty.pop(task)
-        order = self._sent[task]
-        order.before = order.before or faulty.before
-        for bad in faulty.bad:
-            if bad.action:
-                self._judging.is_bad(self._sample_of(order, bad.position))
-        for bad in faulty.bad:
-            sample = self._sample_of(order, bad.position)
-            verdict = self._judging.verdict(bad, sample, order.batch, order.post)
-            if isinstance(verdict, BaseException):
-                self._ready[task] = verdict
-                return False
-            if verdict == "good":
-                continue
-            if bad.position in order.repeats:
-                # It was to be a second time what was bad: one more was due than was expected.
-                order.repeats.discard(bad.position)
-                self._judging.expect_more(1)
-            if not faulty.is_held:
-                continue
-            try:
-                self._fill(order, bad.position, verdict)
-            except NoReplacementError as error:
-                self._ready[task] = error
-                return False
-        if not faulty.is_held:
-            self._finish(task, faulty.batch, samples)
-            return True
-        self._send_again(task)
-        return False
-
-    def _sample_of(self, order: _Order, position: int) -> Any:
-        """The index of the sample that was made last at a position of a batch."""
-        if self._dataset_kind == _DatasetKind.Iterable:
-            return None
-        if position in order.fills:
-            return order.fills[position]
-        return order.index[position] if self._auto_collation else order.index
-
-    def _finish(self, task: int, batch: Any, samples: int) -> None:
-        order = self._sent[task]
-        if batch is not None and self._judging.drops(len(order.left_out)):
-            self._judging.drop(samples)
-        elif batch is not None:
-            self._ready[task] = _Done(batch, samples)
-            return
-        self._remove(task)
-
-    def _remove(self, task: int) -> None:
-        """There is nothing to deliver of a batch."""
-        self._order.remove(task)
-        order = self._sent.pop(task)
-        self._at_hand[order.post] -= 1
-        self._put()
-
-    def _fill(self, order: _Order, position: int, verdict: str) -> None:
-        """Chooses what stands in the place of a bad sample."""
-        order.fills.pop(position, None)
-        if verdict == "replace" and self._judging.has_replacement:
-            order.given.add(position)
-            return
-        if verdict == "skip":
-            self._catch_up(order)
-        found = self._judging.other(order.batch, position, verdict)
-        if found is None and self._take_back_last(order):
-            found = self._judging.other(order.batch, position, verdict)
-        if found is None:
-            order.left_out.add(position)
-            return
-        order.fills[position], is_repeat = found
-        if is_repeat:
-            order.repeats.add(position)
-
-    def _catch_up(self, asking: _Order) -> None:
-        """Asks for all batches that are asked for when this one is delivered, if one of them is to be taken
-        from. Whether a batch is taken from before or after it was made decides on its random numbers, and
-        must not depend on when faults come."""
-        late = asking.batch + self._ahead - self._batches
-        if late <= 0 or not self._in_order or not self._judging.ends_within(late):
-            return
-        for _ in range(late):
-            self._put()
-
-    def _take_back_last(self, asking: _Order) -> bool:
-        """Takes a sample back from the last batch that was asked for, when all were: which sample fills a
-        place must not depend on how far ahead workers are. False if there is no later batch."""
-        if not (self._judging.fill and self._in_order and self._order):
-            return False
-        task = self._order[-1]
-        last = self._sent[task]
-        if last.batch <= asking.batch:
-            return False
-        index = list(last.index) if self._auto_collation else [last.index]
-        self._judging.spares.append(last.fills.get(len(index) - 1, index[-1]))
-        del index[-1]
-        self._ready.pop(task, None)
-        self._faulty.pop(task, None)
-        if self._judging.drop_last:
-            self._judging.spares[:0] = index
-            index = []
-        if not index:
-            self._order.pop()
-            del self._sent[task]
-            self._at_hand[last.post] -= 1
-            return True
-        # Made anew as if all its places were to be filled: with random numbers that depend on them alone.
-        fills = dict(enumerate(index))
-        self._sent[task] = _Order(last.post, index, last.batch, fills=fills, dead=set(fills))
-        self._send_again(task, is_held=False)
-        return True
-
-    def _send_again(self, task: int, *, is_held: bool = True) -> None:
-        """Has a batch completed, under a new number in the same place."""
-        assert self._crew is not None
-        order = self._sent.pop(task)
-        another = next(self._tasks)
-        self._sent[another] = order
-        self._order[self._order.index(task)] = another
-        amended = Amended(
-            index=order.index if self._auto_collation else [order.index],
-            of=task if is_held else -1,
-            dead=frozenset(order.dead),
-            is_apart=order.is_taken_apart,
-            fills=order.fills,
-            left_out=frozenset(order.left_out),
-            given=frozenset(order.given),
-            before=order.before,
-            batch=order.batch,
-        )
-        self._crew.submit(another, pickle.dumps(amended, protocol=5), order.post)
+    # ---- samples that kill ----
 
     def _given_up(self, given_up: GaveUp) -> None:
         """A sample kills its worker, or takes longer than it may: that is a fault as any other."""
-        order = self._sent.get(given_up.task)
-        if order is None or self._crew is None:
+        batch = self._sent.get(given_up.task)
+        if batch is None or self._crew is None:
             return
         # Of this pass alone: numbers of tasks begin anew with each.
         deaths = [death for death in self._crew.deaths if given_up.task in death.tasks]
-        error: BaseException = died(deaths, f"a sample of batch {order.batch} kills its worker")
+        error: BaseException = died(deaths, f"a sample of batch {batch.number} kills its worker")
         if given_up.why == "hangs":
             error = self._overdue(deaths, error)
         names, _ = symptom(error)
         action = self._account.action(names)
         is_map = self._dataset_kind == _DatasetKind.Map
-        if given_up.at is None and is_map and action != "raise" and not order.is_taken_apart:
+        can_be_borne = is_map and action != "raise" and (given_up.at is not None or not batch.is_taken_apart)
+        if not can_be_borne:
+            self._sent.pop(given_up.task)
+            self._come(batch, _Come(error, 0, []))
+            return
+        batch.before = batch.before or given_up.journal
+        if given_up.at is None:
             # The data set makes all samples at once: one at a time, it will be seen which of them it is.
-            order.is_taken_apart = True
-            order.before = order.before or given_up.journal
-            self._send_again(given_up.task)
-            return
-        if given_up.at is None or not is_map or action == "raise":
-            self._ready[given_up.task] = error
-            return
-        position = int(given_up.at)
-        if position not in order.fills:
-            order.dead.add(position)
-        trouble = Trouble.told(error, position=position, stage="fetching")
-        bad = Bad(position, names, None, trouble, None, len(deaths), action)
-        self._faulty[given_up.task] = (
-            Faulty(None, [bad], is_held=True, before=given_up.journal),
-            0,
-        )
+            batch.is_taken_apart = True
+        else:
+            position = int(given_up.at)
+            if position not in batch.fills:
+                batch.dead.add(batch.moves.get(position, position))
+            trouble = Trouble.told(error, position=position, stage="fetching")
+            batch.lost[position] = Bad(position, names, None, trouble, None, len(deaths), action)
+        self.amend(batch)
 
     def _overdue(self, deaths: list[Death], error: BaseException) -> BaseException:
         if not deaths:
@@ -515,18 +448,18 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
 
     # ---- what is known of the workers ----
 
-    def _sample(self, index: Any, position: int | None, stage: str) -> tuple[Any, int | None]:
+    def _sample(self, batch: _Task, position: int | None, stage: str) -> tuple[Any, int | None]:
         """The index of a sample at a position of a batch, as far as it is known."""
         if self._dataset_kind == _DatasetKind.Iterable:
             return None, position
         if not self._auto_collation:
-            return index, 0
+            return batch.sample(0, is_batched=False), 0
         if position is None or stage not in ("fetching", "waiting for memory", "waiting for its source"):
-            return index, None
+            return batch.index, None
         try:
-            return index[position], position
+            return batch.sample(position, is_batched=True), position
         except (LookupError, TypeError):
-            return index, None
+            return batch.index, None
 
     def _path(self, sample: Any, position: int | None) -> str | None:
         """The file of one sample of a map-style data set."""
@@ -536,15 +469,13 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
 
     def explain(self, death: Death) -> Death:
         for task in death.tasks:
-            order = self._sent.get(task)
-            if order is not None:
-                sample, position = self._sample(order.index, death.position, death.stage)
-                if position in order.fills:
-                    sample = order.fills[position]
+            batch = self._sent.get(task)
+            if batch is not None:
+                sample, position = self._sample(batch, death.position, death.stage)
                 path = self._path(sample, position)
                 hint = hint_for(self._account.policy, death.hint)
                 return death.explained(
-                    index=sample, path=path, position=position, batch=order.batch, hint=hint
+                    index=sample, path=path, position=position, batch=batch.number, hint=hint
                 )
         return death.explained(position=None)
 
@@ -557,12 +488,12 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         self._account.notices.issue()
 
     def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
-        order = None if still.task is None else self._sent.get(still.task)
+        batch = None if still.task is None else self._sent.get(still.task)
         where = ""
-        if order is not None:
-            sample, position = self._sample(order.index, still.position, still.stage)
+        if batch is not None:
+            sample, position = self._sample(batch, still.position, still.stage)
             path = self._path(sample, position)
-            where = place(sample, position, order.batch, None, still.stage, path)
+            where = place(sample, position, batch.number, None, still.stage, path)
         text = still.words(where, self._deadline)
         name = "zygote_restarted" if is_reborn else "worker_stalled"
         details = {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)}
@@ -582,11 +513,11 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         why = str(told["why"])
         first, last = self._did.pop(told["worker"], (None, None))
         if first is not None and last is not None:
-            why += f", between batch {first.batch} and batch {last.batch}"
+            why += f", between batch {first.number} and batch {last.number}"
             if self._dataset_kind == _DatasetKind.Map:
                 ends = [
-                    self._sample(order.index, position, "fetching")[0]
-                    for order, position in ((first, 0), (last, -1))
+                    self._sample(batch, position, "fetching")[0]
+                    for batch, position in ((first, 0), (last, -1))
                 ]
                 why += f", samples {described(ends[0])} to {described(ends[1])}"
         self._account.event("worker_renewed", {**told, "why": why})
@@ -599,17 +530,16 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
 
     def _late(self) -> str:
         text = f"DataLoader timed out after {self._timeout} seconds"
-        task = self._order[0]
-        order = self._sent[task]
-        post, index, batch = order.post, order.index, order.batch
+        batch = next(iter(self._waiting.values()))
+        post, number = batch.post, batch.number
         assert self._crew is not None
         doing = self._crew.doing(post)
         if doing is None:
-            return f"{text}\nfeedline: worker {post}, which has batch {batch}, has not started yet"
-        if doing["task"] != task:
-            return f"{text}\nfeedline: worker {post} has batch {batch} and is {doing['stage']}"
-        sample, position = self._sample(index, doing["position"], doing["stage"])
-        where = place(sample, position, batch, post, doing["stage"], self._path(sample, position))
+            return f"{text}\nfeedline: worker {post}, which has batch {number}, has not started yet"
+        if doing["task"] != batch.task:
+            return f"{text}\nfeedline: worker {post} has batch {number} and is {doing['stage']}"
+        sample, position = self._sample(batch, doing["position"], doing["stage"])
+        where = place(sample, position, number, post, doing["stage"], self._path(sample, position))
         return f"{text}\nfeedline: it was {doing['stage']} {where}"
 
     def _shutdown_workers(self) -> None:
@@ -617,8 +547,10 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         if crew is None:
             return
         self._shutdown = True
-        self._ready.clear()
-        self._faulty.clear()
+        # What is ready may be in the arenas of workers.
+        self._driver.ready.clear()
+        for batch in self._waiting.values():
+            batch.content = batch.come = None
         crew.close(keep_zygote=self._is_fresh)
         if crew.zygote is not None:
             self._kept.put(crew.zygote)
@@ -626,4 +558,4 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
     def __del__(self) -> None:
         if getattr(self, "_crew", None) is not None:
             self._shutdown_workers()
-            self._judging.leave()
+            self._driver.leave()

@@ -221,10 +221,9 @@ class _LoaderWorker:
     def alone(self, body: bytes, letters: Letters, position: int) -> bool:
         """Of an iterable data set no sample can be made alone."""
         order = pickle.loads(body)
-        index = order.index if type(order) is Amended else order
         if self._iterator is not None or not self._work.auto_collation:
             return False
-        wanted = order.fills.get(position, index[position]) if type(order) is Amended else index[position]
+        wanted = order.wanted(position) if type(order) is Amended else order[position]
         getter(self._dataset)(wanted)
         return True
 
@@ -321,22 +320,22 @@ class _LoaderWorker:
         indices: list[Any],
         task: int,
         before: bytes | None,
-        left_out: frozenset[int] = frozenset(),
-        key: int | None = None,
+        order: Amended | None = None,
     ) -> object:
-        """The batch, and its faults, which the trainer judges; or what the trainer needs to complete it.
-        Places that are `left_out` stay empty. `key` is what random pauses depend on."""
+        """The batch, and its faults, which the trainer judges; or what the trainer needs to complete it."""
         maker = self._maker
         assert maker is not None
         if maker.tries.bad and any(sample is not BAD for sample in samples):
             maker.tries.is_well()
+        left_out = frozenset() if order is None else order.left_out
         while True:
             is_open = any(place not in left_out for place in unfinished(samples))
-            if is_open and wants_fill(maker.tries.bad, fill=self._work.fill):
+            is_lost = order is not None and bool(order.lost)
+            if is_lost or (is_open and wants_fill(maker.tries.bad, fill=self._work.fill)):
                 self._held[task] = samples
                 self._station.made(0)
                 return Faulty(None, maker.tries.take(), is_held=True, before=before)
-            batch = self._finished(samples, indices, task if key is None else key)
+            batch = self._finished(samples, indices, task if order is None else order.batch)
             if batch is not BAD:
                 bad = maker.tries.take()
                 return Faulty(batch, bad) if bad or batch is None else batch
@@ -400,8 +399,15 @@ class _LoaderWorker:
         try:
             if samples is None:
                 samples = self._made_again(order)
+            # Those that were taken for other batches.
+            samples += [BAD] * (len(order.index) - len(samples))
             for position in order.given:
                 samples[position] = maker.replacement
+            for position, source in order.moves.items():
+                if samples[position] is BAD:
+                    samples[position], samples[source] = samples[source], BAD
+                for bad in maker.tries.bad:
+                    bad.position = position if bad.position == source else bad.position
             for position, index in sorted(order.fills.items()):
                 if samples[position] is not BAD:
                     continue
@@ -414,8 +420,8 @@ class _LoaderWorker:
             self._position = None
         finally:
             self._draws.restore(state)
-        indices = [order.fills.get(position, index) for position, index in enumerate(order.index)]
-        return self._settled(samples, indices, task, order.before, order.left_out, key=order.batch)
+        indices = [order.wanted(position) for position in range(len(order.index))]
+        return self._settled(samples, indices, task, order.before, order)
 
     def _made_again(self, order: Amended) -> list[Any]:
         """The good samples, as whoever held them had made them. The bad ones are made too: the random numbers
@@ -424,7 +430,9 @@ class _LoaderWorker:
         assert maker is not None
         if order.before is not None:
             self._draws.restore(pickle.loads(order.before)[0])
-        taken = order.left_out.union(order.fills, order.given)
+        # What was judged when it was made first.
+        moved = order.moves.values()
+        taken = order.left_out.union(order.fills, order.moves, order.given, order.lost).difference(moved)
         samples: list[Any] = []
         if maker.has_getitems and not order.is_apart and not order.dead:
             self._station.reach_all()
@@ -439,7 +447,6 @@ class _LoaderWorker:
             known = len(maker.tries.bad)
             maker.make([order.index[position]], lambda: len(samples), order.batch, samples)
             if position in taken:
-                # It was judged when it was made first.
                 samples[position] = BAD
                 del maker.tries.bad[known:]
         return samples
@@ -449,7 +456,8 @@ class _LoaderWorker:
         self._station.reach(position)
 
     def _seed(self, batch: int, position: int) -> None:
-        seed = hash((self._work.base_seed, batch, position)) & 0xFFFFFFFF
+        key = [self._work.base_seed % 2**64, batch, position]
+        seed = _native.keyed_bits(key) & 0xFFFFFFFF
         random.seed(seed)
         torch.manual_seed(seed)
         seed_global(seed)

@@ -17,7 +17,7 @@ use crate::manifest::check_all_here;
 use crate::report::{Progress, Unit};
 use crate::shards::{cache, class_names, indices};
 
-/// What a thread takes at once: so many bytes, or so many records.
+/// What a thread takes at once: this many bytes, or this many records.
 const PART_BYTES: u64 = 32 << 20;
 const PART_RECORDS: u64 = 4096;
 /// Good records by which it is told what all must be like.

@@ -10,7 +10,7 @@ mod promise;
 mod stack;
 
 pub use cast::Cast;
-pub use gather::{Gathered, Gatherer, Shapes, seat_of};
+pub use gather::{Gathered, Shapes, seat_of};
 pub use pool::Pool;
 pub use promise::{Axes, Content, Promise};
 
@@ -35,7 +35,7 @@ pub struct Columns {
     /// stands in memory.
     pub pad: Option<Arc<[Vec<u8>]>>,
     /// Whether arrays of different shapes stand one behind another, with their shapes beside them, for
-    /// whoever takes the samples apart again.
+    /// code that takes the samples apart again.
     pub joined: bool,
 }
 

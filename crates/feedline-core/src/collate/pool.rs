@@ -51,7 +51,7 @@ impl Pool {
         let home: Weak<Mutex<Free>> = Arc::downgrade(&self.0);
         Box::new(move |block| {
             let evicted = home.upgrade().map(|home| home.lock().put(block));
-            // Only now: whoever waits for the permit finds the block already here.
+            // Only now: the thread that waits for the permit finds the block already here.
             drop(permit);
             drop(evicted);
         })

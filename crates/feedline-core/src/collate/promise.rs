@@ -190,13 +190,7 @@ mod tests {
             let permit: Permit = budget.acquire(columns.batch_bytes(), 0).unwrap();
             let seats = columns.seats(&pool, permit).unwrap();
             let samples = seats.into_iter().zip(1..).map(|(seat, index)| sample(index, seat));
-            let gathered = Gathered {
-                samples: samples.collect(),
-                numbers: vec![0, 1],
-                number: 0,
-                end: 2,
-                is_scattered: false,
-            };
+            let gathered = Gathered { samples: samples.collect(), number: 0, is_scattered: false };
             let batch = columns.complete(gathered, &pool, &budget).unwrap();
 
             let ragged = |name: &str| (name == "ragged").then(|| vec![Some(3), None]);

@@ -72,7 +72,7 @@ impl Choice {
     }
 }
 
-/// What arrays of different shapes are made equal with; zeros where nothing is said.
+/// What arrays of different shapes are made equal with; zeros by default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Padding {
     /// In all fields.

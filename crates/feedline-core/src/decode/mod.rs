@@ -100,7 +100,7 @@ impl Header {
         Rect { left: 0, top: 0, width: self.width, height: self.height }
     }
 
-    /// Memory that decoding takes at the most, without the canvas it goes to.
+    /// Memory that decoding takes at most, without the canvas it goes to.
     pub fn working_bytes(&self) -> usize {
         let pixels = self.width * self.height;
         let turning = if self.orientation.is_upright() { 0 } else { pixels * 3 };

@@ -69,8 +69,17 @@ pub enum Purpose {
 pub enum Action {
     /// Make a sample, after this time. What came for the slot before is of no use any more.
     Make(Order, Duration),
+    /// Give the rest of the plan with `Engine::plan` and `Engine::plan_ends`. Only with `Plan::Given`.
+    ReadPlan,
+    /// The orders of all slots below this one that `Engine::next_order` has not given out are given out by this.
+    /// Only with `Moves::Remade`.
+    Order {
+        /// The next slot that `Engine::next_order` gives out, if there is one.
+        below: u64,
+    },
     /// A sample that was ordered fills another slot now. If it was made, it belongs there; if not, what comes of
-    /// it does.
+    /// it does. With `Moves::Remade`, and if the slots are of two batches, the results of all samples of the later
+    /// batch are of no use any more: it is made again without this sample, which a `Make` orders once more.
     Move {
         /// The slot that it was for.
         from: u64,
@@ -96,6 +105,9 @@ pub enum Action {
         /// The sequence of the sample that is used instead.
         by: u64,
     },
+    /// Finish a batch whose samples are known, and tell `Engine::finished` what came of it. Only if
+    /// `Settings::finishes` says so.
+    Finish(Unfinished),
     /// Hand over a batch.
     Deliver(Batch),
     /// These samples are in a batch that is left out because it is not full.
@@ -160,6 +172,36 @@ pub enum Stop {
     Unexpected(Order),
     /// Samples are missing: a bug of the engine.
     DoesNotAddUp(Account),
+}
+
+/// A batch whose samples are known, to be finished by the driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// The number of this action in the epoch. A batch that is finished anew gets another one.
+    pub number: u64,
+    /// The slots that it has, in order, and the sequence of the sample in each.
+    pub samples: Vec<(u64, u64)>,
+}
+
+/// What came of finishing a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finished {
+    /// It can be delivered.
+    Good,
+    /// It cannot be delivered with these samples. The batch is finished anew when they are judged, with those
+    /// that take their slots, if there are any.
+    Bad(Vec<BadSlot>),
+}
+
+/// A sample that turned out to be bad when its batch was finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadSlot {
+    /// Its slot.
+    pub slot: u64,
+    /// A name for the fault, chosen by the driver.
+    pub fault: u64,
+    /// What the policy says about it. Not a retry: the driver retries by itself.
+    pub wish: Wish,
 }
 
 /// A batch that is complete.

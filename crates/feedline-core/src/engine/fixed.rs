@@ -9,12 +9,17 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    Accepted, Action, Fill, Next, Order, Outcome, Purpose, Settings, Slot, State, most_common,
+    Accepted, Action, BadSlot, Complete, Counted, Fill, Finished, Moves, Next, Order, Outcome,
+    Plan, Purpose, Settings, Slot, State, Stop, Unfinished, most_common,
 };
 
 #[derive(Clone, Debug)]
 pub(super) struct Fixed {
+    /// Samples in a full batch; 0 if batches are given.
     size: u64,
+    /// Sizes of batches that were given and of which no sample was ordered.
+    given: VecDeque<u64>,
+    planning: Planning,
     samples: u64,
     /// The first slot of the batch that is being judged.
     first: u64,
@@ -27,11 +32,24 @@ pub(super) struct Fixed {
     /// Slots whose samples were ordered before they were needed elsewhere and have no result yet, and the slots
     /// that they fill.
     moved: BTreeMap<u64, u64>,
+    /// How often a batch was to be finished.
+    finishes: u64,
+}
+
+/// Whether the plan is known to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Planning {
+    Ended,
+    /// Batches are given as they come.
+    Going,
+    /// The driver was asked for the rest.
+    Asked,
 }
 
 /// A batch that is not complete.
 #[derive(Clone, Debug)]
 struct Open {
+    first: u64,
     slots: Vec<Slot>,
     /// The first slot, as an offset, that was not judged.
     cursor: usize,
@@ -40,15 +58,80 @@ struct Open {
     /// The shape that its samples must have, and a slot whose sample has it.
     norm: Option<(u64, u32)>,
     has_norm: bool,
+    /// Slots, as offsets, with what the user gave for a bad sample.
+    substituted: Vec<usize>,
+    finishing: Finishing,
+}
+
+/// What comes next for a batch whose slots are settled.
+enum Finish {
+    Complete,
+    Again,
+    Wait,
+}
+
+/// Whether the driver finishes a batch.
+#[derive(Clone, Debug)]
+enum Finishing {
+    /// Not yet, or not any more.
+    No,
+    /// It does, by this number.
+    Asked(u64),
+    /// It did.
+    Done(Finished),
 }
 
 impl Fixed {
     pub(super) fn new(settings: &Settings, first: u64, filled: u64) -> Fixed {
         let samples = settings.samples;
         let end = samples.saturating_sub(filled);
-        let size = settings.batch_size;
-        let (open, moved) = (VecDeque::new(), BTreeMap::new());
-        Fixed { size, samples, first, open, next: first, end, moved }
+        let (size, planning) = match settings.plan {
+            Plan::Known => (settings.batch_size, Planning::Ended),
+            Plan::Given | Plan::Open => (0, Planning::Going),
+        };
+        Fixed {
+            size,
+            given: VecDeque::new(),
+            planning,
+            samples,
+            first,
+            open: VecDeque::new(),
+            next: first,
+            end,
+            moved: BTreeMap::new(),
+            finishes: 0,
+        }
+    }
+
+    pub(super) fn plan(&mut self, size: u64, state: &mut State) {
+        if self.planning == Planning::Ended {
+            return;
+        }
+        self.given.push_back(size);
+        self.samples += size;
+        self.end += size;
+        state.account.due += size;
+        state.settings.samples = self.samples;
+    }
+
+    pub(super) fn plan_ends(&mut self, state: &mut State) {
+        self.planning = Planning::Ended;
+        // With an open plan this may be known early or late, and verdicts must not depend on that.
+        if state.settings.plan == Plan::Given {
+            state.limits.expected = Some(self.samples);
+        }
+    }
+
+    /// Whether a fault cannot be judged yet because the end of the epoch is not known.
+    fn waits_for_plan(&mut self, state: &State, actions: &mut Vec<Action>) -> bool {
+        if state.settings.plan != Plan::Given || self.planning == Planning::Ended {
+            return false;
+        }
+        if self.planning == Planning::Going {
+            self.planning = Planning::Asked;
+            actions.push(Action::ReadPlan);
+        }
+        true
     }
 
     pub(super) fn orders_left(&self) -> u64 {
@@ -65,7 +148,7 @@ impl Fixed {
             return None;
         }
         self.next += 1;
-        if slot == self.open_end() {
+        while slot >= self.open_end() {
             self.open_batch();
         }
         Some(planned(slot))
@@ -73,21 +156,52 @@ impl Fixed {
 
     /// The slot behind the batches of which samples were ordered.
     fn open_end(&self) -> u64 {
-        (self.first + self.open.len() as u64 * self.size).min(self.samples)
+        self.open.back().map_or(self.first, |open| open.first + open.slots.len() as u64)
+    }
+
+    /// The size of a batch of which no sample was ordered, that many batches behind the others.
+    fn size_of(&self, behind: usize) -> u64 {
+        if self.size == 0 {
+            return self.given.get(behind).copied().unwrap_or(0);
+        }
+        let first = self.open_end() + behind as u64 * self.size;
+        self.size.min(self.samples.saturating_sub(first))
     }
 
     fn open_batch(&mut self) {
-        let first = self.open_end();
-        let end = (first + self.size).min(self.samples);
-        let slots = (first..end).map(|slot| Slot::Awaited(planned(slot))).collect();
-        let later = VecDeque::new();
-        self.open.push_back(Open { slots, cursor: 0, later, norm: None, has_norm: false });
+        let (first, size) = (self.open_end(), self.size_of(0));
+        self.given.pop_front();
+        let slots = (first..first + size).map(|slot| Slot::Awaited(planned(slot))).collect();
+        self.open.push_back(Open {
+            first,
+            slots,
+            cursor: 0,
+            later: VecDeque::new(),
+            norm: None,
+            has_norm: false,
+            substituted: Vec::new(),
+            finishing: Finishing::No,
+        });
+    }
+
+    /// The batch with a slot, of those of which samples were ordered.
+    fn batch(&mut self, slot: u64) -> Option<&mut Open> {
+        let ahead = slot.checked_sub(self.first)?;
+        let guess = ahead.checked_div(self.size).unwrap_or(0) as usize;
+        let has_it =
+            |open: &Open| (open.first..open.first + open.slots.len() as u64).contains(&slot);
+        let at = match self.open.get(guess) {
+            Some(open) if has_it(open) => guess,
+            Some(_) | None => {
+                self.open.partition_point(|open| open.first <= slot).checked_sub(1)?
+            }
+        };
+        self.open.get_mut(at)
     }
 
     fn slot(&mut self, slot: u64) -> Option<&mut Slot> {
-        let ahead = slot.checked_sub(self.first)?;
-        let batch = self.open.get_mut((ahead / self.size) as usize)?;
-        batch.slots.get_mut((ahead % self.size) as usize)
+        let batch = self.batch(slot)?;
+        batch.slots.get_mut((slot - batch.first) as usize)
     }
 
     /// An order as it is now: its sample may have moved to another slot.
@@ -114,13 +228,24 @@ impl Fixed {
         slot.map_or(Accepted::Unexpected, |slot| slot.put(current, outcome, actions))
     }
 
+    /// What came of finishing a batch; only the first one is ever finished.
+    pub(super) fn finished(&mut self, number: u64, finished: Finished) {
+        if let Some(open) = self.open.front_mut()
+            && matches!(open.finishing, Finishing::Asked(asked) if asked == number)
+        {
+            open.finishing = Finishing::Done(finished);
+        }
+    }
+
     /// The first slot that is not in a batch.
     pub(super) fn cursor(&self) -> u64 {
         self.first
     }
 
     pub(super) fn end_of_batch(&self) -> u64 {
-        (self.first + self.size).min(self.samples)
+        let size =
+            self.open.front().map_or_else(|| self.size_of(0), |open| open.slots.len() as u64);
+        self.first + size
     }
 
     pub(super) fn advance(&mut self, state: &mut State, actions: &mut Vec<Action>) {
@@ -128,7 +253,14 @@ impl Fixed {
         while !state.is_over {
             let end = if repeats { self.samples } else { self.end };
             if self.first >= end {
-                return state.finish(actions);
+                return match self.planning {
+                    Planning::Ended => state.finish(actions),
+                    Planning::Going | Planning::Asked => {}
+                };
+            }
+            if state.settings.plan == Plan::Open {
+                // The samples that a replacement is chosen from.
+                state.settings.samples = self.end_of_batch();
             }
             if self.open.is_empty() {
                 if self.first < self.end {
@@ -139,7 +271,12 @@ impl Fixed {
             if !self.judge_batch(state, actions) {
                 return;
             }
-            self.complete(state, actions);
+            match self.finish_batch(state, actions) {
+                Finish::Complete => self.complete(state, actions),
+                // What was bad may be settled already.
+                Finish::Again => {}
+                Finish::Wait => return,
+            }
         }
     }
 
@@ -155,8 +292,6 @@ impl Fixed {
             if is_own && self.open[0].slots[offset].is_awaited() {
                 return false;
             }
-            // Before it is judged: a sample does not fill its own slot.
-            self.open[0].cursor += 1;
             if state.settings.misfit.is_none()
                 && let Slot::Arrived(order, Outcome::Good { .. }) = self.open[0].slots[offset]
                 && is_own
@@ -164,8 +299,14 @@ impl Fixed {
                 // Nearly all of them, so it must cost next to nothing.
                 state.limits.add_good(1);
                 self.open[0].slots[offset] = Slot::Used(order);
+                self.open[0].cursor += 1;
                 continue;
             }
+            if self.waits_for_plan(state, actions) {
+                return false;
+            }
+            // Before it is judged: a sample does not fill its own slot.
+            self.open[0].cursor += 1;
             if is_own {
                 self.judge(offset, state, actions);
             } else {
@@ -211,10 +352,26 @@ impl Fixed {
         if let (None, Outcome::Good { shape, .. }) = (open.norm, outcome) {
             open.norm = Some((order.slot, shape));
         }
-        match state.judge(order, outcome, open.norm, actions) {
-            Next::Use => open.slots[offset] = Slot::Used(order),
+        let next = state.judge(order, outcome, open.norm, actions);
+        if let (Next::Use, Outcome::Bad { .. }) = (&next, outcome) {
+            open.substituted.push(offset);
+        }
+        self.settle(offset, order, next, state, actions);
+    }
+
+    /// What becomes of a slot that was judged.
+    fn settle(
+        &mut self,
+        offset: usize,
+        order: Order,
+        next: Next,
+        state: &mut State,
+        actions: &mut Vec<Action>,
+    ) {
+        match next {
+            Next::Use => self.open[0].slots[offset] = Slot::Used(order),
             Next::Wait(order) => self.wait(offset, order),
-            Next::Filtered => open.slots[offset] = Slot::Empty,
+            Next::Filtered => self.open[0].slots[offset] = Slot::Empty,
             Next::Useless => {
                 state.useless += 1;
                 self.repeat(offset, state, actions);
@@ -222,6 +379,76 @@ impl Fixed {
             Next::Skipped => self.fill(offset, state, actions),
             Next::Stop => {}
         }
+    }
+
+    /// Has the first batch finished, if that is asked for.
+    fn finish_batch(&mut self, state: &mut State, actions: &mut Vec<Action>) -> Finish {
+        if !state.settings.finishes {
+            return Finish::Complete;
+        }
+        match &self.open[0].finishing {
+            Finishing::No => {
+                let samples: Vec<_> =
+                    self.used().map(|order| (order.slot, order.sequence)).collect();
+                if samples.is_empty() {
+                    return Finish::Complete;
+                }
+                let number = self.finishes;
+                self.finishes += 1;
+                self.open[0].finishing = Finishing::Asked(number);
+                actions.push(Action::Finish(Unfinished { number, samples }));
+                Finish::Wait
+            }
+            Finishing::Asked(_) => Finish::Wait,
+            Finishing::Done(Finished::Good) => {
+                self.used().for_each(|order| state.confirm(order, actions));
+                Finish::Complete
+            }
+            Finishing::Done(Finished::Bad(bad)) => {
+                let mut bad = bad.clone();
+                if self.waits_for_plan(state, actions) {
+                    return Finish::Wait;
+                }
+                self.open[0].finishing = Finishing::No;
+                bad.sort_unstable_by_key(|bad| bad.slot);
+                for bad in bad {
+                    self.judge_used(bad, state, actions);
+                    if state.is_over {
+                        break;
+                    }
+                }
+                Finish::Again
+            }
+        }
+    }
+
+    fn judge_used(&mut self, bad: BadSlot, state: &mut State, actions: &mut Vec<Action>) {
+        let ahead = bad.slot.checked_sub(self.first).map(|ahead| ahead as usize);
+        let Some(offset) = ahead.filter(|ahead| *ahead < self.open[0].slots.len()) else {
+            return state.stop(Stop::Unexpected(planned(bad.slot)), actions);
+        };
+        let Slot::Used(order) = self.open[0].slots[offset] else {
+            return state.stop(Stop::Unexpected(planned(bad.slot)), actions);
+        };
+        let substituted = &mut self.open[0].substituted;
+        let was = match substituted.contains(&offset) {
+            true => Counted::Substituted,
+            false => Counted::Good,
+        };
+        substituted.retain(|other| *other != offset);
+        let next = state.judge_used(order, bad, was, actions);
+        if let Next::Use = next {
+            self.open[0].substituted.push(offset);
+        }
+        self.settle(offset, order, next, state, actions);
+    }
+
+    /// The samples of the first batch.
+    fn used(&self) -> impl Iterator<Item = Order> {
+        self.open[0].slots.iter().filter_map(|slot| match slot {
+            Slot::Used(order) => Some(*order),
+            Slot::Awaited(_) | Slot::Arrived(..) | Slot::Empty => None,
+        })
     }
 
     fn wait(&mut self, offset: usize, order: Order) {
@@ -239,22 +466,57 @@ impl Fixed {
         if self.end <= unjudged {
             return self.repeat(offset, state, actions);
         }
+        let end_of_batch = self.end_of_batch();
+        let remakes = match state.settings.moves {
+            Moves::Remade { ahead } if self.end > end_of_batch => {
+                self.order_ahead(ahead, actions);
+                true
+            }
+            Moves::Remade { .. } | Moves::Sample => false,
+        };
         self.end -= 1;
         state.filled += 1;
         let (from, to) = (self.end, self.first + offset as u64);
         let order = Order { slot: to, sequence: from, purpose: Purpose::Fill };
+        let was_ordered = from < self.next;
         let before = self.slot(from).map(|slot| std::mem::replace(slot, Slot::Empty));
         self.wait(offset, order);
-        if from >= self.next {
-            actions.push(Action::Make(order, Duration::ZERO));
-            return;
+        if was_ordered {
+            actions.push(Action::Move { from, to });
         }
-        actions.push(Action::Move { from, to });
-        if let Some(Slot::Arrived(_, outcome)) = before {
+        if was_ordered && remakes {
+            self.forget_results(from);
+        }
+        if remakes || !was_ordered {
+            actions.push(Action::Make(order, Duration::ZERO));
+        } else if let Some(Slot::Arrived(_, outcome)) = before {
             self.open[0].slots[offset] = Slot::Arrived(order, outcome);
         } else {
             self.moved.insert(from, to);
         }
+    }
+
+    /// The batch of this slot is made again, without the sample of this slot and those behind it.
+    fn forget_results(&mut self, from: u64) {
+        let Some(batch) = self.batch(from) else { return };
+        for slot in batch.first..from {
+            batch.slots[(slot - batch.first) as usize] = Slot::Awaited(planned(slot));
+        }
+    }
+
+    /// Gives out the orders of that many batches, from the first one on, if one of them is about to lose a sample.
+    fn order_ahead(&mut self, ahead: u64, actions: &mut Vec<Action>) {
+        let missing = (ahead as usize).saturating_sub(self.open.len());
+        let below = self.open_end() + (0..missing).map(|behind| self.size_of(behind)).sum::<u64>();
+        let below = below.min(self.end);
+        if self.end > below || self.next >= below {
+            return;
+        }
+        while self.open_end() < below {
+            self.open_batch();
+        }
+        self.next = below;
+        actions.push(Action::Order { below });
     }
 
     /// Repeats a sample in a slot whose own one is used elsewhere, if ranks must have equally many.
@@ -270,28 +532,28 @@ impl Fixed {
 
     /// Hands over the first batch.
     fn complete(&mut self, state: &mut State, actions: &mut Vec<Action>) {
-        let Some(open) = self.open.pop_front() else { return };
-        let length = open.slots.len() as u64;
-        self.first += length;
-        let used = open.slots.iter().filter_map(|slot| match slot {
-            Slot::Used(order) => Some(order),
-            Slot::Awaited(_) | Slot::Arrived(..) | Slot::Empty => None,
-        });
         let repeated =
-            used.clone().filter(|order| order.purpose == Purpose::Repetition).count() as u64;
-        let samples: Vec<_> = used.map(|order| (order.slot, order.sequence)).collect();
+            self.used().filter(|order| order.purpose == Purpose::Repetition).count() as u64;
+        let samples: Vec<_> = self.used().map(|order| (order.slot, order.sequence)).collect();
+        let length = self.open[0].slots.len() as u64;
+        self.open.pop_front();
+        self.first += length;
         if samples.is_empty() {
             return;
         }
+        // A batch that was given is full as it was given.
+        let full = if self.size == 0 { length } else { self.size };
         let is_short = match state.settings.fill {
-            Fill::Never => length < self.size,
-            Fill::FromEnd | Fill::FromEndAndRepeat => (samples.len() as u64) < self.size,
+            Fill::Never => length < full,
+            Fill::FromEnd | Fill::FromEndAndRepeat => (samples.len() as u64) < full,
         };
         if is_short && state.settings.drop_last {
             return state.drop_batch(samples, repeated, actions);
         }
         let position = state.position(self.first, state.tried, Vec::new());
-        state.deliver(samples, repeated, self.first, position, actions);
+        let (end, late) = (self.first, state.late);
+        let batch = Complete { samples, repeated, end, position, late, is_last: false };
+        state.deliver(batch, actions);
     }
 }
 

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use super::{
-    Accepted, Action, Fill, Membership, Next, Order, Outcome, Purpose, Settings, Slot, State, Wish,
-    most_common,
+    Accepted, Action, Complete, Entry, Fill, Membership, Next, Order, Outcome, Purpose, Settings,
+    Slot, State, Wish, most_common,
 };
 
 #[derive(Clone, Debug)]
@@ -132,8 +132,13 @@ impl Gathered {
     }
 
     pub(super) fn advance(&mut self, state: &mut State, actions: &mut Vec<Action>) {
-        while !state.is_over {
+        state.tell_pending(actions);
+        while !(state.is_over || state.is_ending) {
             if self.judged == self.end {
+                if state.settings.fill == Fill::FromEndAndRepeat && !state.pending.is_empty() {
+                    // How many samples are missing is known when all batches are finished.
+                    return;
+                }
                 if !self.repeat(state, actions) {
                     return self.finish(state, actions);
                 }
@@ -244,16 +249,25 @@ impl Gathered {
         }
         open.orders.push(order);
         if open.orders.len() as u64 == open.size {
-            self.complete(bucket, state, actions);
+            self.complete(bucket, false, state, actions);
         }
     }
 
-    fn complete(&mut self, bucket: usize, state: &mut State, actions: &mut Vec<Action>) {
+    /// A batch has its samples; `is_last` if nothing is made for the next ones.
+    fn complete(
+        &mut self,
+        bucket: usize,
+        is_last: bool,
+        state: &mut State,
+        actions: &mut Vec<Action>,
+    ) {
         let (samples, repeated) = self.open[bucket].take();
         let reached = self.slot(self.judged).max(self.start);
         let slot = reached.min(self.samples);
         let position = state.position(slot, reached - slot, self.waiting());
-        state.deliver(samples, repeated, reached, position, actions);
+        let (end, late) = (reached, state.late);
+        let batch = Complete { samples, repeated, end, position, late, is_last };
+        state.complete(batch, actions);
     }
 
     /// Slots whose samples are in no batch although later ones are, ascending, and these samples.
@@ -276,7 +290,7 @@ impl Gathered {
             return false;
         }
         let missing = state.filled.saturating_sub(state.repeated);
-        let missing = missing.min(self.samples.saturating_sub(state.useless));
+        let missing = missing.min(self.samples.saturating_sub(state.useless.max(state.in_vain)));
         for _ in 0..missing {
             let Some(order) = state.repeat(self.slot(self.end), actions) else { break };
             self.end += 1;
@@ -293,9 +307,9 @@ impl Gathered {
             }
             if state.settings.drop_last {
                 let (samples, repeated) = self.open[bucket].take();
-                state.drop_batch(samples, repeated, actions);
+                state.decide(Entry::Drop { samples, repeated }, actions);
             } else {
-                self.complete(bucket, state, actions);
+                self.complete(bucket, true, state, actions);
             }
         }
         state.finish(actions);

@@ -91,6 +91,21 @@ impl Limits {
         self.standing.seen += samples;
     }
 
+    /// A sample that was counted as good is bad after all: the last good one is not counted any more.
+    pub fn take_back_good(&mut self) {
+        let standing = &mut self.standing;
+        // Faults after it were seen one sample earlier.
+        let mut at = standing.seen;
+        for seen_at in standing.recent.iter_mut().rev() {
+            if *seen_at != at {
+                break;
+            }
+            *seen_at -= 1;
+            at -= 1;
+        }
+        standing.seen = standing.seen.saturating_sub(1);
+    }
+
     /// A fault was seen. Returns whether it is one too many.
     pub fn add_fault(&mut self) -> Option<TooMany> {
         let standing = &mut self.standing;

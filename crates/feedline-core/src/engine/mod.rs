@@ -14,6 +14,7 @@ mod action;
 mod fixed;
 mod gathered;
 mod limits;
+mod pending;
 mod position;
 mod settings;
 #[cfg(test)]
@@ -21,17 +22,21 @@ mod simulator;
 mod state;
 
 pub use account::Account;
-pub use action::{Action, Batch, Fault, Order, Outcome, Purpose, Stop, Verdict, Wish};
+pub use action::{
+    Action, BadSlot, Batch, Fault, Finished, Order, Outcome, Purpose, Stop, Unfinished, Verdict,
+    Wish,
+};
 pub use limits::{Limit, Limits, Of, Standing, TooMany};
 pub use position::Position;
-pub use settings::{Fill, Membership, Settings};
+pub use settings::{Fill, Membership, Moves, Plan, Settings};
 pub use state::{MAX_BAD_REPLACEMENTS, MAX_REPLACEMENTS};
 
 use std::collections::{BTreeMap, VecDeque};
 
 use fixed::Fixed;
 use gathered::Gathered;
-use state::{Accepted, Next, Slot, State, most_common};
+use pending::{Complete, Entry, Late, Pending};
+use state::{Accepted, Counted, Next, Slot, State, most_common};
 
 /// The decisions of one epoch.
 #[derive(Clone, Debug)]
@@ -51,7 +56,7 @@ impl Engine {
     pub fn new(settings: Settings, position: Position) -> Engine {
         let Position { slot, filled, tried, repeated, waiting, standing } = position;
         let mut limits = Limits::new(settings.limit, settings.window);
-        limits.begin(standing, Some(settings.samples));
+        limits.begin(standing, (settings.plan == Plan::Known).then_some(settings.samples));
         let batches = match settings.membership {
             Membership::Fixed => Batches::Fixed(Fixed::new(&settings, slot, filled)),
             Membership::Gathered | Membership::Buckets(_) => {
@@ -64,11 +69,15 @@ impl Engine {
             account: Account::default(),
             replacing: BTreeMap::new(),
             useless: 0,
+            in_vain: 0,
             filled,
             tried,
             repeated,
             batch_number: 0,
             untaken: VecDeque::new(),
+            pending: Pending::default(),
+            late: Late::default(),
+            is_ending: false,
             is_over: false,
         };
         let mut engine = Engine { state, batches };
@@ -86,7 +95,7 @@ impl Engine {
 
     /// The next sample that is to be made anyway; None if all were given out.
     pub fn next_order(&mut self) -> Option<Order> {
-        if self.state.is_over {
+        if self.state.is_over || self.state.is_ending {
             return None;
         }
         match &mut self.batches {
@@ -107,7 +116,7 @@ impl Engine {
     /// How many `next_order` has at this moment.
     pub fn orders_left(&self) -> u64 {
         match &self.batches {
-            _ if self.state.is_over => 0,
+            _ if self.state.is_over || self.state.is_ending => 0,
             Batches::Fixed(fixed) => fixed.orders_left(),
             Batches::Gathered(gathered) => gathered.orders_left(),
         }
@@ -121,9 +130,23 @@ impl Engine {
         }
     }
 
+    /// The next batch of the plan has this many samples. Not with `Plan::Known`.
+    pub fn plan(&mut self, size: u64) {
+        if let Batches::Fixed(fixed) = &mut self.batches {
+            fixed.plan(size, &mut self.state);
+        }
+    }
+
+    /// All batches were given.
+    pub fn plan_ends(&mut self) {
+        if let Batches::Fixed(fixed) = &mut self.batches {
+            fixed.plan_ends(&mut self.state);
+        }
+    }
+
     /// What came of an order. It is judged by `advance`.
     pub fn result(&mut self, order: Order, outcome: Outcome, actions: &mut Vec<Action>) {
-        if self.state.is_over {
+        if self.state.is_over || self.state.is_ending {
             return;
         }
         let accepted = match &mut self.batches {
@@ -144,6 +167,17 @@ impl Engine {
         }
     }
 
+    /// What came of an `Action::Finish`. It is judged by `advance`.
+    pub fn finished(&mut self, number: u64, finished: Finished) {
+        if self.state.is_over {
+            return;
+        }
+        match &mut self.batches {
+            Batches::Fixed(fixed) => fixed.finished(number, finished),
+            Batches::Gathered(_) => self.state.pending.finished(number, finished),
+        }
+    }
+
     /// The consumer has taken the next batch.
     pub fn taken(&mut self) {
         self.state.untaken.pop_front();
@@ -155,7 +189,8 @@ impl Engine {
             Batches::Fixed(fixed) => fixed.end_of_batch(),
             Batches::Gathered(gathered) => gathered.end_of_batch(),
         };
-        self.state.untaken.front().copied().unwrap_or_else(next)
+        let State { untaken, pending, .. } = &self.state;
+        untaken.front().copied().or_else(|| pending.end_of_batch()).unwrap_or_else(next)
     }
 
     /// The first slot that is not in a batch that was taken, and not settled without one.
@@ -164,7 +199,8 @@ impl Engine {
             Batches::Fixed(fixed) => fixed.cursor(),
             Batches::Gathered(gathered) => gathered.cursor(),
         };
-        self.state.untaken.front().copied().unwrap_or_else(next)
+        let State { untaken, pending, .. } = &self.state;
+        untaken.front().copied().or_else(|| pending.end_of_batch()).unwrap_or_else(next)
     }
 
     /// What the next verdict depends on.

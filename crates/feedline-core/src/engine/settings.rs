@@ -5,10 +5,15 @@ use super::{Limit, Wish};
 /// What an epoch is like.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Samples of this rank in one epoch.
+    /// Samples of this rank in one epoch. If batches are given one after another, the samples of those that were
+    /// given: none at first.
     pub samples: u64,
-    /// Samples in a full batch.
+    /// Samples in a full batch. Not used if batches are given.
     pub batch_size: u64,
+    /// How the engine knows which slots a batch has. Anything but `Known` needs `Membership::Fixed`.
+    pub plan: Plan,
+    /// What becomes of a sample that was ordered and now fills another slot.
+    pub moves: Moves,
     /// Whether batches that are not full are left out.
     pub drop_last: bool,
     /// Which samples are in which batch.
@@ -17,12 +22,41 @@ pub struct Settings {
     pub fill: Fill,
     /// Whether samples may have shapes that do not fit into one batch, and what is done about one then.
     pub misfit: Option<Wish>,
+    /// Whether the driver finishes a batch when its samples are known, before it is delivered: collates them, or
+    /// calls functions for all of them. It may find samples then that are bad after all.
+    pub finishes: bool,
     /// How many faults are allowed.
     pub limit: Option<Limit>,
     /// Samples over which a share is judged.
     pub window: u64,
     /// The number of the epoch: what replaces a bad sample depends on it.
     pub epoch: u64,
+}
+
+/// How the engine knows which slots a batch has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// From `samples` and `batch_size`.
+    Known,
+    /// Batches are given one after another with `Engine::plan`. The engine asks for all of them when it judges the
+    /// first fault.
+    Given,
+    /// As `Given`, but how many there are is not known before the last one is given. The end of the epoch cannot
+    /// fill slots (`Fill::Never`), and a replacement is one of the samples up to the end of its batch.
+    Open,
+}
+
+/// What becomes of a sample that was ordered and now fills the slot of another batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    /// It moves, whether it was made or not.
+    Sample,
+    /// Batches are made as a whole: its batch is made again without it, and it is made again for its new slot.
+    Remade {
+        /// Batches, counted from the one that is judged, that were ordered when one of them loses a sample. What
+        /// was ordered must not depend on when results come.
+        ahead: u64,
+    },
 }
 
 /// Which samples are in which batch.

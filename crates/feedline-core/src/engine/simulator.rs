@@ -1,12 +1,14 @@
 //! Puts the engine through random epochs: results in any order, faults of every kind anywhere, retries,
-//! replacements that are bad as well, filters, buckets, a consumer that leaves and comes back at any batch.
+//! replacements that are bad as well, samples that are bad only when their batch is finished, filters, buckets, a
+//! consumer that leaves and comes back at any batch.
 //! What it does is compared with a plain model that makes one sample after another.
 //!
 //! A seed that fails is printed; `FEEDLINE_SEED=...` runs it alone.
 #![expect(clippy::wildcard_enum_match_arm, reason = "the model is short, to be read at a glance")]
 
+use core::ops::Range;
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::random::Random;
@@ -28,6 +30,12 @@ struct World {
     natures: Vec<Nature>,
     /// How often making a sample fails before it shows its nature.
     flaky: Vec<u32>,
+    /// What the policy says about samples that are bad only when their batch is finished.
+    unfit: Vec<Option<Wish>>,
+    /// Whether finishing finds one bad sample at a time.
+    finds_one: bool,
+    /// The sizes of all batches, if they are given.
+    sizes: Vec<u64>,
 }
 
 impl World {
@@ -54,13 +62,33 @@ impl World {
             1 => Some(Limit::Share(random.below(10) as f64 / 10.0)),
             _ => None,
         };
+        let (plan, sizes) = match random.below(4) {
+            0 if membership == Membership::Fixed => (Plan::Given, sizes(samples, random)),
+            1 if membership == Membership::Fixed => (Plan::Open, sizes(samples, random)),
+            _ => (Plan::Known, Vec::new()),
+        };
+        if plan == Plan::Open {
+            fills = vec![Fill::Never];
+        }
+        let moves = match random.below(2) {
+            0 if membership == Membership::Fixed => Moves::Remade { ahead: 1 + random.below(6) },
+            _ => Moves::Sample,
+        };
+        let finishes = random.below(2) == 0;
         let settings = Settings {
             samples,
             batch_size: 1 + random.below(8),
+            plan,
+            moves,
             drop_last: random.below(2) == 0,
             fill: fills[random.below(fills.len() as u64) as usize],
             membership,
-            misfit: has_shapes.then(|| wish(random)),
+            // What a user gave for a sample that does not fit: the driver has it when that is recorded, and a batch
+            // is finished before.
+            misfit: has_shapes
+                .then(|| wish(random))
+                .filter(|wish| !finishes || *wish != Wish::Substitute),
+            finishes,
             limit,
             window: 1 + random.below(30),
             epoch: random.below(3),
@@ -77,11 +105,59 @@ impl World {
         };
         let natures = (0..samples).map(|_| nature()).collect();
         let flaky = (0..samples).map(|_| random.below(12).saturating_sub(9) as u32).collect();
-        World { settings, natures, flaky }
+        let unfit_share = [0, 10, 40, 100][random.below(4) as usize];
+        let mut unfit = || (random.below(100) < unfit_share).then(|| wish(random));
+        let unfit = (0..samples).map(|_| unfit()).collect();
+        World { settings, natures, flaky, unfit, finds_one: random.below(2) == 0, sizes }
     }
 
-    fn outcome(&self, order: Order, attempt: u32) -> Outcome {
-        let fault = order.sequence;
+    /// The settings of an engine before its first batch is given.
+    fn first_settings(&self) -> Settings {
+        let samples = if self.settings.plan == Plan::Known { self.settings.samples } else { 0 };
+        Settings { samples, ..self.settings.clone() }
+    }
+
+    /// The slots of the batch with a slot, as they are planned.
+    fn batch_of(&self, slot: u64) -> Range<u64> {
+        let Settings { samples, batch_size, plan, .. } = self.settings;
+        if plan == Plan::Known {
+            let first = slot / batch_size * batch_size;
+            return first..(first + batch_size).min(samples);
+        }
+        let mut first = 0;
+        for size in &self.sizes {
+            if slot < first + size {
+                return first..first + size;
+            }
+            first += size;
+        }
+        first..first
+    }
+
+    /// The samples that one in a slot can be replaced by.
+    fn replacements(&self, slot: u64) -> u64 {
+        match self.settings.plan {
+            Plan::Known | Plan::Given => self.settings.samples,
+            Plan::Open => self.batch_of(slot).end,
+        }
+    }
+
+    /// What finishing finds in these slots. What the user gave for a bad sample is good.
+    fn find_unfit(
+        &self,
+        samples: &[(u64, u64)],
+        is_substituted: impl Fn(u64) -> bool,
+    ) -> Vec<BadSlot> {
+        let bad = samples.iter().filter(|(slot, _)| !is_substituted(*slot));
+        let bad = bad.filter_map(|(slot, sequence)| {
+            let wish = self.unfit[*sequence as usize]?;
+            Some(BadSlot { slot: *slot, fault: (slot + 1) << 32 | sequence, wish })
+        });
+        bad.take(if self.finds_one { 1 } else { usize::MAX }).collect()
+    }
+
+    fn outcome(&self, order: Order, slot: u64, attempt: u32) -> Outcome {
+        let fault = (slot + 1) << 32 | order.sequence;
         if attempt < self.flaky[order.sequence as usize] {
             return Outcome::Bad { fault, wish: Wish::Retry(Duration::from_secs(1)) };
         }
@@ -91,6 +167,17 @@ impl World {
             Nature::Bad(wish) => Outcome::Bad { fault, wish },
         }
     }
+}
+
+/// Batches of any size with that many samples.
+fn sizes(samples: u64, random: &mut Random) -> Vec<u64> {
+    let mut sizes = Vec::new();
+    let mut left = samples;
+    while left > 0 {
+        sizes.push((1 + random.below(8)).min(left));
+        left -= sizes[sizes.len() - 1];
+    }
+    sizes
 }
 
 fn wish(random: &mut Random) -> Wish {
@@ -135,6 +222,13 @@ struct Model<'a> {
     end: u64,
     repetition: u64,
     useless: u64,
+    /// Repetitions since the last batch that were bad when theirs was finished.
+    in_vain: u64,
+    /// Repetitions that were gathered.
+    repeated: u64,
+    /// What the user gave for bad samples, and those that replace others: buckets and places there.
+    given: BTreeSet<(usize, u64)>,
+    replaced: BTreeSet<(usize, u64)>,
     account: Account,
     seen: Vec<Seen>,
 }
@@ -148,8 +242,12 @@ struct Slots {
     used: Vec<Used>,
     /// What is tried next, and in which slot.
     queue: VecDeque<(u64, Try)>,
+    /// Slots with what the user gave, and those with another sample, until their batch is finished.
+    substituted: BTreeSet<u64>,
+    tried: BTreeMap<u64, Try>,
 }
 
+#[derive(Clone, Copy)]
 enum Try {
     Fill(u64),
     Repetition(u64),
@@ -167,7 +265,19 @@ impl Model<'_> {
         let due = world.settings.samples;
         let account = Account { due, ..Account::default() };
         let (judged, seen) = (Vec::new(), Vec::new());
-        let mut model = Model { world, judged, end: due, repetition: 0, useless: 0, account, seen };
+        let mut model = Model {
+            world,
+            judged,
+            end: due,
+            repetition: 0,
+            useless: 0,
+            in_vain: 0,
+            repeated: 0,
+            given: BTreeSet::new(),
+            replaced: BTreeSet::new(),
+            account,
+            seen,
+        };
         let over = match &world.settings.membership {
             Membership::Fixed => model.fixed(),
             Membership::Gathered => model.gathered(&[world.settings.batch_size], false),
@@ -185,12 +295,12 @@ impl Model<'_> {
 
     /// Whether there are too many faults now, counted anew from all that was judged.
     fn is_too_many(&self) -> bool {
-        let Settings { limit, window, samples, .. } = self.world.settings;
+        let Settings { limit, window, samples, plan, .. } = self.world.settings;
         let faults = |judged: &[bool]| judged.iter().filter(|is_bad| **is_bad).count() as f64;
         match limit {
             None => false,
             Some(Limit::Count(count)) => faults(&self.judged) > count as f64,
-            Some(Limit::Share(share)) if samples < window => {
+            Some(Limit::Share(share)) if samples < window && plan != Plan::Open => {
                 faults(&self.judged) > (share * samples as f64).floor()
             }
             Some(Limit::Share(share)) => {
@@ -289,23 +399,80 @@ impl Model<'_> {
             self.account.dropped += count - repeated;
             self.account.repeated -= repeated;
         } else {
+            self.in_vain = 0;
             self.account.delivered += count;
             self.seen.push(Seen::Batch(samples, repeated));
         }
     }
 
+    /// Finishes a batch that was gathered: what is bad after all is left out of it.
+    fn finish_gathered(&mut self, bucket: usize, used: &[Used], is_full: bool) -> Result<(), Over> {
+        let Settings { finishes, drop_last, .. } = self.world.settings;
+        let mut used = used.to_vec();
+        let given = std::mem::take(&mut self.given);
+        let (mut substituted, others): (BTreeSet<_>, _) =
+            given.into_iter().partition(|(other, _)| *other == bucket);
+        self.given = others;
+        let replaced = self.replaced.clone();
+        self.replaced.retain(|(other, _)| *other != bucket);
+        loop {
+            if !finishes || (drop_last && !is_full) {
+                break;
+            }
+            let samples = (0..).zip(&used);
+            let samples: Vec<_> = samples.filter_map(|(at, used)| Some((at, (*used)?.0))).collect();
+            let bad = self.world.find_unfit(&samples, |at| substituted.contains(&(bucket, at)));
+            if bad.is_empty() {
+                break;
+            }
+            for BadSlot { slot: at, wish, .. } in bad {
+                let (sequence, is_repetition) = used[at as usize].expect("it was looked at");
+                if is_repetition && wish == Wish::Skip {
+                    self.account.repeated -= 1;
+                    self.repeated -= 1;
+                    self.in_vain += 1;
+                    used[at as usize] = None;
+                    continue;
+                }
+                if !is_repetition && !replaced.contains(&(bucket, at)) {
+                    let last = self.judged.iter().rposition(|is_bad| !is_bad).expect("it was good");
+                    self.judged.remove(last);
+                }
+                match self.verdict((sequence, false), wish)? {
+                    Verdict::Substitute => {
+                        substituted.insert((bucket, at));
+                    }
+                    Verdict::Replace => {
+                        self.seen.push(Seen::Stop("no replacement", (sequence, false)));
+                        return Err(Over);
+                    }
+                    _ => used[at as usize] = None,
+                }
+            }
+            if drop_last && used.contains(&None) {
+                break;
+            }
+        }
+        let is_full = is_full && !used.contains(&None);
+        self.deliver(&used, is_full);
+        Ok(())
+    }
+
     fn fixed(&mut self) -> Result<(), Over> {
-        let Settings { samples, batch_size, fill, .. } = self.world.settings;
+        let Settings { samples, batch_size, fill, plan, .. } = self.world.settings;
         let repeats = fill == Fill::FromEndAndRepeat;
         let mut first = 0;
         while first < if repeats { samples } else { self.end } {
-            let last = (first + batch_size).min(samples);
+            let last = self.world.batch_of(first).end;
+            let full = if plan == Plan::Known { batch_size } else { last - first };
             let mut batch = Slots {
                 first,
                 judged: first,
                 norm: self.majority(first..last.min(self.end)),
                 used: vec![None; (last - first) as usize],
                 queue: VecDeque::new(),
+                substituted: BTreeSet::new(),
+                tried: BTreeMap::new(),
             };
             for slot in first..last {
                 batch.judged = slot + 1;
@@ -315,15 +482,56 @@ impl Model<'_> {
                     self.repeat(&mut batch, slot);
                 }
             }
-            while let Some(try_) = batch.queue.pop_front() {
-                self.judge_try(&mut batch, try_)?;
+            loop {
+                while let Some(try_) = batch.queue.pop_front() {
+                    self.judge_try(&mut batch, try_)?;
+                }
+                if !self.world.settings.finishes || self.finish(&mut batch)? {
+                    break;
+                }
             }
             let count = batch.used.iter().flatten().count() as u64;
-            let is_full = if fill == Fill::Never { last - first } else { count } == batch_size;
+            let is_full = if fill == Fill::Never { last - first } else { count } == full;
             self.deliver(&batch.used, is_full);
             first = last;
         }
         Ok(())
+    }
+
+    /// Whether a batch can be delivered. If not, its bad samples are judged.
+    fn finish(&mut self, batch: &mut Slots) -> Result<bool, Over> {
+        let slots = (batch.first..).zip(&batch.used);
+        let samples: Vec<_> = slots.filter_map(|(slot, used)| Some((slot, (*used)?.0))).collect();
+        let bad = self.world.find_unfit(&samples, |slot| batch.substituted.contains(&slot));
+        if bad.is_empty() {
+            for made in std::mem::take(&mut batch.tried) {
+                if let (slot, Try::Replacement { fault, .. }) = made {
+                    let (by, _) = batch.used[(slot - batch.first) as usize].expect("it is used");
+                    self.seen.push(Seen::Replaced(fault, by));
+                }
+            }
+            return Ok(true);
+        }
+        for BadSlot { slot, wish, .. } in bad {
+            let used = batch.used[(slot - batch.first) as usize].take();
+            let fault = (used.expect("it is used").0, false);
+            let made = batch.tried.remove(&slot);
+            if made.is_none() {
+                let last = self.judged.iter().rposition(|is_bad| !is_bad).expect("it was good");
+                self.judged.remove(last);
+                self.judge_own_fault(batch, slot, fault, wish)?;
+                continue;
+            }
+            if matches!(made, Some(Try::Repetition(_))) {
+                self.account.repeated -= 1;
+                self.in_vain += 1;
+            }
+            if wish == Wish::Raise {
+                self.verdict(fault, wish)?;
+            }
+            self.try_again(batch, slot, made.expect("it was looked at"), true)?;
+        }
+        Ok(false)
     }
 
     /// A sample whose only turn it is.
@@ -339,8 +547,21 @@ impl Model<'_> {
             }
             return Ok(());
         };
+        self.judge_own_fault(batch, slot, fault, wish)
+    }
+
+    fn judge_own_fault(
+        &mut self,
+        batch: &mut Slots,
+        slot: u64,
+        fault: Shown,
+        wish: Wish,
+    ) -> Result<(), Over> {
         match self.verdict(fault, wish)? {
-            Verdict::Substitute => batch.used[at] = Some((sequence, false)),
+            Verdict::Substitute => {
+                batch.substituted.insert(slot);
+                batch.used[(slot - batch.first) as usize] = Some((fault.0, false));
+            }
             Verdict::Replace => {
                 batch.queue.push_back((slot, Try::Replacement { fault, tried: 0, bad: 0 }));
             }
@@ -356,19 +577,20 @@ impl Model<'_> {
 
     fn repeat(&mut self, batch: &mut Slots, slot: u64) {
         let Settings { samples, fill, .. } = self.world.settings;
-        if fill == Fill::FromEndAndRepeat && self.useless < samples {
+        if fill == Fill::FromEndAndRepeat && self.useless.max(self.in_vain) < samples {
             batch.queue.push_back((slot, Try::Repetition(self.repetition % samples)));
             self.repetition += 1;
         }
     }
 
     fn judge_try(&mut self, batch: &mut Slots, (slot, made): (u64, Try)) -> Result<(), Over> {
-        let Settings { samples, epoch, .. } = self.world.settings;
+        let epoch = self.world.settings.epoch;
         let sequence = match made {
             Try::Fill(sequence) => return self.judge_own(batch, slot, sequence),
             Try::Repetition(sequence) => sequence,
             Try::Replacement { tried, .. } => {
-                Random::keyed(&[epoch, slot, u64::from(tried)]).below(samples)
+                let among = self.world.replacements(slot);
+                Random::keyed(&[epoch, slot, u64::from(tried)]).below(among)
             }
         };
         let wrong = self.fault(sequence, batch.norm);
@@ -379,16 +601,30 @@ impl Model<'_> {
             batch.norm.get_or_insert(shape);
             let is_repetition = matches!(made, Try::Repetition(_));
             batch.used[(slot - batch.first) as usize] = Some((sequence, is_repetition));
-            if let Try::Replacement { fault, .. } = made {
-                self.seen.push(Seen::Replaced(fault, sequence));
-            } else {
-                self.useless = 0;
-                self.account.repeated += 1;
+            match made {
+                Try::Replacement { .. } if self.world.settings.finishes => {}
+                Try::Replacement { fault, .. } => self.seen.push(Seen::Replaced(fault, sequence)),
+                Try::Repetition(_) | Try::Fill(_) => {
+                    self.useless = 0;
+                    self.account.repeated += 1;
+                }
             }
+            batch.tried.insert(slot, made);
             return Ok(());
         }
+        self.try_again(batch, slot, made, wrong.is_some())
+    }
+
+    /// Another sample is tried in a slot.
+    fn try_again(
+        &mut self,
+        batch: &mut Slots,
+        slot: u64,
+        made: Try,
+        was_bad: bool,
+    ) -> Result<(), Over> {
         if let Try::Replacement { fault, tried, bad } = made {
-            let bad = bad + u32::from(wrong.is_some());
+            let bad = bad + u32::from(was_bad);
             if bad == MAX_BAD_REPLACEMENTS || tried + 1 == MAX_REPLACEMENTS {
                 self.seen.push(Seen::Stop("no replacement", fault));
                 return Err(Over);
@@ -405,7 +641,7 @@ impl Model<'_> {
         let samples = self.world.settings.samples;
         let mut open: Vec<(Vec<Used>, Option<u32>)> = vec![(Vec::new(), None); sizes.len()];
         for slot in 0..samples {
-            if !has_buckets && open[0].0.is_empty() && open[0].1.is_none() {
+            if !has_buckets && open[0].1.is_none() {
                 open[0].1 = self.majority(slot..samples.min(slot + sizes[0]));
             }
             let mut bucket = match self.nature(slot) {
@@ -423,8 +659,11 @@ impl Model<'_> {
                         {
                             bucket = other as usize;
                         }
+                        self.replaced.insert((bucket, open[bucket].0.len() as u64));
                     }
-                    _ => {}
+                    _ => {
+                        self.given.insert((bucket, open[bucket].0.len() as u64));
+                    }
                 }
             } else {
                 self.judged.push(false);
@@ -433,13 +672,13 @@ impl Model<'_> {
                     continue;
                 }
             }
-            self.add(&mut open, bucket, sizes, (sequence, false));
+            self.add(&mut open, bucket, sizes, (sequence, false))?;
         }
         if self.world.settings.fill == Fill::FromEndAndRepeat {
             self.repeat_gathered(&mut open, sizes, has_buckets)?;
         }
-        for (used, _) in open {
-            self.deliver(&used, false);
+        for (bucket, (used, _)) in open.into_iter().enumerate() {
+            self.finish_gathered(bucket, &used, false)?;
         }
         Ok(())
     }
@@ -489,15 +728,16 @@ impl Model<'_> {
         bucket: usize,
         sizes: &[u64],
         used: (u64, bool),
-    ) {
+    ) -> Result<(), Over> {
         if let Nature::Good { shape, .. } = self.nature(used.0) {
             open[bucket].1.get_or_insert(shape);
         }
         open[bucket].0.push(Some(used));
         if open[bucket].0.len() as u64 == sizes[bucket] {
             let (used, _) = std::mem::take(&mut open[bucket]);
-            self.deliver(&used, true);
+            self.finish_gathered(bucket, &used, true)?;
         }
+        Ok(())
     }
 
     fn repeat_gathered(
@@ -507,9 +747,13 @@ impl Model<'_> {
         has_buckets: bool,
     ) -> Result<(), Over> {
         let samples = self.world.settings.samples;
-        let (mut missing, mut useless) = (self.account.skipped, 0);
-        while missing > 0 && useless < samples {
-            let together = missing.min(samples - useless);
+        let mut useless = 0;
+        loop {
+            let missing = self.account.skipped.saturating_sub(self.repeated);
+            let together = missing.min(samples - samples.min(self.in_vain.max(useless)));
+            if together == 0 {
+                return Ok(());
+            }
             let first = self.repetition;
             self.repetition += together;
             for at in first..first + together {
@@ -527,12 +771,11 @@ impl Model<'_> {
                     continue;
                 }
                 useless = 0;
-                missing -= 1;
                 self.account.repeated += 1;
-                self.add(open, bucket, sizes, (sequence, true));
+                self.repeated += 1;
+                self.add(open, bucket, sizes, (sequence, true))?;
             }
         }
-        Ok(())
     }
 }
 
@@ -542,10 +785,18 @@ struct Run<'a> {
     world: &'a World,
     start: Position,
     engine: Engine,
+    /// Batches of the plan that were given, if they are.
+    given: usize,
+    /// Slots below this one were ordered.
+    ordered: u64,
     /// Orders that have no result yet, with the attempts so far.
     making: Vec<(Order, u32)>,
     /// What each slot has a result of: the sequence that was made for it last.
     made: BTreeMap<u64, u64>,
+    /// Batches that are to be finished: one at a time, or gathered ones.
+    unfinished: Vec<Unfinished>,
+    /// Slots with what the user gave for a bad sample.
+    substituted: BTreeSet<u64>,
     delivered: Vec<Batch>,
     taken: usize,
     seen: Vec<Seen>,
@@ -555,10 +806,14 @@ impl Run<'_> {
     fn new(world: &World, position: Position) -> Run<'_> {
         let mut run = Run {
             world,
-            engine: Engine::new(world.settings.clone(), position.clone()),
+            engine: Engine::new(world.first_settings(), position.clone()),
+            ordered: position.slot,
             start: position,
+            given: 0,
             making: Vec::new(),
             made: BTreeMap::new(),
+            unfinished: Vec::new(),
+            substituted: BTreeSet::new(),
             delivered: Vec::new(),
             taken: 0,
             seen: Vec::new(),
@@ -571,12 +826,19 @@ impl Run<'_> {
 
     /// One step, chosen by chance.
     fn step(&mut self, random: &mut Random, ahead: usize) {
+        self.give_batches(random);
         let can_order = self.making.len() < ahead && self.engine.orders_left() > 0;
         if can_order && (self.making.is_empty() || random.below(2) == 0) {
             let left = self.engine.orders_left();
             let order = self.engine.next_order().expect("it said that there are orders");
             assert_eq!(self.engine.orders_left(), left - 1);
+            self.ordered = order.slot + 1;
             self.order(order, 0);
+            self.order_rest_of_batch();
+        } else if !self.unfinished.is_empty() && (self.making.is_empty() || random.below(3) == 0) {
+            let at = random.below(self.unfinished.len() as u64) as usize;
+            let batch = self.unfinished.swap_remove(at);
+            self.finish(batch);
         } else if !self.making.is_empty() {
             let (order, attempt) =
                 self.making.swap_remove(random.below(self.making.len() as u64) as usize);
@@ -587,7 +849,11 @@ impl Run<'_> {
                 None
             );
             let mut actions = Vec::new();
-            self.engine.result(order, self.world.outcome(order, attempt), &mut actions);
+            let outcome = self.world.outcome(order, current.slot, attempt);
+            if let Outcome::Bad { wish: Wish::Substitute, .. } = outcome {
+                self.substituted.insert(current.slot);
+            }
+            self.engine.result(order, outcome, &mut actions);
             // Several results may come before anything is decided.
             if self.making.is_empty() || random.below(3) > 0 {
                 self.engine.advance(&mut actions);
@@ -606,6 +872,75 @@ impl Run<'_> {
         assert!(self.engine.needed_below() >= self.engine.settled_below());
     }
 
+    /// Gives some batches of the plan; some if nothing else can be done.
+    fn give_batches(&mut self, random: &mut Random) {
+        if self.world.settings.plan == Plan::Known {
+            return;
+        }
+        let is_idle = self.making.is_empty() && self.engine.orders_left() == 0;
+        let count = random.below(3) + u64::from(is_idle && self.unfinished.is_empty());
+        for _ in 0..count {
+            self.give_batch();
+        }
+    }
+
+    fn give_batch(&mut self) {
+        match self.world.sizes.get(self.given) {
+            Some(size) => self.engine.plan(*size),
+            None => self.engine.plan_ends(),
+        }
+        self.given += 1;
+    }
+
+    /// What is made as a whole is ordered as a whole.
+    fn order_rest_of_batch(&mut self) {
+        let Moves::Remade { .. } = self.world.settings.moves else { return };
+        let end = self.world.batch_of(self.ordered.saturating_sub(1)).end;
+        while self.ordered < end {
+            let Some(order) = self.engine.next_order() else { return };
+            self.ordered = order.slot + 1;
+            self.order(order, 0);
+        }
+    }
+
+    /// A sample that fills a slot and was not ordered before is in a batch that is not ordered ahead.
+    fn check_ahead(&self, order: Order) {
+        let Moves::Remade { ahead } = self.world.settings.moves else { return };
+        let mut end = order.slot;
+        for _ in 0..ahead {
+            end = self.world.batch_of(end).end;
+        }
+        assert!(order.sequence >= end, "{order:?} should have been ordered");
+    }
+
+    /// The batch of a slot is made again, without the samples from this slot on.
+    fn remake(&mut self, from: u64) {
+        let batch = self.world.batch_of(from);
+        self.making.retain(|(order, _)| !batch.contains(&order.slot));
+        for slot in batch.clone() {
+            self.made.remove(&slot);
+            self.substituted.remove(&slot);
+        }
+        for slot in batch.start..from {
+            self.order(Order { slot, sequence: slot, purpose: Purpose::Planned }, 0);
+        }
+    }
+
+    fn finish(&mut self, batch: Unfinished) {
+        let Unfinished { number, samples } = batch;
+        for (slot, sequence) in &samples {
+            assert_eq!(self.made.get(slot), Some(sequence), "another sample is in slot {slot}");
+        }
+        let bad = self.world.find_unfit(&samples, |slot| self.substituted.contains(&slot));
+        let given = bad.iter().filter(|bad| bad.wish == Wish::Substitute);
+        self.substituted.extend(given.map(|bad| bad.slot));
+        let finished = if bad.is_empty() { Finished::Good } else { Finished::Bad(bad) };
+        self.engine.finished(number, finished);
+        let mut actions = Vec::new();
+        self.engine.advance(&mut actions);
+        self.perform(actions);
+    }
+
     fn order(&mut self, order: Order, attempt: u32) {
         assert!(order.sequence < self.world.settings.samples, "{order:?}");
         let slots: Vec<_> =
@@ -613,8 +948,13 @@ impl Run<'_> {
         assert!(!slots.contains(&order.slot), "{order:?} has an order already");
         if attempt == 0 {
             self.made.remove(&order.slot);
+            self.substituted.remove(&order.slot);
         }
         self.making.push((order, attempt));
+    }
+
+    fn is_fixed(&self) -> bool {
+        self.world.settings.membership == Membership::Fixed
     }
 
     fn perform(&mut self, actions: Vec<Action>) {
@@ -622,10 +962,14 @@ impl Run<'_> {
     }
 
     fn perform_results(&mut self, actions: Vec<Action>, result: Order, attempt: u32) {
+        let mut is_planned = false;
         for action in actions {
             match action {
                 Action::Make(order, after) => {
                     let is_retry = after > Duration::ZERO;
+                    if order.purpose == Purpose::Fill && order.sequence >= self.ordered {
+                        self.check_ahead(order);
+                    }
                     assert!(
                         !is_retry || order.sequence == result.sequence,
                         "only what has failed is retried"
@@ -634,12 +978,36 @@ impl Run<'_> {
                 }
                 Action::Move { from, to } => {
                     assert!(from > to, "a sample of an earlier slot fills a later one");
+                    let is_remade = matches!(self.world.settings.moves, Moves::Remade { .. });
+                    if is_remade && !self.world.batch_of(to).contains(&from) {
+                        self.remake(from);
+                        continue;
+                    }
                     self.made.remove(&to);
+                    self.substituted.remove(&to);
+                    if self.substituted.remove(&from) {
+                        self.substituted.insert(to);
+                    }
                     if let Some(sequence) = self.made.remove(&from) {
                         self.made.insert(to, sequence);
                     }
                 }
-                Action::RecordRetry { fault } => assert_eq!(fault, result.sequence),
+                Action::ReadPlan => {
+                    assert_eq!(self.world.settings.plan, Plan::Given);
+                    while self.given <= self.world.sizes.len() {
+                        self.give_batch();
+                    }
+                    is_planned = true;
+                }
+                Action::Order { below } => {
+                    for slot in self.ordered..below {
+                        self.order(Order { slot, sequence: slot, purpose: Purpose::Planned }, 0);
+                    }
+                    self.ordered = below;
+                }
+                Action::RecordRetry { fault } => {
+                    assert_eq!(shown(Fault::Reported(fault)), (result.sequence, false))
+                }
                 Action::Record { fault, verdict } => {
                     let fault = shown(fault);
                     if !matches!(verdict, Verdict::TooMany(_)) {
@@ -649,7 +1017,14 @@ impl Run<'_> {
                 Action::RecordReplacement { fault, by } => {
                     self.seen.push(Seen::Replaced(shown(fault), by));
                 }
+                Action::Finish(unfinished) => {
+                    let is_alone = self.unfinished.is_empty() || !self.is_fixed();
+                    assert!(self.world.settings.finishes && is_alone);
+                    self.unfinished.push(unfinished);
+                }
                 Action::Deliver(batch) => {
+                    let is_finished = self.unfinished.is_empty() || !self.is_fixed();
+                    assert!(is_finished, "it is being finished");
                     for (slot, sequence) in &batch.samples {
                         assert_eq!(
                             self.made.get(slot),
@@ -679,12 +1054,17 @@ impl Run<'_> {
                 }
             }
         }
+        if is_planned {
+            let mut actions = Vec::new();
+            self.engine.advance(&mut actions);
+            self.perform_results(actions, result, attempt);
+        }
     }
 }
 
 fn shown(fault: Fault) -> Shown {
     match fault {
-        Fault::Reported(sequence) => (sequence, false),
+        Fault::Reported(fault) => (fault & u64::from(u32::MAX), false),
         Fault::Misfit { sequence, .. } => (sequence, true),
     }
 }
@@ -695,7 +1075,8 @@ fn check(seed: u64) {
     let ahead = 1 + random.below(40) as usize;
     let expected = Model::run(&world);
     let mut run = Run::new(&world, Position::default());
-    let mut stops = random.below(4);
+    // An epoch whose batches are given is not continued.
+    let mut stops = if world.settings.plan == Plan::Known { random.below(4) } else { 0 };
     let mut earlier: Vec<(Vec<u64>, u64)> = Vec::new();
     let mut was_stopped = false;
     while !run.engine.is_over() {
@@ -714,7 +1095,10 @@ fn check(seed: u64) {
     }
     let last = run.delivered.len().saturating_sub(1);
     for batch in &run.delivered[..last] {
-        assert!(!batch.position.is_at_end(&world.settings), "a batch came after the end");
+        assert!(
+            world.settings.plan != Plan::Known || !batch.position.is_at_end(&world.settings),
+            "a batch came after the end"
+        );
     }
     if was_stopped {
         earlier.extend(batches(&run.seen));
@@ -734,5 +1118,34 @@ fn the_engine_keeps_its_promises_in_every_epoch() {
     for seed in seeds {
         let outcome = std::panic::catch_unwind(|| check(seed));
         assert!(outcome.is_ok(), "FEEDLINE_SEED={seed}");
+    }
+}
+
+#[test]
+fn a_second_result_is_noticed() {
+    let settings = Settings {
+        samples: 3,
+        batch_size: 2,
+        drop_last: false,
+        membership: Membership::Fixed,
+        fill: Fill::FromEnd,
+        misfit: None,
+        finishes: false,
+        plan: Plan::Known,
+        moves: Moves::Sample,
+        limit: None,
+        window: 10,
+        epoch: 0,
+    };
+    for membership in [Membership::Fixed, Membership::Gathered] {
+        let mut engine =
+            Engine::new(Settings { membership, ..settings.clone() }, Position::default());
+        let order = engine.next_order().expect("there are samples");
+        let good = Outcome::Good { bucket: 0, shape: 0 };
+        let mut actions = Vec::new();
+        engine.result(order, good, &mut actions);
+        assert_eq!(actions, []);
+        engine.result(order, good, &mut actions);
+        assert_eq!(actions, [Action::Stop(Stop::Unexpected(order))]);
     }
 }

@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    Account, Action, Batch, Fault, Limits, Order, Outcome, Position, Purpose, Settings, Stop,
-    Verdict, Wish,
+    Account, Action, BadSlot, Entry, Fault, Late, Limits, Membership, Order, Outcome, Pending,
+    Position, Purpose, Settings, Standing, Stop, Wish,
 };
 use crate::random::Random;
 
@@ -24,6 +24,8 @@ pub(super) struct State {
     pub(super) replacing: BTreeMap<u64, Replacing>,
     /// Repetitions that could not be used, in a row.
     pub(super) useless: u64,
+    /// Repetitions that turned out to be bad when their batches were finished, in a row.
+    pub(super) in_vain: u64,
     /// Samples that filled other slots or were skipped, tried as repetitions, and repeated, of the whole epoch.
     pub(super) filled: u64,
     pub(super) tried: u64,
@@ -31,6 +33,11 @@ pub(super) struct State {
     pub(super) batch_number: u64,
     /// The ends, as slots, of batches that were delivered and not taken yet.
     pub(super) untaken: VecDeque<u64>,
+    /// Decisions that wait for a batch before them to be finished.
+    pub(super) pending: Pending,
+    pub(super) late: Late,
+    /// Whether the last decision was made, though it may be pending.
+    pub(super) is_ending: bool,
     pub(super) is_over: bool,
 }
 
@@ -99,6 +106,14 @@ impl Slot {
     }
 }
 
+/// How a sample that is used was counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Counted {
+    Good,
+    /// As a bad one: what the user gave for it is used.
+    Substituted,
+}
+
 /// What becomes of a slot whose result is judged.
 pub(super) enum Next {
     /// The sample that came is used.
@@ -161,7 +176,9 @@ impl State {
 
     pub(super) fn count_good(&mut self, order: Order, actions: &mut Vec<Action>) -> Next {
         match order.purpose {
-            Purpose::Planned | Purpose::Fill => self.limits.add_good(1),
+            Purpose::Planned | Purpose::Fill => self.decide(Entry::Good(1), actions),
+            // Whether it can be used is known when its batch is finished.
+            Purpose::Replacement if self.waits_for_batches() => {}
             Purpose::Replacement => self.replaced(order, actions),
             Purpose::Repetition => {
                 self.useless = 0;
@@ -175,8 +192,7 @@ impl State {
     pub(super) fn count_filtered(&mut self, order: Order, actions: &mut Vec<Action>) -> Next {
         match order.purpose {
             Purpose::Planned | Purpose::Fill => {
-                self.limits.add_good(1);
-                self.account.filtered += 1;
+                self.decide(Entry::Filtered, actions);
                 Next::Filtered
             }
             Purpose::Replacement => {
@@ -186,6 +202,48 @@ impl State {
         }
     }
 
+    /// Whether nothing is decided while a batch is being finished: the next samples may have to fill its slots.
+    fn waits_for_batches(&self) -> bool {
+        self.settings.finishes && self.settings.membership == Membership::Fixed
+    }
+
+    /// A sample of a batch that was finished can be used.
+    pub(super) fn confirm(&mut self, order: Order, actions: &mut Vec<Action>) {
+        match order.purpose {
+            Purpose::Planned | Purpose::Fill | Purpose::Repetition => {}
+            Purpose::Replacement => self.replaced(order, actions),
+        }
+    }
+
+    /// Judges a sample that was used and is bad after all, as was found when its batch was finished. `was` says
+    /// how it was counted.
+    pub(super) fn judge_used(
+        &mut self,
+        order: Order,
+        bad: BadSlot,
+        was: Counted,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        let BadSlot { slot, fault, wish } = bad;
+        match (order.purpose, was) {
+            (Purpose::Planned | Purpose::Fill, Counted::Good) => self.limits.take_back_good(),
+            (Purpose::Planned | Purpose::Fill, Counted::Substituted) => self.account.replaced -= 1,
+            (Purpose::Replacement, _) if wish != Wish::Raise => {
+                return self.replace(slot, true, actions).map_or(Next::Stop, Next::Wait);
+            }
+            (Purpose::Replacement, _) => {}
+            (Purpose::Repetition, _) => {
+                self.repeated -= 1;
+                self.account.repeated -= 1;
+                self.in_vain += 1;
+                if wish != Wish::Raise {
+                    return Next::Useless;
+                }
+            }
+        }
+        self.judge_fault(slot, Fault::Reported(fault), wish, actions)
+    }
+
     pub(super) fn judge_fault(
         &mut self,
         slot: u64,
@@ -193,36 +251,18 @@ impl State {
         wish: Wish,
         actions: &mut Vec<Action>,
     ) -> Next {
-        let too_many = self.limits.add_fault();
-        let verdict = match (wish, too_many) {
-            (Wish::Raise | Wish::Retry(_), _) => Verdict::Raise,
-            (_, Some(too_many)) => Verdict::TooMany(too_many),
-            (Wish::Skip, None) => Verdict::Skip,
-            (Wish::Replace, None) => Verdict::Replace,
-            (Wish::Substitute, None) => Verdict::Substitute,
-        };
-        actions.push(Action::Record { fault, verdict });
-        match verdict {
-            Verdict::Skip => {
-                self.account.skipped += 1;
-                Next::Skipped
-            }
-            Verdict::Substitute => {
-                self.account.replaced += 1;
-                Next::Use
-            }
-            Verdict::Replace => {
+        self.decide(Entry::Fault { fault, wish }, actions);
+        if self.is_over || self.is_ending {
+            return Next::Stop;
+        }
+        match wish {
+            Wish::Skip => Next::Skipped,
+            Wish::Substitute => Next::Use,
+            Wish::Replace => {
                 self.replacing.insert(slot, Replacing { fault, tried: 0, bad: 0 });
                 self.replace(slot, false, actions).map_or(Next::Stop, Next::Wait)
             }
-            Verdict::Raise => {
-                self.stop(Stop::Raised(fault), actions);
-                Next::Stop
-            }
-            Verdict::TooMany(too_many) => {
-                self.stop(Stop::TooMany(fault, too_many), actions);
-                Next::Stop
-            }
+            Wish::Raise | Wish::Retry(_) => Next::Stop,
         }
     }
 
@@ -251,14 +291,13 @@ impl State {
     /// A replacement can be used.
     pub(super) fn replaced(&mut self, order: Order, actions: &mut Vec<Action>) {
         if let Some(Replacing { fault, .. }) = self.replacing.remove(&order.slot) {
-            self.account.replaced += 1;
-            actions.push(Action::RecordReplacement { fault, by: order.sequence });
+            self.decide(Entry::Replacement { fault, by: order.sequence }, actions);
         }
     }
 
     /// The next sample to repeat in a slot; None if all were tried in vain.
     pub(super) fn repeat(&mut self, slot: u64, actions: &mut Vec<Action>) -> Option<Order> {
-        if self.useless >= self.settings.samples {
+        if self.useless.max(self.in_vain) >= self.settings.samples {
             return None;
         }
         let sequence = self.tried % self.settings.samples;
@@ -266,22 +305,6 @@ impl State {
         let order = Order { slot, sequence, purpose: Purpose::Repetition };
         actions.push(Action::Make(order, Duration::ZERO));
         Some(order)
-    }
-
-    /// The batch of these slots is complete.
-    pub(super) fn deliver(
-        &mut self,
-        samples: Vec<(u64, u64)>,
-        repeated: u64,
-        end: u64,
-        position: Position,
-        actions: &mut Vec<Action>,
-    ) {
-        self.account.delivered += samples.len() as u64;
-        self.untaken.push_back(end);
-        let number = self.batch_number;
-        self.batch_number += 1;
-        actions.push(Action::Deliver(Batch { number, samples, repeated, position }));
     }
 
     pub(super) fn drop_batch(
@@ -299,16 +322,20 @@ impl State {
 
     pub(super) fn position(&self, slot: u64, tried: u64, waiting: Vec<(u64, u64)>) -> Position {
         let State { filled, repeated, .. } = *self;
-        let standing = self.limits.standing.clone();
-        Position { slot, filled, tried, repeated, waiting, standing }
+        // How verdicts stand is known when the batch is delivered.
+        Position { slot, filled, tried, repeated, waiting, standing: Standing::default() }
     }
 
     pub(super) fn stop(&mut self, stop: Stop, actions: &mut Vec<Action>) {
-        self.is_over = true;
-        actions.push(Action::Stop(stop));
+        self.decide(Entry::Stop(stop), actions);
     }
 
+    /// All samples were judged.
     pub(super) fn finish(&mut self, actions: &mut Vec<Action>) {
+        self.decide(Entry::End, actions);
+    }
+
+    pub(super) fn end(&mut self, actions: &mut Vec<Action>) {
         self.is_over = true;
         let account = self.account;
         actions.push(if account.adds_up() {

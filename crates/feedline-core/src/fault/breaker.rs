@@ -196,7 +196,7 @@ impl Breaker {
         }
     }
 
-    /// What may be done now. Whoever is told to probe must say what came of it; should it never do so,
+    /// What may be done now. The thread that is told to probe must say what came of it; should it never do so,
     /// another is told after the longest wait.
     pub fn may_try(&mut self, now: Duration) -> (Try, Option<Change>) {
         let (away, probed_since) = match self.state {

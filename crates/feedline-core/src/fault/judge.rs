@@ -82,7 +82,7 @@ impl Judge {
         self.limits.standing = standing;
     }
 
-    /// So many samples were good.
+    /// This many samples were good.
     pub fn good(&mut self, samples: u64) {
         self.limits.add_good(samples);
     }

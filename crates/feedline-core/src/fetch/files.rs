@@ -70,11 +70,11 @@ impl OpenFiles {
         };
         let outcome = work(&opened.handle);
         if outcome.is_err() {
-            // It may be a handle of what was there before: whoever tries again opens it anew.
+            // It may be a handle of what was there before: the next attempt opens it again.
             self.idle.lock().pop(path);
         }
         drop(opened);
-        // After our own use: whoever waits needs a descriptor that nobody holds.
+        // After our own use: the thread that waits needs a descriptor that nobody holds.
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.close_one_idle();
         }

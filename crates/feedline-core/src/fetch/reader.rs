@@ -16,7 +16,7 @@ pub struct Fetched {
     pub extra: Option<Permit>,
 }
 
-/// Where bytes are to be read: in a file, from an offset, so many.
+/// Where bytes are to be read: in a file, from an offset, this many.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch<'a> {
     /// The file.
@@ -42,13 +42,13 @@ impl Reader {
         Reader { files, bytes, shelf, largest: u64::MAX }
     }
 
-    /// Refuses samples that take more than so many bytes.
+    /// Refuses samples that take more than this many bytes.
     #[must_use]
     pub fn up_to(self, largest: u64) -> Reader {
         Reader { largest, ..self }
     }
 
-    /// Refuses a sample that takes so many bytes, before any of it is read, if no budget could hold it.
+    /// Refuses a sample that takes this many bytes, before any of it is read, if no budget could hold it.
     pub fn check_size(&self, bytes: u64) -> Result<()> {
         if bytes <= self.largest {
             return Ok(());

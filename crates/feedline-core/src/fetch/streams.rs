@@ -1,4 +1,4 @@
-//! Records of compressed files, read from front to back. Whoever asks for a record gets it from where the
+//! Records of compressed files, read from front to back. A thread that asks for a record gets it from where the
 //! walk through its file stands; records that others will ask for are put aside on the way.
 //!
 //! A walk holds no descriptor: it reads through those that are open anyhow, so that hundreds of files can
@@ -68,7 +68,7 @@ impl Streams {
         let bytes = match found {
             Ok(bytes) => bytes,
             Err(error) => {
-                // Whatever it was, the next try begins anew.
+                // Whatever it was, the next try begins again.
                 self.walks.lock().pop(wanted.path);
                 return Err(error);
             }

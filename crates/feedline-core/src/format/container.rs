@@ -25,7 +25,7 @@ pub enum Container {
         /// Their names, from the first line of the first file.
         columns: Arc<[String]>,
     },
-    /// Numbers one behind another; a record is so many of them.
+    /// Numbers one behind another; a record is this many of them.
     Numbers {
         /// Of one of them.
         dtype: Dtype,

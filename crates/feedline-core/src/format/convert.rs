@@ -52,7 +52,7 @@ impl Fields {
         Ok(())
     }
 
-    /// What a field that has no row can hold at the most, for each byte of the record, and besides.
+    /// What a field that has no row can hold at most, for each byte of the record, and besides.
     pub(super) fn growth(&self, number: usize) -> (usize, usize) {
         let (one, has_row) = &self.wanted[number];
         if *has_row && matches!(one.of, Type::Npy(_)) {
@@ -241,7 +241,7 @@ pub(super) fn check_json(text: &str) -> std::result::Result<(), String> {
         let plain = without_pythons_numbers(text).ok_or_else(|| error.to_string())?;
         serde_json::from_str::<IgnoredAny>(&plain).map_err(|error| error.to_string())?;
     }
-    // Mostly there are not even so many brackets.
+    // Mostly there are not even this many brackets.
     let is_flat = memchr::memchr2_iter(b'[', b'{', text.as_bytes()).nth(DEEPEST).is_none();
     if is_flat || depth(text) <= DEEPEST {
         return Ok(());

@@ -74,11 +74,11 @@ impl Scanned {
 pub enum Split {
     /// A record, whose span is that long.
     Record(usize),
-    /// So many bytes that are no record of a sample, such as a folder in a tar.
+    /// This many bytes that are no record of a sample, such as a folder in a tar.
     Passed(usize),
-    /// So many bytes that are corrupt, and what is wrong.
+    /// This many bytes that are corrupt, and what is wrong.
     Damaged(usize, String),
-    /// That cannot be said before there are so many bytes in all.
+    /// That cannot be said before there are this many bytes in all.
     More(usize),
     /// Nothing follows.
     End,

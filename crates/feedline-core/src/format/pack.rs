@@ -8,7 +8,7 @@ use zstd::stream::raw::{Encoder, InBuffer, Operation, OutBuffer};
 use super::Packing;
 use crate::error::{Error, Kind, Result};
 
-/// Compressed bytes that are made at once, at the most.
+/// Compressed bytes that are made at once, at most.
 const STEP: usize = 64 << 10;
 /// How hard zstd tries: its own default.
 const LEVEL: i32 = 3;

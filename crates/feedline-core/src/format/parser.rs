@@ -87,7 +87,7 @@ impl Parser {
         }
     }
 
-    /// Bytes of what has no row, at the most, for a record of that size.
+    /// Bytes of what has no row, at most, for a record of that size.
     pub fn most_bytes(&self, record: usize) -> usize {
         if !self.has_others {
             return 0;

@@ -38,7 +38,7 @@ pub struct Stream {
 pub enum Next<'a> {
     /// The span of a record, which begins there in all that was unpacked.
     Record(u64, &'a [u8]),
-    /// So many bytes from there that are no record, and what is wrong.
+    /// This many bytes from there that are no record, and what is wrong.
     Damaged(u64, u64, String),
     /// Nothing.
     End,

@@ -8,7 +8,7 @@ use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 use super::{Container, tar, tfrecord};
 use crate::error::{Error, Kind, Result};
 
-/// Unpacked bytes that are made at once, at the most.
+/// Unpacked bytes that are made at once, at most.
 const STEP: usize = 64 << 10;
 /// Memory that a stream of xz may ask for: a header can name a dictionary of 4 GiB. `xz -9` needs 65 MiB.
 const XZ_MEMORY: u64 = 256 << 20;

@@ -4,6 +4,9 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
+use super::Progress;
+use super::handed::{BatchEnd, Instruction};
+use super::mapped::{Handing, Mapped};
 use super::run::{Made, Outcome, Run};
 use crate::collate::{Gathered, Seat, Shapes, seat_of};
 use crate::engine::{self, Action, Engine, Position, Purpose, Standing, Verdict, Wish};
@@ -18,16 +21,36 @@ pub(super) struct Driver {
     /// The memory that bad samples were to be written to: others use it.
     seats: BTreeMap<u64, Seat>,
     /// Faults that were not judged yet, by the number that the engine has for them.
-    faults: BTreeMap<u64, Fault>,
+    faults: BTreeMap<u64, PendingFault>,
     next_fault: u64,
     /// Samples that do not fit to their batch, as faults that are needed once more, by slot.
-    misfits: BTreeMap<u64, Fault>,
+    misfits: BTreeMap<u64, PendingFault>,
     /// A number for each shape of samples.
     shapes: HashMap<Shapes, u32>,
     /// Samples that were filtered out and not counted in the report yet.
     filtered: u64,
     pub(super) batches: u64,
-    actions: Vec<Action>,
+    pub(super) actions: Vec<Action>,
+    /// For a front that has functions called for the samples.
+    pub(super) mapped: Option<Mapped>,
+}
+
+/// A fault that was not judged yet.
+pub(super) struct PendingFault {
+    symptom: Symptom,
+    line: FaultLine,
+    /// The error to raise; None for a fault of a front, which raises it by itself.
+    error: Option<Error>,
+    attempts: u32,
+    /// The slot of a sample that was found to be bad when its batch was finished.
+    pub(super) slot: Option<u64>,
+}
+
+impl PendingFault {
+    /// One that a front has reported.
+    pub(super) fn told(symptom: Symptom, line: FaultLine) -> PendingFault {
+        PendingFault { symptom, line, error: None, attempts: 0, slot: None }
+    }
 }
 
 /// What is to be done without the lock, in this order.
@@ -39,8 +62,13 @@ pub(super) enum Step {
     /// The fault, and the index of the sample that is used instead.
     Replaced(Box<FaultLine>, u64),
     Deliver(Box<Complete>),
-    /// The run ends with this error, or with the one that the record before it has led to.
-    Stop(Option<Box<Error>>),
+    /// Samples that functions are to be called for.
+    Hand(Box<Handing>),
+    /// What a front with functions is told.
+    Tell(Instruction),
+    /// The run ends with this error, or with the one that the record before it has led to; and the fault of a
+    /// front that is the cause.
+    Stop(Option<Box<Error>>, Option<u64>),
     End(engine::Account, Standing),
 }
 
@@ -75,18 +103,23 @@ pub(super) struct Extra {
 
 impl Step {
     /// Whether later steps must wait until this one is done.
-    pub(super) fn is_record(&self) -> bool {
+    pub(super) fn has_turn(&self) -> bool {
         match self {
-            Step::Retried(_) | Step::Record(_) | Step::Replaced(..) | Step::Stop(_) => true,
-            Step::Filtered(_) | Step::Deliver(_) | Step::End(..) => false,
+            Step::Retried(_)
+            | Step::Record(_)
+            | Step::Replaced(..)
+            | Step::Tell(_)
+            | Step::Stop(..) => true,
+            Step::Filtered(_) | Step::Deliver(_) | Step::Hand(_) | Step::End(..) => false,
         }
     }
 }
 
 impl Driver {
-    pub(super) fn new(engine: Engine) -> Driver {
+    pub(super) fn new(engine: Engine, mapped: Option<Mapped>) -> Driver {
         Driver {
             engine,
+            mapped,
             samples: BySlot::default(),
             seats: BTreeMap::new(),
             faults: BTreeMap::new(),
@@ -111,12 +144,37 @@ impl Driver {
     pub(super) fn settle(&mut self, run: &Run, results: Vec<(engine::Order, Outcome)>) -> Todo {
         let mut todo = Todo::default();
         for (order, outcome) in results {
+            if self.mapped.is_some() {
+                self.settle_mapped(run, order, outcome, &mut todo);
+                continue;
+            }
             let outcome = self.keep(run, self.engine.current(order), outcome);
             self.engine.result(order, outcome, &mut self.actions);
         }
         self.engine.advance(&mut self.actions);
         self.follow(run, &mut todo);
+        self.hand_complete(&mut todo.steps);
         todo
+    }
+
+    /// Samples that were made are handed to the front, which tells the engine what came of them.
+    fn settle_mapped(
+        &mut self,
+        run: &Run,
+        order: engine::Order,
+        outcome: Outcome,
+        todo: &mut Todo,
+    ) {
+        if let Ok(Made::Kept(sample, _)) = outcome {
+            let handing = self.hand(order, sample).map(|handing| Step::Hand(Box::new(handing)));
+            todo.steps.extend(handing);
+            return;
+        }
+        let outcome = self.keep(run, self.engine.current(order), outcome);
+        if !matches!(outcome, engine::Outcome::Bad { wish: Wish::Retry(_), .. }) {
+            self.hand_nothing(order);
+        }
+        self.engine.result(order, outcome, &mut self.actions);
     }
 
     /// Keeps what was made; the numbers for the engine.
@@ -131,8 +189,7 @@ impl Driver {
                 engine::Outcome::Good { bucket: bucket as u32, shape }
             }
             Ok(Made::LeftOut(seat)) => {
-                self.filtered +=
-                    u64::from(matches!(order.purpose, Purpose::Planned | Purpose::Fill));
+                self.count_as_filtered(order);
                 self.keep_seat(order, seat);
                 engine::Outcome::Filtered
             }
@@ -142,10 +199,14 @@ impl Driver {
                 let wish = run.wish(&fault);
                 let is_own = matches!(order.purpose, Purpose::Planned | Purpose::Fill);
                 let is_told = is_own || matches!(wish, Wish::Raise | Wish::Retry(_));
-                let fault = if is_told { self.add_fault(fault) } else { 0 };
+                let fault = if is_told { self.add_fault(run.pending(fault)) } else { 0 };
                 engine::Outcome::Bad { fault, wish }
             }
         }
+    }
+
+    pub(super) fn count_as_filtered(&mut self, order: engine::Order) {
+        self.filtered += u64::from(matches!(order.purpose, Purpose::Planned | Purpose::Fill));
     }
 
     /// A sample that takes the place of another one is looked for until one is kept: they share a seat.
@@ -160,7 +221,7 @@ impl Driver {
         *self.shapes.entry(shapes).or_insert(next)
     }
 
-    fn add_fault(&mut self, fault: Fault) -> u64 {
+    pub(super) fn add_fault(&mut self, fault: PendingFault) -> u64 {
         self.next_fault += 1;
         self.faults.insert(self.next_fault, fault);
         self.next_fault
@@ -178,37 +239,66 @@ impl Driver {
             match action {
                 Action::Make(order, after) => {
                     let attempts = std::mem::take(&mut attempts);
+                    self.forget(order.slot, steps);
                     extras.push(Extra { order, seat: self.take_seat(order.slot), attempts, after });
                 }
-                Action::Move { from, to } => self.move_sample(from, to),
+                Action::Move { from, to } => {
+                    self.move_sample(from, to);
+                    let left = self.mapped.as_mut().and_then(|mapped| mapped.move_made(from, to));
+                    steps.extend(left.map(|key| Step::Tell(Instruction::Forget(vec![key]))));
+                }
                 Action::RecordRetry { fault } => {
                     if let Some(fault) = self.faults.remove(&fault) {
                         attempts = fault.attempts;
-                        steps.push(Step::Retried(run.line_of(&fault)));
+                        steps.push(Step::Retried(fault.line));
                     }
                 }
                 Action::Record { fault, verdict } => {
+                    let slot = self.slot_of(fault);
                     if let Some(recorded) = self.record(run, fault, verdict) {
                         steps.push(Step::Record(Box::new(recorded)));
+                    }
+                    if verdict == Verdict::Skip
+                        && let Some(slot) = slot
+                    {
+                        self.forget(slot, steps);
                     }
                 }
                 Action::RecordReplacement { fault, by } => {
                     if let Some(fault) = self.take_fault(fault) {
                         let index = run.ticket(by).map_or(0, |ticket| ticket.index);
-                        steps.push(Step::Replaced(Box::new(run.line_of(&fault)), index));
+                        steps.push(Step::Replaced(Box::new(fault.line), index));
                     }
+                }
+                // Native plans are known, and samples move.
+                Action::ReadPlan | Action::Order { .. } => {}
+                Action::Finish(batch) => {
+                    let mapped = self.mapped.as_mut().map(|mapped| mapped.finish(batch));
+                    steps.extend(mapped.map(Step::Tell));
                 }
                 Action::Deliver(batch) => {
                     self.count_filtered(steps);
                     self.batches = batch.number + 1;
-                    steps.push(Step::Deliver(Box::new(self.collect(run, batch))));
+                    steps.push(match &mut self.mapped {
+                        Some(mapped) => {
+                            let keys = mapped.take(batch.samples.iter().map(|(slot, _)| *slot));
+                            let position = batch.position;
+                            let end = BatchEnd(Progress { epoch: run.epoch, position });
+                            Step::Tell(Instruction::Deliver { keys, end })
+                        }
+                        None => Step::Deliver(Box::new(self.collect(run, batch))),
+                    });
                 }
-                Action::Drop { slots } => {
-                    slots.iter().for_each(|slot| drop(self.samples.take(*slot)));
-                }
+                Action::Drop { slots } => match &mut self.mapped {
+                    Some(mapped) => {
+                        steps.push(Step::Tell(Instruction::Forget(mapped.take(slots.into_iter()))));
+                    }
+                    None => slots.iter().for_each(|slot| drop(self.samples.take(*slot))),
+                },
                 Action::Stop(stop) => {
+                    let cause = self.cause(stop);
                     let error = self.error(run, stop);
-                    steps.push(Step::Stop(error.map(Box::new)));
+                    steps.push(Step::Stop(error.map(Box::new), cause));
                 }
                 Action::End(account) => {
                     self.count_filtered(steps);
@@ -243,34 +333,66 @@ impl Driver {
         self.seats.remove(&slot).or_else(|| sample.map(seat_of))
     }
 
+    /// Tells a front that what it made for a slot is not needed.
+    fn forget(&mut self, slot: u64, steps: &mut Vec<Step>) {
+        let key = self.mapped.as_mut().and_then(|mapped| mapped.forget(slot));
+        steps.extend(key.map(|key| Step::Tell(Instruction::Forget(vec![key]))));
+    }
+
+    /// The slot of a sample that was made, and is bad after all.
+    fn slot_of(&self, fault: engine::Fault) -> Option<u64> {
+        match fault {
+            engine::Fault::Reported(number) => self.faults.get(&number)?.slot,
+            engine::Fault::Misfit { slot, .. } => Some(slot),
+        }
+    }
+
     fn record(&mut self, run: &Run, fault: engine::Fault, verdict: Verdict) -> Option<Recorded> {
         let is_needed = !matches!(verdict, Verdict::Skip | Verdict::Substitute);
         let found = match fault {
             engine::Fault::Reported(number) => self.faults.remove(&number)?,
             engine::Fault::Misfit { slot, like, .. } => self.misfit(run, slot, like)?,
         };
-        let recorded =
-            Recorded { symptom: Symptom::of(&found.error), line: run.line_of(&found), verdict };
+        let (symptom, line) = (found.symptom.clone(), found.line.clone());
         if is_needed {
             match fault {
                 engine::Fault::Reported(number) => self.faults.insert(number, found),
                 engine::Fault::Misfit { slot, .. } => self.misfits.insert(slot, found),
             };
         }
-        Some(recorded)
+        Some(Recorded { symptom, line, verdict })
     }
 
-    fn misfit(&self, run: &Run, slot: u64, like: u64) -> Option<Fault> {
+    fn misfit(&self, run: &Run, slot: u64, like: u64) -> Option<PendingFault> {
+        if let Some(mapped) = &self.mapped {
+            return mapped.misfit(run, slot, like);
+        }
         let sample = self.samples.get(slot)?;
         let error = run.shared.columns.mismatch(sample, self.samples.get(like));
         let error = error.at(run.shared.source.location(sample.ticket.index));
-        Some(Fault::new(sample.ticket, Stage::Collate, error))
+        Some(run.pending(Fault::new(sample.ticket, Stage::Collate, error)))
     }
 
-    fn take_fault(&mut self, fault: engine::Fault) -> Option<Fault> {
+    fn take_fault(&mut self, fault: engine::Fault) -> Option<PendingFault> {
         match fault {
             engine::Fault::Reported(number) => self.faults.remove(&number),
             engine::Fault::Misfit { slot, .. } => self.misfits.remove(&slot),
+        }
+    }
+
+    /// The fault that a run ends with, if a front has reported it.
+    fn cause(&self, stop: engine::Stop) -> Option<u64> {
+        let fault = match stop {
+            engine::Stop::Raised(fault)
+            | engine::Stop::TooMany(fault, _)
+            | engine::Stop::NoReplacement { fault, .. } => fault,
+            engine::Stop::Unexpected(_) | engine::Stop::DoesNotAddUp(_) => return None,
+        };
+        match fault {
+            engine::Fault::Reported(number) => {
+                self.faults.get(&number)?.error.is_none().then_some(number)
+            }
+            engine::Fault::Misfit { .. } => None,
         }
     }
 
@@ -279,13 +401,8 @@ impl Driver {
         let first = slots.first().map_or(0, |(slot, _)| *slot);
         let mut samples = Vec::with_capacity(slots.len());
         samples.extend(slots.iter().filter_map(|(slot, _)| self.samples.take(*slot)));
-        let gathered = Gathered {
-            samples,
-            numbers: Vec::new(),
-            number: first,
-            end: position.slot + position.tried,
-            is_scattered: run.shared.has_lone_seats(),
-        };
+        let gathered =
+            Gathered { samples, number: first, is_scattered: run.shared.has_lone_seats() };
         Complete { number, gathered, position }
     }
 
@@ -294,14 +411,25 @@ impl Driver {
         let internal = |message: String| Some(Error::new(Kind::Internal, message));
         match stop {
             engine::Stop::TooMany(..) => None,
-            engine::Stop::Raised(fault) => self.take_fault(fault).map(|fault| fault.error),
+            engine::Stop::Raised(fault) => self.take_fault(fault)?.error,
             engine::Stop::NoReplacement { fault, tried, bad } => {
                 let fault = self.take_fault(fault)?;
-                let (index, were) =
-                    (fault.ticket.index, if bad == tried { "bad" } else { "bad or filtered out" });
-                let message =
-                    format!("{tried} samples tried in place of sample {index} were {were} as well");
+                let index = fault.line.index.as_u64().unwrap_or(0);
+                let (were, hint) = (if bad == tried { "bad" } else { "bad or filtered out" }, "");
+                let (message, hint) = match tried {
+                    0 => {
+                        let message = "a batch was bad, and there is no other to take its place";
+                        let hint =
+                            "use by_type to \"skip\" or \"raise\" what map_batch functions raise";
+                        (message.to_owned(), hint)
+                    }
+                    _ => {
+                        let tried = format!("{tried} samples tried in place of sample {index}");
+                        (format!("{tried} were {were} as well"), hint)
+                    }
+                };
                 let error = Error::new(Kind::NoReplacement, message);
+                let error = if hint.is_empty() { error } else { error.with_hint(hint) };
                 Some(
                     error
                         .at(run.shared.source.location(index))
@@ -319,7 +447,7 @@ impl Driver {
 }
 
 /// Values by slot, mostly of slots close to each other.
-struct BySlot<T> {
+pub(super) struct BySlot<T> {
     first: u64,
     near: VecDeque<Option<T>>,
     others: BTreeMap<u64, T>,
@@ -335,7 +463,7 @@ impl<T> BySlot<T> {
     /// Slots further apart than this are rare.
     const NEAR: u64 = 1 << 16;
 
-    fn insert(&mut self, slot: u64, value: T) {
+    pub(super) fn insert(&mut self, slot: u64, value: T) {
         self.others.remove(&slot);
         if self.near.is_empty() {
             self.first = slot;
@@ -354,12 +482,12 @@ impl<T> BySlot<T> {
         }
     }
 
-    fn get(&self, slot: u64) -> Option<&T> {
+    pub(super) fn get(&self, slot: u64) -> Option<&T> {
         let near = slot.checked_sub(self.first).and_then(|ahead| self.near.get(ahead as usize));
         near.and_then(Option::as_ref).or_else(|| self.others.get(&slot))
     }
 
-    fn take(&mut self, slot: u64) -> Option<T> {
+    pub(super) fn take(&mut self, slot: u64) -> Option<T> {
         let near = slot.checked_sub(self.first).and_then(|ahead| self.near.get_mut(ahead as usize));
         let found = near.and_then(Option::take);
         while let Some(None) = self.near.front() {
@@ -375,12 +503,25 @@ impl Run {
     pub(super) fn wish(&self, fault: &Fault) -> Wish {
         let (symptom, policy) = (Symptom::of(&fault.error), self.shared.ledger.policy());
         let after = policy.retry_after(&symptom, fault.attempts, &self.key(fault.ticket));
-        match (after, wanted(policy, &symptom, &self.line_of(fault))) {
-            (Some(after), _) if fault.stage != Stage::Collate => Wish::Retry(after),
-            (_, fault::Action::Raise) => Wish::Raise,
-            (_, fault::Action::Skip) => Wish::Skip,
-            (_, fault::Action::Replace) => Wish::Replace,
+        match after.filter(|_| fault.stage != Stage::Collate) {
+            Some(after) => Wish::Retry(after),
+            None => self.wish_for(&symptom, &self.line_of(fault)),
         }
+    }
+
+    /// The same for a fault that is not retried any more.
+    pub(super) fn wish_for(&self, symptom: &Symptom, line: &FaultLine) -> Wish {
+        match wanted(self.shared.ledger.policy(), symptom, line) {
+            fault::Action::Raise => Wish::Raise,
+            fault::Action::Skip => Wish::Skip,
+            fault::Action::Replace => Wish::Replace,
+        }
+    }
+
+    pub(super) fn pending(&self, fault: Fault) -> PendingFault {
+        let (symptom, line) = (Symptom::of(&fault.error), self.line_of(&fault));
+        let Fault { error, attempts, .. } = fault;
+        PendingFault { symptom, line, error: Some(error), attempts, slot: None }
     }
 
     /// The ticket of an order. A sample that replaces another one is made with the random numbers of that.

@@ -1,124 +1,238 @@
-//! An epoch for a front that runs functions of its own on the samples: it gets them in order, with the
-//! faults that were met on the way, and judges those together with its own when it is their turn. What is
-//! delivered, and how far the run has come, it says itself.
+//! An epoch for a front that has functions called for the samples. It is given samples to work on, says what
+//! came of them, and is told which batches are complete. The engine decides, as in any other epoch.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::parts::Filling;
-use super::{Epoch, Ledger, Loader};
-use crate::deliver::Taken;
-use crate::engine::Position;
+use super::driver::Todo;
+use super::run::Run;
+use super::{Epoch, Ledger, Loader, Progress};
 use crate::error::{Error, Kind, Result};
-use crate::fault::{Action, FaultLine, Standing, Symptom};
+use crate::fault::{FaultLine, Symptom};
 use crate::sample::{Batch, FieldKind, Location};
+use crate::sys::clock;
+use crate::sys::lock::{Condition, Mutex};
 
-/// A fault that the front judges.
-#[derive(Clone, Debug)]
-pub struct Remark {
-    /// The number of the sample in the run.
-    pub number: u64,
-    /// What it looks like to a policy.
-    pub symptom: Symptom,
-    /// In words.
-    pub line: FaultLine,
-    /// What the policy wants: the sample is left out, or replaced already, or the run stands here.
-    pub action: Action,
-    /// The index of the sample in its place.
-    pub by: Option<u64>,
+/// What a front has to do. Samples are named by keys, which no other sample of the epoch has.
+pub enum Instruction {
+    /// Call functions for these samples.
+    Part(Box<Part>),
+    /// Call the functions of batches for one of these samples, in this order.
+    Finish {
+        /// For `Epoch::finished`.
+        number: u64,
+        /// Its samples.
+        keys: Vec<u64>,
+    },
+    /// Deliver the batch of these samples, in this order.
+    Deliver {
+        /// Its samples.
+        keys: Vec<u64>,
+        /// For `Epoch::took`, when the consumer has it.
+        end: BatchEnd,
+    },
+    /// These samples are not needed any more.
+    Forget(Vec<u64>),
+    /// Raise an error after the batches that were given, and nothing comes any more.
+    Stop {
+        /// The number of the fault that is the cause, if the front reported it.
+        cause: Option<u64>,
+        /// The error; None if it is the cause itself.
+        error: Option<Error>,
+    },
+    /// Nothing comes any more.
+    End,
 }
 
-/// Samples in order, and what became of those between them.
+/// Samples for which functions are to be called.
 pub struct Part {
-    /// As many as the batch size says, less those that are missing; none at all perhaps.
+    /// Side by side.
     pub batch: Batch,
-    /// The number of each sample.
-    pub numbers: Vec<u64>,
-    /// The number behind the last one that was tried.
-    pub end: u64,
-    /// In order.
-    pub remarks: Vec<Remark>,
+    /// The key of each of them.
+    pub keys: Vec<u64>,
+    /// Whether they are a batch if nothing is left out.
+    pub may_be_batch: bool,
 }
 
-/// How far the consumer has come.
-#[derive(Clone, Debug, Default)]
-pub struct Stand {
-    /// The number behind the last sample that is delivered or judged.
-    pub number: u64,
-    /// What the next verdict depends on.
-    pub standing: Standing,
-    /// How far places of skipped samples are filled.
-    pub filling: Filling,
+/// How far a batch brings the run.
+#[derive(Clone, Debug)]
+pub struct BatchEnd(pub(super) Progress);
+
+/// What a front was not given yet. Parts are taken only while it has room for more; all else at once.
+#[derive(Default)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    changed: Condition,
+    wake: Mutex<Option<Wake>>,
+}
+
+/// What is called when something has changed.
+type Wake = Box<dyn Fn() + Send + Sync>;
+
+#[derive(Default)]
+struct State {
+    instructions: VecDeque<Instruction>,
+    /// By number, in which order they are taken.
+    parts: BTreeMap<u64, Part>,
+    next_part: u64,
+    is_closed: bool,
+}
+
+impl Queue {
+    pub(super) fn put(&self, instruction: Instruction) {
+        self.change(|state| state.instructions.push_back(instruction));
+    }
+
+    /// A part of the samples that are planned.
+    pub(super) fn put_part(&self, number: u64, part: Part) {
+        self.change(|state| {
+            state.parts.insert(number, part);
+        });
+    }
+
+    pub(super) fn close(&self) {
+        self.change(|state| {
+            state.is_closed = true;
+            state.instructions.clear();
+            state.parts.clear();
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        {
+            let mut state = self.state.lock();
+            if state.is_closed {
+                return;
+            }
+            change(&mut state);
+        }
+        self.changed.notify_all();
+        if let Some(wake) = &*self.wake.lock() {
+            wake();
+        }
+    }
+
+    /// What is there until the deadline.
+    fn take(&self, takes_parts: bool, deadline: Instant) -> Result<Option<Instruction>> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(instruction) = state.instructions.pop_front() {
+                return Ok(Some(instruction));
+            }
+            let next = state.next_part;
+            if takes_parts && let Some(part) = state.parts.remove(&next) {
+                state.next_part += 1;
+                return Ok(Some(Instruction::Part(Box::new(part))));
+            }
+            if state.is_closed {
+                let message = "the epoch was left: the loader was closed, or another epoch begun";
+                return Err(Error::new(Kind::Closed, message));
+            }
+            let is_late;
+            (state, is_late) = self.changed.wait_until(state, deadline);
+            let has_part = takes_parts && state.parts.contains_key(&state.next_part);
+            if is_late && state.instructions.is_empty() && !has_part && !state.is_closed {
+                return Ok(None);
+            }
+        }
+    }
 }
 
 impl Epoch {
-    /// The next samples if they come within that time; None for "not yet", and within for the end.
-    pub fn next_part(&mut self, time: Duration) -> Result<Option<Option<Box<Part>>>> {
+    /// What the front has to do next, if that comes within this time.
+    pub fn next_instruction(
+        &mut self,
+        takes_parts: bool,
+        time: Duration,
+    ) -> Result<Option<Instruction>> {
         self.check_home()?;
-        match self.wait_within(time).0 {
-            Taken::NotYet => Ok(None),
-            Taken::Ready(delivery) => {
-                let super::run::Delivery { batch, numbers, behind, remarks, .. } = delivery;
-                Ok(Some(Some(Box::new(Part { batch, numbers, end: behind, remarks }))))
-            }
-            Taken::Ended if self.running.run.is_closed() && !self.is_finished => {
-                let message = "the epoch was left: the loader was closed, or another epoch begun";
-                Err(Error::new(Kind::Closed, message))
-            }
-            Taken::Ended => Ok(Some(None)),
-            // What came before is still being worked on: the front ends the epoch.
-            Taken::Failed(error) => Err(error),
-        }
-    }
-
-    /// The first number of this epoch that is made, and how many samples a whole epoch has.
-    pub fn start_and_length(&self) -> (u64, u64) {
         let run = &self.running.run;
-        (run.start_number, run.shared.plan.epoch_len())
-    }
-
-    /// The number behind the last sample of the plan: those that follow are repeated.
-    pub fn plan_end(&self) -> u64 {
-        self.running.run.plan_end()
-    }
-
-    /// Whether places of skipped samples are to be filled, at the end, and how far they are.
-    pub fn filling(&self) -> Option<Filling> {
-        let shared = &self.running.run.shared;
-        shared.fills().then(|| {
-            let Position { filled: skipped, tried, repeated, .. } = shared.progress.lock().position;
-            Filling { skipped, tried, repeated }
-        })
-    }
-
-    /// All that came was judged, and so many more are needed in the places of skipped ones.
-    pub fn fill(&self, more: u64) {
-        self.running.run.fill(more);
-    }
-
-    /// The consumer has a batch of so many samples, for which it waited, and the run stands there.
-    pub fn took(&self, samples: u64, waited: Duration, stand: Stand) {
-        let shared = &self.running.run.shared;
-        shared.ledger.delivered(samples, waited);
-        let Stand { number, standing, filling } = stand;
-        *shared.progress.lock() = self.running.run.progress(number, standing, filling);
-    }
-
-    /// The consumer has seen the end, and so many good samples were left out with a short last batch.
-    pub fn finish(&mut self, dropped: u64) -> Result<()> {
-        self.is_finished = true;
-        if *self.running.ended.lock() {
-            return Ok(());
+        let before = clock::now();
+        let instruction = run.handed.take(takes_parts, before + time)?;
+        if instruction.is_none() && takes_parts {
+            run.add_waiting(before.elapsed());
         }
-        self.running.run.finish();
-        let settled = self.running.settle(Some(dropped));
-        self.running.close();
-        settled
+        Ok(instruction)
+    }
+
+    /// These samples were made; all have the same shape.
+    pub fn good(&self, keys: &[u64], shape: u32) {
+        self.running.run.driver.lock().mapped_good(keys, shape);
+    }
+
+    /// A number for the shape of samples, as JSON describes it.
+    pub fn shape(&self, described: &str) -> u32 {
+        self.running.run.driver.lock().mapped_shape(described)
+    }
+
+    /// The user's filter leaves these samples out.
+    pub fn filtered(&self, keys: &[u64]) {
+        self.running.run.driver.lock().mapped_filtered(keys);
+    }
+
+    /// A function failed for a sample. Returns the number of the fault.
+    pub fn bad(&self, key: u64, symptom: Symptom, line: FaultLine) -> u64 {
+        let run = &self.running.run;
+        run.driver.lock().mapped_bad(run, key, symptom, line)
+    }
+
+    /// What came of a batch: samples of it that are bad after all. Returns the numbers of the faults.
+    pub fn finished(&self, number: u64, bad: Vec<(u64, Symptom, FaultLine)>) -> Vec<u64> {
+        let run = &self.running.run;
+        run.driver.lock().mapped_finished(run, number, bad)
+    }
+
+    /// Decides what can be decided by the results that were told.
+    pub fn advance(&self) {
+        let run = &self.running.run;
+        let extras = run.settle_once(Vec::new());
+        if !extras.is_empty() {
+            run.extras.put(extras);
+        }
+    }
+
+    /// Whether each batch has the samples that it would have without faults, but for those that were bad.
+    pub fn has_fixed_batches(&self) -> bool {
+        let run = &self.running.run;
+        run.shared.engine_settings(run.epoch).membership == crate::engine::Membership::Fixed
+    }
+
+    /// The consumer has a batch of this many samples, for which it waited.
+    pub fn took(&self, samples: u64, waited: Duration, end: BatchEnd) {
+        let run = &self.running.run;
+        {
+            let mut driver = run.driver.lock();
+            driver.engine.taken();
+            run.update_urgent(&driver);
+        }
+        run.shared.ledger.delivered(samples, waited);
+        *run.shared.progress.lock() = end.0;
+    }
+
+    /// The consumer has seen the end.
+    pub fn finish(&mut self) -> Result<()> {
+        self.is_finished = true;
+        self.end()
     }
 
     /// Calls this whenever something can be taken, from any thread.
     pub fn on_ready(&self, wake: impl Fn() + Send + Sync + 'static) {
-        self.running.run.handoff.on_change(Box::new(wake));
+        *self.running.run.handed.wake.lock() = Some(Box::new(wake));
+    }
+}
+
+impl Run {
+    /// Hands over what the engine has decided before the first result.
+    pub(super) fn begin(&self) {
+        let (queued, extras) = {
+            let mut driver = self.driver.lock();
+            let Todo { steps, extras } = driver.begin(self);
+            self.update_urgent(&driver);
+            (self.queue(steps), extras)
+        };
+        self.perform(queued);
+        self.make_extras(extras, None);
     }
 }
 

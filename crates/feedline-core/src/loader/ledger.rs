@@ -17,7 +17,7 @@ use crate::metrics::{Report, SLOWEST};
 use crate::sys::clock;
 use crate::sys::lock::Mutex;
 
-/// Events that wait to be taken, at the most; of more, the oldest are lost.
+/// Events that wait to be taken, at most; of more, the oldest are lost.
 const WAITING: usize = 4096;
 
 /// The account of a run.
@@ -112,7 +112,7 @@ impl Ledger {
         books.report.apply(&Event::BatchDelivered { samples, waited });
     }
 
-    /// Of what was delivered, so many came a second time.
+    /// Of what was delivered, this many came a second time.
     pub fn repeated(&self, samples: u64) {
         if samples > 0 {
             let mut books = self.books.lock();
@@ -121,7 +121,7 @@ impl Ledger {
         }
     }
 
-    /// So many are left out from the start.
+    /// This many are left out from the start.
     pub fn excluded(&self, samples: u64) {
         if samples > 0 {
             let mut books = self.books.lock();
@@ -138,7 +138,7 @@ impl Ledger {
         }
     }
 
-    /// So many good samples were left out because a filter wants it.
+    /// This many good samples were left out because a filter wants it.
     pub fn filtered(&self, samples: u64) {
         let mut books = self.books.lock();
         books.epoch.filtered += samples;
@@ -146,7 +146,7 @@ impl Ledger {
         books.report.expected = books.report.expected.saturating_sub(samples);
     }
 
-    /// So many samples were good, in order.
+    /// This many samples were good, in order.
     pub fn good(&self, samples: u64) {
         self.books.lock().judge.good(samples);
     }
@@ -225,7 +225,7 @@ impl Ledger {
         self.tell(&mut self.books.lock(), Event::CallFailed(line));
     }
 
-    /// So many calls were not made, or nobody gets their result.
+    /// This many calls were not made, or nobody gets their result.
     pub fn cancelled(&self, calls: u64) {
         self.books.lock().report.cancelled += calls;
     }

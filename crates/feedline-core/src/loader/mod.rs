@@ -2,13 +2,14 @@
 
 mod activity;
 mod driver;
+mod extras;
 mod fields;
 mod gate;
 mod handed;
 mod ledger;
 mod line;
 mod make;
-mod parts;
+mod mapped;
 mod perform;
 mod quarantine;
 mod reading;
@@ -26,7 +27,7 @@ use crate::budget::Budget;
 use crate::bytes::Shelf;
 use crate::checkpoint::{Checkpoint, Fingerprint};
 use crate::collate::{Columns, Pool, Promise};
-use crate::config::{Batching, Function, Given, Padding, Settings};
+use crate::config::{Batching, Function, Given, Padding, Settings, Takes};
 use crate::deliver::Taken;
 use crate::engine::{self, Fill, Membership, Position, Wish};
 use crate::error::{Error, Kind, Result};
@@ -45,9 +46,8 @@ use crate::worker::Recipe;
 use crate::worker::predicate::{Bucketing, Place, Predicate};
 pub use fields::given;
 use fields::{PICTURE, Write, casts, fields, padding, recipe, wanted, writes};
-pub use handed::{Part, Remark, Stand};
+pub use handed::{BatchEnd, Instruction, Part};
 pub use ledger::Ledger;
-pub use parts::Filling;
 use quarantine::left_out;
 pub use quarantine::{excluded, excluded_calls, quarantined};
 use run::{Delivery, Receipt, Run};
@@ -62,7 +62,7 @@ const PREFETCH: u64 = 128 << 20;
 const LARGEST: u64 = 64 << 20;
 /// Bytes of lists that are made ahead, at the least.
 const LISTS_AHEAD: u64 = 12 << 20;
-/// Descriptors that are used at the most, where the user says nothing.
+/// Descriptors that are used at most, where the user says nothing.
 const FILES: u64 = 256;
 
 /// What every epoch of a loader uses.
@@ -253,7 +253,7 @@ impl Loader {
         Ok(Epoch { running, is_finished: false, receipt: None })
     }
 
-    /// Batches of a whole epoch without faults; at the most so many where samples are filtered or come in
+    /// Batches of a whole epoch without faults; at most this many where samples are filtered or come in
     /// buckets.
     pub fn len(&self) -> u64 {
         let (samples, size) = (self.shared.plan.epoch_len(), self.shared.batching.size as u64);
@@ -404,11 +404,11 @@ pub struct Decided {
     pub threads: usize,
     /// Threads that read files.
     pub readers: usize,
-    /// Descriptors at the most.
+    /// Descriptors at most.
     pub files: u64,
-    /// Bytes of batches at the most.
+    /// Bytes of batches at most.
     pub prefetch: u64,
-    /// Bytes at the most.
+    /// Bytes at most.
     pub memory: u64,
 }
 
@@ -444,16 +444,14 @@ impl Shared {
 
     /// What the engine must know about an epoch.
     fn engine_settings(&self, epoch: u64) -> engine::Settings {
-        let policy = &self.settings.faults;
+        let (policy, functions) = (&self.settings.faults, &self.settings.functions);
         let never_fills = policy.fill == Some(false);
         let is_packed = self.source.contents().is_some_and(|contents| contents.is_packed);
         let membership = match &self.bucketing {
             Some(_) => Membership::Buckets(self.sizes.iter().map(|size| *size as u64).collect()),
-            // A front with functions of its own gathers the samples itself.
-            None if self.hands_on() => Membership::Gathered,
             None if never_fills => Membership::Fixed,
             // A compressed shard can only be read forwards; what a filter keeps is not known ahead.
-            None if self.filter.is_some() || is_packed => Membership::Gathered,
+            None if self.has_filter() || is_packed => Membership::Gathered,
             None => Membership::Fixed,
         };
         let fill = match (self.fills(), never_fills) {
@@ -465,9 +463,13 @@ impl Shared {
             samples: self.plan.epoch_len(),
             batch_size: self.batching.size as u64,
             drop_last: self.batching.drop_last,
+            plan: engine::Plan::Known,
+            moves: engine::Moves::Sample,
             membership,
             fill,
-            misfit: self.columns.may_differ().then(|| self.wish_for_misfit()),
+            // What functions return may have any shape.
+            misfit: (self.columns.may_differ() || self.hands_on()).then(|| self.wish_for_misfit()),
+            finishes: functions.iter().any(|function| function.takes == Takes::Batch),
             limit: policy.limit,
             window: policy.window,
             epoch,
@@ -489,7 +491,13 @@ impl Shared {
         self.bucketing.is_some() || (self.filter.is_some() && !self.hands_on())
     }
 
-    /// Whether a front takes the samples for functions of its own, and judges all faults itself.
+    /// Whether samples are filtered, natively or by a function.
+    fn has_filter(&self) -> bool {
+        let functions = &self.settings.functions;
+        self.filter.is_some() || functions.iter().any(|function| function.takes == Takes::Choice)
+    }
+
+    /// Whether a front has functions called for the samples.
     fn hands_on(&self) -> bool {
         !self.settings.functions.is_empty()
     }
@@ -579,7 +587,7 @@ impl Running {
         self.settle(None).unwrap_or_else(|_| unreachable!("only what is at its end must add up"));
     }
 
-    /// Writes down how the epoch ended, once: at its end with so many samples dropped, or before.
+    /// Writes down how the epoch ended, once: at its end with this many samples dropped, or before.
     fn settle(&self, dropped: Option<u64>) -> Result<()> {
         let mut ended = self.ended.lock();
         if std::mem::replace(&mut *ended, true) {
@@ -671,7 +679,7 @@ impl Epoch {
                 run.add_waiting(waited);
                 None
             }
-            Taken::Ready(delivery) => run.taken(delivery, waited),
+            Taken::Ready(delivery) => Some(run.taken(delivery, waited)),
             Taken::Ended | Taken::Failed(_) => None,
         };
         (taken, receipt)
@@ -725,7 +733,7 @@ impl Drop for Epoch {
     }
 }
 
-/// Of lists, a few batches and so many bytes are made ahead: what lies longer in memory has to be
+/// Of lists, a few batches and this many bytes are made ahead: what lies longer in memory has to be
 /// fetched from there again.
 fn ahead(source: &dyn Source, fields: &[Field], size: usize) -> Option<u64> {
     let has_lists = fields.iter().any(|field| field.row_bytes().is_none());

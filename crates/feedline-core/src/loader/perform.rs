@@ -6,14 +6,15 @@ use std::sync::atomic::Ordering;
 
 use super::Progress;
 use super::activity::Slot;
-use super::driver::{Complete, Driver, Extra, Recorded, Step, Todo};
-use super::run::{Decider, Delivery, Order, Outcome, Run, closed};
+use super::driver::{Complete, Extra, Recorded, Step, Todo};
+use super::handed::{Instruction, Part};
+use super::mapped::Handing;
+use super::run::{Delivery, Order, Outcome, Run, closed};
 use crate::collate::Seat;
 use crate::engine;
 use crate::error::{Error, Kind, Result};
 use crate::sample::Stage;
 use crate::sys::clock;
-use crate::sys::lock::Mutex;
 use crate::worker::Native;
 
 /// What became of steps that are to be done.
@@ -37,14 +38,10 @@ pub(super) struct Outbox {
 }
 
 impl Run {
-    pub(super) fn settle_once(
-        &self,
-        driver: &Mutex<Driver>,
-        outcomes: Vec<(engine::Order, Outcome)>,
-    ) -> Vec<Extra> {
+    pub(super) fn settle_once(&self, outcomes: Vec<(engine::Order, Outcome)>) -> Vec<Extra> {
         let start = clock::now();
         let (queued, extras) = {
-            let mut driver = driver.lock();
+            let mut driver = self.driver.lock();
             let Todo { steps, extras } = driver.settle(self, outcomes);
             self.update_urgent(&driver);
             (self.queue(steps), extras)
@@ -56,7 +53,6 @@ impl Run {
 
     /// Makes samples that are needed beside those that are planned.
     pub(super) fn make_extras(&self, extras: Vec<Extra>, mut native: Option<&mut Native>) {
-        let Decider::Engine(driver) = &self.decider else { return };
         let mut extras = VecDeque::from(extras);
         let mut own = Native::default();
         let slot = Slot::default();
@@ -64,7 +60,7 @@ impl Run {
             let native = native.as_deref_mut().unwrap_or(&mut own);
             let of = extra.order;
             let Some(outcome) = self.make_extra(extra, native, &slot) else { return };
-            extras.extend(self.settle_once(driver, vec![(of, outcome)]));
+            extras.extend(self.settle_once(vec![(of, outcome)]));
         }
     }
 
@@ -105,7 +101,7 @@ impl Run {
             return Queued::None;
         }
         let mut outbox = self.outbox.lock();
-        if !outbox.is_busy && outbox.steps.is_empty() && !steps.iter().any(Step::is_record) {
+        if !outbox.is_busy && outbox.steps.is_empty() && !steps.iter().any(Step::has_turn) {
             return Queued::Direct(steps);
         }
         outbox.steps.extend(steps);
@@ -148,25 +144,53 @@ impl Run {
             }
             Step::Replaced(line, index) => ledger.replaced(*line, index.into()),
             Step::Deliver(complete) => self.deliver(*complete),
-            Step::Stop(own) => {
+            Step::Hand(handing) => self.hand(*handing),
+            Step::Tell(instruction) => self.handed.put(instruction),
+            Step::Stop(own, cause) => {
                 let error = own.map(|error| *error).or_else(|| error.take());
-                self.end(Some(error.unwrap_or_else(closed)));
+                // Without an error, the cause is raised itself.
+                let error = if cause.is_some() { error } else { error.or_else(|| Some(closed())) };
+                self.end(error, cause);
             }
             Step::End(account, standing) => {
                 ledger.set_standing(standing);
                 ledger.repeated(account.repeated);
                 self.dropped.store(account.dropped, Ordering::SeqCst);
-                self.end(None);
+                self.end(None, None);
             }
         }
     }
 
-    /// Nothing comes after the batches that were delivered.
-    pub(super) fn end(&self, error: Option<Error>) {
-        let Decider::Engine(driver) = &self.decider else { return };
-        let batches = driver.lock().batches;
-        self.handoff.end(batches, error);
-        self.line_end.close();
+    /// Nothing comes after the batches that were delivered: the end, an error, or a fault of the front that has
+    /// functions called for the samples.
+    pub(super) fn end(&self, error: Option<Error>, cause: Option<u64>) {
+        if self.shared.hands_on() {
+            self.handed.put(match (error, cause) {
+                (None, None) => Instruction::End,
+                (error, cause) => Instruction::Stop { cause, error },
+            });
+        } else {
+            let batches = self.driver.lock().batches;
+            self.handoff.end(batches, error);
+        }
+        self.horizon.close();
+    }
+
+    /// Hands samples to the front that has functions called for them.
+    fn hand(&self, handing: Handing) {
+        let Handing { number, gathered, keys, may_be_batch } = handing;
+        let shared = &self.shared;
+        match shared.columns.complete(gathered, &shared.pool, &shared.batches) {
+            Ok(batch) => {
+                let part = Part { batch, keys, may_be_batch };
+                match number {
+                    Some(number) => self.handed.put_part(number, part),
+                    None => self.handed.put(Instruction::Part(Box::new(part))),
+                }
+            }
+            Err(error) if error.kind() == Kind::Closed => {}
+            Err(error) => self.stop(error),
+        }
     }
 
     pub(super) fn deliver(&self, complete: Complete) {
@@ -175,8 +199,7 @@ impl Run {
         match shared.columns.complete(gathered, &shared.pool, &shared.batches) {
             Ok(batch) => {
                 let end = Progress { epoch: self.epoch, position };
-                let (numbers, behind, remarks) = (Vec::new(), 0, Vec::new());
-                self.handoff.put(number, Delivery { batch, end, numbers, behind, remarks });
+                self.handoff.put(number, Delivery { batch, end });
             }
             Err(error) if error.kind() == Kind::Closed => {}
             Err(error) => self.handoff.end(number, Some(error)),

@@ -1,6 +1,6 @@
 //! Where bad samples are written down, and read again to leave them out.
 //!
-//! Each fault is one line, in one write, on the disk before its verdict is known to anybody: whoever is
+//! Each fault is one line, in one write, on the disk before its verdict is known to anybody: the process that is
 //! killed after a verdict has lost nothing. Several processes may share a file, or have one each in a folder.
 
 use serde_json::Value;

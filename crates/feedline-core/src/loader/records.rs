@@ -1,5 +1,5 @@
 //! Fetch at work on records: those of a chunk that lie side by side are read at once, whatever their
-//! order. Where there is nothing to decode, whoever reads a record also makes its sample.
+//! order. Where there is nothing to decode, the thread that reads a record also makes its sample.
 
 use crossbeam_channel::Sender;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::sample::{Extent, Stage};
 use crate::sys::clock;
 use crate::worker::Native;
 
-/// Records that are taken at once, at the most, and bytes that they should have together.
+/// Records that are taken at once, at most, and bytes that they should have together.
 const RECORDS: u64 = 64;
 const BYTES: u64 = 256 << 10;
-/// Bytes that are read at once, at the most.
+/// Bytes that are read at once, at most.
 const RUN: u64 = 512 << 10;
 
 /// A record of a chunk, and where it lies.

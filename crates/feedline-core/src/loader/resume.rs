@@ -64,16 +64,19 @@ fn find_impossible(position: &Position, settings: &Settings) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Standing;
+    use crate::engine::{Moves, Plan, Standing};
 
     fn settings(membership: Membership, fill: Fill) -> Settings {
         Settings {
             samples: 10,
             batch_size: 4,
             drop_last: false,
+            plan: Plan::Known,
+            moves: Moves::Sample,
             membership,
             fill,
             misfit: None,
+            finishes: false,
             limit: None,
             window: 1000,
             epoch: 0,

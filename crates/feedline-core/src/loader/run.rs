@@ -1,4 +1,4 @@
-//! One epoch at work: readers fetch in order, workers make samples in any order, whoever completes
+//! One epoch at work: readers fetch in order, workers make samples in any order, and the thread that completes
 //! what comes next gathers it. Every decision is made in order, under one lock, from facts alone.
 //!
 //! Nobody waits for a budget while holding what an earlier sample needs: orders are given out in
@@ -13,24 +13,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::activity::{Doing, Slot};
-use super::driver::{Driver, Todo};
+use super::driver::Driver;
+use super::extras::Extras;
 use super::gate::Gate;
-use super::handed::Remark;
-use super::line::{Line, LineEnd};
-use super::parts::{Again, Filling, Finished, Parts, Replacing};
+use super::handed::{Instruction, Queue};
+use super::line::{Horizon, Line};
+use super::mapped::Mapped;
 use super::perform::Outbox;
 use super::watch::Watch;
 use super::{Progress, Shared};
 use crate::collate::Seat;
 use crate::deliver::Handoff;
-use crate::engine::{self, Engine, Position, Purpose};
+use crate::engine::{self, Engine, Position};
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
-use crate::fault::{Fault, FaultLine, Standing};
+use crate::fault::{Fault, FaultLine};
 use crate::fetch::{Fetched, OpenFiles, Reader, Streams};
 use crate::metrics::Meters;
 use crate::plan;
-use crate::random::Random;
 use crate::sample::{Batch, Sample, Stage, Ticket};
 use crate::sys::clock;
 use crate::sys::lock::{Ending, Mutex};
@@ -39,12 +39,8 @@ use crate::worker::{Native, Prepared};
 
 /// Samples from memory that a worker takes at once: each costs less than taking it.
 const MEMORY_CHUNK: usize = 64;
-/// Files that a reader fetches at once, at the most.
+/// Files that a reader fetches at once, at most.
 pub(super) const FILES_CHUNK: usize = 8;
-/// Others that are tried in the place of a bad sample before the run is stopped.
-const REPLACEMENTS: u64 = 8;
-/// Where some are filtered out, so many are looked at.
-const LOOKED_AT: u64 = 4096;
 /// Samples that are named when the consumer has waited for long.
 const SPELLED_OUT: usize = 4;
 /// What a sample costs besides its bytes.
@@ -52,7 +48,7 @@ pub(super) const OVERHEAD: u64 = 512;
 
 /// A sample to be made, and where to put it.
 pub(super) struct Order {
-    /// The slot that it is for. For a front with functions of its own, the number of the sample in the run.
+    /// The slot that it is for.
     pub(super) number: u64,
     /// As the engine knows it.
     pub(super) of: engine::Order,
@@ -84,11 +80,6 @@ pub(super) enum Made {
 pub(super) struct Delivery {
     pub(super) batch: Batch,
     pub(super) end: Progress,
-    /// For a front that judges by itself: the numbers of its samples, that behind the last one that
-    /// was tried, and what is to be judged.
-    pub(super) numbers: Vec<u64>,
-    pub(super) behind: u64,
-    pub(super) remarks: Vec<Remark>,
 }
 
 /// What is written down when the consumer has a batch.
@@ -108,30 +99,23 @@ pub(super) struct Run {
     pub(super) gate: Gate,
     /// Ends waits for nothing but time.
     pub(super) ending: Ending,
-    pub(super) line_end: LineEnd,
+    pub(super) horizon: Horizon,
     line: Mutex<Line>,
-    pub(super) decider: Decider,
+    pub(super) driver: Mutex<Driver>,
     pub(super) outbox: Mutex<Outbox>,
+    /// For a front that has functions called for the samples: what it is given, and samples that are made for it
+    /// beside those that are planned.
+    pub(super) handed: Queue,
+    pub(super) extras: Extras,
     waiting: Mutex<Waiting>,
     /// What the readers and then the workers are at.
     slots: Vec<Slot>,
     /// Which sample comes when in this epoch.
     order: plan::Order,
     pub(super) epoch: u64,
-    /// The first number, that behind the last sample of the plan, and the samples of an epoch.
-    pub(super) start_number: u64,
-    plan_end: u64,
-    length: u64,
     /// Good samples of batches that are left out because they are not full.
     pub(super) dropped: AtomicU64,
     closed: AtomicBool,
-}
-
-/// What decides about the samples.
-pub(super) enum Decider {
-    Engine(Mutex<Driver>),
-    /// For a front that has functions called for the samples, and judges by itself.
-    Parts(Mutex<Parts>),
 }
 
 /// How long the consumer has waited for the next batch.
@@ -151,18 +135,11 @@ impl Run {
         let on_event = Box::new(move |event| ledger.event(event));
         let files =
             OpenFiles::new(shared.files.clone(), on_event).knowing(shared.source.known_files());
-        let (decider, line, ends, due) = if shared.hands_on() {
-            Self::parts(&shared, epoch, &position)
-        } else {
-            let start = position.slot;
-            let engine = Engine::new(shared.engine_settings(epoch), position);
-            let due = engine.orders_left();
-            let line = Line { next: start, seats: VecDeque::new() };
-            let horizon = shared.ahead.map_or(u64::MAX, |ahead| start + ahead);
-            let ends = LineEnd::new(u64::MAX, true, horizon);
-            (Decider::Engine(Mutex::new(Driver::new(engine))), line, ends, due)
-        };
-        let (start, plan_end) = (line.next, (epoch + 1) * length);
+        let start = position.slot;
+        let engine = Engine::new(shared.engine_settings(epoch), position);
+        let due = engine.orders_left();
+        let horizon = Horizon::new(shared.ahead.map_or(u64::MAX, |ahead| start + ahead));
+        let mapped = shared.hands_on().then(|| Mapped::new(shared.columns.size));
         let watch = Watch::new(shared.source.root().filter(|_| shared.readers > 0));
         let run = Arc::new(Run {
             handoff: Handoff::default(),
@@ -177,17 +154,16 @@ impl Run {
             ),
             gate: Gate::new(watch, Arc::clone(&shared.ledger)),
             ending: Ending::default(),
-            line_end: ends,
-            line: Mutex::new(line),
-            decider,
+            horizon,
+            line: Mutex::new(Line { seats: VecDeque::new() }),
+            driver: Mutex::new(Driver::new(engine, mapped)),
             outbox: Mutex::default(),
+            handed: Queue::default(),
+            extras: Extras::default(),
             waiting: Mutex::default(),
             slots: (0..shared.readers + shared.threads).map(|_| Slot::default()).collect(),
             order: shared.plan.epoch(epoch),
             epoch,
-            start_number: start,
-            plan_end,
-            length,
             dropped: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             shared,
@@ -196,43 +172,6 @@ impl Run {
         run.spawn(crew)?;
         run.begin();
         Ok(run)
-    }
-
-    /// What decides for a front that judges by itself.
-    fn parts(shared: &Shared, epoch: u64, position: &Position) -> (Decider, Line, LineEnd, u64) {
-        let (length, fills) = (shared.plan.epoch_len(), shared.fills());
-        let plan_end = (epoch + 1) * length;
-        let start = epoch * length + position.slot + position.tried;
-        let line = Line { next: start, seats: VecDeque::new() };
-        let horizon = shared.ahead.map_or(u64::MAX, |ahead| start + ahead);
-        let ends = LineEnd::new(start.max(plan_end), !fills, horizon);
-        let parts = Parts::new(shared.columns.size, start, plan_end, fills);
-        (Decider::Parts(Mutex::new(parts)), line, ends, plan_end.saturating_sub(start))
-    }
-
-    /// Decides what can be decided before the first result: an epoch that was continued may be at its end.
-    fn begin(&self) {
-        match &self.decider {
-            Decider::Engine(driver) => {
-                let (queued, extras) = {
-                    let mut driver = driver.lock();
-                    let Todo { steps, extras } = driver.begin(self);
-                    self.update_urgent(&driver);
-                    (self.queue(steps), extras)
-                };
-                self.perform(queued);
-                self.make_extras(extras, None);
-            }
-            Decider::Parts(parts) => {
-                let due = self.plan_end.saturating_sub(self.start_number);
-                if due == 0 && !self.shared.fills() {
-                    return self.handoff.end(0, None);
-                }
-                parts.lock().update_urgent(self);
-                // A run that continues in the middle of repeated samples has nothing else to wait for.
-                self.settle(Vec::new(), None);
-            }
-        }
     }
 
     fn spawn(self: &Arc<Run>, crew: &Crew) -> Result<()> {
@@ -260,6 +199,14 @@ impl Run {
                 }
             }
         }
+        if self.shared.hands_on() {
+            let run = Arc::clone(self);
+            let made = crew.spawn("feedline-extra", move || run.guarded(Run::make_queued_extras));
+            if let Err(error) = made {
+                self.close();
+                return Err(Error::io(Kind::OutOfThreads, "starting the threads", error));
+            }
+        }
         if let Some(error) = refused {
             if started.0 == 0 || (readers > 0 && started.1 == 0) {
                 self.close();
@@ -275,7 +222,11 @@ impl Run {
     fn guarded(&self, work: impl FnOnce(&Run)) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(self))) {
             let message = format!("a thread panicked: {}", words_of(&*panic));
-            self.handoff.end(0, Some(Error::new(Kind::Internal, message)));
+            let error = Error::new(Kind::Internal, message);
+            if self.shared.hands_on() {
+                return self.handed.put(Instruction::Stop { cause: None, error: Some(error) });
+            }
+            self.handoff.end(0, Some(error));
             self.close();
         }
     }
@@ -283,11 +234,8 @@ impl Run {
     /// The next samples to make, in order; None at the end. Waits for room for a new batch.
     pub(super) fn next_orders(&self, most: usize) -> Option<Vec<Order>> {
         let mut line = self.line.lock();
-        let first = match &self.decider {
-            Decider::Engine(driver) => driver.lock().engine.next_slot()?,
-            Decider::Parts(_) => line.next,
-        };
-        let left = usize::try_from(self.line_end.beyond(first)? - first).unwrap_or(usize::MAX);
+        let first = self.driver.lock().engine.next_slot()?;
+        let left = usize::try_from(self.horizon.beyond(first)? - first).unwrap_or(usize::MAX);
         if self.is_closed() {
             return None;
         }
@@ -304,25 +252,21 @@ impl Run {
         }
         let count = most.min(line.seats.len());
         let line = &mut *line;
-        let orders: Vec<_> = match &self.decider {
-            Decider::Engine(driver) => {
-                let engine = &mut driver.lock().engine;
-                std::iter::from_fn(|| engine.next_order()).take(count).collect()
+        let orders: Vec<_> = {
+            let driver = &mut *self.driver.lock();
+            let engine = &mut driver.engine;
+            let orders: Vec<_> = std::iter::from_fn(|| engine.next_order()).take(count).collect();
+            if let Some(mapped) = &mut driver.mapped {
+                mapped.ordered(&orders);
             }
-            Decider::Parts(_) => {
-                line.next += count as u64;
-                (first..line.next).map(order_of_number).collect()
-            }
+            orders
         };
         if orders.is_empty() {
             return None;
         }
         let seats = line.seats.drain(..orders.len());
         let orders = seats.zip(orders).filter_map(|(seat, of)| {
-            let ticket = match &self.decider {
-                Decider::Engine(_) => self.ticket_of(of),
-                Decider::Parts(_) => self.ticket_of_number(of.slot),
-            };
+            let ticket = self.ticket_of(of);
             ticket.map(|ticket| Order { number: of.slot, of, ticket, seat, attempts: 0 })
         });
         Some(orders.collect())
@@ -348,15 +292,6 @@ impl Run {
     /// The ticket of a sample of this epoch.
     pub(super) fn ticket(&self, sequence: u64) -> Option<Ticket> {
         self.order.at(sequence)
-    }
-
-    /// The ticket of a number: behind those of the plan, its samples come again from the first on, as
-    /// often as it takes.
-    fn ticket_of_number(&self, number: u64) -> Option<Ticket> {
-        match number.checked_sub(self.plan_end) {
-            None => self.order.at(number.checked_rem(self.length)?),
-            Some(again) => self.order.at(again.checked_rem(self.length)?),
-        }
     }
 
     /// What the waits of a sample are keyed by.
@@ -430,64 +365,8 @@ impl Run {
         outcomes: Vec<(engine::Order, Outcome)>,
         native: Option<&mut Native>,
     ) {
-        match &self.decider {
-            Decider::Engine(driver) => {
-                let extras = self.settle_once(driver, outcomes);
-                self.make_extras(extras, native);
-            }
-            Decider::Parts(parts) => self.settle_parts(parts, outcomes, native),
-        }
-    }
-
-    fn settle_parts(
-        &self,
-        parts: &Mutex<Parts>,
-        outcomes: Vec<(engine::Order, Outcome)>,
-        mut native: Option<&mut Native>,
-    ) {
-        let mut outcomes: Vec<_> =
-            outcomes.into_iter().map(|(of, outcome)| (of.slot, outcome)).collect();
-        loop {
-            let start = clock::now();
-            let drained = parts.lock().drain(self, outcomes);
-            self.hand_over(drained.finished);
-            self.meters.add(Stage::Collate, start.elapsed());
-            let Some(again) = drained.again else { return };
-            let mut own = Native::default();
-            let native = native.as_deref_mut().unwrap_or(&mut own);
-            let slot = Slot::default();
-            outcomes = vec![match again {
-                Again::Retry(order, wait) => {
-                    let number = order.number;
-                    (number, self.retry(order, wait, native, &slot))
-                }
-                Again::Replace(bad) => (bad.number, self.replace(bad, native, &slot)),
-            }];
-        }
-    }
-
-    /// The front needs so many more samples in the places of skipped ones.
-    pub(super) fn fill(&self, more: u64) {
-        if let Decider::Parts(parts) = &self.decider {
-            let drained = parts.lock().fill(self, more);
-            self.hand_over(drained.finished);
-        }
-    }
-
-    /// Makes batches of what was gathered, for the consumer to take.
-    fn hand_over(&self, finished: Vec<Finished>) {
-        let shared = &self.shared;
-        for Finished { part, mut gathered, remarks } in finished {
-            let (numbers, behind) = (std::mem::take(&mut gathered.numbers), gathered.end);
-            match shared.columns.complete(gathered, &shared.pool, &shared.batches) {
-                Ok(batch) => {
-                    let end = Progress::default();
-                    self.handoff.put(part, Delivery { batch, end, numbers, behind, remarks });
-                }
-                Err(error) if error.kind() == Kind::Closed => {}
-                Err(error) => self.handoff.end(part, Some(error)),
-            }
-        }
+        let extras = self.settle_once(outcomes);
+        self.make_extras(extras, native);
     }
 
     /// Makes a sample once more, after a wait.
@@ -504,49 +383,6 @@ impl Run {
         self.fetch(order, slot, &mut || ()).and_then(|task| self.make(task, native))
     }
 
-    /// Makes another sample in the place of a bad one, whose choice depends on the ticket alone: one of
-    /// those that are this rank's in this epoch.
-    fn replace(&self, bad: Replacing, native: &mut Native, slot: &Slot) -> Outcome {
-        let Replacing { number, ticket, mut seat, attempt } = bad;
-        let most = if self.shared.filter.is_some() { LOOKED_AT } else { REPLACEMENTS };
-        let mut bad_ones = 0;
-        for attempt in attempt..most {
-            let key = [self.shared.seed, ticket.position, u64::MAX - attempt];
-            let place = Random::keyed(&key).below(self.length);
-            let index = self.order.at(place).map_or(ticket.index, |other| other.index);
-            let other = Ticket { index, ..ticket };
-            if let Decider::Parts(parts) = &self.decider {
-                parts.lock().note_tried(number, attempt + 1);
-            }
-            let of = order_of_number(number);
-            let outcome = self
-                .fetch(Order { number, of, ticket: other, seat, attempts: 0 }, slot, &mut || ())
-                .and_then(|task| self.make(task, native));
-            match outcome {
-                Ok(Made::LeftOut(free)) => seat = free,
-                Ok(made @ Made::Kept(..)) => return Ok(made),
-                Err(bad) if !bad.0.error.kind().is_of_sample() => return Err(bad),
-                Err(bad) => {
-                    seat = bad.1;
-                    bad_ones += 1;
-                    if bad_ones == REPLACEMENTS {
-                        break;
-                    }
-                }
-            }
-        }
-        let (count, were) = if bad_ones == REPLACEMENTS || most == REPLACEMENTS {
-            (REPLACEMENTS, "bad")
-        } else {
-            (most, "bad or filtered out")
-        };
-        let index = ticket.index;
-        let message =
-            format!("{count} samples tried in place of sample {index} were {were} as well");
-        let error = Error::new(Kind::NoReplacement, message);
-        Err(self.fault(ticket, Stage::Worker, error, seat))
-    }
-
     /// Says which samples must not wait: those of the batch that the consumer takes next.
     pub(super) fn update_urgent(&self, driver: &Driver) {
         self.set_urgent(driver.engine.needed_below(), driver.engine.settled_below());
@@ -557,26 +393,19 @@ impl Run {
             budget.set_urgent_below(below);
         }
         if let Some(ahead) = self.shared.ahead {
-            self.line_end.move_horizon(settled + ahead);
+            self.horizon.move_to(settled + ahead);
         }
     }
 
-    /// The consumer takes this batch. What is to be written down when it has it, unless its front does that.
-    pub(super) fn taken(&self, delivery: &Delivery, waited: Duration) -> Option<Receipt> {
-        match &self.decider {
-            Decider::Engine(driver) => {
-                let mut driver = driver.lock();
-                driver.engine.taken();
-                self.update_urgent(&driver);
-            }
-            Decider::Parts(parts) => parts.lock().taken(self),
+    /// The consumer takes this batch. What is to be written down when it has it.
+    pub(super) fn taken(&self, delivery: &Delivery, waited: Duration) -> Receipt {
+        {
+            let mut driver = self.driver.lock();
+            driver.engine.taken();
+            self.update_urgent(&driver);
         }
         let waited = waited + std::mem::take(&mut *self.waiting.lock()).time;
-        if self.shared.hands_on() {
-            // The front that took it works on: it is delivered when that is done.
-            return None;
-        }
-        Some(Receipt { samples: delivery.batch.len() as u64, waited, end: delivery.end.clone() })
+        Receipt { samples: delivery.batch.len() as u64, waited, end: delivery.end.clone() }
     }
 
     /// The consumer has a batch.
@@ -626,36 +455,13 @@ impl Run {
     pub(super) fn finish(&self) -> u64 {
         let position = Position::default();
         *self.shared.progress.lock() = Progress { epoch: self.epoch + 1, position };
-        match &self.decider {
-            Decider::Engine(_) => self.dropped.load(Ordering::SeqCst),
-            // The front counts them.
-            Decider::Parts(_) => 0,
-        }
-    }
-
-    /// Where the epoch stands when samples below a number are delivered or judged.
-    pub(super) fn progress(&self, number: u64, standing: Standing, filling: Filling) -> Progress {
-        let Filling { skipped, tried, repeated } = filling;
-        let slot = number.min(self.plan_end) - self.epoch * self.length;
-        let waiting = Vec::new();
-        let position = Position { slot, filled: skipped, tried, repeated, waiting, standing };
-        Progress { epoch: self.epoch, position }
-    }
-
-    /// The number behind the last sample of the plan.
-    pub(super) fn plan_end(&self) -> u64 {
-        self.plan_end
+        self.dropped.load(Ordering::SeqCst)
     }
 
     /// Ends the run with an error, after the batches that are complete.
     pub(super) fn stop(&self, error: Error) {
-        match &self.decider {
-            Decider::Engine(driver) => {
-                driver.lock().engine.close();
-                self.end(Some(error));
-            }
-            Decider::Parts(parts) => parts.lock().stop(self, error),
-        }
+        self.driver.lock().engine.close();
+        self.end(Some(error), None);
     }
 
     /// Whether the run was ended from outside.
@@ -672,9 +478,11 @@ impl Run {
         for budget in [&self.shared.work, &self.shared.batches, &self.shared.files] {
             budget.close();
         }
-        self.line_end.close();
+        self.horizon.close();
         self.ending.end();
         self.handoff.close();
+        self.extras.close();
+        self.handed.close();
     }
 
     /// Closes what the threads left open, when they are gone.
@@ -694,11 +502,6 @@ pub(super) fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no words".into())
-}
-
-/// A number of a front that judges by itself, in the terms of the engine.
-pub(super) fn order_of_number(number: u64) -> engine::Order {
-    engine::Order { slot: number, sequence: number, purpose: Purpose::Planned }
 }
 
 pub(super) fn closed() -> Error {

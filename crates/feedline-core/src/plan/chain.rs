@@ -40,7 +40,7 @@ enum Root {
     Interleave(Interleave),
     /// To orders one behind another: where each begins.
     Concat(Vec<(u64, Chain)>),
-    /// To orders in proportions, in epochs of so many samples.
+    /// To orders in proportions, in epochs of this many samples.
     Mix {
         pattern: Pattern,
         parts: Vec<Chain>,
@@ -65,13 +65,13 @@ enum Tables {
 
 /// One step above another.
 enum Link {
-    /// After so many places it begins anew.
+    /// After this many places it begins again.
     Anew(u64),
     Shuffle {
         seed: u64,
         permutation: Permutation,
     },
-    /// Runs of so many places, and the last one.
+    /// Runs of this many places, and the last one.
     Runs {
         seed: u64,
         whole: Permutation,
@@ -79,13 +79,13 @@ enum Link {
         last: Permutation,
         last_run: u64,
     },
-    /// Every so many-th of those before.
+    /// Every n-th of those before.
     Shard {
         shard: Shard,
         before: u64,
     },
     Skip(u64),
-    /// So many passes of so many places each.
+    /// Passes, each of that many places.
     Repeat {
         times: u64,
         before: u64,

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
-/// What a table may take, at the most.
+/// What a table may take, at most.
 pub(super) const MOST_BYTES: u64 = 256 << 20;
 
 /// The order of one pass over shards.
@@ -53,7 +53,7 @@ struct Short {
 }
 
 impl Table {
-    /// What a table for so many shards and slots takes, at the most.
+    /// What a table for this many shards and slots takes, at most.
     pub(super) fn most_bytes(shards: u64, cycle: u64) -> u64 {
         let (open, visit, stretch) =
             (size_of::<(u64, u32)>(), size_of::<Short>(), size_of::<Stretch>());

@@ -2,13 +2,13 @@
 //!
 //! Weights become whole numbers of slots in a period; every period has each part as often as its number
 //! says. Picks are counted over all epochs, so the n-th pick of a part is the n-th sample of its own order,
-//! and a part begins anew as often as it must.
+//! and a part begins again as often as it must.
 
 use crate::error::{Error, Kind, Result};
 use crate::plan::Permutation;
 use crate::random::Random;
 
-/// Slots of a period, at the most.
+/// Slots of a period, at most.
 const LONGEST: u64 = 8192;
 /// Slots of all patterns of a shuffled mixture together, and the most patterns.
 const SLOTS: u64 = 1 << 17;

@@ -45,7 +45,7 @@ pub struct Order {
 }
 
 impl Plan {
-    /// Over shards with so many samples each. Those that are excluded are as if they had never been there.
+    /// Over shards with this many samples each. Those that are excluded are as if they had never been there.
     pub fn new(shards: &[u64], steps: &[Step], excluded: Excluded) -> Result<Plan> {
         let all: u128 = shards.iter().map(|samples| u128::from(*samples)).sum();
         if all >= u128::from(MOST_SAMPLES) {

@@ -77,7 +77,7 @@ impl Shard {
         }
     }
 
-    /// The places that any rank has of so many, at the most.
+    /// The places that any rank has of this many, at most.
     pub(super) fn most(&self, samples: u64) -> u64 {
         samples.div_ceil(self.world)
     }
@@ -87,7 +87,7 @@ impl Shard {
         place.saturating_mul(self.world).saturating_add(self.rank)
     }
 
-    /// Which of so many shards are ours.
+    /// Which of this many shards are ours.
     pub(super) fn shards(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
         let (rank, world) = (self.rank as usize, self.world as usize);
         (rank..count).step_by(world)

@@ -36,7 +36,7 @@ pub enum Step {
     Skip(u64),
     /// The first ones.
     Take(u64),
-    /// So many passes in one epoch.
+    /// This many passes in one epoch.
     Repeat(u64),
     /// Several orders one behind another.
     Concat(Vec<Part>),
@@ -53,7 +53,7 @@ pub struct Part {
     pub steps: Vec<Step>,
 }
 
-/// Several orders in proportions. Each begins anew as often as it must.
+/// Several orders in proportions. Each begins again as often as it must.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixture {
     /// What is mixed.
@@ -62,7 +62,7 @@ pub struct Mixture {
     pub weights: Vec<f64>,
     /// Shuffles which part comes when; without, they are spread evenly.
     pub seed: Option<u64>,
-    /// Samples of an epoch; as many as all parts have where nothing is said.
+    /// Samples of an epoch; as many as all parts have by default.
     pub samples: Option<u64>,
 }
 

@@ -12,11 +12,11 @@ use crate::sample::Location;
 use crate::sys::draft::{Draft, Existing};
 use crate::sys::file::{self, Handle, Identity, Stamp};
 
-/// Of the file that an index is kept in. Another one is not read, but made anew.
+/// Of the file that an index is kept in. Another one is not read, but made again.
 const VERSION: u32 = 3;
 /// The ending of an index that lies beside its shard.
 const BESIDE: &str = "flindex";
-/// Bytes of the largest index that is read: a larger one is made anew.
+/// Bytes of the largest index that is read: a larger one is made again.
 const LARGEST: u64 = 1 << 30;
 
 /// Where indices are kept.
@@ -107,7 +107,7 @@ impl Index {
         Index::make(path, container, keep, Reuse::Fitting).map(|made| made.index)
     }
 
-    /// The same for whoever wants to know whether it is new, and whether it is kept.
+    /// The same for callers that want to know whether it is new, and whether it is kept.
     pub fn make(path: &Path, container: &Container, keep: &Keep, reuse: Reuse) -> Result<Made> {
         let failed = |error| {
             Error::io(Kind::InvalidSource, "opening the shard", error)
@@ -217,7 +217,7 @@ impl Index {
         (good > left).then(|| format!("{CUT} {left} records, and had {good} when it was indexed"))
     }
 
-    /// Says that the shard should have so many records, or bytes.
+    /// Says that the shard should have this many records, or bytes.
     pub fn expect(&mut self, records: Option<u64>, bytes: Option<u64>) {
         let what = match (records, bytes) {
             (Some(records), _) if records != self.len() => {
@@ -353,11 +353,10 @@ fn holds_record(container: &Container, gap: &Range<u64>, read: &mut ReadAt<'_>) 
         let length = left.min(buffer.len());
         read(gap.start + offset, &mut buffer[..length])
     };
-    let found = match container {
-        // Only the first row is a header: in what follows, a row is a line that is not empty.
-        Container::Csv { .. } if gap.start > 0 => Container::JsonLines.scan(size, &mut read)?,
-        other => other.scan(size, &mut read)?,
-    };
+    // Only the first row is a header: in what follows, a row is a line that is not empty.
+    let has_rows = matches!(container, Container::Csv { .. }) && gap.start > 0;
+    let container = if has_rows { &Container::JsonLines } else { container };
+    let found = container.scan(size, &mut read)?;
     Ok(!found.spans.is_empty())
 }
 

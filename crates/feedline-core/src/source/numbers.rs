@@ -17,7 +17,7 @@ pub struct Numbered {
     pub path: PathBuf,
     /// The first byte of its first number.
     pub start: u64,
-    /// How many there are; all that follow, where nothing is said.
+    /// How many there are; all that follow, by default.
     pub count: Option<u64>,
 }
 

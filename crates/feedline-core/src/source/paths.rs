@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::files::matching;
 use crate::error::{Error, Kind, Result};
 
-/// Paths that braces may make of one, at the most.
+/// Paths that braces may make of one, at most.
 const MOST: usize = 1 << 20;
 /// Prefixes of places that are not files of this machine.
 const REMOTE: [&str; 9] =

@@ -1,4 +1,4 @@
-//! All records of a shard, one after another, each checked: for whoever looks at a data set rather than
+//! All records of a shard, one after another, each checked: for code that looks at a data set rather than
 //! loads it.
 
 use std::ops::Range;

@@ -38,7 +38,7 @@ impl Condition {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As `wait`, for that long at the most.
+    /// As `wait`, for that long at most.
     pub fn wait_for<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -47,7 +47,7 @@ impl Condition {
         self.0.wait_timeout(guard, at_most).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// As `wait`, until then at the most; also tells whether that moment has passed.
+    /// As `wait`, until then at most; also tells whether that moment has passed.
     pub fn wait_until<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,

@@ -118,7 +118,7 @@ impl Shared {
     pub fn give_back(&self, offset: u64, length: u64) {
         if let Some(address) = self.address(offset, length) {
             // Where the system cannot, the pages stay: more memory is used, nothing is wrong.
-            // SAFETY: inside our own mapping; whoever calls this owns the part.
+            // SAFETY: inside our own mapping; the caller owns the part.
             let _ = unsafe { madvise(address.cast(), length as usize, Advice::LinuxRemove) };
         }
     }
@@ -129,7 +129,7 @@ impl Shared {
     /// see again. Whole pages, those around its ends among them.
     pub fn forget(&self, offset: u64, length: u64) {
         if let Some(address) = self.address(offset, length) {
-            // SAFETY: inside our own mapping, from the start of a page on; whoever calls this owns the part.
+            // SAFETY: inside our own mapping, from the start of a page on; the caller owns the part.
             let _ = unsafe { madvise(address.cast(), length as usize, Advice::LinuxDontNeed) };
         }
     }
@@ -137,7 +137,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: mapped by us with this length; whoever hands out addresses keeps the mapping alive.
+        // SAFETY: mapped by us with this length; the code that hands out addresses keeps the mapping alive.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok());
     }

@@ -52,7 +52,7 @@ impl Block {
         self.bytes
     }
 
-    /// Where it lies, for whoever owns it.
+    /// Where it lies, for its owner.
     pub fn address(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -154,7 +154,7 @@ impl Row {
         })
     }
 
-    /// Where the bytes lie, for whoever holds the row.
+    /// Where the bytes lie, for the holder of the row.
     pub fn address(&self) -> *mut u8 {
         self.start.as_ptr()
     }

@@ -184,7 +184,7 @@ impl Bell {
         Descriptor::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?).map(Bell)
     }
 
-    /// Whoever watches it wakes.
+    /// The thread that watches it wakes.
     pub fn ring(&self) {
         // A number that belongs to a file of somebody else now is not ours to write to.
         if !self.0.is_intact() {

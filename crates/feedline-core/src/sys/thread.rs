@@ -35,7 +35,7 @@ impl Crew {
         *self.alive.0.lock()
     }
 
-    /// Waits until all are gone, for `grace` at the most; true if they are. A thread stuck in a read
+    /// Waits until all are gone, for `grace` at most; true if they are. A thread stuck in a read
     /// that the kernel does not end is left behind: it holds nothing but its own share of the run.
     pub fn wait(&self, grace: Duration) -> bool {
         let deadline = clock::now() + grace;

@@ -24,7 +24,7 @@ impl Chance {
         first + self.below(last - first + 1)
     }
 
-    /// True so many times of a thousand.
+    /// True this many times of a thousand.
     pub(super) fn hits(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
@@ -73,7 +73,7 @@ pub(super) struct Weather {
     pub(super) slow_message: u64,
     /// An answer comes before an older one.
     pub(super) disorder: u64,
-    /// A task that kills whoever works on one of its samples.
+    /// A task that kills the worker that works on one of its samples.
     pub(super) poison: u64,
     /// A sample that kills once or twice.
     pub(super) flaky_killer: u64,

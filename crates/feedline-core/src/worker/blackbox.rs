@@ -145,7 +145,7 @@ pub struct Boxes {
 }
 
 impl Boxes {
-    /// For so many posts, and the descriptor by which workers map them.
+    /// For this many posts, and the descriptor by which workers map them.
     pub fn create(posts: u32) -> io::Result<(Descriptor, Boxes)> {
         let (file, shared) = Shared::create("feedline-boxes", posts as usize * 2 * BOX)?;
         Ok((file, Boxes { shared }))
@@ -161,7 +161,7 @@ impl Boxes {
         self.shared.word(owner.start() + word as usize * 8).store(value, Ordering::Release);
     }
 
-    /// Writes a word into both boxes of a post: whoever works there reads it.
+    /// Writes a word into both boxes of a post: the worker there reads it.
     pub fn set_for_post(&self, post: u32, word: Word, value: u64) {
         for generation in 0..2 {
             self.set(Owner { post, generation }, word, value);

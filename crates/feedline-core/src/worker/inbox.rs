@@ -40,7 +40,7 @@ enum Load {
 }
 
 impl Inbox {
-    /// An inbox in which up to so many bytes are used at once.
+    /// An inbox in which up to this many bytes are used at once.
     pub fn create(limit: u64) -> io::Result<Inbox> {
         let (file, shared) = arena::create(limit)?;
         Ok(Inbox { arena: Mutex::new(Arena::over(shared)), file, limit })

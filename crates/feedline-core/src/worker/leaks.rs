@@ -51,7 +51,7 @@ pub enum Leak {
     },
     /// It has made as many samples as it may.
     Samples {
-        /// So many.
+        /// This many.
         samples: u64,
     },
     /// It has nearly as many descriptors open as the system allows.
@@ -60,7 +60,7 @@ pub enum Leak {
         from: u64,
         /// Now.
         to: u64,
-        /// At the most.
+        /// At most.
         limit: u64,
     },
     /// All memory is nearly used, and it has the most of it.

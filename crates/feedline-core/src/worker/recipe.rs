@@ -22,7 +22,7 @@ pub enum Step {
     ResizeTo(Size, Filter),
     /// The middle; what is missing is black.
     CenterCrop(Size),
-    /// Anywhere, after so many black pixels were put around.
+    /// Anywhere, after this many black pixels were put around.
     RandomCrop {
         /// Of the result.
         size: Size,

@@ -1,4 +1,4 @@
-//! All features of a record, for whoever looks at records rather than loads them; and Examples to be
+//! All features of a record, for code that looks at records rather than loads them; and Examples to be
 //! written.
 
 use std::collections::BTreeMap;

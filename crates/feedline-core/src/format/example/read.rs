@@ -12,7 +12,7 @@ use super::walk::{self, Fields, Held, Malformed, Part, Values};
 
 /// How many keys are looked for without memory for what is found.
 const FEW: usize = 16;
-/// From so many keys on it pays to search in order.
+/// From this many keys on it pays to search in order.
 const MANY: usize = 8;
 /// How many features a message names.
 const NAMED: usize = 8;
@@ -73,7 +73,7 @@ impl Keys {
 }
 
 impl Parser {
-    /// A parser of these fields, of which `picture` is left to whoever decodes it.
+    /// A parser of these fields, of which `picture` is left to the decoder.
     pub fn new(wanted: Arc<[Wanted]>, picture: Option<usize>) -> Result<Parser> {
         for (number, field) in wanted.iter().enumerate() {
             check(field)?;

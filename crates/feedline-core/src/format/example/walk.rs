@@ -12,7 +12,7 @@ const DEEPEST: usize = 100;
 #[derive(Debug)]
 pub(super) struct Malformed {
     pub(super) what: &'static str,
-    /// In memory, of the byte where that was seen: whoever has the whole record knows which one it is.
+    /// In memory, of the byte where that was seen: the caller that has the whole record knows which one it is.
     address: usize,
 }
 

@@ -50,7 +50,7 @@ impl Parser {
         Ok(Parser { wanted, fields, picture, extensions, growth })
     }
 
-    /// The most bytes that the values without a row can hold, of a record that has so many.
+    /// The most bytes that the values without a row can hold, of a record that has this many.
     pub fn most_bytes(&self, record_bytes: usize) -> usize {
         let (factor, added) = self.growth;
         record_bytes.saturating_mul(factor).saturating_add(added)

@@ -14,7 +14,7 @@ use crate::sample::{FieldKind, Value};
 use crate::sys::lock::Mutex;
 use crate::sys::slab::Row;
 
-/// After so many quotes that are never closed, the rest of a file is given up.
+/// After this many quotes that are never closed, the rest of a file is given up.
 const MOST_OPEN_QUOTES: usize = 100;
 /// The first row is not looked for beyond this.
 const MOST_HEADER: usize = 1 << 20;
@@ -44,7 +44,7 @@ impl Readers {
         Readers { delimiter, idle: Mutex::new(Vec::new()) }
     }
 
-    /// The values of a row of at most so many columns.
+    /// The values of a row of at most this many columns.
     fn cells(&self, row: &[u8], most: usize) -> Option<Cells> {
         let idle = self.idle.lock().pop();
         let mut reader = idle.unwrap_or_else(|| reader(self.delimiter));
@@ -402,7 +402,7 @@ impl CsvParser {
         })
     }
 
-    /// The most bytes that the values without a row of the batch can hold, of a record that has so many.
+    /// The most bytes that the values without a row of the batch can hold, of a record that has this many.
     pub fn most_bytes(&self, record_bytes: usize) -> usize {
         let (factor, added) = self.growth;
         record_bytes.saturating_mul(factor).saturating_add(added)

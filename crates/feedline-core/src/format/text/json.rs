@@ -43,7 +43,7 @@ impl JsonParser {
         Ok(JsonParser { fields, growth: (factors, added) })
     }
 
-    /// The most bytes that the values without a row can hold, of a line that has so many.
+    /// The most bytes that the values without a row can hold, of a line that has this many.
     pub fn most_bytes(&self, record_bytes: usize) -> usize {
         let (factor, added) = self.growth;
         record_bytes.saturating_mul(factor).saturating_add(added)

@@ -145,7 +145,7 @@ impl Promises {
         let stage = match (worker.ready, worker.stopped) {
             (false, _) => Stage::Booting,
             (true, true) => Stage::Stopping,
-            // Whoever is killed for a hang was busy, whatever it still answered.
+            // A worker that is killed for a hang was busy, whatever it still answered.
             (true, false) if at_hand.is_empty() && overdue.is_none() => Stage::Idle,
             (true, false) => Stage::Busy,
         };

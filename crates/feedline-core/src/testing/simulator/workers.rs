@@ -9,15 +9,15 @@ use crate::worker::supervisor::{Ending, Happening, Life, Seen, Task, Work};
 /// What is wrong with a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ill {
-    /// It kills whoever works on it.
+    /// It kills the worker that works on it.
     Poison,
-    /// It kills so many times yet.
+    /// It kills this many times yet.
     Kills(u32),
     /// It kills who has worked before.
     KillsTired,
-    /// It hangs whoever works on it.
+    /// It hangs the worker that works on it.
     Hangs,
-    /// It hangs so many times yet.
+    /// It hangs this many times yet.
     HangsTimes(u32),
 }
 

@@ -1,7 +1,7 @@
 //! Does what the supervisor decides: turns its actions into messages and memory, and what sockets say
 //! into happenings. Decides nothing itself.
 //!
-//! Whoever waits for an answer drives everything in its own thread, so that a batch costs no switch of
+//! The thread that waits for an answer drives everything, so that a batch costs no switch of
 //! threads. While nobody waits, a thread of ours watches for deaths and for workers that become ready:
 //! a replacement is at work before the trainer comes back.
 
@@ -282,7 +282,7 @@ impl Processes {
         self.inner.inbox.as_ref().map_or((0, 0), |inbox| inbox.used())
     }
 
-    /// Hands a task in; pinned to a post, or to whoever is free.
+    /// Hands a task in; pinned to a post, or to any free worker.
     pub fn submit(
         &self,
         task: u64,

@@ -40,6 +40,7 @@ use ends::Counted;
 use place::{Place, Role, Standing, Worker};
 use succession::{RENEWAL_PAUSE, ask_to_stop};
 use trial::Open;
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use watch::DUMP_EXTENSIONS;
 use watch::Watch;
 pub use words::{
@@ -98,10 +99,10 @@ pub struct Supervisor {
     places: Vec<Place>,
     tasks: HashMap<Task, Open>,
     newest: Option<Task>,
-    /// For whoever is free. Ordered by number, like `Place::waiting`.
+    /// For any free worker. Ordered by number, like `Place::waiting`.
     queue: BTreeSet<Task>,
     deaths: Vec<Death>,
-    /// Deaths that still count; at the most one more than are allowed.
+    /// Deaths that still count; at most one more than are allowed.
     counted: VecDeque<Counted>,
     /// Whether all workers have been started again from a fresh zygote, or are about to be.
     is_reborn: bool,

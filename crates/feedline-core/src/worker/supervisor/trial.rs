@@ -98,7 +98,7 @@ impl Supervisor {
     }
 
     /// Puts a task that nobody has at hand where it waits to be sent. A trial waits for the post
-    /// where the worker died, whoever may do the task otherwise.
+    /// where the worker died, whichever worker may do the task otherwise.
     pub(super) fn put_back(&mut self, task: Task, post: Post, trial: Option<u64>) {
         let Some(open) = self.tasks.get_mut(&task) else { return };
         open.holder = None;

@@ -144,7 +144,7 @@ pub enum Happening {
     Submitted {
         /// Its number.
         task: Task,
-        /// The post that must do it (counted round, if there are fewer), or whoever is free.
+        /// The post that must do it (counted round, if there are fewer), or any free worker.
         post: Option<Post>,
     },
     /// The process of the zygote that was asked for exists; it is not ready yet.
@@ -368,7 +368,7 @@ pub struct Settings {
     /// Workers; at least one.
     pub posts: u32,
     /// Tasks at hand of a worker above which it gets none that others can do; at least one. Pinned
-    /// tasks are sent at once: whoever submits them bounds them.
+    /// tasks are sent at once: the caller that submits them bounds them.
     pub depth: u32,
     /// Deaths that are allowed `within` a time.
     pub max_deaths: u32,

@@ -1,0 +1,263 @@
+//! What was decided and not told yet, because a batch before it is still being finished by the driver. Which
+//! samples come into the next batches does not have to wait for that; verdicts do, because one too many ends the
+//! run: they are passed in order.
+
+use std::collections::VecDeque;
+
+use super::{
+    Action, BadSlot, Batch, Fault, Fill, Finished, Position, State, Stop, Unfinished, Verdict, Wish,
+};
+
+/// Decisions in order, from a batch on that is being finished.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pending {
+    entries: VecDeque<Entry>,
+    next_number: u64,
+}
+
+/// Something that was decided.
+#[derive(Clone, Debug)]
+pub(super) enum Entry {
+    Good(u64),
+    Filtered,
+    Fault { fault: Fault, wish: Wish },
+    Replacement { fault: Fault, by: u64 },
+    Finishing { number: u64, batch: Complete, result: Option<Finished> },
+    Drop { samples: Vec<(u64, u64)>, repeated: u64 },
+    Stop(Stop),
+    End,
+}
+
+/// A batch that has all of its samples.
+#[derive(Clone, Debug)]
+pub(super) struct Complete {
+    pub(super) samples: Vec<(u64, u64)>,
+    pub(super) repeated: u64,
+    /// The slot behind those that it settles.
+    pub(super) end: u64,
+    pub(super) position: Position,
+    /// `State::late` when the position was taken.
+    pub(super) late: Late,
+    /// Whether nothing is repeated after it.
+    pub(super) is_last: bool,
+}
+
+/// Samples that turned out to be bad when their batch was finished.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Late {
+    skipped: u64,
+    repetitions: u64,
+}
+
+impl Entry {
+    /// Whether nothing is judged after it.
+    fn ends_the_run(&self) -> bool {
+        match self {
+            Entry::Stop(_) | Entry::End => true,
+            Entry::Fault { wish, .. } => matches!(wish, Wish::Raise | Wish::Retry(_)),
+            Entry::Good(_)
+            | Entry::Filtered
+            | Entry::Replacement { .. }
+            | Entry::Finishing { .. }
+            | Entry::Drop { .. } => false,
+        }
+    }
+}
+
+impl Pending {
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The slot behind the first batch that is being finished.
+    pub(super) fn end_of_batch(&self) -> Option<u64> {
+        match self.entries.front() {
+            Some(Entry::Finishing { batch, .. }) => Some(batch.end),
+            Some(_) | None => None,
+        }
+    }
+
+    /// What came of a batch.
+    pub(super) fn finished(&mut self, number: u64, finished: Finished) {
+        for entry in &mut self.entries {
+            if let Entry::Finishing { number: other, result, .. } = entry
+                && *other == number
+            {
+                *result = Some(finished);
+                return;
+            }
+        }
+    }
+
+    fn push(&mut self, entry: Entry) {
+        match (self.entries.back_mut(), entry) {
+            (Some(Entry::Good(count)), Entry::Good(more)) => *count += more,
+            (_, entry) => self.entries.push_back(entry),
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number - 1
+    }
+}
+
+impl State {
+    /// Tells a decision, or keeps it until the batches before it are finished.
+    pub(super) fn decide(&mut self, entry: Entry, actions: &mut Vec<Action>) {
+        if self.is_over || self.is_ending {
+            return;
+        }
+        self.is_ending = entry.ends_the_run();
+        if self.pending.is_empty() {
+            self.tell(entry, actions);
+        } else {
+            self.pending.push(entry);
+        }
+    }
+
+    /// A batch has all of its samples: it is delivered, or finished first.
+    pub(super) fn complete(&mut self, batch: Complete, actions: &mut Vec<Action>) {
+        if !self.settings.finishes {
+            return self.deliver(batch, actions);
+        }
+        let entry = self.finishing(batch, actions);
+        self.pending.push(entry);
+    }
+
+    fn finishing(&mut self, batch: Complete, actions: &mut Vec<Action>) -> Entry {
+        let number = self.pending.number();
+        let samples = batch.samples.clone();
+        actions.push(Action::Finish(Unfinished { number, samples }));
+        Entry::Finishing { number, batch, result: None }
+    }
+
+    /// Tells what no longer waits for a batch.
+    pub(super) fn tell_pending(&mut self, actions: &mut Vec<Action>) {
+        while !self.is_over
+            && let Some(entry) = self.pending.entries.pop_front()
+        {
+            let Entry::Finishing { number, batch, result } = entry else {
+                self.tell(entry, actions);
+                continue;
+            };
+            match result {
+                None => {
+                    let entry = Entry::Finishing { number, batch, result };
+                    return self.pending.entries.push_front(entry);
+                }
+                Some(Finished::Good) => self.deliver(batch, actions),
+                Some(Finished::Bad(slots)) => self.take_out(batch, &slots, actions),
+            }
+        }
+    }
+
+    /// Samples that turned out to be bad are left out of their batch, and the rest is finished anew. Those of
+    /// later batches are known already, so nothing moves up.
+    fn take_out(&mut self, mut batch: Complete, slots: &[BadSlot], actions: &mut Vec<Action>) {
+        let full = batch.samples.len();
+        for &BadSlot { slot, fault, wish } in slots {
+            let fault = Fault::Reported(fault);
+            if slot >= self.settings.samples && wish == Wish::Skip {
+                // It was judged when it was its turn.
+                self.repeated -= 1;
+                if batch.repeated > 0 {
+                    batch.repeated -= 1;
+                    self.account.repeated -= 1;
+                } else {
+                    // It was repeated before the epoch was continued.
+                    self.account.due -= 1;
+                }
+                self.late.repetitions += 1;
+                self.in_vain += 1;
+            } else {
+                if batch.samples.contains(&(slot, slot)) {
+                    // Another one that replaces a bad one was not counted as good.
+                    self.limits.take_back_good();
+                }
+                let stop = Stop::NoReplacement { fault, tried: 0, bad: 0 };
+                self.tell(Entry::Fault { fault, wish }, actions);
+                if wish == Wish::Replace && !self.is_over {
+                    self.tell(Entry::Stop(stop), actions);
+                }
+            }
+            if self.is_over {
+                return;
+            }
+            if wish == Wish::Skip {
+                let is_planned = u64::from(slot < self.settings.samples);
+                self.filled += is_planned;
+                self.late.skipped += is_planned;
+                batch.samples.retain(|(other, _)| *other != slot);
+            }
+        }
+        if batch.samples.is_empty() {
+        } else if self.settings.drop_last && batch.samples.len() < full {
+            self.drop_batch(batch.samples, batch.repeated, actions);
+        } else {
+            let entry = self.finishing(batch, actions);
+            self.pending.entries.push_front(entry);
+        }
+    }
+
+    fn tell(&mut self, entry: Entry, actions: &mut Vec<Action>) {
+        match entry {
+            Entry::Good(samples) => self.limits.add_good(samples),
+            Entry::Filtered => {
+                self.limits.add_good(1);
+                self.account.filtered += 1;
+            }
+            Entry::Fault { fault, wish } => self.tell_fault(fault, wish, actions),
+            Entry::Replacement { fault, by } => {
+                self.account.replaced += 1;
+                actions.push(Action::RecordReplacement { fault, by });
+            }
+            Entry::Finishing { .. } => self.pending.push(entry),
+            Entry::Drop { samples, repeated } => self.drop_batch(samples, repeated, actions),
+            Entry::Stop(stop) => {
+                self.is_over = true;
+                actions.push(Action::Stop(stop));
+            }
+            Entry::End => self.end(actions),
+        }
+    }
+
+    fn tell_fault(&mut self, fault: Fault, wish: Wish, actions: &mut Vec<Action>) {
+        let verdict = match (wish, self.limits.add_fault()) {
+            (Wish::Raise | Wish::Retry(_), _) => Verdict::Raise,
+            (_, Some(too_many)) => Verdict::TooMany(too_many),
+            (Wish::Skip, None) => Verdict::Skip,
+            (Wish::Replace, None) => Verdict::Replace,
+            (Wish::Substitute, None) => Verdict::Substitute,
+        };
+        actions.push(Action::Record { fault, verdict });
+        match verdict {
+            Verdict::Skip => self.account.skipped += 1,
+            Verdict::Substitute => self.account.replaced += 1,
+            Verdict::Replace => {}
+            Verdict::Raise => self.tell(Entry::Stop(Stop::Raised(fault)), actions),
+            Verdict::TooMany(too_many) => {
+                self.tell(Entry::Stop(Stop::TooMany(fault, too_many)), actions);
+            }
+        }
+    }
+
+    /// Hands over a batch.
+    pub(super) fn deliver(&mut self, batch: Complete, actions: &mut Vec<Action>) {
+        let Complete { samples, repeated, end, mut position, late, is_last } = batch;
+        // What was told since the position was taken belongs to batches before this one.
+        position.filled += self.late.skipped - late.skipped;
+        position.repeated -= self.late.repetitions - late.repetitions;
+        if is_last && self.settings.finishes && self.settings.fill == Fill::FromEndAndRepeat {
+            position.repeated = position.repeated.max(position.filled);
+            position.tried = position.tried.max(position.repeated);
+        }
+        position.standing = self.limits.standing.clone();
+        self.in_vain = 0;
+        self.account.delivered += samples.len() as u64;
+        self.untaken.push_back(end);
+        let number = self.batch_number;
+        self.batch_number += 1;
+        actions.push(Action::Deliver(Batch { number, samples, repeated, position }));
+    }
+}

@@ -1,0 +1,56 @@
+//! Samples that a front with functions needs beside those that are planned: they fill slots or replace others. A
+//! thread of their own makes them, for reading one may take long and the front must not wait for it.
+
+use std::collections::VecDeque;
+
+use super::driver::Extra;
+use super::run::Run;
+use crate::sys::lock::{Condition, Mutex};
+use crate::worker::Native;
+
+/// Samples to be made; None when the run is over.
+pub(super) struct Extras {
+    waiting: Mutex<Option<VecDeque<Extra>>>,
+    changed: Condition,
+}
+
+impl Default for Extras {
+    fn default() -> Extras {
+        Extras { waiting: Mutex::new(Some(VecDeque::new())), changed: Condition::default() }
+    }
+}
+
+impl Extras {
+    pub(super) fn put(&self, extras: Vec<Extra>) {
+        if let Some(waiting) = &mut *self.waiting.lock() {
+            waiting.extend(extras);
+        }
+        self.changed.notify_all();
+    }
+
+    pub(super) fn close(&self) {
+        *self.waiting.lock() = None;
+        self.changed.notify_all();
+    }
+
+    fn take(&self) -> Option<Extra> {
+        let mut waiting = self.waiting.lock();
+        loop {
+            if let Some(extra) = waiting.as_mut()?.pop_front() {
+                return Some(extra);
+            }
+            waiting = self.changed.wait(waiting);
+        }
+    }
+}
+
+impl Run {
+    /// Makes samples until the run is over.
+    pub(super) fn make_queued_extras(&self) {
+        let mut native = Native::default();
+        while let Some(extra) = self.extras.take() {
+            self.make_extras(vec![extra], Some(&mut native));
+            native.trim(self.shared.keep);
+        }
+    }
+}

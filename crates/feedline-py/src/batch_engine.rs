@@ -1,0 +1,498 @@
+//! The engine of an epoch for a front whose batches are made as a whole, by a worker or by the trainer: slots
+//! become batches and offsets in them, and results of samples come together.
+
+use feedline_core::engine::{
+    self, BadSlot, Engine, Finished, Membership, Moves, Order, Outcome, Plan, Position, Purpose,
+    Settings, Unfinished, Wish,
+};
+use feedline_core::error::{Error, Kind};
+use feedline_core::random::Random;
+use pyo3::prelude::*;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::errors::raise;
+use crate::faults::Policy;
+
+/// What becomes of the slot of a skipped sample.
+#[pyclass(module = "feedline._native", frozen, eq, eq_int, from_py_object)]
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Fill {
+    Never,
+    FromEnd,
+    FromEndAndRepeat,
+}
+
+/// What becomes of a fault. `Ledger.record` writes it down.
+#[pyclass(module = "feedline._native", frozen, from_py_object)]
+#[derive(Clone, Copy)]
+pub(crate) struct Verdict(pub(crate) engine::Verdict);
+
+#[pymethods]
+impl Verdict {
+    /// "skip", "replace", "substitute", "raise" or "too many".
+    #[getter]
+    fn name(&self) -> &'static str {
+        match self.0 {
+            engine::Verdict::Skip => "skip",
+            engine::Verdict::Replace => "replace",
+            engine::Verdict::Substitute => "substitute",
+            engine::Verdict::Raise => "raise",
+            engine::Verdict::TooMany(_) => "too many",
+        }
+    }
+}
+
+/// A sample of a batch that could not be made, or does not fit to the others.
+#[pyclass(module = "feedline._native", frozen)]
+#[derive(Clone, Copy)]
+pub(crate) struct BadSample {
+    offset: u64,
+    fault: u64,
+    wish: Wish,
+    is_misfit: bool,
+}
+
+#[pymethods]
+impl BadSample {
+    /// `fault` is a name for it, chosen by the front; `action` is what the policy says: "raise", "skip", "replace",
+    /// or "substitute" if the user gave a sample for this.
+    #[new]
+    #[pyo3(signature = (offset, fault, action, *, is_misfit = false))]
+    fn new(offset: u64, fault: u64, action: &str, is_misfit: bool) -> PyResult<BadSample> {
+        let wish = match action {
+            "raise" => Wish::Raise,
+            "skip" => Wish::Skip,
+            "replace" => Wish::Replace,
+            "substitute" => Wish::Substitute,
+            other => {
+                let message = format!("there is no action {other:?}");
+                return Err(raise(Error::new(Kind::Internal, message)));
+            }
+        };
+        Ok(BadSample { offset, fault, wish, is_misfit })
+    }
+}
+
+/// What the front must do, in this order. Batches are counted as they were planned; an offset is a place in a batch,
+/// a sequence one of the samples as they were planned.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) enum Action {
+    /// Plan all batches that there are, and say that these are all.
+    ReadPlan {},
+    /// Have a batch made, with this many of its samples, the first ones.
+    Order { batch: u64, samples: u64 },
+    /// Have a batch made again, with this many of its samples, the first ones; not at all if there are none.
+    Remake { batch: u64, samples: u64 },
+    /// Have a batch completed: by offset, the sequences of other samples that are to be made, the offsets that
+    /// samples move from, what stays empty, and where the sample is used that the user gave.
+    Amend {
+        batch: u64,
+        fills: BTreeMap<u64, u64>,
+        moves: BTreeMap<u64, u64>,
+        left_out: BTreeSet<u64>,
+        given: BTreeSet<u64>,
+    },
+    /// Write down a fault.
+    Record { fault: u64, verdict: Verdict },
+    /// Write down that another sample was found in the place of a bad one.
+    RecordReplacement { fault: u64, by: u64 },
+    /// Hand over a batch.
+    Deliver { batch: u64, samples: u64 },
+    /// There is nothing to deliver of a batch.
+    Discard { batch: u64 },
+    /// Raise this fault, after the batches before it.
+    Raise { fault: u64 },
+    /// This many samples were tried in the place of a bad one, and all were bad.
+    NoReplacement { fault: u64, tried: u32 },
+    /// A bug.
+    Fail { message: String },
+    /// Nothing more comes.
+    End { dropped: u64, repeated: u64 },
+}
+
+/// Decides about the batches of one epoch.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct BatchEngine(Mutex<Batches>);
+
+struct Batches {
+    engine: Engine,
+    /// The first slot and the size of each batch that is not settled.
+    planned: VecDeque<(u64, u64)>,
+    /// The number of the first one of these.
+    settled: u64,
+    /// The number of the next batch that is ordered.
+    ordered: u64,
+    slots: u64,
+    made: BTreeMap<u64, Made>,
+    /// The slots of faults that were not judged yet, by name.
+    faults: BTreeMap<u64, u64>,
+    /// Batches that are to be completed.
+    changed: BTreeSet<u64>,
+}
+
+/// What is in the place of a sample of a batch.
+#[derive(Clone, Copy)]
+enum Place {
+    Fill(u64),
+    Moved(u64),
+    Empty,
+    Given,
+}
+
+/// What is known about a batch that was ordered.
+#[derive(Default)]
+struct Made {
+    awaited: Vec<Order>,
+    /// By offset, what is not the batch's own sample.
+    places: BTreeMap<u64, Place>,
+    bad: Vec<BadSlot>,
+    /// Whether what has come is the batch, collated.
+    is_collated: bool,
+    /// How it is to be finished.
+    unfinished: Option<Unfinished>,
+}
+
+#[pymethods]
+impl BatchEngine {
+    /// `has_end` says that the plan can be read to its end when that is needed. `ahead` batches are made at a time.
+    #[new]
+    #[pyo3(signature = (policy, *, epoch, drop_last, fill, has_end, ahead))]
+    fn new(
+        policy: &Policy,
+        epoch: u64,
+        drop_last: bool,
+        fill: Fill,
+        has_end: bool,
+        ahead: u64,
+    ) -> BatchEngine {
+        let settings = Settings {
+            samples: 0,
+            batch_size: 0,
+            plan: if has_end { Plan::Given } else { Plan::Open },
+            moves: Moves::Remade { ahead },
+            drop_last,
+            membership: Membership::Fixed,
+            fill: match fill {
+                Fill::FromEnd if has_end => engine::Fill::FromEnd,
+                Fill::FromEndAndRepeat if has_end => engine::Fill::FromEndAndRepeat,
+                Fill::Never | Fill::FromEnd | Fill::FromEndAndRepeat => engine::Fill::Never,
+            },
+            misfit: None,
+            finishes: true,
+            limit: policy.0.limit,
+            window: policy.0.window,
+            epoch,
+        };
+        BatchEngine(Mutex::new(Batches {
+            engine: Engine::new(settings, Position::default()),
+            planned: VecDeque::new(),
+            settled: 0,
+            ordered: 0,
+            slots: 0,
+            made: BTreeMap::new(),
+            faults: BTreeMap::new(),
+            changed: BTreeSet::new(),
+        }))
+    }
+
+    /// The next batch has this many samples.
+    fn plan(&self, samples: u64) {
+        let mut batches = self.lock();
+        let first = batches.slots;
+        batches.planned.push_back((first, samples));
+        batches.slots += samples;
+        batches.engine.plan(samples);
+    }
+
+    /// There are no more batches.
+    fn plan_ends(&self) -> Vec<Action> {
+        let mut batches = self.lock();
+        batches.engine.plan_ends();
+        batches.decide(Vec::new())
+    }
+
+    /// The next batch that is to be made anyway; None if all that are planned were given out.
+    fn order(&self) -> Option<Action> {
+        self.lock().order()
+    }
+
+    /// What came of a batch: it was made but for the samples that are bad. If it is collated, it is without them.
+    fn came(&self, batch: u64, bad: Vec<PyRef<'_, BadSample>>, is_collated: bool) -> Vec<Action> {
+        let bad: Vec<BadSample> = bad.iter().map(|bad| **bad).collect();
+        self.lock().came(batch, &bad, is_collated)
+    }
+
+    /// What the limit of the policy depends on, as JSON.
+    #[getter]
+    fn standing(&self) -> String {
+        serde_json::to_string(self.lock().engine.standing()).unwrap_or_default()
+    }
+}
+
+impl BatchEngine {
+    fn lock(&self) -> MutexGuard<'_, Batches> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Batches {
+    /// The batch with a slot, and its first slot.
+    fn batch_of(&self, slot: u64) -> (u64, u64) {
+        let at = self.planned.partition_point(|(first, _)| *first <= slot).saturating_sub(1);
+        let first = self.planned.get(at).map_or(0, |(first, _)| *first);
+        (self.settled + at as u64, first)
+    }
+
+    fn order(&mut self) -> Option<Action> {
+        let batch = self.ordered;
+        let (first, size) = *self.planned.get((batch - self.settled) as usize)?;
+        let mut awaited = Vec::with_capacity(size as usize);
+        while self.engine.next_slot().is_some_and(|slot| slot < first + size) {
+            awaited.extend(self.engine.next_order());
+        }
+        let samples = awaited.len() as u64;
+        if samples == 0 {
+            return None;
+        }
+        self.ordered += 1;
+        self.begin(batch, size, awaited);
+        Some(Action::Order { batch, samples })
+    }
+
+    fn begin(&mut self, batch: u64, size: u64, awaited: Vec<Order>) {
+        let own = awaited.len() as u64;
+        let places = (own..size).map(|offset| (offset, Place::Empty)).collect();
+        self.made.insert(batch, Made { awaited, places, ..Made::default() });
+    }
+
+    fn came(&mut self, batch: u64, bad: &[BadSample], is_collated: bool) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let at = batch.checked_sub(self.settled).and_then(|at| self.planned.get(at as usize));
+        let (Some((first, _)), Some(made)) = (at.copied(), self.made.get_mut(&batch)) else {
+            return Vec::new();
+        };
+        made.is_collated = is_collated;
+        self.faults.extend(bad.iter().map(|bad| (bad.fault, first + bad.offset)));
+        let is_awaited: Vec<u64> = made.awaited.iter().map(|order| order.slot).collect();
+        for order in std::mem::take(&mut made.awaited) {
+            let own = bad.iter().find(|bad| first + bad.offset == order.slot && !bad.is_misfit);
+            let outcome = match own {
+                Some(bad) => Outcome::Bad { fault: bad.fault, wish: bad.wish },
+                None => Outcome::Good { bucket: 0, shape: 0 },
+            };
+            self.engine.result(order, outcome, &mut actions);
+        }
+        // Also one that was good before and is bad now that it was made again.
+        let late =
+            bad.iter().filter(|bad| bad.is_misfit || !is_awaited.contains(&(first + bad.offset)));
+        let late =
+            late.map(|bad| BadSlot { slot: first + bad.offset, fault: bad.fault, wish: bad.wish });
+        made.bad.extend(late);
+        if let Some(unfinished) = made.unfinished.take() {
+            self.finish(batch, first, unfinished);
+        }
+        self.decide(actions)
+    }
+
+    fn finish(&mut self, batch: u64, first: u64, unfinished: Unfinished) {
+        let made = self.made.entry(batch).or_default();
+        if !made.bad.is_empty() {
+            let bad = std::mem::take(&mut made.bad);
+            self.engine.finished(unfinished.number, Finished::Bad(bad));
+        } else if made.is_collated {
+            self.engine.finished(unfinished.number, Finished::Good);
+        } else {
+            let offsets: BTreeSet<_> =
+                unfinished.samples.iter().map(|(slot, _)| slot - first).collect();
+            made.unfinished = Some(unfinished);
+            let at = (batch - self.settled) as usize;
+            let size = self.planned.get(at).map_or(0, |(_, size)| *size);
+            let empty = (0..size).filter(|offset| !offsets.contains(offset));
+            made.places.extend(empty.map(|offset| (offset, Place::Empty)));
+            self.changed.insert(batch);
+        }
+    }
+
+    /// Decides what can be decided, in terms of batches.
+    fn decide(&mut self, mut actions: Vec<engine::Action>) -> Vec<Action> {
+        let mut told = Vec::new();
+        loop {
+            self.engine.advance(&mut actions);
+            let mut is_finished = false;
+            for action in std::mem::take(&mut actions) {
+                is_finished |= matches!(action, engine::Action::Finish(_));
+                self.tell(action, &mut told);
+            }
+            if !is_finished {
+                break;
+            }
+        }
+        self.settle_below(self.engine.settled_below(), &mut told);
+        for batch in std::mem::take(&mut self.changed) {
+            told.extend(self.made.get(&batch).map(|made| amended(batch, &made.places)));
+        }
+        told
+    }
+
+    fn tell(&mut self, action: engine::Action, told: &mut Vec<Action>) {
+        match action {
+            engine::Action::ReadPlan => told.push(Action::ReadPlan {}),
+            engine::Action::Order { below } => self.order_below(below, told),
+            engine::Action::Make(order, Duration::ZERO) => self.make(order),
+            engine::Action::Make(..) | engine::Action::RecordRetry { .. } => {
+                told.push(Action::Fail { message: "the front retries by itself".to_owned() });
+            }
+            engine::Action::Move { from, to } => self.move_sample(from, to, told),
+            engine::Action::Record { fault, verdict } => {
+                let (fault, verdict) = (name_of(fault), Verdict(verdict));
+                self.judged(fault, verdict);
+                told.push(Action::Record { fault, verdict });
+            }
+            engine::Action::RecordReplacement { fault, by } => {
+                told.push(Action::RecordReplacement { fault: name_of(fault), by });
+            }
+            engine::Action::Finish(unfinished) => {
+                let slot = unfinished.samples.first().map_or(0, |(slot, _)| *slot);
+                let (batch, first) = self.batch_of(slot);
+                self.settle_below(first, told);
+                self.finish(batch, first, unfinished);
+            }
+            engine::Action::Deliver(delivered) => {
+                self.engine.taken();
+                let slot = delivered.samples.first().map_or(0, |(slot, _)| *slot);
+                let (batch, first) = self.batch_of(slot);
+                self.settle_below(first, told);
+                self.forget_first();
+                told.push(Action::Deliver { batch, samples: delivered.samples.len() as u64 });
+            }
+            engine::Action::Drop { .. } => {}
+            engine::Action::Stop(stop) => told.push(stopped(stop)),
+            engine::Action::End(account) => {
+                told.push(Action::End { dropped: account.dropped, repeated: account.repeated });
+            }
+        }
+    }
+
+    /// Nothing is delivered of batches that are settled and were not delivered.
+    fn settle_below(&mut self, slot: u64, told: &mut Vec<Action>) {
+        while self.planned.front().is_some_and(|(first, size)| first + size <= slot) {
+            told.push(Action::Discard { batch: self.settled });
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        self.planned.pop_front();
+        self.made.remove(&self.settled);
+        self.changed.remove(&self.settled);
+        self.settled += 1;
+        self.ordered = self.ordered.max(self.settled);
+    }
+
+    fn order_below(&mut self, below: u64, told: &mut Vec<Action>) {
+        let planned = |slot| Order { slot, sequence: slot, purpose: Purpose::Planned };
+        while let Some((first, size)) =
+            self.planned.get((self.ordered - self.settled) as usize).copied()
+            && first < below
+        {
+            let awaited: Vec<_> = (first..below.min(first + size)).map(planned).collect();
+            told.push(Action::Order { batch: self.ordered, samples: awaited.len() as u64 });
+            self.begin(self.ordered, size, awaited);
+            self.ordered += 1;
+        }
+    }
+
+    /// What is in the place of a sample that was judged.
+    fn judged(&mut self, fault: u64, verdict: Verdict) {
+        let place = match verdict.0 {
+            engine::Verdict::Skip => Place::Empty,
+            engine::Verdict::Substitute => Place::Given,
+            engine::Verdict::Replace | engine::Verdict::Raise | engine::Verdict::TooMany(_) => {
+                return;
+            }
+        };
+        if let Some(slot) = self.faults.remove(&fault) {
+            self.put(slot, place);
+        }
+    }
+
+    /// The batch is not what has come any more.
+    fn put(&mut self, slot: u64, place: Place) -> u64 {
+        let (batch, first) = self.batch_of(slot);
+        self.made.entry(batch).or_default().places.insert(slot - first, place);
+        batch
+    }
+
+    fn make(&mut self, order: Order) {
+        let batch = self.put(order.slot, Place::Fill(order.sequence));
+        let made = self.made.entry(batch).or_default();
+        made.awaited.push(order);
+        made.is_collated = false;
+        self.changed.insert(batch);
+    }
+
+    fn move_sample(&mut self, from: u64, to: u64, told: &mut Vec<Action>) {
+        let (batch, first) = self.batch_of(from);
+        if self.batch_of(to).0 == batch {
+            self.put(from, Place::Empty);
+            self.put(to, Place::Moved(from - first));
+            self.made.entry(batch).or_default().is_collated = false;
+            self.changed.insert(batch);
+            self.faults.values_mut().filter(|slot| **slot == from).for_each(|slot| *slot = to);
+            return;
+        }
+        let planned = |slot| Order { slot, sequence: slot, purpose: Purpose::Planned };
+        let size = self.planned.get((batch - self.settled) as usize).map_or(0, |(_, size)| *size);
+        self.begin(batch, size, (first..from).map(planned).collect());
+        let is_same = |action: &Action| matches!(action, Action::Remake { batch: other, .. } if *other == batch);
+        told.retain(|action| !is_same(action));
+        told.push(Action::Remake { batch, samples: from - first });
+    }
+}
+
+fn amended(batch: u64, places: &BTreeMap<u64, Place>) -> Action {
+    let (mut fills, mut moves) = (BTreeMap::new(), BTreeMap::new());
+    let (mut left_out, mut given) = (BTreeSet::new(), BTreeSet::new());
+    for (offset, place) in places {
+        match place {
+            Place::Fill(sequence) => drop(fills.insert(*offset, *sequence)),
+            Place::Moved(source) => drop(moves.insert(*offset, *source)),
+            Place::Empty => drop(left_out.insert(*offset)),
+            Place::Given => drop(given.insert(*offset)),
+        }
+    }
+    Action::Amend { batch, fills, moves, left_out, given }
+}
+
+fn name_of(fault: engine::Fault) -> u64 {
+    match fault {
+        engine::Fault::Reported(fault) => fault,
+        // Not without `Settings::misfit`.
+        engine::Fault::Misfit { slot, .. } => slot,
+    }
+}
+
+fn stopped(stop: engine::Stop) -> Action {
+    match stop {
+        engine::Stop::Raised(fault) | engine::Stop::TooMany(fault, _) => {
+            Action::Raise { fault: name_of(fault) }
+        }
+        engine::Stop::NoReplacement { fault, tried, .. } => {
+            Action::NoReplacement { fault: name_of(fault), tried }
+        }
+        engine::Stop::Unexpected(order) => Action::Fail {
+            message: format!("a result came for slot {} that is not awaited", order.slot),
+        },
+        engine::Stop::DoesNotAddUp(account) => {
+            Action::Fail { message: format!("the samples of the epoch do not add up: {account:?}") }
+        }
+    }
+}
+
+/// A number that depends on these numbers alone.
+#[pyfunction]
+pub(crate) fn keyed_bits(parts: Vec<u64>) -> u64 {
+    Random::keyed(&parts).bits()
+}
