@@ -59,7 +59,7 @@ class Goal:
 
     of: Literal["CPU", "rate"]
     limit: float
-    # The best of these; of all peers where nothing is said.
+    # The best of these; of all peers by default.
     against: tuple[str, ...] = ()
 
 

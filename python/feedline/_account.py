@@ -83,7 +83,7 @@ class Away:
 
 
 class Account:
-    """The ledger of one front, and whoever wants to hear of its events."""
+    """The ledger of one front, and the callback that hears of its events."""
 
     def __init__(
         self,

@@ -395,7 +395,7 @@ class Pool:
         if crew is not None:
             # The thread need not wait for the next answer to see it.
             crew.wake()
-        # Without the lock: who is told may come back with another call.
+        # Without the lock: the callback may come back with another call.
         for call in cancelled:
             self.account.ledger.cancelled(call.uncounted)
             if call.future.cancel():

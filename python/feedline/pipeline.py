@@ -144,7 +144,7 @@ class Pipeline(Functions):
             remainder: what to do when samples cannot be divided evenly. "pad" gives some samples twice,
                 "drop" leaves the last out, "uneven" gives some ranks more.
             by: "record" deals out sample by sample, "shard" whole shards, so that no file is read by two
-                ranks. Whole shards are dealt out before any other call. Where nothing is said, compressed
+                ranks. Whole shards are dealt out before any other call. By default, compressed
                 shards are dealt out whole, and others by record.
         """
         if isinstance(rank, str) and rank == "auto":
@@ -184,7 +184,7 @@ class Pipeline(Functions):
 
         Args:
             mode: the channels to make, whatever the file has.
-            field: of records, the field that holds the picture; the only one of bytes where nothing is said.
+            field: of records, the field that holds the picture; by default the only one of bytes.
                 In the batch it is called "image".
             orient: turn the picture as its EXIF data says.
             max_pixels: refuse larger pictures before anything is allocated.
@@ -282,7 +282,7 @@ class Pipeline(Functions):
             boundaries: where one bucket ends and the next begins, ascending: [32, 64] makes buckets below 32,
                 from 32 to below 64, and from 64 on.
             batch: samples of the batches of each bucket, one number more than there are boundaries; as
-                `batch()` says where nothing is said.
+                `batch()` says by default.
         """
         return self._with("bucket", by=by, boundaries=boundaries, batch=batch)
 
@@ -462,14 +462,14 @@ def mix(
     """Samples of several pipelines in exact proportions.
 
     `fl.mix({code.shuffle(1): 0.3, text.shuffle(2): 0.7})` has 3 samples of `code` among every 10. Each part
-    comes in its own order and begins anew when it is at its end, also in the middle of an epoch; the next
+    comes in its own order and begins again when it is at its end, also in the middle of an epoch; the next
     epoch goes on where this one stopped. All must have the same fields, and only calls for the order so far.
 
     Args:
         parts: pipelines and their weights, as a dict or as pairs. Weights are any numbers above 0; they are
             kept exactly if some period of up to 8192 samples allows it.
         seed: shuffles which part comes when, period by period; without, they are spread evenly.
-        samples: of an epoch; as many as all parts together where nothing is said.
+        samples: of an epoch; by default as many as all parts together.
     """
     if not isinstance(parts, (Mapping, Sequence)):
         raise InvalidArgumentError(

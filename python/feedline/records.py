@@ -44,7 +44,7 @@ def tfrecord(
         check: compare the data of each record with their checksum. Those of lengths are always compared.
         index: where it is kept which record begins where: "auto" for a cache folder (FEEDLINE_CACHE, or
             feedline in the user's cache folder), "beside" for a file beside each shard, a folder, or None for
-            nowhere. An index is made anew when size or time of its shard have changed.
+            nowhere. An index is made again when size or time of its shard have changed.
         manifest: a JSON file which says how many records and bytes each shard must have, as
             `feedline index --manifest` writes it; a shard that has others is a fault.
     """
@@ -113,7 +113,7 @@ def tokens(
         paths: the files; a window never reaches from one into the next.
         dtype: of the numbers; an .npy file says it itself.
         length: numbers in a window.
-        stride: from the beginning of a window to that of the next; `length` where nothing is said.
+        stride: from the beginning of a window to that of the next; `length` by default.
     """
     if length is None and isinstance(dtype, int) and not isinstance(dtype, bool):
         number = described(dtype)
@@ -159,7 +159,7 @@ def _dtype(dtype: Any) -> str:
     if known.byteorder == ">":
         raise InvalidArgumentError.explained(
             f"tokens: only little-endian numbers are read, got {described(dtype)}",
-            'write the file anew: array.astype(array.dtype.newbyteorder("<")).tofile(path)',
+            'write the file again: array.astype(array.dtype.newbyteorder("<")).tofile(path)',
         )
     return str(known.name)
 

@@ -46,7 +46,7 @@ def dataset(
         columns: some names, for tuples of these columns as `model.fit` takes them, or one name, for its
             tensors alone.
         element_spec: of batches that a function of Python makes: `tf.TensorSpec`s, in a dict or a tuple as
-            the batches are. Where nothing is said, one batch is made and looked at, and made again in its
+            the batches are. By default one batch is made and looked at, and made again in its
             epoch.
         input_context: for `strategy.distribute_datasets_from_function`. Each replica gets a shard of its
             own, and the batch size of the pipeline is that of all replicas together. Needs a pipeline.

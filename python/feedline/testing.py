@@ -30,7 +30,7 @@ from feedline.report import Report
 
 __all__ = ["Chaos", "ChaosError", "assert_accounted", "assert_same_batches", "chaos"]
 
-# So many samples have a count of their own of how often they were tried; others share one.
+# This many samples have a count of their own of how often they were tried; others share one.
 _COUNTS = 1 << 20
 
 
@@ -47,7 +47,7 @@ class Chaos:
         kill: kills the worker, the first time that a sample is made.
         poison: kills the worker whenever the sample is made.
         raise_: raises `ChaosError` whenever the sample is made.
-        eio: raises an `OSError` with EIO; each try is thrown for anew.
+        eio: raises an `OSError` with EIO; each try is drawn again.
         hang: does not come back, the first time that a sample is made.
         slow: takes `slow_seconds` more.
         leak: keeps `leak_bytes` of memory.
@@ -227,7 +227,7 @@ def _chaotic_loader(loader: Any, striker: _Striker) -> Any:
     from feedline._torch.samples import Samples
 
     chaotic = copy.copy(loader)
-    # torch's class forbids to set these after it was made; this one is not made anew.
+    # torch's class forbids to set these after it was made; this one is not made again.
     chaotic.__dict__["dataset"] = _ChaoticDataset(loader.dataset, striker)
     chaotic.__dict__["_kept"] = Kept(Account(loader.faults, loader.on_event), Samples(loader.dataset))
     chaotic.__dict__["_iterator"] = None

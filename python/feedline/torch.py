@@ -54,7 +54,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     Args:
         on_death: "replace", or "raise": the first death ends the run with `feedline.errors.WorkerDiedError`.
-            For iterable data sets that cannot be started again: a replacement iterates anew and throws
+            For iterable data sets that cannot be started again: a replacement iterates again and throws
             away what was delivered.
         max_deaths: how many deaths within `death_window` are allowed; "auto" is twice the workers, at
             least 5. One more ends the run with `feedline.errors.TooManyDeathsError` and the history.
@@ -193,7 +193,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """Asked by Accelerate just before it builds the loader anew."""
+        """Asked by Accelerate just before it builds the loader again."""
         stay_in_charge()
         return bool(self.__dict__.get("_is_prepared", False))
 
@@ -208,7 +208,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return bool(context.get_start_method() != "fork")
 
     def __iter__(self) -> _BaseDataLoaderIter:
-        # Workers that stay are gone for good when a run was ended by them: then it begins anew.
+        # Workers that stay are gone for good when a run was ended by them: then it begins again.
         if isinstance(self._iterator, WithWorkers) and self._iterator._shutdown:
             self._iterator = None
         return super().__iter__()

@@ -2,7 +2,7 @@
 
     python tools/faults/table.py                 the table of runs with a policy, into docs/faults.md
     python tools/faults/table.py --default       the table of runs with nothing set
-    python tools/faults/table.py --only SIGKILL  one failure, whose lines in docs/faults.md are made anew
+    python tools/faults/table.py --only SIGKILL  one failure, whose lines in docs/faults.md are made again
 
 Each run has a time limit: what is not done then hangs, and the table says so. After each run the processes
 that it left and the names it left in /dev/shm are counted, then ended.

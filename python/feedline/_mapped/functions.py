@@ -142,7 +142,7 @@ def _name(function: Any) -> str:
 
 
 class Draws:
-    """Random numbers as a function of seed, position and step, whoever draws them and how often."""
+    """Random numbers as a function of seed, position and step, whatever draws them and how often."""
 
     def __init__(self, seed: int, *, seeds_all: bool) -> None:
         """`seeds_all`: the generators that a process has one of are seeded too, for each sample."""

@@ -71,7 +71,7 @@ class Front(Protocol[B]):
         """Has a batch made."""
 
     def remake(self, batch: B) -> None:
-        """Has a batch made anew with its own samples alone; not at all if there are none."""
+        """Has a batch made again with its own samples alone; not at all if there are none."""
 
     def amend(self, batch: B) -> None:
         """Has a batch completed: what is in it has changed, or is settled."""

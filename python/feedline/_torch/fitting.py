@@ -33,7 +33,7 @@ _DEPTH = 16
 _ITEMS = 1000
 # A structure that needs more bytes is not remembered: it travels in the worker's journal.
 _MOST_BYTES = 1024
-# So many samples are named in a message.
+# This many samples are named in a message.
 _NAMED = 8
 
 

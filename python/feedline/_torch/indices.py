@@ -12,7 +12,7 @@ from feedline._account import in_json
 
 __all__ = ["Given", "Planned", "keys", "without"]
 
-# So many samples of the start of an epoch are remembered, to be repeated where ranks must stay even.
+# This many samples of the start of an epoch are remembered, to be repeated where ranks must stay even.
 _REMEMBERED = 4096
 
 # The indices of a batch, and how many of them, at the end, repeat others.

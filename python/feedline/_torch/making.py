@@ -14,7 +14,7 @@ from feedline.faults import FaultPolicy
 
 __all__ = ["Amended", "Failing", "Maker", "Odd", "bears", "getter", "is_list_of", "unfinished", "wants_fill"]
 
-# So many samples of an iterator that fail in a row are allowed where the policy sets no limit: one that fails
+# This many samples of an iterator that fail in a row are allowed where the policy sets no limit: one that fails
 # whenever it is asked would be asked for ever.
 _MOST = 1000
 
@@ -198,7 +198,7 @@ def wants_fill(bad: list[Bad], *, fill: bool) -> bool:
 
 
 def bears(policy: FaultPolicy, bad: int) -> bool:
-    """Whether an iterator is asked on after so many faults in one batch. If not, the judge has to hear of
+    """Whether an iterator is asked for more after this many faults in one batch. If not, the judge has to hear of
     them now: they are more than the limit."""
     if policy.limit is None:
         return True

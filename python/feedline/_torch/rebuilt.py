@@ -1,4 +1,4 @@
-"""Accelerate builds prepared loaders anew, with torch's class by name: here it is told to take ours where
+"""Accelerate builds prepared loaders again, with torch's class by name: here it is told to take ours where
 the loader was ours. It offers no other way to say so."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["Mark", "stay_in_charge"]
 
 class Mark(str):
     """The argument `pin_memory_device` of a loader of ours: the text it was, and whose it is. Who builds a
-    loader anew hands it on as it is."""
+    loader again hands it on as it is."""
 
     __slots__ = ("kind", "settings")
     kind: type

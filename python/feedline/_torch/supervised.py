@@ -294,7 +294,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             raise load(answer).exception(f"in DataLoader worker process {post}", "", exact=False)
         batch = self._sent.pop(answer.task, None)
         if batch is None:
-            # Of an epoch that was left, of a batch that is made anew, or of a worker that has nothing more.
+            # Of an epoch that was left, of a batch that is made again, or of a worker that has nothing more.
             return
         if answer.kind == "exhausted":
             self._exhausted(answer.post)
@@ -410,7 +410,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         batch = self._sent.get(given_up.task)
         if batch is None or self._crew is None:
             return
-        # Of this pass alone: numbers of tasks begin anew with each.
+        # Of this pass alone: numbers of tasks begin again with each.
         deaths = [death for death in self._crew.deaths if given_up.task in death.tasks]
         error: BaseException = died(deaths, f"a sample of batch {batch.number} kills its worker")
         if given_up.why == "hangs":

@@ -424,7 +424,7 @@ class _LoaderWorker:
         return self._settled(samples, indices, task, order.before, order)
 
     def _made_again(self, order: Amended) -> list[Any]:
-        """The good samples, as whoever held them had made them. The bad ones are made too: the random numbers
+        """The good samples, as the worker that held them had made them. The bad ones are made too: the random numbers
         that they draw are missing otherwise."""
         maker = self._maker
         assert maker is not None
@@ -463,7 +463,7 @@ class _LoaderWorker:
         seed_global(seed)
 
     def _before(self) -> bytes | None:
-        """What the journal says now; asked before each batch, so it must not be made anew."""
+        """What the journal says now; asked before each batch, so it must not be made each time."""
         if not self._noted[1]:
             self.journal()
         return self._noted[1]

@@ -73,7 +73,7 @@ class Tries:
         self._stage = stage
         self._raises = raises
         self._home = home
-        # Of the batch at hand, in order; whoever makes it empties it.
+        # Of the batch at hand, in order; the code that makes it empties it.
         self.bad: list[Bad] = []
 
     def again(self, raised: BaseException, make: Callable[[], Any], position: int, key: int = 0) -> Any:

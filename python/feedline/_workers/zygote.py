@@ -132,7 +132,7 @@ class Zygote:
         return True
 
     def lend(self) -> int:
-        """Its channel's descriptor, for whoever supervises its workers."""
+        """Its channel's descriptor, for the supervisor of its workers."""
         assert self._channel is not None
         channel, self._channel = self._channel, None
         return channel
