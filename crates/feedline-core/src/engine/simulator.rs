@@ -14,7 +14,7 @@ use super::*;
 use crate::random::Random;
 
 /// Epochs in one run of the tests.
-const EPOCHS: u64 = 100_000;
+const EPOCHS: u64 = 200_000;
 
 /// What is the matter with a sample, whenever it is made.
 #[derive(Clone, Copy, Debug)]
@@ -870,6 +870,13 @@ impl Run<'_> {
             self.taken += 1;
         }
         assert!(self.engine.needed_below() >= self.engine.settled_below());
+        let settled = self.engine.settled_below();
+        if let Some(next) = self.delivered.get(self.taken) {
+            let end = next.position.slot + next.position.tried;
+            assert!(settled <= end, "what was not taken is not settled");
+        } else if let Some(last) = self.delivered.last() {
+            assert!(settled >= last.position.slot, "what was taken is settled");
+        }
     }
 
     /// Gives some batches of the plan; some if nothing else can be done.
