@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ OF_OLDER_VERSIONS = [
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell that starts the tests in the background has them ignore Ctrl-C, which some of them send.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for line in OF_OLDER_VERSIONS:
         config.addinivalue_line("filterwarnings", line)
     # Most tests of faults skip samples on purpose; those of the warnings ask for them.
