@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import feedline as fl
 import pytest
 import torch
-from feedline._workers.sources import Sources
+from feedline._workers.sources import Sources, folders_of
 from feedline.errors import SourceUnavailableError
 from feedline.torch import DataLoader
 
@@ -150,3 +151,29 @@ def test_a_file_that_is_back_before_anybody_looks_is_tried_once_more(tmp_path: P
     assert not sources.came_back(raised), "the sample alone is bad"
     path.rename(tmp_path / "other")
     assert not sources.came_back(raised)
+
+
+class Reads:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, sample: Any) -> Any:
+        return sample
+
+
+def test_the_folders_that_functions_name_are_known(tmp_path: Path) -> None:
+    """A worker whose first sample cannot be read must know that its folder was there."""
+    (tmp_path / "file").write_text("x")
+
+    def around(folder: Any) -> Any:
+        return lambda sample: (folder, sample)
+
+    def read(folder: Path, sample: Any) -> Any:
+        return folder, sample
+
+    later: Any = None
+    functions: list[Any] = [Reads(tmp_path), around(tmp_path), functools.partial(read, tmp_path)]
+    for function in [*functions, around(functions[0])]:
+        assert folders_of(function) == {str(tmp_path)}
+    for function in (read, around(tmp_path / "not there"), lambda sample: (later, sample), len, Reads):
+        assert folders_of(function) == set()

@@ -13,6 +13,7 @@ import numpy as np
 from feedline._mapped.functions import Context, Draws, Step
 from feedline._mapped.samples import Samples
 from feedline._mapped.trees import Layout, Room, Run, joined, laid, runs_of, spec_of
+from feedline._workers.sources import folders_of
 from feedline._workers.tries import BAD, Bad, Tries
 from feedline.faults import FaultPolicy
 
@@ -37,6 +38,8 @@ class Plan:
         self.of_batches = [step for step in self.steps if step.kind == "map_batch"]
         self.listed = [name for name, kind in self.kinds.items() if kind == "listed"]
         self.filters = any(step.kind == "filter" for step in self.steps)
+        # A worker whose first sample cannot be read must know that its folder was there.
+        self.folders = frozenset().union(*(folders_of(step.function) for step in self.steps))
         # What is done about faults where they are met. Without a policy a source is not waited for, as in a
         # torch loader: the function's own error is raised.
         self.policy = self.faults or FaultPolicy(patience=0.0)

@@ -138,6 +138,7 @@ def _live(
         pause=pause,
         tell=note,
         raises=False,
+        folders=plan.folders,
         home=os.getpid(),
     )
     doer = Doer(plan, tries, Watcher(), seeds_all=False)

@@ -98,6 +98,7 @@ class MapWorker:
             pause=self._pause,
             tell=self._tell,
             raises=False,
+            folders=plan.folders,
             home=os.getpid(),
         )
         self._doer = Doer(plan, tries, _Station(station), seeds_all=True)

@@ -14,8 +14,8 @@ from feedline.faults import FaultPolicy
 
 __all__ = ["Amended", "Failing", "Maker", "Odd", "bears", "getter", "is_list_of", "unfinished", "wants_fill"]
 
-# This many samples of an iterator that fail in a row are allowed where the policy sets no limit: one that fails
-# whenever it is asked would be asked for ever.
+# This many samples of an iterator that fail in a row are allowed if the policy sets no limit: one that
+# fails whenever it is asked would be asked for ever.
 _MOST = 1000
 
 
@@ -198,8 +198,8 @@ def wants_fill(bad: list[Bad], *, fill: bool) -> bool:
 
 
 def bears(policy: FaultPolicy, bad: int) -> bool:
-    """Whether an iterator is asked for more after this many faults in one batch. If not, the judge has to hear of
-    them now: they are more than the limit."""
+    """Whether an iterator is asked for more after this many faults in one batch. If not, the judge has to
+    hear of them now: they are more than the limit."""
     if policy.limit is None:
         return True
     return bad <= (policy.window if isinstance(policy.limit, float) else policy.limit)

@@ -424,8 +424,8 @@ class _LoaderWorker:
         return self._settled(samples, indices, task, order.before, order)
 
     def _made_again(self, order: Amended) -> list[Any]:
-        """The good samples, as the worker that held them had made them. The bad ones are made too: the random numbers
-        that they draw are missing otherwise."""
+        """The good samples, as the worker that held them had made them. The bad ones are made too: the random
+        numbers that they draw are missing otherwise."""
         maker = self._maker
         assert maker is not None
         if order.before is not None:

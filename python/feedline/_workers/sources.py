@@ -7,6 +7,8 @@ trainer remembers what was there when the loader was made.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import sys
 import time
@@ -162,9 +164,14 @@ class Sources:
 
 
 def folders_of(thing: object) -> frozenset[str]:
-    """The folders that a data set names in its attributes, or calls in their arguments, if they are there."""
+    """The folders that a data set or a function names in its attributes, or calls in their arguments, if they
+    are there."""
     found: set[str] = set()
-    _find(getattr(thing, "__dict__", thing), found, _DEPTH)
+    is_function = isinstance(thing, functools.partial) or hasattr(thing, "__closure__")
+    if is_function:
+        _find(thing, found, _DEPTH + 1)
+    else:
+        _find(getattr(thing, "__dict__", thing), found, _DEPTH)
     return frozenset(folder for folder in found if folder != os.sep and _is_there(folder))
 
 
@@ -183,9 +190,22 @@ def _find(thing: Any, found: set[str], depth: int) -> None:
     elif depth and isinstance(thing, (list, tuple)):
         for value in thing[:_ENTRIES]:
             _find(value, found, depth - 1)
-    elif depth and hasattr(thing, "__getitem__") and hasattr(thing, "__dict__"):
-        # A data set of data sets.
+    elif depth and isinstance(thing, functools.partial):
+        _find([thing.func, thing.args, thing.keywords], found, depth - 1)
+    elif depth and hasattr(thing, "__closure__"):
+        _find(_closed_over(thing), found, depth - 1)
+    elif depth and hasattr(thing, "__dict__") and (hasattr(thing, "__getitem__") or callable(thing)):
+        # A data set of data sets, or a function that is an object.
         _find(vars(thing), found, depth - 1)
+
+
+def _closed_over(function: Any) -> list[Any]:
+    """What a function has from the one around it; some of it may not be set yet."""
+    values = []
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):
+            values.append(cell.cell_contents)
+    return values
 
 
 def _folder(raised: BaseException) -> str | None:
