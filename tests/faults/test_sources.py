@@ -175,5 +175,5 @@ def test_the_folders_that_functions_name_are_known(tmp_path: Path) -> None:
     functions: list[Any] = [Reads(tmp_path), around(tmp_path), functools.partial(read, tmp_path)]
     for function in [*functions, around(functions[0])]:
         assert folders_of(function) == {str(tmp_path)}
-    for function in (read, around(tmp_path / "not there"), lambda sample: (later, sample), len, Reads):
+    for function in (read, around(tmp_path / "not" / "there"), lambda sample: (later, sample), len, Reads):
         assert folders_of(function) == set()
