@@ -37,7 +37,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Answer:
+class TaskResult:
     """What a trainer found: its values, and how many batches or samples it had in all, the warm-up included.
 
     `cpu_seconds` is what it knew of while its workers lived.
@@ -76,7 +76,7 @@ def measure_idle(task: Task, loader: str) -> float:
     return cpu - answer.set_up_cpu_seconds
 
 
-def _run(task: Task, loader: str, how: Literal["measure", "idle"]) -> tuple[Answer, float, float]:
+def _run(task: Task, loader: str, how: Literal["measure", "idle"]) -> tuple[TaskResult, float, float]:
     """The answer, CPU seconds of the trainer with all its descendants, and cores that others took."""
     command = [sys.executable, str(TRAINER), loader, how, json.dumps(asdict(task))]
     busy, cpu, start = clocks.machine_seconds(), clocks.ended_cpu_seconds(), time.monotonic()
@@ -90,7 +90,7 @@ def _run(task: Task, loader: str, how: Literal["measure", "idle"]) -> tuple[Answ
     if done.returncode != 0 or not lines:
         last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise RuntimeError(f"exit code {done.returncode}: {last}")
-    answer = Answer(**json.loads(lines[-1]))
+    answer = TaskResult(**json.loads(lines[-1]))
     if cpu < answer.cpu_seconds - TICKS_SECONDS:
         # A child that nobody waits for, because SIGCHLD is ignored, takes its CPU time with it.
         raise RuntimeError(

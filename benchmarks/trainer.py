@@ -23,7 +23,7 @@ import numpy as np
 import samples
 import torch
 from clocks import cpu_seconds, own_cpu_seconds
-from measurement import Answer, Task
+from measurement import Task, TaskResult
 from torch.utils.data import DataLoader, Dataset
 
 # Ready batches beyond the measured ones: as many are prepared at the end of what is measured as at its start.
@@ -43,7 +43,7 @@ def main() -> None:
     dataset = data_set(task)
     torch.manual_seed(1)
     set_up = own_cpu_seconds()
-    answer = run(task, make_loader, dataset) if how == "measure" else Answer({})
+    answer = run(task, make_loader, dataset) if how == "measure" else TaskResult({})
     print(json.dumps(asdict(replace(answer, set_up_cpu_seconds=set_up))), flush=True)
     # All that ends workers, but not the taking apart of torch, whose cost is large and never the same.
     atexit._run_exitfuncs()
@@ -89,7 +89,7 @@ def data_set(task: Task) -> Dataset[Any]:
             return samples.Signed()
 
 
-def run(task: Task, make_loader: Callable[..., DataLoader[Any]], dataset: Dataset[Any]) -> Answer:
+def run(task: Task, make_loader: Callable[..., DataLoader[Any]], dataset: Dataset[Any]) -> TaskResult:
     match task.workload:
         case "transport":
             alone = {"batch_size": None, "collate_fn": _same, "num_workers": task.workers}
@@ -108,7 +108,7 @@ def run(task: Task, make_loader: Callable[..., DataLoader[Any]], dataset: Datase
 # ---- the workloads ----
 
 
-def transport(task: Task, loader: DataLoader[Any]) -> Answer:
+def transport(task: Task, loader: DataLoader[Any]) -> TaskResult:
     delivered = task.warm_up + task.count + AHEAD_BATCHES
     batches = iter(loader)
     wanted = loader.dataset[0]
@@ -121,18 +121,18 @@ def transport(task: Task, loader: DataLoader[Any]) -> Answer:
     seconds, cpu = time.perf_counter() - start, cpu_seconds()
     for batch in batches:
         _check(batch, wanted)
-    return Answer({"time": [1e6 * seconds / task.count]}, delivered, cpu)
+    return TaskResult({"time": [1e6 * seconds / task.count]}, delivered, cpu)
 
 
-def epochs(task: Task, loader: DataLoader[Any]) -> Answer:
+def epochs(task: Task, loader: DataLoader[Any]) -> TaskResult:
     warm = sum(_length(batch) for _ in range(task.warm_up) for batch in loader)
     start = time.perf_counter()
     measured = sum(_length(batch) for _ in range(task.count) for batch in loader)
     seconds = time.perf_counter() - start
-    return Answer({"rate": [measured / seconds]}, warm + measured, cpu_seconds())
+    return TaskResult({"rate": [measured / seconds]}, warm + measured, cpu_seconds())
 
 
-def startup(task: Task, make_loader: Callable[..., DataLoader[Any]], dataset: Dataset[Any]) -> Answer:
+def startup(task: Task, make_loader: Callable[..., DataLoader[Any]], dataset: Dataset[Any]) -> TaskResult:
     """The making of the loader is part of its start: work must not hide there."""
     start = time.perf_counter()
     loader = make_loader(
@@ -152,10 +152,10 @@ def startup(task: Task, make_loader: Callable[..., DataLoader[Any]], dataset: Da
             pass
         del batches
         start = time.perf_counter()
-    return Answer(values)
+    return TaskResult(values)
 
 
-def recovery(task: Task, loader: DataLoader[Any]) -> Answer:
+def recovery(task: Task, loader: DataLoader[Any]) -> TaskResult:
     batches = iter(loader)
     kills = Kills(batches, task.workers, task.count)
     kills.start()
@@ -167,7 +167,7 @@ def recovery(task: Task, loader: DataLoader[Any]) -> Answer:
         time.sleep(STEP_SECONDS)
     if kills.error is not None:
         raise kills.error
-    return Answer({"ready": kills.ready, "delivered": kills.delivered})
+    return TaskResult({"ready": kills.ready, "delivered": kills.delivered})
 
 
 class Kills(threading.Thread):

@@ -26,10 +26,10 @@ def filled(
         if first >= end:
             break
         slots: list[int | None] = [None] * size
-        tries = deque((offset, first + offset) for offset in range(size))
-        own = len(tries)
-        while tries:
-            offset, sequence = tries.popleft()
+        retries = deque((offset, first + offset) for offset in range(size))
+        own = len(retries)
+        while retries:
+            offset, sequence = retries.popleft()
             own -= 1
             if own >= 0 and sequence >= end:
                 continue
@@ -40,7 +40,7 @@ def filled(
             judged = first + offset + 1 if own >= 0 else first + size
             if end > judged:
                 end -= 1
-                tries.append((offset, end))
+                retries.append((offset, end))
         batch = [sample for sample in slots if sample is not None]
         if batch and not (drop_last and len(batch) < size):
             batches.append(batch)

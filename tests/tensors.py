@@ -285,10 +285,10 @@ def a_resumed_epoch_is_the_rest(photos: Path) -> Any:
     made_before = dataset(late)
     late.resume(text)
     try:
-        told = str(ids(made_before))
+        reported = str(ids(made_before))
     except tf.errors.OpError as error:
-        told = str(error)
-    return ids(tensors), ids(tensors), told
+        reported = str(error)
+    return ids(tensors), ids(tensors), reported
 
 
 # ---- errors ----
@@ -348,14 +348,14 @@ def mistakes_are_refused(photos: Path) -> Any:
         lambda: dataset(fl.arrays(rows(8)).shard(0, 2).batch(4), input_context=context),
         lambda: dataset(fl.arrays(rows(8)), input_context=context),
     ]
-    told = []
+    reported = []
     for mistake in two:
         try:
             mistake()
-            told.append("")
+            reported.append("")
         except fl.errors.InvalidArgumentError as error:
-            told.append(str(error))
-    return told
+            reported.append(str(error))
+    return reported
 
 
 # ---- functions of Python ----
@@ -401,7 +401,7 @@ def functions_make_tensors_of_what_they_return(photos: Path) -> Any:
 def functions_of_batches_may_return_anything_that_tensors_hold(photos: Path) -> Any:
     pipeline = fl.arrays(rows(5)).batch(3).map_batch(paired, threads=True)
     tensors = dataset(pipeline)
-    told = dataset(
+    reported = dataset(
         pipeline,
         element_spec=(tf.TensorSpec([None, None], tf.float32), {"id": tf.TensorSpec(None, tf.int64)}),
     )
@@ -410,9 +410,9 @@ def functions_of_batches_may_return_anything_that_tensors_hold(photos: Path) -> 
     return [
         spec[0].shape.as_list(),
         spec[1]["id"].dtype.name,
-        told.element_spec[0].shape.as_list(),
+        reported.element_spec[0].shape.as_list(),
         first[0].numpy().tolist(),
-        [batch[1]["id"].numpy().tolist() for batch in told],
+        [batch[1]["id"].numpy().tolist() for batch in reported],
     ]
 
 
@@ -447,7 +447,7 @@ def what_no_tensor_holds_is_refused(photos: Path) -> Any:
         return {"id": sample["id"], "meta": {"a"}}
 
     source = fl.arrays(rows(4))
-    told = []
+    reported = []
     for attempt in (
         lambda: dataset(source.map(objects, threads=True).batch(2)),
         lambda: list(dataset(source.batch(2).map_batch(of_different_shapes, threads=True))),
@@ -456,11 +456,11 @@ def what_no_tensor_holds_is_refused(photos: Path) -> Any:
         try:
             with unwrapped():
                 attempt()
-            told.append("")
+            reported.append("")
         except fl.errors.FeedlineError as error:
-            told.append(str(error))
+            reported.append(str(error))
     chosen = dataset(source.map(objects, threads=True).batch(2), ["id"])
-    return told, [batch[0].numpy().tolist() for batch in chosen]
+    return reported, [batch[0].numpy().tolist() for batch in chosen]
 
 
 @check

@@ -100,14 +100,14 @@ def test_what_does_not_hold_is_a_finding_with_the_command_that_repeats_it(
 
     code = command.main(["--only", "broken", "--seed", "9", "--round", "3", "--timeout", limit])
 
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     assert code == 1
-    assert said in told
-    assert "again: python tools/attack --seed 9 --only broken --round 3" in told
-    assert "1 findings" in told
-    assert "\x1b" not in told
+    assert said in reported
+    assert "again: python tools/attack --seed 9 --only broken --round 3" in reported
+    assert "1 findings" in reported
+    assert "\x1b" not in reported
     if way == "hang":
-        assert "time.sleep" in told or "in attack" in told
+        assert "time.sleep" in reported or "in attack" in reported
 
 
 def test_a_harness_that_is_terminated_ends_its_round(broken: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -167,9 +167,9 @@ def test_the_command_line_explains_itself_and_refuses_wrong_use() -> None:
         command = [sys.executable, str(TOOLS / "attack"), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
-    told = run("--help")
-    assert told.returncode == 0
-    assert "exit codes: 0 nothing was found, 1 something was found, 2 wrong use" in told.stdout
+    reported = run("--help")
+    assert reported.returncode == 0
+    assert "exit codes: 0 nothing was found, 1 something was found, 2 wrong use" in reported.stdout
     listed = run("--list")
     assert listed.returncode == 0
     assert [line.split()[0] for line in listed.stdout.splitlines()] == list(families.FAMILIES)

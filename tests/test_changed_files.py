@@ -178,8 +178,8 @@ def test_names_from_data_neither_move_the_cursor_nor_forge_a_line(
     )
     with pytest.raises(FeedlineError) as caught:
         list(loader)
-    told = capfd.readouterr()
-    texts = [told.out, told.err, str(caught.value), str(loader.report()), caplog.text]
+    reported = capfd.readouterr()
+    texts = [reported.out, reported.err, str(caught.value), str(loader.report()), caplog.text]
 
     for text in texts:
         assert text

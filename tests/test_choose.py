@@ -347,12 +347,12 @@ def mistakes() -> list[tuple[str, Callable[[], object], str]]:
 
 
 @pytest.mark.parametrize(
-    ("call", "words"), [case[1:] for case in mistakes()], ids=[case[0] for case in mistakes()]
+    ("call", "text"), [case[1:] for case in mistakes()], ids=[case[0] for case in mistakes()]
 )
-def test_what_cannot_be_is_refused_where_it_is_written(call: Callable[[], object], words: str) -> None:
+def test_what_cannot_be_is_refused_where_it_is_written(call: Callable[[], object], text: str) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         call()
-    assert words in str(raised.value)
+    assert text in str(raised.value)
 
 
 def test_a_pipeline_tells_its_filter() -> None:

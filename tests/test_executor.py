@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import feedline
-import feedline._pool
+import feedline._call_queue
 import numpy as np
 import pytest
 import torch
@@ -260,7 +260,7 @@ def test_shutdown_that_cancels_makes_only_the_calls_that_run(gate: Path) -> None
 def test_shutdown_of_an_idle_pool_does_not_wait_for_its_thread_to_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feedline._pool, "_LOOK", 1000.0)
+    monkeypatch.setattr(feedline._call_queue, "_LOOK", 1000.0)
     with Executor(1) as pool:
         pool.submit(square, 1).result(20)
     assert pool.workers == []
@@ -509,8 +509,8 @@ def test_a_worker_that_is_killed_from_outside_is_replaced_and_the_warning_names_
 
 
 def is_calling(pool: Executor, seat: int) -> bool:
-    crew = pool._pool._crew
-    doing = None if crew is None else crew.doing(seat)
+    worker_pool = pool._pool._worker_pool
+    doing = None if worker_pool is None else worker_pool.activity(seat)
     return doing is not None and doing["stage"] not in ("starting", "waiting")
 
 

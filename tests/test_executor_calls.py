@@ -234,8 +234,8 @@ def test_a_call_is_named_in_few_words_whatever_its_arguments_are() -> None:
     ):
         assert shown(argument) == said
     named = Function(functools.partial(parse, strict=False), b"")
-    assert named.in_words(("x" * 100,), {}) == f"parse('{'x' * 76}..., strict=False)"
-    assert len(named.in_words(tuple("x" * 100 for _ in range(1000)), {})) < 400
+    assert named.describe(("x" * 100,), {}) == f"parse('{'x' * 76}..., strict=False)"
+    assert len(named.describe(tuple("x" * 100 for _ in range(1000)), {})) < 400
 
 
 def test_calls_with_arguments_that_cannot_be_shown_fail_alone(tmp_path: Path) -> None:

@@ -371,9 +371,9 @@ def test_a_call_that_stalls_is_told_of_once_with_its_stack_and_has_its_result(tm
             assert pool.submit(waits, gate).result(20) == "gate"
             assert pool.deaths == []
 
-    told = [str(one.message) for one in caught if one.category is WorkerStalledWarning]
-    assert told == [event.text for event in events if event.name == "worker_stalled"]
-    (text,) = told
+    reported = [str(one.message) for one in caught if one.category is WorkerStalledWarning]
+    assert reported == [event.text for event in events if event.name == "worker_stalled"]
+    (text,) = reported
     for part in ("worker 0", "in waits(", "no progress", "waits() at"):
         assert part in text
 
@@ -435,9 +435,9 @@ def test_workers_forked_with_a_lock_held_come_anew_from_a_fresh_interpreter(tmp_
     say([results, deaths, [event.text for event in events if event.name == "zygote_restarted"]])
     """
 
-    results, deaths, told = answer(program, tmp_path)
+    results, deaths, reported = answer(program, tmp_path)
 
     assert (results, deaths) == (list(range(20)), 0)
-    (text,) = told
+    (text,) = reported
     for part in ("waiting for a lock", "locked() at", "fresh interpreter"):
         assert part in text

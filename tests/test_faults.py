@@ -422,8 +422,8 @@ def test_the_limit_is_for_each_epoch_anew(photos: list[Path], bad: list[Path]) -
 
 def replaced_by(slot: int, places: set[int], count: int) -> int:
     """The first good one of those that are tried, by draws that the epoch and the slot decide."""
-    tries = (Draws(0, slot, attempt).below(count) for attempt in range(8))
-    return next(index for index in tries if index not in places)
+    retries = (Draws(0, slot, attempt).below(count) for attempt in range(8))
+    return next(index for index in retries if index not in places)
 
 
 @settings(max_examples=40, derandomize=True, deadline=None, database=None)
@@ -488,9 +488,9 @@ def test_a_shape_that_does_not_fit_is_replaced_by_one_that_does_if_one_is_found(
 
     said = answer(program, wide, high, seconds=200)
 
-    tries = [Draws(0, 1, (1 << 64) - 1 - attempt).below(count) for attempt in range(8)]
-    assert said == ([0, 0] if 0 in tries else ["NoReplacementError", 1, str(high)])
-    assert (0 in tries) == (count == 8), "one of both is not tested"
+    retries = [Draws(0, 1, (1 << 64) - 1 - attempt).below(count) for attempt in range(8)]
+    assert said == ([0, 0] if 0 in retries else ["NoReplacementError", 1, str(high)])
+    assert (0 in retries) == (count == 8), "one of both is not tested"
 
 
 # ---- the classes ----

@@ -41,15 +41,15 @@ def flat(batches: list[list[int]]) -> list[int]:
 
 
 def test_what_may_pass_is_tried_again_and_told(files: list[Path]) -> None:
-    told: list[fl.Event] = []
+    reported: list[fl.Event] = []
     policy = fl.FaultPolicy(retry=20, backoff=0.001)
     pipeline = fl.files(files).batch(8, index=True)
-    loader = pipeline.loader(faults=policy, chaos={"seed": 2, "eio": 0.3}, on_event=told.append)
+    loader = pipeline.loader(faults=policy, chaos={"seed": 2, "eio": 0.3}, on_event=reported.append)
 
     batches = seen(loader)
 
     report = loader.report()
-    retried = [event for event in told if event.name == "sample_retried"]
+    retried = [event for event in reported if event.name == "sample_retried"]
     assert flat(batches) == list(range(60))
     assert (report.delivered, report.skipped, report.retried) == (60, 0, len(retried))
     assert len(retried) > 5
@@ -160,12 +160,12 @@ def test_what_was_written_down_can_be_left_out_the_next_time(files: list[Path], 
         line["kind"] == "CorruptImageError" and abs(line["time"] - time.time()) < 600 for line in lines
     )
 
-    told: list[fl.Event] = []
-    second = pipeline.loader(exclude=bad, chaos={"seed": 1, "raise": 0.2}, on_event=told.append)
+    reported: list[fl.Event] = []
+    second = pipeline.loader(exclude=bad, chaos={"seed": 1, "raise": 0.2}, on_event=reported.append)
     assert sorted(flat(seen(second))) == good
     report = second.report()
     assert (report.expected, report.delivered, report.excluded) == (len(good), len(good), len(lines))
-    assert told[0].name == "samples_excluded"
+    assert reported[0].name == "samples_excluded"
     with pytest.raises(errors.CheckpointMismatchError):
         second.resume(first.checkpoint())
 
@@ -282,11 +282,11 @@ def bound(disk: Path, point: Path) -> bool:
 
 
 def test_nothing_is_skipped_because_a_mount_was_gone(mount: Path, tmp_path: Path) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def hear(event: fl.Event) -> None:
-        told.append(event.name)
-        if event.name == "source_probed" and told.count("source_probed") == 2:
+        reported.append(event.name)
+        if event.name == "source_probed" and reported.count("source_probed") == 2:
             assert bound(tmp_path / "disk", mount)
 
     loader = (
@@ -303,7 +303,7 @@ def test_nothing_is_skipped_because_a_mount_was_gone(mount: Path, tmp_path: Path
 
     assert found == list(range(60))
     assert loader.report().skipped == 0
-    changes = [name for name in told if name in ("source_unavailable", "source_recovered")]
+    changes = [name for name in reported if name in ("source_unavailable", "source_recovered")]
     assert changes == ["source_unavailable", "source_recovered"]
     assert any("is back after" in note for note in loader.report().notes)
 

@@ -743,15 +743,15 @@ def test_a_context_that_spawns_sends_the_functions_by_value() -> None:
 
 
 def test_events_tell_of_faults_and_epochs() -> None:
-    told: list[str] = []
+    reported: list[str] = []
     with (
         numbers()
         .map(raises_at(3))
         .batch(4)
-        .loader(workers=1, faults=SKIP, on_event=lambda event: told.append(event.name)) as loader
+        .loader(workers=1, faults=SKIP, on_event=lambda event: reported.append(event.name)) as loader
     ):
         list(loader)
-    assert told == ["epoch_started", "sample_skipped", "epoch_ended"]
+    assert reported == ["epoch_started", "sample_skipped", "epoch_ended"]
 
 
 def test_threads_run_functions_side_by_side() -> None:

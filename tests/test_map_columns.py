@@ -267,8 +267,8 @@ def test_what_a_sample_is_made_of_is_described() -> None:
         ({"m": {"k": ("values",)}, 3: ()}, {"m": {"k": "a value that is no array"}, "3": []}),
         ((("number",), ("lists",)), ["a number of int64 or float64", "a list"]),
     ]
-    for spec, words in table:
-        assert shapes.described(spec) == words
+    for spec, text in table:
+        assert shapes.described(spec) == text
 
 
 # ---- wrong calls ----
@@ -294,8 +294,8 @@ def test_what_is_no_function_of_a_sample_is_refused_at_once_with_a_hint() -> Non
         (lambda: pipeline.batch(2).map_batch(waits), r"waits gives a coroutine, not a result for a batch"),
         (lambda: pipeline.batch(2).map_batch(5), r"map_batch: give a function of a batch, got 5"),
     ]
-    for wrong, words in table:
-        with pytest.raises(fl.errors.InvalidArgumentError, match=words):
+    for wrong, text in table:
+        with pytest.raises(fl.errors.InvalidArgumentError, match=text):
             wrong()
 
 

@@ -17,7 +17,7 @@ import feedline as fl
 import numpy as np
 import pytest
 from feedline import _native, errors
-from feedline.events import tell
+from feedline.events import notify
 from feedline.faults import ANOTHER, hint_for, symptom
 
 
@@ -143,7 +143,7 @@ def test_the_most_particular_class_decides_and_names_need_no_module() -> None:
     policy = fl.FaultPolicy(
         "skip", retry=1, by_type={ValueError: 7, "StrangeError": "raise", FileNotFoundError: "replace"}
     )
-    native = _native.Policy(policy.words())
+    native = _native.Policy(policy.config())
 
     assert native.rule(*symptom(StrangeError())) == ("raise", 1)
     assert native.rule(*symptom(ValueError())) == ("skip", 7)
@@ -152,7 +152,7 @@ def test_the_most_particular_class_decides_and_names_need_no_module() -> None:
 
 
 def test_only_what_may_pass_is_tried_again_unless_it_was_named() -> None:
-    native = _native.Policy(fl.FaultPolicy(retry=2, by_type={KeyError: 1}).words())
+    native = _native.Policy(fl.FaultPolicy(retry=2, by_type={KeyError: 1}).config())
 
     def waits(error: BaseException, attempt: int = 1) -> bool:
         return native.retry_after(*symptom(error), attempt, [7, 3]) is not None
@@ -172,7 +172,7 @@ def judged(ledger: _native.Ledger, error: BaseException, index: Any) -> tuple[st
 
 
 def test_a_ledger_judges_counts_and_tells() -> None:
-    ledger = _native.Ledger(fl.FaultPolicy("skip", limit=1, by_type={KeyError: "replace"}).words())
+    ledger = _native.Ledger(fl.FaultPolicy("skip", limit=1, by_type={KeyError: "replace"}).config())
     ledger.epoch_started(0, 10)
     ledger.good(4)
 
@@ -229,7 +229,7 @@ def test_events_are_logged_and_a_callback_that_raises_does_not_break_the_run(
         raise RuntimeError("no")
 
     with caplog.at_level(logging.INFO, "feedline"):
-        tell(ledger.take_events(), callback)
+        notify(ledger.take_events(), callback)
 
     assert [(event.name, event.level) for event in seen] == [
         ("epoch_started", "info"), ("sample_skipped", "warning"),

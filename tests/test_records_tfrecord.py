@@ -60,13 +60,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once(tmp_path_factory, "written", write)
 
 
-def value_of(words: dict[str, Any]) -> Any:
-    if "bytes" in words:
-        return bytes.fromhex(words["bytes"])
-    if "list" in words:
-        return [bytes.fromhex(part) for part in words["list"]]
-    data = np.frombuffer(bytes.fromhex(words["data"]), words["dtype"])
-    return data.reshape(words["shape"])
+def value_of(written: dict[str, Any]) -> Any:
+    if "bytes" in written:
+        return bytes.fromhex(written["bytes"])
+    if "list" in written:
+        return [bytes.fromhex(part) for part in written["list"]]
+    data = np.frombuffer(bytes.fromhex(written["data"]), written["dtype"])
+    return data.reshape(written["shape"])
 
 
 def assert_same(got: Any, expected: Any, of: str) -> None:
@@ -114,9 +114,9 @@ def test_values_are_those_of_the_parser_that_the_golden_file_names(
     assert len(got) == len(case["records"])
     for number, (sample, expected) in enumerate(zip(got, case["records"], strict=True)):
         assert sample.keys() == expected.keys()
-        for key, words in expected.items():
+        for key, written in expected.items():
             value = sample[key].encode() if "text" in fields.get(key, "") else sample[key]
-            assert_same(value, value_of(words), f"{key} of record {number}")
+            assert_same(value, value_of(written), f"{key} of record {number}")
 
 
 def test_a_file_without_records_is_noted_and_not_a_silent_end() -> None:

@@ -131,9 +131,9 @@ def test_a_resumed_epoch_is_the_rest_and_the_next_one_whole(find: Find) -> None:
 
 
 def test_a_loader_that_is_resumed_too_late_says_so(find: Find) -> None:
-    told = find("a_resumed_epoch_is_the_rest")[2]
-    assert "the epoch ended after 3 of 5 batches: it has gone on after a checkpoint" in told
-    assert "call loader.resume() before feedline.tensorflow.dataset(loader)" in told
+    reported = find("a_resumed_epoch_is_the_rest")[2]
+    assert "the epoch ended after 3 of 5 batches: it has gone on after a checkpoint" in reported
+    assert "call loader.resume() before feedline.tensorflow.dataset(loader)" in reported
 
 
 # ---- errors ----
@@ -158,7 +158,7 @@ def test_errors_of_others_pass_unchanged(find: Find) -> None:
 
 
 def test_mistakes_are_refused_with_the_values_that_clash(find: Find) -> None:
-    told = find("mistakes_are_refused")
+    reported = find("mistakes_are_refused")
     expected = [
         "give a loader or a pipeline, got list",
         "there is no column 'label'; a batch has 'id', 'vector', 'small', 'is_even'",
@@ -168,8 +168,8 @@ def test_mistakes_are_refused_with_the_values_that_clash(find: Find) -> None:
         "is one of several shards already",
         "there is no batch size",
     ]
-    assert len(told) == len(expected)
-    for message, part in zip(told, expected, strict=True):
+    assert len(reported) == len(expected)
+    for message, part in zip(reported, expected, strict=True):
         assert part in message
 
 
@@ -192,8 +192,10 @@ def test_functions_make_tensors_of_what_they_return(find: Find) -> None:
 
 
 def test_functions_of_batches_may_return_anything_that_tensors_hold(find: Find) -> None:
-    shape, dtype, told, first, numbers = find("functions_of_batches_may_return_anything_that_tensors_hold")
-    assert (shape, dtype, told) == ([None, 3], "int64", [None, None])
+    shape, dtype, reported, first, numbers = find(
+        "functions_of_batches_may_return_anything_that_tensors_hold"
+    )
+    assert (shape, dtype, reported) == ([None, 3], "int64", [None, None])
     assert first == [[0.0, 0.0, 0.0], [2.0, 1.0, 0.5], [4.0, 2.0, 1.0]]
     assert numbers == [[0, 1, 2], [3, 4]]
 

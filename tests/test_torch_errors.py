@@ -138,7 +138,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[BaseException], str]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_exception_has_its_type_torchs_words_its_traceback_and_its_place(name: str) -> None:
-    deed, kind, words = CASES[name]
+    deed, kind, text = CASES[name]
 
     error = caught_from(OURS(Fails({5: deed}), batch_size=2, num_workers=2))
 
@@ -148,7 +148,7 @@ def test_an_exception_has_its_type_torchs_words_its_traceback_and_its_place(name
     assert lines[0].endswith(" in DataLoader worker process 0.")
     assert lines[1] == "Original Traceback (most recent call last):"
     assert "in __getitem__" in str(error)
-    assert words in str(error)
+    assert text in str(error)
     assert lines[-1] == "feedline: at sample 5, position 1, batch 2, worker 0"
     assert place_of(error) == (5, 1, 2, 0)
 
@@ -418,14 +418,14 @@ class Order:
 @pytest.mark.parametrize(("workers", "after"), [(0, 4), (2, 0), (2, 9)])
 def test_an_exception_of_the_sampler_comes_unchanged_at_the_same_moment(workers: int, after: int) -> None:
     def moment(kind: Kind) -> tuple[int, str]:
-        count, words = 0, ""
+        count, text = 0, ""
         # What pytest catches it keeps, and torch's workers with it.
         try:
             for _ in kind(Fails({}), sampler=Order(after), num_workers=workers):
                 count += 1
         except ValueError as error:
-            words = str(error)
-        return count, words
+            text = str(error)
+        return count, text
 
     ours = moment(OURS)
 
@@ -667,8 +667,8 @@ def test_a_batch_that_is_late_is_told_with_its_sample_and_its_worker_ends(worker
     running: Any = iter(loader)
     assert [batch.tolist() for batch in islice(running, 2)] == [[0, 1], [2, 3]]
 
-    words = f"at sample 5, position 1, batch 2, worker {2 % workers}"
-    while words not in too_late(running, 0.3):
+    text = f"at sample 5, position 1, batch 2, worker {2 % workers}"
+    while text not in too_late(running, 0.3):
         continue
 
     pids = [worker.pid for worker in running._workers]
@@ -704,7 +704,7 @@ def late(_samples: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "text"),
     [
         ({"collate_fn": late}, "while the samples were collated, batch 0, worker 0"),
         ({"dataset": Streams(fine, at(2, hang)), "batch_size": 2}, "batch 0, worker 0"),
@@ -713,10 +713,10 @@ def late(_samples: Any) -> Any:
     ],
     ids=["collate", "iterable", "init", "out of order"],
 )
-def test_whatever_is_late_is_named(arguments: Arguments, words: str) -> None:
+def test_whatever_is_late_is_named(arguments: Arguments, text: str) -> None:
     running = iter(OURS(**{"dataset": Fails({}), "num_workers": 1, "timeout": 0.4, **arguments}))
 
-    assert soon(lambda: words in too_late(running, 0.4))
+    assert soon(lambda: text in too_late(running, 0.4))
 
 
 @pytest.mark.parametrize("kind", [OURS, THEIRS])

@@ -309,7 +309,7 @@ def test_random_numbers_drawn_by_the_data_set_are_torchs(more: Arguments) -> Non
     assert rolled(OURS) == rolled(THEIRS)
 
 
-def told(_worker: int) -> None:
+def reported(_worker: int) -> None:
     """Notes in the data set what a worker knows of itself."""
     info = get_worker_info()
     assert info is not None
@@ -337,7 +337,7 @@ def as_it_is(samples: Any) -> Any:
 
 
 def test_what_a_worker_knows_of_itself_and_changes_in_its_data_set_is_as_with_torch() -> None:
-    arguments = {"dataset": Told(), "collate_fn": as_it_is, "worker_init_fn": told, "num_workers": 2}
+    arguments = {"dataset": Told(), "collate_fn": as_it_is, "worker_init_fn": reported, "num_workers": 2}
 
     ours = run(OURS, arguments, epochs=1)
 
@@ -349,9 +349,9 @@ def test_what_a_worker_knows_of_itself_and_changes_in_its_data_set_is_as_with_to
 
 def test_the_trainer_is_no_worker() -> None:
     dataset = Told()
-    loader = OURS(dataset, collate_fn=as_it_is, worker_init_fn=told, num_workers=2)
+    loader = OURS(dataset, collate_fn=as_it_is, worker_init_fn=reported, num_workers=2)
 
-    alone = list(OURS(dataset, collate_fn=as_it_is, worker_init_fn=told))
+    alone = list(OURS(dataset, collate_fn=as_it_is, worker_init_fn=reported))
     for _ in loader:
         assert get_worker_info() is None
 

@@ -218,10 +218,10 @@ def main() -> None:
             {"call": "loader", "threads": "auto", "files": 3, "faults": "action=skip,retry=2"},
         ],
     ]
-    for number, words in enumerate(calls):
+    for number, config in enumerate(calls):
         path = CORPUS / "settings" / f"{number:02}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(words))
+        path.write_text(json.dumps(config))
 
 
 if __name__ == "__main__":

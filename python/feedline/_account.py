@@ -12,13 +12,13 @@ from feedline import _native
 from feedline._described import described
 from feedline._notices import Notices
 from feedline._workers.death import Death
-from feedline._workers.tries import Bad
+from feedline._workers.retries import PendingFault
 from feedline.errors import DeadlineExceededError, InvalidArgumentError, SampleSkippedWarning
-from feedline.events import Event, tell
+from feedline.events import Event, notify
 from feedline.faults import FaultPolicy, symptom
 from feedline.report import CallReport, Report
 
-__all__ = ["OVERDUE", "Account", "Away", "check", "in_json", "written"]
+__all__ = ["OVERDUE", "Account", "Outages", "check", "in_json", "written"]
 
 # What a sample that passed its deadline looks like to the policy.
 OVERDUE = symptom(DeadlineExceededError(""))[0]
@@ -59,7 +59,7 @@ def written(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-class Away:
+class Outages:
     """Sources that are unavailable, and since when each worker knows it. Several workers find one unavailable
     and back: it is told once."""
 
@@ -98,9 +98,9 @@ class Account:
         self.notices = Notices(raises=raises)
         self._raises = raises
         self._on_event = on_event
-        self._rules = _native.Policy(self.policy.words())
-        self.ledger = _native.Ledger(self.policy.words(), is_of_calls=is_of_calls)
-        self._away = Away()
+        self._rules = _native.Policy(self.policy.config())
+        self.ledger = _native.Ledger(self.policy.config(), is_of_calls=is_of_calls)
+        self._away = Outages()
         # Samples that took less than this are not among the slowest.
         self.slow_bar = 0.0
 
@@ -112,10 +112,10 @@ class Account:
         policy, on_event, raises = state
         Account.__init__(self, policy, on_event, raises=raises)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Hands on what has happened since the last time."""
         if self.ledger.has_events:
-            tell(self.ledger.take_events(), self._on_event, self.notices)
+            notify(self.ledger.take_events(), self._on_event, self.notices)
         if not self._raises:
             self.notices.issue()
 
@@ -124,7 +124,7 @@ class Account:
         action, _ = self._rules.rule(names, os_error)
         return action
 
-    def wanted(self, bad: Bad) -> str:
+    def wanted(self, bad: PendingFault) -> str:
         """What is done about a fault unless there are too many; a lack of descriptors, say, is raised unless
         the policy names it."""
         return self._rules.wanted(bad.names, bad.os_error)
@@ -136,7 +136,7 @@ class Account:
 
     def judge(
         self,
-        bad: Bad,
+        bad: PendingFault,
         index: object,
         *,
         epoch: int = 0,
@@ -153,7 +153,7 @@ class Account:
 
     def replaced(
         self,
-        bad: Bad,
+        bad: PendingFault,
         index: object,
         worker: int | None,
         epoch: int = 0,
@@ -162,13 +162,15 @@ class Account:
         """Another sample takes the place of a bad one."""
         self.ledger.replaced(self.line(bad, index, epoch, worker, call=call))
 
-    def failed(self, bad: Bad, index: object, worker: int | None, call: dict[str, Any] | None) -> None:
+    def failed(
+        self, bad: PendingFault, index: object, worker: int | None, call: dict[str, Any] | None
+    ) -> None:
         """A call failed, and its future has the exception."""
         self.ledger.failed(bad.names, bad.os_error, self.line(bad, index, 0, worker, call=call))
 
     def line(
         self,
-        bad: Bad,
+        bad: PendingFault,
         index: object,
         epoch: int,
         worker: int | None,
@@ -182,10 +184,10 @@ class Account:
             "call": call,
             "epoch": epoch,
             "path": None if bad.path is None else written(bad.path),
-            "stage": bad.trouble.stage or "worker",
-            "kind": bad.trouble.name,
-            "message": written(bad.trouble.message),
-            "traceback": written(bad.trouble.traceback),
+            "stage": bad.remote_error.stage or "worker",
+            "kind": bad.remote_error.name,
+            "message": written(bad.remote_error.message),
+            "traceback": written(bad.remote_error.traceback),
             "attempts": bad.attempts,
             "worker": worker,
             "rank": rank,
@@ -210,7 +212,7 @@ class Account:
         warning = self.ledger.warning()
         if warning is not None:
             self.notices.add(warning, SampleSkippedWarning)
-        self.tell()
+        self.notify()
 
     def slow(self, index: object, seconds: float, worker: int | None, stage: str = "worker") -> None:
         """Notes how long a sample took, if it is among the slowest."""

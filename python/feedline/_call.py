@@ -110,7 +110,7 @@ class Function:
             parts.append("...")
         return _cut(", ".join(parts), _CALL)
 
-    def in_words(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> str:
+    def describe(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> str:
         """The call in words, cut where they are long."""
         return f"{self.name}({self.arguments(arguments, keywords)})"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from feedline._notices import Notices
 
-__all__ = ["Event", "tell"]
+__all__ = ["Event", "notify"]
 
 LOGGER = logging.getLogger("feedline")
 # Nothing is logged by a program that has set up no logging; what must be seen is a warning besides.
@@ -39,7 +39,7 @@ class Event:
         return self.text
 
 
-def tell(
+def notify(
     events: Iterable[tuple[str, str, str, str]],
     on_event: Callable[[Event], object] | None = None,
     notices: Notices | None = None,

@@ -20,16 +20,16 @@ from feedline import _native
 from feedline._account import OVERDUE, Account, check
 from feedline._arguments import suggests_all
 from feedline._call import FailedCall, Function, Skipped, key, shown
+from feedline._call_queue import Call, CallQueue, encode_calls
 from feedline._code import users_line, warn_user
+from feedline._config import call_as_json, check_finite
 from feedline._described import described
 from feedline._mapped.builder import start_method
-from feedline._pool import Call, Pool, parcel
-from feedline._words import call_in_words, check_finite
 from feedline._workers.calls import Calls
-from feedline._workers.crew import Handle
 from feedline._workers.death import Death
 from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
+from feedline._workers.worker_pool import Handle
 from feedline.errors import InvalidArgumentError
 from feedline.events import Event
 from feedline.faults import FaultPolicy
@@ -116,7 +116,7 @@ class Executor(concurrent.futures.Executor):
         asked = workers if workers is not None else max_workers
         self._count = len(os.sched_getaffinity(0)) if asked is None else asked
         is_fresh = method != "fork"
-        words = {
+        config = {
             "call": "Executor",
             "workers": self._count,
             "attempts": attempts,
@@ -130,7 +130,7 @@ class Executor(concurrent.futures.Executor):
             "max_worker_memory": max_worker_memory,
             "max_samples_per_worker": max_samples_per_worker,
         }
-        _native.check_workers(call_in_words(words))
+        _native.check_workers(call_as_json(config))
         # What was looked at for open files; None where workers share none.
         self._looked_at: weakref.WeakSet[Any] | None = None
         if not is_fresh and self._count > 1:
@@ -138,7 +138,7 @@ class Executor(concurrent.futures.Executor):
             warn_of_shared_files(initializer, "initializer", "the initializer")
             warn_of_shared_files(initargs, "initargs", "the initializer")
         work = Calls(initializer, initargs, self._count, faults)
-        self._pool = Pool(work, words, account, fresh=is_fresh)
+        self._pool = CallQueue(work, config, account, fresh=is_fresh)
         # When nobody has the executor any more, its workers end after what they were given.
         self._dropped = weakref.finalize(self, self._pool.shut)
         self._dropped.atexit = False
@@ -195,14 +195,14 @@ class Executor(concurrent.futures.Executor):
         if self._excluded:
             self._exclude(call)
         if call.calls:
-            call.body = parcel(function.pickled, call.calls, call.lent)
-            if call.lent:
+            call.body = encode_calls(function.pickled, call.calls, call.sent_descriptors)
+            if call.sent_descriptors:
                 # Also when it is cancelled, or the pool breaks.
-                future.add_done_callback(lambda _: call.lent.release())
+                future.add_done_callback(lambda _: call.sent_descriptors.release())
             try:
                 self._pool.add(call)
             except BaseException:
-                call.lent.release()
+                call.sent_descriptors.release()
                 raise
         elif is_single:
             future.cancel()

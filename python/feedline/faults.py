@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, final
 
 from feedline import _native
 from feedline._arguments import suggests_all
+from feedline._config import call_as_json, plain
 from feedline._described import described
-from feedline._words import call_in_words, plain
 from feedline.errors import FeedlineError, InvalidArgumentError
 
 __all__ = ["Backoff", "FaultPolicy", "explain_shortage", "hint_for", "symptom"]
@@ -118,7 +118,7 @@ class FaultPolicy:
                 f'action="replace", got action={described(self.action)}'
             )
         # Everything else is checked where it is used, by the same lines for all fronts.
-        _native.Policy(self.words())
+        _native.Policy(self.config())
 
     def _deeds(self) -> list[Any]:
         rules = [] if self.by_type is None else list(self._rules().values())
@@ -158,9 +158,9 @@ class FaultPolicy:
             given["quarantine"] = _path(self.quarantine)
         return given
 
-    def words(self) -> str:
+    def config(self) -> str:
         """As the core reads it: JSON."""
-        return call_in_words({"call": "FaultPolicy", **self.settings()})
+        return call_as_json({"call": "FaultPolicy", **self.settings()})
 
     @property
     def has_replacement(self) -> bool:
@@ -170,7 +170,7 @@ class FaultPolicy:
     @property
     def text(self) -> str:
         """As the command line takes it: "action=skip,retry=2"."""
-        return _native.Policy(self.words()).text
+        return _native.Policy(self.config()).text
 
     @classmethod
     def parse(cls, text: str) -> FaultPolicy:
@@ -180,7 +180,7 @@ class FaultPolicy:
                 f'FaultPolicy: give text such as "retry=2,action=skip", got {described(text)}'
             )
         try:
-            given = json.loads(_native.Policy(text).words)
+            given = json.loads(_native.Policy(text).config)
         except UnicodeEncodeError:
             raise InvalidArgumentError.explained(
                 f"FaultPolicy: this text cannot be read: {described(text)}"
@@ -244,10 +244,10 @@ def _shortage(exception: BaseException) -> str | None:
         # A worker that was killed for its memory is a fault of the sample that needs as much.
         return None
     try:
-        words = str(exception)
+        text = str(exception)
     except Exception:
         return None
-    return next((name for pattern, name in _SHORT_WORDS if pattern.search(words)), None)
+    return next((name for pattern, name in _SHORT_WORDS if pattern.search(text)), None)
 
 
 # What code calls that starts a process.

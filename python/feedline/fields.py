@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from feedline._arguments import suggests
+from feedline._config import plain
 from feedline._described import described
-from feedline._words import plain
 from feedline.errors import InvalidArgumentError
 
 __all__ = ["Field", "bytes_", "float32", "int64", "json_", "npy", "parse_words", "sequence", "text"]
@@ -51,19 +51,19 @@ class Field:
         made = f"fl.{self.call}({', '.join(arguments)})"
         return f"fl.sequence({made})" if self.is_sequence else made
 
-    def _words(self, name: str) -> dict[str, Any]:
-        words: dict[str, Any] = {"name": name, "of": self.of}
+    def _config(self, name: str) -> dict[str, Any]:
+        config: dict[str, Any] = {"name": name, "of": self.of}
         if self.shape:
-            words["shape"] = list(self.shape)
+            config["shape"] = list(self.shape)
         if self.default is not None:
-            words["default"] = _in_words(self)
+            config["default"] = _as_json(self)
         if self.key is not None:
-            words["key"] = self.key
+            config["key"] = self.key
         if self.dtype is not None:
-            words["dtype"] = self.dtype
+            config["dtype"] = self.dtype
         if self.is_sequence:
-            words["sequence"] = True
-        return words
+            config["sequence"] = True
+        return config
 
 
 @suggests
@@ -140,7 +140,7 @@ def sequence(field: Field) -> Field:
         )
     made = replace(field, is_sequence=True)
     if made.default is not None:
-        _in_words(made)
+        _as_json(made)
     return made
 
 
@@ -150,7 +150,7 @@ def parse_words(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
         raise InvalidArgumentError(
             f'parse: give fields by name, such as {{"label": fl.int64()}}, got {described(fields)}'
         )
-    words = []
+    config = []
     for name, field in fields.items():
         if not isinstance(name, str) or not name:
             raise InvalidArgumentError(f"parse: a field must have a name, got {described(name)}")
@@ -158,8 +158,8 @@ def parse_words(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
             raise InvalidArgumentError(
                 f"parse: {name!r} must be a field such as fl.int64(), got {described(field)}"
             )
-        words.append(field._words(name))
-    return words
+        config.append(field._config(name))
+    return config
 
 
 def _made(call: str, of: str, shape: Shape, default: Any, key: str | None, dtype: str | None = None) -> Field:
@@ -178,7 +178,7 @@ def _made(call: str, of: str, shape: Shape, default: Any, key: str | None, dtype
         raise InvalidArgumentError(f"{call}: key must be the name in the record, got {described(key)}")
     field = Field(call, of, axes, plain(default), key, dtype)
     if default is not None and not _may_become_a_sequence(field):
-        _in_words(field)
+        _as_json(field)
     return field
 
 
@@ -187,7 +187,7 @@ def _may_become_a_sequence(field: Field) -> bool:
     return field.default == [] and field.of not in ("json", "npy")
 
 
-def _in_words(field: Field) -> Any:
+def _as_json(field: Field) -> Any:
     default = field.default
     inner = field.shape[1:] if field.shape[:1] == (None,) else field.shape
     is_fixed = inner == field.shape and not field.is_sequence

@@ -10,10 +10,10 @@ from feedline import _native
 from feedline._native import BytesList
 from feedline._notices import Notices
 from feedline._numpy import array_on
-from feedline._workers.crew import Handle
 from feedline._workers.death import Death
+from feedline._workers.worker_pool import Handle
 from feedline.errors import CheckpointMismatchError
-from feedline.events import Event, tell
+from feedline.events import Event, notify
 from feedline.report import Report
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ class Loader:
     def __init__(
         self,
         native: _native.Loader,
-        words: str,
+        config: str,
         classes: list[str],
         on_event: Callable[[Event], object] | None = None,
     ) -> None:
         self._native = native
-        self._words = words
+        self._config = config
         self._on_event = on_event
         self._notices = Notices()
         self.classes = classes
@@ -57,13 +57,13 @@ class Loader:
 
     def _epoch(self, make: Callable[[Columns], Batch]) -> Epoch[Batch]:
         native = self._native.epoch()
-        self._tell()
+        self._notify()
         return Epoch(self, native, make)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Logs what has happened since the last time, and calls the user's function."""
         if self._native.has_events:
-            tell(self._native.take_events(), self._on_event, self._notices)
+            notify(self._native.take_events(), self._on_event, self._notices)
 
     def __len__(self) -> int:
         """Batches of an epoch without faults."""
@@ -110,7 +110,7 @@ class Loader:
     def close(self) -> None:
         """Ends the running epoch and all threads. The loader cannot be used again."""
         self._native.close()
-        self._tell()
+        self._notify()
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +121,7 @@ class Loader:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<feedline.Loader of {len(self)} batches: {self._words}>"
+        return f"<feedline.Loader of {len(self)} batches: {self._config}>"
 
 
 class Epoch(_native.BatchIterator, Generic[Batch]):
@@ -164,10 +164,10 @@ class Epoch(_native.BatchIterator, Generic[Batch]):
         try:
             # True: nothing yet, but there is something to tell.
             while (columns := self._native.next()) is True:
-                self._loader._tell()
+                self._loader._notify()
                 self._loader._notices.issue()
         finally:
-            self._loader._tell()
+            self._loader._notify()
         if columns is None:
             self._native.close()
         return columns
@@ -175,4 +175,4 @@ class Epoch(_native.BatchIterator, Generic[Batch]):
     def close(self) -> None:
         """Ends its threads."""
         self._native.close()
-        self._loader._tell()
+        self._loader._notify()

@@ -13,11 +13,11 @@ import numpy as np
 
 from feedline import _native
 from feedline._arguments import suggests, suggests_all
+from feedline._config import as_json, must_fit, plain
 from feedline._described import described
 from feedline._mapped.builder import Functions, has_functions, start_method
 from feedline._mapped.loader import MappedLoader
 from feedline._paths import Path, Paths, listed, local_path, shown
-from feedline._words import in_words, must_fit, plain
 from feedline.errors import InvalidArgumentError, InvalidSourceError
 from feedline.events import Event
 from feedline.faults import ANOTHER, FaultPolicy
@@ -54,7 +54,7 @@ class Pipeline(Functions):
         given = {name: plain(value) for name, value in arguments.items() if value is not None}
         must_fit(call, given)
         calls = (*self._calls, {"call": call, **given})
-        _native.check(self._source, in_words(calls))
+        _native.check(self._source, as_json(calls))
         return Pipeline(self._source, self._origin, calls)
 
     # ---- source ----
@@ -81,9 +81,9 @@ class Pipeline(Functions):
         for pipeline in others:
             if not isinstance(pipeline, Pipeline):
                 raise InvalidArgumentError(f"concat: give pipelines, got {described(pipeline)}")
-        words = ", ".join(repr(pipeline) for pipeline in others)
+        shown = ", ".join(repr(pipeline) for pipeline in others)
         joined = Pipeline(
-            _native.Source.concat([one._source for one in pipelines]), f"{self!r}.concat({words})"
+            _native.Source.concat([one._source for one in pipelines]), f"{self!r}.concat({shown})"
         )
         if not any(pipeline._calls for pipeline in pipelines):
             return joined
@@ -382,7 +382,7 @@ class Pipeline(Functions):
             max_worker_memory=max_worker_memory,
             mp_context=None if mp_context is None else start_method(mp_context),
         )
-        native = _native.Loader(made._source, in_words(made._calls))
+        native = _native.Loader(made._source, as_json(made._calls))
         if has_functions(made._calls):
             method = start_method(mp_context)
             return MappedLoader(native, repr(made), self.classes, on_event, made._calls, faults, method)
@@ -416,7 +416,7 @@ class Pipeline(Functions):
             by = "shard" if is_plain and self._source.shards >= max(2, world) else "record"
         shard = {"call": "shard", "rank": rank, "world": world, "remainder": "uneven", "by": by}
         calls.insert(0 if by == "shard" else order, shard)
-        _native.check(self._source, in_words(calls))
+        _native.check(self._source, as_json(calls))
         return Pipeline(self._source, self._origin, tuple(calls))
 
     # ---- looking at it ----
@@ -486,8 +486,8 @@ def mix(
             raise InvalidArgumentError(
                 f"mix: a weight must be a number above 0 and up to 1e9, got {described(weight)}"
             )
-    words = ", ".join(f"{pipeline!r}: {weight}" for pipeline, weight in pairs)
-    joined = Pipeline(_native.Source.concat([pipeline._source for pipeline, _ in pairs]), f"mix({{{words}}})")
+    shown = ", ".join(f"{pipeline!r}: {weight}" for pipeline, weight in pairs)
+    joined = Pipeline(_native.Source.concat([pipeline._source for pipeline, _ in pairs]), f"mix({{{shown}}})")
     written = [{**_part(pipeline), "weight": float(plain(weight))} for pipeline, weight in pairs]
     return joined._with("mix", parts=written, seed=seed, samples=samples)
 

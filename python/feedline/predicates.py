@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from feedline._config import plain
 from feedline._described import described
-from feedline._words import plain
 from feedline.errors import InvalidArgumentError
 
 __all__ = ["Column", "Predicate", "col", "length"]
@@ -20,10 +20,10 @@ Constant = int | float | str | bool
 class Predicate:
     """What a sample must be like. Put several together with `&`, `|` and `~`."""
 
-    __slots__ = ("_words",)
+    __slots__ = ("_config",)
 
-    def __init__(self, words: dict[str, Any]) -> None:
-        self._words = words
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._config = config
 
     def __and__(self, other: Predicate) -> Predicate:
         return _joined("and", self, other)
@@ -32,7 +32,7 @@ class Predicate:
         return _joined("or", self, other)
 
     def __invert__(self) -> Predicate:
-        return Predicate({"op": "not", "of": [self._words]})
+        return Predicate({"op": "not", "of": [self._config]})
 
     def __bool__(self) -> bool:
         raise InvalidArgumentError(
@@ -40,7 +40,7 @@ class Predicate:
         )
 
     def __repr__(self) -> str:
-        return _shown(self._words)
+        return _shown(self._config)
 
 
 class Column:
@@ -96,7 +96,7 @@ def col(name: str) -> Column:
 
 
 def length(name: str) -> Column:
-    """How many entries a field of a variable length has, how many bytes, or how many letters of text."""
+    """How many entries a field of a variable length has, how many bytes, or how many buffers of text."""
     return Column("length", name)
 
 
@@ -108,25 +108,25 @@ def _joined(op: str, one: Predicate, other: Any) -> Predicate:
     # Long chains stay flat.
     parts = [
         part
-        for words in (one._words, other._words)
-        for part in (words["of"] if words["op"] == op else [words])
+        for config in (one._config, other._config)
+        for part in (config["of"] if config["op"] == op else [config])
     ]
     return Predicate({"op": op, "of": parts})
 
 
-def _field(words: dict[str, Any]) -> str:
-    kind = "col" if "col" in words else "length"
-    return f"{kind}({words[kind]!r})"
+def _field(config: dict[str, Any]) -> str:
+    kind = "col" if "col" in config else "length"
+    return f"{kind}({config[kind]!r})"
 
 
-def _shown(words: dict[str, Any]) -> str:
-    match words["op"]:
+def _shown(config: dict[str, Any]) -> str:
+    match config["op"]:
         case "and" | "or" as op:
             sign = {"and": " & ", "or": " | "}[op]
-            return "(" + sign.join(_shown(part) for part in words["of"]) + ")"
+            return "(" + sign.join(_shown(part) for part in config["of"]) + ")"
         case "not":
-            return f"~{_shown(words['of'][0])}"
+            return f"~{_shown(config['of'][0])}"
         case "in":
-            return f"{_field(words)}.isin({words['values']!r})"
+            return f"{_field(config)}.isin({config['values']!r})"
         case op:
-            return f"({_field(words)} {op} {words['value']!r})"
+            return f"({_field(config)} {op} {config['value']!r})"

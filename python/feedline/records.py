@@ -203,10 +203,10 @@ def _records(container: str, paths: Paths, **settings: Any) -> Pipeline:
         container,
         files,
         check=check,
-        keep=_kept(container, settings["index"]),
+        keep=_loader_state(container, settings["index"]),
         manifest=None if manifest is None else local_path(manifest, container),
         delimiter=delimiter,
-        tell=_Telling(),
+        on_progress=_Progress(),
     )
     empty = [os.fspath(path) for path in source.empty_shards]
     if empty:
@@ -217,7 +217,7 @@ def _records(container: str, paths: Paths, **settings: Any) -> Pipeline:
     return Pipeline(source, f"{container}({shown(paths)})")
 
 
-def _kept(call: str, index: Index) -> str:
+def _loader_state(call: str, index: Index) -> str:
     if index is None:
         return ""
     if isinstance(index, str) and index == "auto":
@@ -236,22 +236,22 @@ def _kept(call: str, index: Index) -> str:
     return path_text(index, call)
 
 
-class _Telling:
+class _Progress:
     """Says on a terminal how far the indices are, when they take long."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-        self._has_told = False
+        self._has_reported = False
 
     def __call__(self, shards: int, of: int, size: int) -> None:
         if time.monotonic() - self._start < _SILENT or not sys.stderr.isatty():
             return
-        self._has_told = True
+        self._has_reported = True
         rate = size / (time.monotonic() - self._start) / 2**20
         text = f"feedline: indexing shards {shards}/{of}, {size / 2**30:.1f} GiB, {rate:.0f} MiB/s"
         sys.stderr.write(f"\r{text:<78}")
         sys.stderr.flush()
 
     def __del__(self) -> None:
-        if self._has_told:
+        if self._has_reported:
             sys.stderr.write("\n")

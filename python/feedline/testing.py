@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from feedline._config import check_finite
 from feedline._described import described
-from feedline._words import check_finite
 from feedline.errors import InvalidArgumentError
 from feedline.loader import Loader
 from feedline.pipeline import Pipeline
@@ -80,8 +80,8 @@ class Chaos:
         rate = getattr(self, kind)
         if not rate:
             return False
-        words = f"{self.seed}/{kind}/{index!r}/{attempt}".encode()
-        thrown = int.from_bytes(hashlib.blake2b(words, digest_size=7).digest(), "little")
+        key = f"{self.seed}/{kind}/{index!r}/{attempt}".encode()
+        thrown = int.from_bytes(hashlib.blake2b(key, digest_size=7).digest(), "little")
         return bool(thrown < rate * 2**56)
 
     def victims(self, kind: str, indices: Iterable[object]) -> list[object]:
@@ -223,13 +223,13 @@ def chaos(target: Any, seed: int = 0, **rates: Any) -> Any:
 
 def _chaotic_loader(loader: Any, striker: _Striker) -> Any:
     from feedline._account import Account
-    from feedline._torch.kept import Kept
+    from feedline._torch.loader_state import LoaderState
     from feedline._torch.samples import Samples
 
     chaotic = copy.copy(loader)
     # torch's class forbids to set these after it was made; this one is not made again.
     chaotic.__dict__["dataset"] = _ChaoticDataset(loader.dataset, striker)
-    chaotic.__dict__["_kept"] = Kept(Account(loader.faults, loader.on_event), Samples(loader.dataset))
+    chaotic.__dict__["_kept"] = LoaderState(Account(loader.faults, loader.on_event), Samples(loader.dataset))
     chaotic.__dict__["_iterator"] = None
     return chaotic
 

@@ -20,15 +20,15 @@ from torch.utils.dlpack import from_dlpack
 from feedline import _native
 from feedline._account import OVERDUE, Account, check
 from feedline._arguments import suggests_all
+from feedline._config import call_as_json, check_finite
 from feedline._described import described
-from feedline._torch.alone import Alone
+from feedline._torch.accelerate import Mark, stay_in_charge
 from feedline._torch.excluded import excluded
+from feedline._torch.in_process import Alone
 from feedline._torch.indices import keys
-from feedline._torch.kept import Kept
-from feedline._torch.rebuilt import Mark, stay_in_charge
+from feedline._torch.loader_state import LoaderState
 from feedline._torch.samples import Samples
 from feedline._torch.supervised import WithWorkers
-from feedline._words import call_in_words, check_finite
 from feedline._workers.death import Death
 from feedline.errors import InvalidArgumentError
 from feedline.events import Event
@@ -126,7 +126,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.memory = memory
         check_finite("DataLoader", "timeout", timeout)
         watched = dataset if faults is not None else None
-        self._kept = Kept(Account(faults, on_event), Samples(dataset), watched)
+        self._loader_state = LoaderState(Account(faults, on_event), Samples(dataset), watched)
         super().__init__(
             dataset,
             batch_size,
@@ -148,13 +148,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         )
         # Before torch 2.6 its class does not know this word; the order is made here in any case.
         self.in_order = in_order
-        _native.check_workers(call_in_words({**self._words(), "workers": max(1, num_workers)}))
+        _native.check_workers(call_as_json({**self._config(), "workers": max(1, num_workers)}))
         self.pin_memory_device = Mark.of(pin_memory_device, DataLoader, self._settings())
         stay_in_charge()
         if isinstance(dataset, IterableDataset):
             self._check_iterable()
         # Now: a run must not change by what it adds to the file itself.
-        self._excluded = keys(() if self.exclude is None else excluded(self.exclude, self._kept.samples))
+        self._excluded = keys(
+            () if self.exclude is None else excluded(self.exclude, self._loader_state.samples)
+        )
 
     def _check_iterable(self) -> None:
         """The samples of an iterable data set have no index."""
@@ -185,11 +187,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             "on_event": self.on_event,
         }
 
-    def _words(self) -> dict[str, Any]:
-        words = {"call": "DataLoader", "workers": self.num_workers, "suspect_after": 2, **self._settings()}
+    def _config(self) -> dict[str, Any]:
+        config = {"call": "DataLoader", "workers": self.num_workers, "suspect_after": 2, **self._settings()}
         for name in ("faults", "exclude", "on_event"):
-            del words[name]
-        return {**words, "hangs": 1 + self._kept.account.retries(OVERDUE)}
+            del config[name]
+        return {**config, "hangs": 1 + self._loader_state.account.retries(OVERDUE)}
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -222,11 +224,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     @property
     def deaths(self) -> list[Death]:
         """All deaths of workers of this loader."""
-        return self._kept.deaths
+        return self._loader_state.deaths
 
     def report(self) -> Report:
         """What has become of all samples so far: delivered, skipped, retried; workers lost, and of what."""
-        return self._kept.account.report()
+        return self._loader_state.account.report()
 
 
 def _check_workers(

@@ -166,8 +166,8 @@ def pid_of(iterator: WithWorkers, worker: int) -> int:
 
 def is_idle(iterator: WithWorkers, worker: int) -> bool:
     """Whether a worker has answered everything that it was given."""
-    crew = iterator._crew
-    assert crew is not None
-    doing = crew.doing(worker)
-    newest = max(batch.task for batch in iterator._waiting.values() if batch.post == worker)
+    worker_pool = iterator._worker_pool
+    assert worker_pool is not None
+    doing = worker_pool.activity(worker)
+    newest = max(batch.task for batch in iterator._waiting.values() if batch.worker_id == worker)
     return doing is not None and (doing["stage"], doing["task"]) == ("waiting", newest)

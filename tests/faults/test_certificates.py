@@ -213,7 +213,7 @@ def close_all() -> None:
 
 
 def close_all_and_open_others() -> None:
-    """Under the numbers of a worker's socket and of its last words are other files then."""
+    """Under the numbers of a worker's socket and of its crash log are other files then."""
     os.closerange(3, 1000)
     for _ in range(10):
         # They stay open until the process ends.
@@ -312,7 +312,7 @@ def test_descriptors_that_no_sample_has_closed_are_told_with_the_stage(
 
 
 def test_a_stack_is_not_written_to_a_file_under_the_number_of_the_last_words(tmp_path: Path) -> None:
-    """Only the descriptor of the last words is closed: the worker goes on, without them."""
+    """Only the descriptor of the crash log is closed: the worker goes on, without them."""
 
     class Closes(Dataset[int]):
         def __len__(self) -> int:

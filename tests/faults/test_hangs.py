@@ -286,10 +286,10 @@ def test_a_worker_that_stalls_is_told_of_once_with_its_stack_and_goes_on(tmp_pat
     dataset = Drawn(hook=Gate(gate, 10))
     loader = DataLoader(dataset, generator=seeded(1), stall=1.0, on_event=hear, **TWO)
 
-    batches, told = warned(lambda: list(loader))
+    batches, reported = warned(lambda: list(loader))
 
     assert is_same(batches, expected(Drawn, **TWO)[0])
-    (text,) = told
+    (text,) = reported
     for part in ("worker 0", "sample 10, position 2, batch 2", "no progress", "__call__() at", __file__):
         assert part in text
     assert [event.text for event in events if event.name == "worker_stalled"] == [text]
@@ -300,10 +300,10 @@ def test_a_worker_that_stalls_and_then_passes_the_deadline_is_told_of_and_killed
     dataset = Drawn(hook=Hangs(tmp_path, 10, sleep_for_ever))
     loader = DataLoader(dataset, stall=1.0, deadline=2 * DEADLINE, faults=SKIP, **TWO)
 
-    batches, told = warned(lambda: list(loader))
+    batches, reported = warned(lambda: list(loader))
 
     assert sum(len(batch["index"]) for batch in batches) == 47
-    assert len(told) == 1
+    assert len(reported) == 1
     assert [death.cause for death in loader.deaths] == ["deadline passed"]
 
 
@@ -331,12 +331,12 @@ def test_a_worker_that_stalls_while_it_starts_is_told_of(tmp_path: Path) -> None
 
     loader = DataLoader(Drawn(), worker_init_fn=Gate(gate, 1), stall=1.0, on_event=hear, **TWO)
 
-    batches, told = warned(lambda: list(loader))
+    batches, reported = warned(lambda: list(loader))
 
     assert len(batches) == 12
-    assert len(told) == 1
-    assert "worker 1" in told[0]
-    assert "while starting" in told[0]
+    assert len(reported) == 1
+    assert "worker 1" in reported[0]
+    assert "while starting" in reported[0]
 
 
 # ---- locks that were held when the workers were forked ----
@@ -419,11 +419,11 @@ def test_workers_forked_with_a_lock_held_come_anew_from_a_fresh_interpreter(
         """
     )
 
-    is_right, names, told = trainers.answer(program, module, seconds=200)
+    is_right, names, reported = trainers.answer(program, module, seconds=200)
 
     assert is_right
     assert names.count("zygote_restarted") == 1
-    (text,) = told
+    (text,) = reported
     for part in ("waiting for a lock", "locked.py", "fresh interpreter", 'multiprocessing_context="spawn"'):
         assert part in text
 
@@ -439,11 +439,11 @@ def test_workers_are_forked_anew_where_the_data_set_cannot_be_pickled_and_the_lo
         """
     )
 
-    is_right, names, told = trainers.answer(program, module)
+    is_right, names, reported = trainers.answer(program, module)
 
     assert is_right
     assert names.count("zygote_restarted") == 1
-    (text,) = told
+    (text,) = reported
     for part in ("waiting for a lock", "forked anew", "pickle"):
         assert part in text
 

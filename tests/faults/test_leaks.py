@@ -57,9 +57,9 @@ class Notes:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def add(self, *words: object) -> None:
+    def add(self, *items: object) -> None:
         with self.path.open("a") as file:
-            file.write(" ".join(map(str, words)) + "\n")
+            file.write(" ".join(map(str, items)) + "\n")
 
     def lines(self) -> list[list[str]]:
         return [line.split() for line in self.path.read_text().splitlines()]
@@ -76,7 +76,7 @@ class Signed:
 
 
 class Started:
-    """As worker_init_fn: notes whether the one before at the same post is there."""
+    """As worker_init_fn: notes whether the one before at the same worker is there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,7 +94,7 @@ def pids(iterator: WithWorkers) -> list[int]:
 
 
 def are_others(iterator: WithWorkers, old: list[int]) -> bool:
-    """Whether none of the old workers is at its post, or anywhere."""
+    """Whether none of the old workers is at its worker, or anywhere."""
     is_gone = not any(Path(f"/proc/{pid}").exists() for pid in old)
     return is_gone and not set(pids(iterator)) & set(old)
 
@@ -210,7 +210,7 @@ def test_the_event_names_the_batches_and_samples_that_the_old_worker_has_made(tm
         assert (first // 4, last // 4) == (first_batch, last_batch)
         assert event.text.startswith(f"worker {event.details['worker']} ")
         ranges.append((first, last))
-    # The first worker of each post has begun with the first batch of its own.
+    # The first worker of each worker has begun with the first batch of its own.
     by_pid: dict[str, list[int]] = {}
     for pid, index in made.lines():
         by_pid.setdefault(pid, []).append(int(index))

@@ -88,12 +88,12 @@ def expected(kind: str, count: int = COUNT) -> list[Any]:
 
 def slots(loader: Any) -> int:
     """Slots of the inbox that somebody has."""
-    taken: int = loader._place._crew.inbox_used[1]
+    taken: int = loader._place._worker_pool.inbox_used[1]
     return taken
 
 
 def bytes_of_inbox(loader: Any) -> int:
-    used: int = loader._place._crew.inbox_used[0]
+    used: int = loader._place._worker_pool.inbox_used[0]
     return used
 
 
@@ -145,11 +145,11 @@ def test_epochs_are_the_same_with_workers_killed_at_random_moments(kind: str) ->
                 workers = loader.workers
                 if not workers:
                     continue
-                post = chance.randrange(len(workers))
-                pid = workers[post].pid
+                worker_id = chance.randrange(len(workers))
+                pid = workers[worker_id].pid
                 # Zero would be this process and all of its group.
-                if pid and kills[post] < 2:
-                    kills[post] += 1
+                if pid and kills[worker_id] < 2:
+                    kills[worker_id] += 1
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
 

@@ -13,8 +13,8 @@ import feedline as fl
 import numpy as np
 import pytest
 import torch
-from feedline._torch.draws import Draws
-from feedline._torch.fitting import Fitting
+from feedline._torch.collatable import Fitting
+from feedline._torch.random_state import Draws
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
@@ -78,7 +78,7 @@ def reasons(loader: DataLoader[Any]) -> dict[Any, str]:
 
 
 def blamed(samples: list[Any], collate: Callable[[Any], Any] = default_collate) -> dict[int, str]:
-    return {found.position: found.words for found in Fitting(collate, Draws()).misfits(samples)}
+    return {found.position: found.text for found in Fitting(collate, Draws()).misfits(samples)}
 
 
 # ---- which sample it is ----
@@ -102,7 +102,7 @@ def test_the_sample_that_differs_from_most_others_is_found_and_described() -> No
         ({"a": 1, "b": 2}, {"a": 1}, "gives a dict without the key 'b', the other 3 give one with it"),
         (np.zeros(2), np.array(["x", "y"]), "gives an array of <U1, the other 3 give float64"),
     ]
-    for usual, odd, words in table:
+    for usual, odd, text in table:
         # Whether torch refuses it may depend on which sample comes first.
         batches = [[odd if place == position else usual for place in range(4)] for position in range(4)]
         refused = [position for position, samples in enumerate(batches) if fails(samples)]
@@ -110,7 +110,7 @@ def test_the_sample_that_differs_from_most_others_is_found_and_described() -> No
         for position in refused:
             found = blamed(batches[position])
             assert list(found) == [position]
-            assert words in found[position]
+            assert text in found[position]
 
 
 def fails(samples: list[Any]) -> bool:
@@ -167,7 +167,7 @@ def test_two_groups_of_one_size_are_decided_by_what_fits_then_by_earlier_batches
     fitting = Fitting(default_collate, Draws())
     fitting.remember([torch.zeros(3)])
     assert [found.position for found in fitting.misfits([torch.zeros(2), torch.zeros(3)])] == [0]
-    assert "unlike earlier samples" in fitting.misfits([object()])[0].words
+    assert "unlike earlier samples" in fitting.misfits([object()])[0].text
 
 
 def test_the_search_draws_no_random_numbers_from_the_user() -> None:

@@ -125,7 +125,7 @@ def native(file: Path, world: World) -> fl.Pipeline:
     return pipeline if world.ranks == 1 else pipeline.shard(0, world.ranks)
 
 
-def told(event: fl.Event) -> tuple[Any, ...] | None:
+def reported(event: fl.Event) -> tuple[Any, ...] | None:
     details = event.details
     match event.name:
         case "sample_skipped" | "run_stopped":
@@ -161,7 +161,7 @@ def outcome(make: Any, quarantine: Path, policy: dict[str, Any]) -> Outcome:
     # What is expected and repeated is summed up at the end of an epoch. A pipeline tells of a replacement
     # when it is found, a loader when its batch is complete.
     names += [] if error else ["expected", "repeated", "replaced"]
-    verdicts = [verdict for verdict in map(told, events) if verdict is not None]
+    verdicts = [verdict for verdict in map(reported, events) if verdict is not None]
     replaced = sorted(verdict for verdict in verdicts if verdict[0] == "sample_replaced")
     lines = quarantine.read_text().splitlines() if quarantine.exists() else []
     return Outcome(

@@ -276,9 +276,9 @@ class FailsAtFirst:
     def __call__(self, index: int) -> None:
         if index not in self.times:
             return
-        tries = len(list(self.folder.glob(f"{index}-*")))
-        (self.folder / f"{index}-{tries}").touch()
-        if tries < self.times[index]:
+        retries = len(list(self.folder.glob(f"{index}-*")))
+        (self.folder / f"{index}-{retries}").touch()
+        if retries < self.times[index]:
             raise self.error()
 
 

@@ -180,26 +180,26 @@ def test_a_sample_that_kills_is_a_fault_among_others() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_fault_is_told_in_order_to_the_callback(workers: int) -> None:
-    told: list[fl.Event] = []
-    loader = DataLoader(Numbers(), 4, num_workers=workers, faults=SKIP, on_event=told.append)
+    reported: list[fl.Event] = []
+    loader = DataLoader(Numbers(), 4, num_workers=workers, faults=SKIP, on_event=reported.append)
     list(loader)
-    names = [event.name for event in told]
+    names = [event.name for event in reported]
     assert names == ["epoch_started", "sample_skipped", "sample_skipped", "epoch_ended"]
-    skipped = told[1:3]
+    skipped = reported[1:3]
     assert [event.details["index"] for event in skipped] == [1, 6]
     assert all(event.level == "warning" for event in skipped)
     assert all(str(event.details["index"]) in str(event) for event in skipped)
-    assert told[-1].level == "warning"
+    assert reported[-1].level == "warning"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_ends_the_run_is_told_before_it_is_raised(workers: int) -> None:
-    told: list[fl.Event] = []
+    reported: list[fl.Event] = []
     policy = fl.FaultPolicy("skip", limit=1)
-    loader = DataLoader(Numbers(), 4, num_workers=workers, faults=policy, on_event=told.append)
+    loader = DataLoader(Numbers(), 4, num_workers=workers, faults=policy, on_event=reported.append)
     with pytest.raises(errors.TooManyFaultsError):
         list(loader)
-    stopped = [event for event in told if event.name == "run_stopped"]
+    stopped = [event for event in reported if event.name == "run_stopped"]
     assert [event.details["index"] for event in stopped] == [6]
 
 
@@ -278,7 +278,7 @@ def test_an_epoch_that_does_not_add_up_is_an_error(workers: int) -> None:
     iterator = iter(loader)
     next(iterator)
     # As if one more had been asked for, and lost.
-    loader._kept.account.ledger.expect(1)
+    loader._loader_state.account.ledger.expect(1)
     with pytest.raises(errors.InternalError):
         list(iterator)
 

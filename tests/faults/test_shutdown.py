@@ -61,9 +61,9 @@ def pids_of(iterator: WithWorkers) -> list[int]:
 
 
 def are_fetching(iterator: WithWorkers) -> bool:
-    crew = iterator._crew
-    assert crew is not None
-    doing = [crew.doing(worker) for worker in range(iterator._num_workers)]
+    worker_pool = iterator._worker_pool
+    assert worker_pool is not None
+    doing = [worker_pool.activity(worker) for worker in range(iterator._num_workers)]
     return all(said is not None and said["stage"] == "fetching" for said in doing)
 
 
@@ -272,7 +272,7 @@ def test_ctrl_c_ends_a_wait_for_a_batch_and_the_epoch_goes_on(trainers: Trainers
             return index
     running = iter(DataLoader(Gated(), num_workers=1))
     def press():
-        while (running._crew.doing(0) or {}).get("stage") != "fetching":
+        while (running._worker_pool.activity(0) or {}).get("stage") != "fetching":
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
     threading.Thread(target=press).start()

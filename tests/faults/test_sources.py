@@ -56,11 +56,11 @@ class Witness:
     def __init__(self, folder: Path, *, brings_back: bool = True) -> None:
         self.folder = folder
         self.brings_back = brings_back
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     def __call__(self, event: fl.Event) -> None:
         if event.name.startswith("source"):
-            self.told.append(event.name)
+            self.reported.append(event.name)
             assert event.details["root"] == str(self.folder)
         if event.name == "source_unavailable" and self.brings_back:
             (self.folder.parent / "away").rename(self.folder)
@@ -93,10 +93,13 @@ def test_a_folder_that_goes_away_is_waited_for_and_nothing_is_skipped(folder: Pa
     assert samples == list(range(LENGTH))
     assert loader.report().skipped == 0
     # Told once, however many workers found it unavailable; and waiting is no hang.
-    assert witness.told[0] == "source_unavailable"
-    assert witness.told[-1] == "source_recovered"
-    assert (witness.told.count("source_unavailable"), witness.told.count("source_recovered")) == (1, 1)
-    assert "source_probed" in witness.told
+    assert witness.reported[0] == "source_unavailable"
+    assert witness.reported[-1] == "source_recovered"
+    assert (witness.reported.count("source_unavailable"), witness.reported.count("source_recovered")) == (
+        1,
+        1,
+    )
+    assert "source_probed" in witness.reported
     assert not loader.deaths
 
 
@@ -105,8 +108,8 @@ def test_an_executor_waits_for_a_folder_too(folder: Path) -> None:
     with fl.Executor(2, faults=policy(), on_event=witness) as pool:
         assert list(pool.map(Reader(folder), range(LENGTH))) == list(range(LENGTH))
 
-    assert witness.told[0] == "source_unavailable"
-    assert witness.told[-1] == "source_recovered"
+    assert witness.reported[0] == "source_unavailable"
+    assert witness.reported[-1] == "source_recovered"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -118,7 +121,7 @@ def test_a_folder_that_stays_away_ends_the_run_when_patience_does(folder: Path, 
     with pytest.raises(SourceUnavailableError, match="has been unavailable for"):
         list(loader)
 
-    assert witness.told[0] == "source_unavailable"
+    assert witness.reported[0] == "source_unavailable"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -138,7 +141,7 @@ def test_a_file_alone_that_is_missing_is_a_fault_of_its_sample(folder: Path, wor
     assert samples == [index for index in range(LENGTH) if index != 7]
     (fault,) = loader.report().faults
     assert (fault.index, fault.path, fault.kind) == (7, str(folder / "7"), "FileNotFoundError")
-    assert witness.told == []
+    assert witness.reported == []
 
 
 def test_a_file_that_is_back_before_anybody_looks_is_tried_once_more(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ loader = DataLoader(Busy(), batch_size=1, num_workers=4, prefetch_factor=2, pers
 running = iter(loader)
 batch = [next(running) for _ in range(4)]
 workers = running._workers
-def doing(worker):
-    said = running._crew.doing(worker)
+def activity(worker):
+    said = running._worker_pool.activity(worker)
     return said and said["stage"]
 while [doing(worker) for worker in range(4)] != ["fetching", "fetching", "waiting", "waiting"]:
     time.sleep(0.001)

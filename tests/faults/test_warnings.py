@@ -101,12 +101,12 @@ def seen(run: Callable[[], object]) -> list[warnings.WarningMessage]:
 @pytest.mark.parametrize("front", FRONTS)
 def test_the_first_skip_is_shown_with_sample_and_cause_and_a_summary_at_the_end(front: str) -> None:
     found: list[int] = []
-    told = seen(lambda: found.extend(run(front, Make({7, 21, 30}), fl.FaultPolicy("skip"))))
+    reported = seen(lambda: found.extend(run(front, Make({7, 21, 30}), fl.FaultPolicy("skip"))))
 
     assert sorted(found) == [index for index in range(LENGTH) if index not in (7, 21, 30)]
-    first, last = (str(one.message) for one in told)
-    assert [one.category for one in told] == [SampleSkippedWarning] * 2
-    assert {one.filename for one in told} == {__file__}
+    first, last = (str(one.message) for one in reported)
+    assert [one.category for one in reported] == [SampleSkippedWarning] * 2
+    assert {one.filename for one in reported} == {__file__}
     assert "Error: sample 7 is bad" in first
     assert "3 of 40" in last
     assert "Error      3  such as" in last
@@ -124,10 +124,10 @@ def test_a_native_pipeline_shows_what_it_skips(tmp_path: Path) -> None:
         .loader(faults=fl.FaultPolicy("skip", quarantine=tmp_path / "bad.jsonl"))
     )
 
-    told = seen(lambda: list(loader))
+    reported = seen(lambda: list(loader))
 
-    first, last = (str(one.message) for one in told)
-    assert {one.filename for one in told} == {__file__}
+    first, last = (str(one.message) for one in reported)
+    assert {one.filename for one in reported} == {__file__}
     assert "sample 5 failed in fetch: ReadError" in first
     assert str(paths[5]) in first
     assert "1 of 8 samples were skipped" in last
@@ -136,9 +136,9 @@ def test_a_native_pipeline_shows_what_it_skips(tmp_path: Path) -> None:
 
 def test_between_the_first_skip_and_the_end_they_are_counted_in_powers_of_ten() -> None:
     policy = fl.FaultPolicy("replace", replacement=-1, limit=None)
-    told = seen(lambda: list(run("torch without workers", Make(set(range(120))), policy, 150)))
+    reported = seen(lambda: list(run("torch without workers", Make(set(range(120))), policy, 150)))
 
-    assert [str(one.message).split(" ")[0] for one in told] == ["replaced:", "10", "100", "epoch"]
+    assert [str(one.message).split(" ")[0] for one in reported] == ["replaced:", "10", "100", "epoch"]
 
 
 def batches_of(front: str, make: Make) -> Any:
@@ -365,10 +365,10 @@ def kill(_index: int) -> None:
 
 @pytest.mark.parametrize("front", ["torch with workers", "executor", "map"])
 def test_a_sample_that_kills_is_shown_in_short_and_then_in_one_line(front: str) -> None:
-    told = seen(lambda: list(run(front, Make({5}, kill), fl.FaultPolicy("skip"), 8)))
+    reported = seen(lambda: list(run(front, Make({5}, kill), fl.FaultPolicy("skip"), 8)))
 
-    deaths = [str(one.message) for one in told if one.category is WorkerDiedWarning]
-    assert {one.filename for one in told} == {__file__}
+    deaths = [str(one.message) for one in reported if one.category is WorkerDiedWarning]
+    assert {one.filename for one in reported} == {__file__}
     assert len(deaths[0].splitlines()) <= 4
     assert "it is replaced" in deaths[0]
     if front == "executor":

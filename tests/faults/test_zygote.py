@@ -68,10 +68,10 @@ def warned(run: Callable[[], Any]) -> tuple[Any, list[str]]:
 
 
 def test_a_stopped_zygote_is_killed_and_its_batches_are_made_again() -> None:
-    told = Told()
+    reported = Told()
 
     def run() -> list[Any]:
-        loader = DataLoader(Drawn(), generator=seeded(1), on_event=told, **TWO, **WATCHED)
+        loader = DataLoader(Drawn(), generator=seeded(1), on_event=reported, **TWO, **WATCHED)
         iterator = iterate(loader)
         batches = [next(iterator)]
         zygote = stop_zygote_and_kill(pid_of(iterator, 0))
@@ -82,7 +82,7 @@ def test_a_stopped_zygote_is_killed_and_its_batches_are_made_again() -> None:
     batches, texts = warned(run)
 
     assert is_same(batches, expected(Drawn, **TWO)[0])
-    assert told.names.count("zygote_killed") == 1
+    assert reported.names.count("zygote_killed") == 1
     (text,) = [text for text in texts if "does not answer" in text]
     assert "was killed and is replaced" in text
     assert "SIGSTOP" in text
@@ -93,9 +93,9 @@ def identity(sample: Any) -> Any:
 
 
 def test_a_stopped_zygote_of_mapped_functions_is_killed_and_replaced() -> None:
-    told = Told()
+    reported = Told()
     pipeline = fl.arrays({"number": np.arange(60)}).map(identity).batch(3)
-    loader = pipeline.loader(workers=2, on_event=told, **WATCHED)
+    loader = pipeline.loader(workers=2, on_event=reported, **WATCHED)
 
     def run() -> list[int]:
         iterator = iter(loader)
@@ -115,10 +115,10 @@ def test_a_stopped_zygote_of_mapped_functions_is_killed_and_replaced() -> None:
 
 
 def test_a_stopped_zygote_of_an_executor_is_killed_and_replaced() -> None:
-    told = Told()
+    reported = Told()
 
     def run() -> list[int]:
-        with fl.Executor(workers=2, on_event=told, **WATCHED) as pool:
+        with fl.Executor(workers=2, on_event=reported, **WATCHED) as pool:
             worker = pool.submit(os.getpid).result()
             stop_zygote_and_kill(worker)
             return list(pool.map(abs, range(-40, 0)))
@@ -130,8 +130,8 @@ def test_a_stopped_zygote_of_an_executor_is_killed_and_replaced() -> None:
 
 
 def test_a_zygote_that_goes_on_before_its_time_is_up_is_left_alone() -> None:
-    told = Told()
-    loader = DataLoader(Drawn(), generator=seeded(1), on_event=told, **TWO, **WATCHED)
+    reported = Told()
+    loader = DataLoader(Drawn(), generator=seeded(1), on_event=reported, **TWO, **WATCHED)
     iterator = iterate(loader)
     batches = [next(iterator)]
     zygote = stop_zygote_and_kill(pid_of(iterator, 0))
@@ -140,7 +140,7 @@ def test_a_zygote_that_goes_on_before_its_time_is_up_is_left_alone() -> None:
     batches += iterator
 
     assert is_same(batches, expected(Drawn, **TWO)[0])
-    assert "zygote_killed" not in told.names
+    assert "zygote_killed" not in reported.names
 
 
 HANGING_HANDLER = """
@@ -306,11 +306,11 @@ class Curriculum:
 
 @pytest.mark.parametrize("changes", [True, False])
 def test_a_data_set_that_changed_before_its_zygote_was_replaced_is_told_of(changes: bool) -> None:
-    told = Told()
+    reported = Told()
     dataset: Any = Curriculum()
 
     def run() -> set[int]:
-        iterator = iterate(DataLoader(dataset, on_event=told, **TWO))
+        iterator = iterate(DataLoader(dataset, on_event=reported, **TWO))
         seen = set(next(iterator).tolist())
         if changes:
             dataset.level = 2
@@ -321,7 +321,7 @@ def test_a_data_set_that_changed_before_its_zygote_was_replaced_is_told_of(chang
 
     seen, texts = warned(run)
 
-    assert told.names.count("zygote_replaced") == 1
+    assert reported.names.count("zygote_replaced") == 1
     about = [text for text in texts if "dataset.level was 1 and is 2" in text]
     assert len(about) == changes
     assert seen == ({1, 2} if changes else {1})

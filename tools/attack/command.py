@@ -124,7 +124,7 @@ def main(given: list[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     names = list(dict.fromkeys(arguments.only or FAMILIES))
     summaries = {name: Summary() for name in names}
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     for name, number in schedule(arguments, names):
         summary = summaries[name]
         if summary.not_possible is not None:
@@ -133,9 +133,9 @@ def main(given: list[str] | None = None) -> int:
         summary.add(outcome)
         if outcome.finding is not None:
             print(_shown(arguments.seed, name, number, outcome.finding), flush=True)
-        if time.monotonic() - told >= _PROGRESS:
-            told = time.monotonic()
-            print(_progress(summaries, told - began), file=sys.stderr, flush=True)
+        if time.monotonic() - reported >= _PROGRESS:
+            reported = time.monotonic()
+            print(_progress(summaries, reported - began), file=sys.stderr, flush=True)
     signal.signal(signal.SIGTERM, before)
     print(_table(summaries))
     found = sum(summary.findings for summary in summaries.values())

@@ -91,10 +91,10 @@ def use_openmp() -> None:
 def eio(index: int) -> None:
     # One read in ten fails, wherever and whenever.
     count = folder / f"eio-{index}"
-    tries = count.stat().st_size if count.exists() else 0
+    retries = count.stat().st_size if count.exists() else 0
     with count.open("ab") as file:
         file.write(b".")
-    if (index * 7 + tries * 3) % 10 == 0:
+    if (index * 7 + retries * 3) % 10 == 0:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
@@ -283,10 +283,10 @@ def main() -> None:
     front, failure, folder = arguments.front, arguments.failure, arguments.folder
     prepare(failure)
     began = time.monotonic()
-    told: list[str] = []
+    reported: list[str] = []
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        told.append(str(message))
+        reported.append(str(message))
         # At once: a run that hangs comes to no end.
         print("warned " + json.dumps([round(time.monotonic() - began), str(message)]), flush=True)
 
@@ -316,7 +316,7 @@ def main() -> None:
         loader.shutdown(wait=False, cancel_futures=True)
     # A number that is kept by a name goes with it: what remains after this is left behind.
     del loader
-    answer = {"delivered": sorted(delivered), "named": named, "ended": ended, "told": told}
+    answer = {"delivered": sorted(delivered), "named": named, "ended": ended, "told": reported}
     print(json.dumps(answer, default=str), flush=True)
 
 

@@ -153,7 +153,7 @@ def join_group() -> None:
     (GROUP / "cgroup.procs").write_text(str(os.getpid()))
 
 
-def told(run: Run, failure: str) -> str:
+def reported(run: Run, failure: str) -> str:
     """What happened and what the user saw, in few words."""
     if run.is_hanging:
         text = f"hangs, stopped after {run.seconds:.0f} s"
@@ -207,7 +207,7 @@ def lost(run: Run, failure: str) -> str:
 def cell(run: Run | None, failure: str) -> str:
     if run is None:
         return "runs no code of yours"
-    return f"{told(run, failure)} | {lost(run, failure)} | {len(run.left)}"
+    return f"{reported(run, failure)} | {lost(run, failure)} | {len(run.left)}"
 
 
 def fronts_of(failure: str, *, is_default: bool) -> list[str]:
@@ -227,7 +227,7 @@ def table(failures: list[str], fronts: list[str], *, is_default: bool) -> list[s
                 continue
             run = meet(front, failure, is_default=is_default)
             print(
-                f"{failure} / {front}: {told(run, failure)} ({run.seconds:.1f} s)",
+                f"{failure} / {front}: {reported(run, failure)} ({run.seconds:.1f} s)",
                 file=sys.stderr,
                 flush=True,
             )

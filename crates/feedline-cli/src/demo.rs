@@ -81,14 +81,14 @@ impl Demo {
             CLASSES.len(),
             bad
         ));
-        let words = format!(
+        let config = format!(
             r#"[{{"call": "shuffle", "seed": {}}}, {{"call": "decode"}}, {{"call": "resize", "size": 160}},
                 {{"call": "random_resized_crop", "size": 128}}, {{"call": "flip"}},
                 {{"call": "batch", "size": 16}}, {{"call": "loader", "faults": {}}}]"#,
             self.seed,
             policy.to_json()
         );
-        let loader = Loader::new(source, Settings::parse(&words, &Given::Files)?)?;
+        let loader = Loader::new(source, Settings::parse(&config, &Given::Files)?)?;
         for epoch in 0..EPOCHS {
             let mut progress = Progress::new(&format!("epoch {}", epoch + 1), loader.len());
             let start = clock::now();

@@ -5,7 +5,7 @@ use feedline_core::error::{Error, Kind, Result};
 use feedline_core::escape;
 use feedline_core::sample::Location;
 use feedline_core::source::index::{Index, Keep, Reuse};
-use feedline_core::sys::draft;
+use feedline_core::sys::atomic_file;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -172,7 +172,7 @@ fn write_manifest(rows: &[Row], manifest: &Path) -> Result<()> {
         })
         .collect();
     let text = format!("{:#}\n", Value::Object(shards));
-    draft::replace(manifest, text.as_bytes()).map_err(|error| {
+    atomic_file::replace(manifest, text.as_bytes()).map_err(|error| {
         Error::io(Kind::InvalidSource, "writing the manifest", error)
             .at(at(manifest))
             .with_hint("name a file that can be written")

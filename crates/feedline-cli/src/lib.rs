@@ -3,7 +3,7 @@
 //! Exit codes: 0 good, 1 found faults that were not expected, 2 could not run.
 
 mod convert;
-mod crew;
+mod parallel;
 mod dataset;
 mod demo;
 mod explain;

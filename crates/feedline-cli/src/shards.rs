@@ -8,8 +8,8 @@ use feedline_core::sys::thread::processors;
 use std::env;
 use std::path::{Path, PathBuf};
 
-use crate::crew::share;
 use crate::dataset::at;
+use crate::parallel::share;
 use crate::report::{Progress, Unit};
 
 /// The file beside shards with the names of the classes, one in each line.

@@ -20,7 +20,7 @@ use crate::dataset::{Format, Reading, What, at, missing_file};
 use crate::report::{bytes, counted, mention, say};
 use crate::shards::cache;
 use crate::tokens;
-use crate::verify::look::{Depth, Eye};
+use crate::verify::look::{Depth, Examiner};
 use crate::verify::tally::Tally;
 
 /// Records that are looked at to say how they are parsed, and bytes of them.
@@ -130,15 +130,15 @@ fn split(record: &OsStr) -> Option<(PathBuf, String)> {
 }
 
 /// What is printed of a record.
-struct Told {
+struct ShownRecord {
     lines: Vec<String>,
     /// Whether something in it cannot be read.
     is_damaged: bool,
 }
 
-impl Told {
-    fn good(lines: Vec<String>) -> Told {
-        Told { lines, is_damaged: false }
+impl ShownRecord {
+    fn good(lines: Vec<String>) -> ShownRecord {
+        ShownRecord { lines, is_damaged: false }
     }
 }
 
@@ -178,36 +178,36 @@ impl Shard<'_> {
 
     /// Prints a record; returns the exit code.
     fn record(&self, number: u64) -> Result<i32> {
-        let (mut code, mut told) = (0, Vec::new());
+        let (mut code, mut shown) = (0, Vec::new());
         walk_part(
             &self.index,
             self.path,
             &self.container,
             number..(number + 1).min(self.index.len()),
             &mut |seen| {
-                told.push(format!(
+                shown.push(format!(
                     "record {number}, byte {}, {}",
                     seen.span.start,
                     bytes(seen.span.length)
                 ));
                 code = match self.lines(&seen) {
-                    Ok(Told { lines, is_damaged }) => {
-                        told.extend(lines.iter().map(|line| format!("  {line}")));
+                    Ok(ShownRecord { lines, is_damaged }) => {
+                        shown.extend(lines.iter().map(|line| format!("  {line}")));
                         i32::from(is_damaged)
                     }
                     Err(what) => {
-                        told.push(format!("  {what}"));
+                        shown.push(format!("  {what}"));
                         1
                     }
                 };
                 false
             },
         )?;
-        told.iter().try_for_each(say)?;
+        shown.iter().try_for_each(say)?;
         Ok(code)
     }
 
-    fn lines(&self, seen: &Seen<'_>) -> std::result::Result<Told, String> {
+    fn lines(&self, seen: &Seen<'_>) -> std::result::Result<ShownRecord, String> {
         let payload = seen.payload.as_ref().map_err(|error| error.message().to_owned())?;
         match &self.container {
             Container::Tfrecord { .. } => Ok(example_lines(payload)),
@@ -216,7 +216,7 @@ impl Shard<'_> {
             Container::Csv { delimiter, columns } => {
                 csv_lines(payload, columns, *delimiter).map_err(|error| error.message().to_owned())
             }
-            Container::Numbers { .. } => Ok(Told::good(vec![summary(payload).0])),
+            Container::Numbers { .. } => Ok(ShownRecord::good(vec![summary(payload).0])),
         }
     }
 
@@ -250,7 +250,7 @@ impl Shard<'_> {
 fn picture_file(path: &Path) -> Result<i32> {
     let data = file::read_bytes(path)
         .map_err(|error| Error::io(Kind::Read, "reading the file", error).at(at(path)))?;
-    let decoded = Eye::default().picture(&data, Depth::Pixels, &mut Tally::default());
+    let decoded = Examiner::default().picture(&data, Depth::Pixels, &mut Tally::default());
     match picture(&data) {
         Ok(picture) => {
             let size = bytes(data.len() as u64);
@@ -290,7 +290,7 @@ pub(crate) fn format_name(format: decode::Format) -> &'static str {
 fn summary(data: &[u8]) -> (String, bool) {
     if decode::sniff(data).is_ok() {
         let size = bytes(data.len() as u64);
-        let decoded = Eye::default().picture(data, Depth::Pixels, &mut Tally::default());
+        let decoded = Examiner::default().picture(data, Depth::Pixels, &mut Tally::default());
         return match (picture(data), decoded) {
             (Ok(picture), Ok(())) => (format!("{picture}, {size}"), false),
             (Ok(picture), Err(error)) => (format!("{picture}, {size}: {}", error.message()), true),
@@ -299,11 +299,11 @@ fn summary(data: &[u8]) -> (String, bool) {
             }
         };
     }
-    (words(data), false)
+    (as_text(data), false)
 }
 
 /// Bytes that are no picture.
-fn words(data: &[u8]) -> String {
+fn as_text(data: &[u8]) -> String {
     if data.is_empty() {
         return "empty".into();
     }
@@ -321,16 +321,16 @@ fn words(data: &[u8]) -> String {
     }
 }
 
-fn example_lines(record: &[u8]) -> Told {
+fn example_lines(record: &[u8]) -> ShownRecord {
     let features = match example::features(record) {
         Ok(features) if !features.is_empty() || record.is_empty() => features,
         Ok(_) => {
             let (line, is_damaged) = summary(record);
-            return Told { lines: vec![line], is_damaged };
+            return ShownRecord { lines: vec![line], is_damaged };
         }
         Err(error) => {
             let (line, is_damaged) = summary(record);
-            return Told { lines: vec![line, error.message().to_owned()], is_damaged };
+            return ShownRecord { lines: vec![line, error.message().to_owned()], is_damaged };
         }
     };
     let name = |key: &[u8]| escape::one_line(&String::from_utf8_lossy(key)).into_owned();
@@ -352,7 +352,7 @@ fn example_lines(record: &[u8]) -> Told {
             lines.push(format!("{:<width$}  {number}: {values}", ""));
         }
     }
-    Told { lines, is_damaged }
+    ShownRecord { lines, is_damaged }
 }
 
 /// The values of a feature in a line: type, count, the first of them.
@@ -387,7 +387,7 @@ fn line(list: &List<'_>, is_damaged: &mut bool) -> String {
     }
 }
 
-fn tar_lines(span: &[u8]) -> Result<Told> {
+fn tar_lines(span: &[u8]) -> Result<ShownRecord> {
     let mut rows = Vec::new();
     for member in tar::members(span) {
         let member = member?;
@@ -408,14 +408,14 @@ fn tar_lines(span: &[u8]) -> Result<Told> {
             lines.push(format!("{:<width$}  {}", "", error.message()));
         }
     }
-    Ok(Told { lines, is_damaged })
+    Ok(ShownRecord { lines, is_damaged })
 }
 
 /// Whether a member is what its extension says.
 fn look_at(member: &tar::Member<'_>) -> Result<()> {
     match member.extension.rsplit('.').next().unwrap_or_default() {
         "jpg" | "jpeg" | "png" | "webp" => {
-            Eye::default().picture(member.data, Depth::Pixels, &mut Tally::default())
+            Examiner::default().picture(member.data, Depth::Pixels, &mut Tally::default())
         }
         "json" => text::guess_json(member.data).map(drop),
         "npy" => npy::array(member.data).map(drop),
@@ -423,7 +423,7 @@ fn look_at(member: &tar::Member<'_>) -> Result<()> {
     }
 }
 
-fn csv_lines(row: &[u8], columns: &Arc<[String]>, delimiter: u8) -> Result<Told> {
+fn csv_lines(row: &[u8], columns: &Arc<[String]>, delimiter: u8) -> Result<ShownRecord> {
     let mut wanted = text::guess_csv(row, columns, delimiter)?;
     wanted.iter_mut().for_each(|field| field.of = Type::Bytes);
     let parser = text::CsvParser::new(wanted.into(), None, columns, delimiter)?;
@@ -432,19 +432,22 @@ fn csv_lines(row: &[u8], columns: &Arc<[String]>, delimiter: u8) -> Result<Told>
     let names: Vec<_> = columns.iter().map(|column| escape::one_line(column)).collect();
     let width = names.iter().map(|column| column.chars().count()).max().unwrap_or_default();
     let cells = names.iter().zip(&values).filter_map(|(column, value)| match value {
-        Value::Bytes(cell) => Some(format!("{column:<width$}  {}", words(cell))),
+        Value::Bytes(cell) => Some(format!("{column:<width$}  {}", as_text(cell))),
         Value::Row(_) | Value::Array(_) | Value::Text(_) | Value::List(_) => None,
     });
-    Ok(Told::good(cells.collect()))
+    Ok(ShownRecord::good(cells.collect()))
 }
 
-fn json_lines(line: &[u8]) -> Told {
+fn json_lines(line: &[u8]) -> ShownRecord {
     match (serde_json::from_slice::<serde_json::Value>(line), text::guess_json(line)) {
-        (Ok(value), _) => Told::good(format!("{value:#}").lines().map(str::to_owned).collect()),
-        // Python's NaN and Infinity, which other readers do not know.
-        (Err(_), Ok(_)) => Told::good(vec![String::from_utf8_lossy(line).into_owned()]),
-        (Err(error), Err(_)) => {
-            Told { lines: vec![words(line), format!("this is no JSON: {error}")], is_damaged: true }
+        (Ok(value), _) => {
+            ShownRecord::good(format!("{value:#}").lines().map(str::to_owned).collect())
         }
+        // Python's NaN and Infinity, which other readers do not know.
+        (Err(_), Ok(_)) => ShownRecord::good(vec![String::from_utf8_lossy(line).into_owned()]),
+        (Err(error), Err(_)) => ShownRecord {
+            lines: vec![as_text(line), format!("this is no JSON: {error}")],
+            is_damaged: true,
+        },
     }
 }

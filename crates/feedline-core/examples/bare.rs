@@ -13,7 +13,7 @@ use feedline_core::sample::{Extent, Ticket};
 use feedline_core::source::Source;
 use feedline_core::source::folder::Folder;
 use feedline_core::sys::{clock, file};
-use feedline_core::worker::{Native, Picture, Prepared, Recipe};
+use feedline_core::transform::{Native, Picture, Prepared, Transform};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,15 +33,15 @@ fn main() -> Result<()> {
         }
         false => "",
     };
-    let words = format!(r#"[{{"call": "decode"}}, {steps}{floats}]"#);
-    let settings = Settings::parse(&words, &Given::Files)?;
-    let recipe = Recipe {
+    let config = format!(r#"[{{"call": "decode"}}, {steps}{floats}]"#);
+    let settings = Settings::parse(&config, &Given::Files)?;
+    let transform = Transform {
         picture: Picture::Encoded(settings.decoding.unwrap_or_default()),
         steps: settings.steps,
         output: settings.output,
         seed: 1,
     };
-    let row_bytes = 224 * 224 * 3 * recipe.output.dtype.bytes();
+    let row_bytes = 224 * 224 * 3 * transform.output.dtype.bytes();
     let source = Folder::images(Path::new(folder))?;
     let next = AtomicU64::new(0);
     let (before, start) = (cpu_seconds(), clock::now());
@@ -63,8 +63,10 @@ fn main() -> Result<()> {
                             handle.read_at(&mut bytes, 0)
                         })
                         .is_ok()
-                        && Prepared::new(&recipe, &bytes, ticket)
-                            .and_then(|prepared| native.make(&recipe, &prepared, &bytes, &mut row))
+                        && Prepared::new(&transform, &bytes, ticket)
+                            .and_then(|prepared| {
+                                native.make(&transform, &prepared, &bytes, &mut row)
+                            })
                             .is_ok();
                     assert!(made, "{} is a good file", path.display());
                 }

@@ -21,10 +21,10 @@ fn main() -> Result<()> {
         None => make_photographs()?,
     };
     let source = Arc::new(Folder::images(&folder)?);
-    let words = r#"[{"call": "shuffle", "seed": 7}, {"call": "decode"}, {"call": "resize", "size": 256},
+    let config = r#"[{"call": "shuffle", "seed": 7}, {"call": "decode"}, {"call": "resize", "size": 256},
                     {"call": "center_crop", "size": 224}, {"call": "to_float", "layout": "CHW"},
                     {"call": "batch", "size": 8}, {"call": "loader", "faults": "skip"}]"#;
-    let loader = Loader::new(source, Settings::parse(words, &Given::Files)?)?;
+    let loader = Loader::new(source, Settings::parse(config, &Given::Files)?)?;
     for batch in loader.epoch()? {
         let batch = batch?;
         let images = batch.get("image").and_then(|column| column.shape());

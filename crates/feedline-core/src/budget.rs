@@ -11,15 +11,15 @@ use crate::sys::lock::{Condition, Mutex};
 
 /// An amount that can run out. Clones share it.
 #[derive(Clone)]
-pub struct Budget(Arc<Shared>);
+pub struct Budget(Arc<SharedBudget>);
 
-struct Shared {
+struct SharedBudget {
     name: &'static str,
-    state: Mutex<State>,
+    state: Mutex<BudgetState>,
     changed: Condition,
 }
 
-struct State {
+struct BudgetState {
     limit: u64,
     used: u64,
     peak: u64,
@@ -37,7 +37,7 @@ pub struct Closed;
 impl Budget {
     /// A budget of that limit. The name stands in messages.
     pub fn new(name: &'static str, limit: u64) -> Budget {
-        let state = State {
+        let state = BudgetState {
             limit,
             used: 0,
             peak: 0,
@@ -47,7 +47,11 @@ impl Budget {
             waiters: BTreeSet::new(),
             holders: BTreeMap::new(),
         };
-        Budget(Arc::new(Shared { name, state: Mutex::new(state), changed: Condition::default() }))
+        Budget(Arc::new(SharedBudget {
+            name,
+            state: Mutex::new(state),
+            changed: Condition::default(),
+        }))
     }
 
     /// Takes `amount` for the sample at `position`, waiting for room unless it is urgent. Of those
@@ -175,7 +179,7 @@ impl Budget {
     }
 }
 
-impl State {
+impl BudgetState {
     fn has_room(&self, amount: u64) -> bool {
         self.used.checked_add(amount).is_some_and(|sum| sum <= self.limit)
     }

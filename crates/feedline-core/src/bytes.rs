@@ -12,16 +12,16 @@ const LARGEST: usize = 1 << 20;
 
 /// Where memory goes when nobody needs its bytes any more.
 #[derive(Clone, Default)]
-pub struct Shelf(Arc<Mutex<Kept>>);
+pub struct BufferPool(Arc<Mutex<PooledBuffers>>);
 
 #[derive(Default)]
-struct Kept {
+struct PooledBuffers {
     buffers: Vec<Vec<u8>>,
     bytes: usize,
     is_closed: bool,
 }
 
-impl Shelf {
+impl BufferPool {
     /// Memory that was used before, or none. What it holds is old.
     pub fn take(&self) -> Vec<u8> {
         let mut kept = self.0.lock();
@@ -42,21 +42,21 @@ impl Shelf {
 
     /// Frees what is kept, and keeps nothing from now on.
     pub fn close(&self) {
-        *self.0.lock() = Kept { is_closed: true, ..Kept::default() };
+        *self.0.lock() = PooledBuffers { is_closed: true, ..PooledBuffers::default() };
     }
 }
 
 /// What was read at once.
 struct Buffer {
     bytes: Vec<u8>,
-    shelf: Option<Shelf>,
+    buffer_pool: Option<BufferPool>,
     _permit: Option<Permit>,
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Some(shelf) = &self.shelf {
-            shelf.put(std::mem::take(&mut self.bytes));
+        if let Some(buffer_pool) = &self.buffer_pool {
+            buffer_pool.put(std::mem::take(&mut self.bytes));
         }
     }
 }
@@ -74,9 +74,9 @@ impl Piece {
     ///
     /// # Panics
     /// If there are not this many.
-    pub fn new(bytes: Vec<u8>, end: usize, permit: Permit, shelf: &Shelf) -> Piece {
+    pub fn new(bytes: Vec<u8>, end: usize, permit: Permit, buffer_pool: &BufferPool) -> Piece {
         assert!(end <= bytes.len(), "a piece beyond its memory");
-        let whole = Buffer { bytes, shelf: Some(shelf.clone()), _permit: Some(permit) };
+        let whole = Buffer { bytes, buffer_pool: Some(buffer_pool.clone()), _permit: Some(permit) };
         Piece { whole: Arc::new(whole), start: 0, end }
     }
 
@@ -95,7 +95,7 @@ impl Piece {
 impl From<Vec<u8>> for Piece {
     fn from(bytes: Vec<u8>) -> Piece {
         let end = bytes.len();
-        Piece { whole: Arc::new(Buffer { bytes, shelf: None, _permit: None }), start: 0, end }
+        Piece { whole: Arc::new(Buffer { bytes, buffer_pool: None, _permit: None }), start: 0, end }
     }
 }
 
@@ -114,31 +114,32 @@ mod tests {
 
     #[test]
     fn memory_and_permit_are_given_back_with_the_last_part() {
-        let (budget, shelf) = (Budget::new("bytes", 100), Shelf::default());
+        let (budget, buffer_pool) = (Budget::new("bytes", 100), BufferPool::default());
         let permit = budget.acquire(5, 0).unwrap();
-        let whole = Piece::new(b"hello, old".to_vec(), 5, permit, &shelf);
+        let whole = Piece::new(b"hello, old".to_vec(), 5, permit, &buffer_pool);
         let (first, last) = (whole.part(0, 2), whole.part(2, 3));
         assert_eq!((&*first, &*last.part(1, 2)), (&b"he"[..], &b"lo"[..]));
         drop((whole, first));
         assert_eq!(budget.used(), 5);
         drop(last);
         assert_eq!(budget.used(), 0);
-        assert_eq!(shelf.take(), b"hello, old");
+        assert_eq!(buffer_pool.take(), b"hello, old");
     }
 
     #[test]
     fn a_shelf_keeps_no_more_than_its_limits_and_nothing_when_closed() {
-        let shelf = Shelf::default();
-        shelf.put(vec![0; LARGEST + 1]);
-        assert_eq!(shelf.take().capacity(), 0);
+        let buffer_pool = BufferPool::default();
+        buffer_pool.put(vec![0; LARGEST + 1]);
+        assert_eq!(buffer_pool.take().capacity(), 0);
         for _ in 0..2 * KEPT / LARGEST {
-            shelf.put(vec![0; LARGEST]);
+            buffer_pool.put(vec![0; LARGEST]);
         }
-        let kept = std::iter::from_fn(|| Some(shelf.take()).filter(|bytes| !bytes.is_empty()));
+        let kept =
+            std::iter::from_fn(|| Some(buffer_pool.take()).filter(|bytes| !bytes.is_empty()));
         assert_eq!(kept.map(|bytes| bytes.len()).sum::<usize>(), KEPT);
-        shelf.put(vec![0; 5]);
-        shelf.close();
-        shelf.put(vec![0; 5]);
-        assert_eq!(shelf.take().capacity(), 0);
+        buffer_pool.put(vec![0; 5]);
+        buffer_pool.close();
+        buffer_pool.put(vec![0; 5]);
+        assert_eq!(buffer_pool.take().capacity(), 0);
     }
 }

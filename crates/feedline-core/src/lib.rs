@@ -57,6 +57,7 @@ pub mod format;
 pub mod source;
 pub mod plan;
 pub mod fetch;
+pub mod transform;
 pub mod worker;
 pub mod collate;
 pub mod deliver;

@@ -143,7 +143,7 @@ impl FieldKind {
     }
 
     /// For people to read.
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
             FieldKind::Fixed { dtype, shape } => format!("{}{shape:?}", dtype.name()),
             FieldKind::Ragged { dtype } => format!("{} of any shape", dtype.name()),
@@ -368,12 +368,12 @@ pub enum Extent<'a> {
         record: u64,
     },
     /// Nothing to fetch: the values are in memory.
-    Memory(&'a [Loaned]),
+    Memory(&'a [BorrowedArray]),
 }
 
 /// An array in memory of which each sample is a row.
 #[derive(Clone)]
-pub struct Loaned {
+pub struct BorrowedArray {
     /// Name, type and shape of a row.
     pub field: Field,
     /// The memory.
@@ -384,7 +384,7 @@ pub struct Loaned {
     pub first: u64,
 }
 
-impl Loaned {
+impl BorrowedArray {
     /// The bytes of the row of a sample.
     pub fn range(&self, index: u64) -> Range<usize> {
         let start = (index - self.first) as usize * self.stride;
@@ -392,18 +392,18 @@ impl Loaned {
     }
 }
 
-impl fmt::Debug for Loaned {
+impl fmt::Debug for BorrowedArray {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "Loaned({:?})", self.field)
     }
 }
 
-impl PartialEq for Loaned {
-    fn eq(&self, other: &Loaned) -> bool {
+impl PartialEq for BorrowedArray {
+    fn eq(&self, other: &BorrowedArray) -> bool {
         self.field == other.field && Arc::ptr_eq(&self.memory, &other.memory)
     }
 }
-impl Eq for Loaned {}
+impl Eq for BorrowedArray {}
 
 /// What a message says of a path that may not be text.
 pub fn shown(path: &Path) -> String {

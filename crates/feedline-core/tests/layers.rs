@@ -27,7 +27,7 @@ const LAYERS: [&[&str]; 5] = [
         "random",
     ],
     &["decode", "format"],
-    &["source", "plan", "fetch", "worker", "collate", "deliver"],
+    &["source", "plan", "fetch", "transform", "worker", "collate", "deliver"],
     &["config", "loader", "testing"],
 ];
 const STAGES: usize = 3;

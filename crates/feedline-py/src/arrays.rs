@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "memory of another language is read here")]
 
 use feedline_core::error::{Error, Kind, Result};
-use feedline_core::sample::{Dtype, Field, FieldKind, Loaned};
+use feedline_core::sample::{BorrowedArray, Dtype, Field, FieldKind};
 use feedline_core::source::memory::Arrays;
 use feedline_core::sys::slab::Borrowed;
 use pyo3::buffer::PyUntypedBuffer;
@@ -59,7 +59,7 @@ pub(crate) fn source(arrays: &Bound<'_, PyDict>) -> PyResult<Arrays> {
     Arrays::new(loaned, count as u64).map_err(raise)
 }
 
-fn loan(name: &str, buffer: PyUntypedBuffer) -> Result<(Loaned, usize)> {
+fn loan(name: &str, buffer: PyUntypedBuffer) -> Result<(BorrowedArray, usize)> {
     let refused = |what: String, hint: &'static str| {
         Error::new(Kind::InvalidSource, format!("array {name:?} {what}")).with_hint(hint)
     };
@@ -90,7 +90,7 @@ fn loan(name: &str, buffer: PyUntypedBuffer) -> Result<(Loaned, usize)> {
         Field { name: name.into(), kind: FieldKind::Fixed { dtype, shape: shape.to_vec() } };
     // SAFETY: the buffer is valid from `start` over all its rows while it is held.
     let memory = unsafe { Borrowed::new(start, bytes, Box::new(Held(Some(buffer)))) };
-    Ok((Loaned { field, memory: Arc::new(memory), stride, first: 0 }, rows))
+    Ok((BorrowedArray { field, memory: Arc::new(memory), stride, first: 0 }, rows))
 }
 
 /// From the letters of the buffer protocol; only this machine's byte order.

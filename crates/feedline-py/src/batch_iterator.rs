@@ -1,7 +1,7 @@
 //! What all iterators over batches are made from: a batch belongs to the epoch until the call that delivers it
 //! returns, and only one thread at a time makes one.
 
-use feedline_core::sys::process::Home;
+use feedline_core::sys::process::OwnerProcess;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) struct BatchIterator {
     state: Mutex<State>,
     is_free: Condvar,
-    home: Home,
+    home: OwnerProcess,
 }
 
 struct State {
@@ -116,7 +116,7 @@ impl BatchIterator {
         BatchIterator {
             state: Mutex::new(State { held: None, producer: None, has_begun: false }),
             is_free: Condvar::new(),
-            home: Home::here(),
+            home: OwnerProcess::here(),
         }
     }
 

@@ -25,8 +25,8 @@ pub(crate) struct Policy(pub(crate) FaultPolicy);
 #[pymethods]
 impl Policy {
     #[new]
-    fn new(words: &str) -> PyResult<Policy> {
-        fault_policy(words).map(Policy).map_err(raise)
+    fn new(config: &str) -> PyResult<Policy> {
+        fault_policy(config).map(Policy).map_err(raise)
     }
 
     /// What holds for a fault: what to do, after how many retries.
@@ -71,7 +71,7 @@ impl Policy {
 
     /// What differs from the default, as JSON.
     #[getter]
-    fn words(&self) -> String {
+    fn config(&self) -> String {
         self.0.to_json().to_string()
     }
 
@@ -144,21 +144,21 @@ impl Breaker {
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Ledger(pub(crate) Arc<loader::Ledger>);
 
-pub(crate) fn line(words: &str) -> PyResult<FaultLine> {
-    FaultLine::from_text(words).map_err(|error| {
-        raise(Error::new(Kind::Internal, format!("this is no fault: {error}, in {words}")))
+pub(crate) fn line(text: &str) -> PyResult<FaultLine> {
+    FaultLine::from_text(text).map_err(|error| {
+        raise(Error::new(Kind::Internal, format!("this is no fault: {error}, in {text}")))
     })
 }
 
-fn json(words: &str) -> PyResult<Value> {
-    serde_json::from_str(words).map_err(|error| {
-        raise(Error::new(Kind::Internal, format!("this is not JSON: {error}, in {words}")))
+fn json(text: &str) -> PyResult<Value> {
+    serde_json::from_str(text).map_err(|error| {
+        raise(Error::new(Kind::Internal, format!("this is not JSON: {error}, in {text}")))
     })
 }
 
 /// How an epoch stands, from JSON.
-pub(crate) fn standing(words: &str) -> PyResult<Standing> {
-    serde_json::from_value(json(words)?).map_err(|error| {
+pub(crate) fn standing(text: &str) -> PyResult<Standing> {
+    serde_json::from_value(json(text)?).map_err(|error| {
         raise(Error::new(Kind::CheckpointMismatch, format!("this is no standing: {error}")))
     })
 }
@@ -166,9 +166,9 @@ pub(crate) fn standing(words: &str) -> PyResult<Standing> {
 #[pymethods]
 impl Ledger {
     #[new]
-    #[pyo3(signature = (words, *, is_of_calls = false))]
-    fn new(words: &str, is_of_calls: bool) -> PyResult<Ledger> {
-        let policy = fault_policy(words).map_err(raise)?;
+    #[pyo3(signature = (config, *, is_of_calls = false))]
+    fn new(config: &str, is_of_calls: bool) -> PyResult<Ledger> {
+        let policy = fault_policy(config).map_err(raise)?;
         let new = if is_of_calls { loader::Ledger::of_calls } else { loader::Ledger::new };
         new(policy).map(|ledger| Ledger(Arc::new(ledger))).map_err(raise)
     }
@@ -183,7 +183,7 @@ impl Ledger {
     ) -> PyResult<()> {
         let standing: Standing = match standing {
             None => Standing::default(),
-            Some(words) => self::standing(words)?,
+            Some(text) => self::standing(text)?,
         };
         let whole = expected.map(|expected| expected + standing.seen);
         self.0.epoch_started(epoch, whole, expected, standing);

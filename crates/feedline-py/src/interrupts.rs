@@ -100,9 +100,9 @@ fn functions(py: Python<'_>) -> PyResult<&Functions> {
 fn action(number: c_int) -> Option<libc::sigaction> {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: only asks, and the answer has room.
-    let answer = unsafe { libc::sigaction(number, std::ptr::null(), action.as_mut_ptr()) };
+    let result = unsafe { libc::sigaction(number, std::ptr::null(), action.as_mut_ptr()) };
     // SAFETY: zeroed, and filled by the call where it succeeded.
-    (answer == 0).then(|| unsafe { action.assume_init() })
+    (result == 0).then(|| unsafe { action.assume_init() })
 }
 
 /// Sets a handler and takes it away again, of a signal that nobody uses, to see which function the system calls then.

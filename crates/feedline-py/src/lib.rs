@@ -13,7 +13,7 @@ mod loader;
 mod memory;
 mod processes;
 mod records;
-mod station;
+mod connection;
 
 use pyo3::prelude::*;
 
@@ -29,6 +29,8 @@ mod _native {
     #[pymodule_export]
     use super::batch_iterator::BatchIterator;
     #[pymodule_export]
+    use super::connection::{Walk, WorkerConnection, die_with_parent, go_first};
+    #[pymodule_export]
     use super::dlpack::{ArrayMemory, Tensor};
     #[pymodule_export]
     use super::faults::{Breaker, Ledger, Policy};
@@ -39,28 +41,26 @@ mod _native {
     #[pymodule_export]
     use super::lists::BytesList;
     #[pymodule_export]
-    use super::memory::{Lease, Letter, Pristine, Slot, Span};
+    use super::memory::{Lease, OriginalBuffer, ReceivedBuffer, Slot, Span};
     #[pymodule_export]
-    use super::processes::{Answer, Freight, Processes};
+    use super::processes::{Processes, TaskBuffers, TaskResult};
     #[pymodule_export]
     use super::records::example_schema;
-    #[pymodule_export]
-    use super::station::{Station, Walk, die_with_parent, go_first};
     #[pymodule_export]
     use super::{Epoch, Loader, Source};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("ForkReturned", module.py().get_type::<station::ForkReturned>())?;
-        module.add("CutOff", module.py().get_type::<station::CutOff>())?;
+        module.add("ForkReturned", module.py().get_type::<connection::ForkReturned>())?;
+        module.add("CutOff", module.py().get_type::<connection::CutOff>())?;
         module.add("Interrupted", module.py().get_type::<interrupts::Interrupted>())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 
     /// Checks the words of a pipeline over a source.
     #[pyfunction]
-    fn check(source: &Source, words: &str) -> PyResult<()> {
-        source.check(words)
+    fn check(source: &Source, config: &str) -> PyResult<()> {
+        source.check(config)
     }
 
     /// Refuses a path that is not one of this machine.
@@ -74,8 +74,8 @@ mod _native {
 
     /// Checks the words for worker processes.
     #[pyfunction]
-    fn check_workers(words: &str) -> PyResult<()> {
-        feedline_core::config::Workers::parse(words).map(drop).map_err(errors::raise)
+    fn check_workers(config: &str) -> PyResult<()> {
+        feedline_core::config::Workers::parse(config).map(drop).map_err(errors::raise)
     }
 
     /// The kinds of errors: name, code, example, hint.

@@ -35,13 +35,13 @@ const BREATH: Duration = Duration::from_millis(50);
 pub(crate) struct Source(Arc<dyn source::Source>);
 
 impl Source {
-    pub(crate) fn settings(&self, words: &str) -> PyResult<Settings> {
-        Settings::parse(words, &loader::given(&*self.0)).map_err(raise)
+    pub(crate) fn settings(&self, config: &str) -> PyResult<Settings> {
+        Settings::parse(config, &loader::given(&*self.0)).map_err(raise)
     }
 
     /// Refuses words that do not fit, also to the number of samples.
-    pub(crate) fn check(&self, words: &str) -> PyResult<()> {
-        let settings = self.settings(words)?;
+    pub(crate) fn check(&self, config: &str) -> PyResult<()> {
+        let settings = self.settings(config)?;
         loader::check(&*self.0, &settings).map_err(raise)
     }
 }
@@ -79,10 +79,10 @@ impl Source {
         Ok(Source(Arc::new(arrays::source(arrays)?)))
     }
 
-    /// Records in shards: tfrecord, tar, jsonl or csv. `tell` is called with shards, their number and
+    /// Records in shards: tfrecord, tar, jsonl or csv. `on_progress` is called with shards, their number and
     /// bytes while indices are made.
     #[staticmethod]
-    #[pyo3(signature = (container, paths, *, check, keep, manifest, delimiter, tell))]
+    #[pyo3(signature = (container, paths, *, check, keep, manifest, delimiter, on_progress))]
     #[expect(clippy::too_many_arguments, reason = "one for each of Python's")]
     fn records(
         py: Python<'_>,
@@ -92,10 +92,19 @@ impl Source {
         keep: PathBuf,
         manifest: Option<PathBuf>,
         delimiter: &str,
-        tell: &Bound<'_, PyAny>,
+        on_progress: &Bound<'_, PyAny>,
     ) -> PyResult<Source> {
-        records::source(py, container, paths, check, keep, manifest.as_deref(), delimiter, tell)
-            .map(|source| Source(Arc::new(source)))
+        records::source(
+            py,
+            container,
+            paths,
+            check,
+            keep,
+            manifest.as_deref(),
+            delimiter,
+            on_progress,
+        )
+        .map(|source| Source(Arc::new(source)))
     }
 
     /// Windows of numbers in files: (path, first byte, count or None) each.
@@ -159,8 +168,8 @@ pub(crate) struct Loader(loader::Loader);
 #[pymethods]
 impl Loader {
     #[new]
-    fn new(source: &Source, words: &str) -> PyResult<Loader> {
-        let settings = source.settings(words)?;
+    fn new(source: &Source, config: &str) -> PyResult<Loader> {
+        let settings = source.settings(config)?;
         let made = loader::Loader::new(Arc::clone(&source.0), settings).map_err(raise)?;
         Ok(Loader(made))
     }
@@ -183,7 +192,7 @@ impl Loader {
         Ok(self.0.report().to_string())
     }
 
-    /// Whether there is anything to tell.
+    /// Whether there is anything to on_progress.
     #[getter]
     fn has_events(&self) -> bool {
         self.0.check_home().is_ok() && self.0.has_events()
@@ -317,7 +326,7 @@ impl Epoch {
 
 #[pymethods]
 impl Epoch {
-    /// The next batch as (name, value) pairs; None at the end; True if there is something to tell
+    /// The next batch as (name, value) pairs; None at the end; True if there is something to on_progress
     /// meanwhile. Ctrl-C ends the wait. The batch counts as delivered when `confirm` is called.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         loop {
@@ -351,7 +360,7 @@ impl Epoch {
 
     /// For a front that has functions called for the samples, what it has to do next: a `Part` (only if it
     /// `takes_parts`), `Finish`, `Deliver`, `Forget`, `Stop` or `End`; None if there is nothing now, or if there is
-    /// something to tell meanwhile.
+    /// something to on_progress meanwhile.
     #[pyo3(signature = (*, takes_parts, wait))]
     fn instruction<'py>(
         &self,

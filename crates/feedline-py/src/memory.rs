@@ -1,9 +1,9 @@
 //! Memory that Python sees through the buffer protocol or DLPack: a worker's own, and the trainer's.
 #![allow(unsafe_code, reason = "the buffer protocol is a C interface")]
 
-use feedline_core::worker::answer::Buffer;
-use feedline_core::worker::arena::Piece;
+use feedline_core::worker::arena::ArenaPiece;
 use feedline_core::worker::inbox;
+use feedline_core::worker::result::ResultBuffer;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
@@ -100,10 +100,10 @@ fn capsule<'py>(
 
 /// A buffer of an answer, in the trainer. The last array made on it gives the slot back.
 #[pyclass(module = "feedline._native", frozen)]
-pub(crate) struct Lease(Arc<Buffer>);
+pub(crate) struct Lease(Arc<ResultBuffer>);
 
 impl Lease {
-    pub(crate) fn new(buffer: Buffer) -> Lease {
+    pub(crate) fn new(buffer: ResultBuffer) -> Lease {
         Lease(Arc::new(buffer))
     }
 }
@@ -140,7 +140,7 @@ impl Lease {
 
 /// Memory of the arena in a worker, for a part of a batch.
 #[pyclass(module = "feedline._native", frozen)]
-pub(crate) struct Slot(pub(crate) Piece);
+pub(crate) struct Slot(pub(crate) ArenaPiece);
 
 #[pymethods]
 impl Slot {
@@ -173,19 +173,19 @@ impl Slot {
 /// A buffer that came with a task, in a worker; it may be written to. The last array made on it gives the
 /// slot back.
 #[pyclass(module = "feedline._native", frozen)]
-pub(crate) struct Letter(Arc<inbox::Letter>);
+pub(crate) struct ReceivedBuffer(Arc<inbox::ReceivedBuffer>);
 
-impl Letter {
-    pub(crate) fn new(letter: inbox::Letter) -> Letter {
-        Letter(Arc::new(letter))
+impl ReceivedBuffer {
+    pub(crate) fn new(letter: inbox::ReceivedBuffer) -> ReceivedBuffer {
+        ReceivedBuffer(Arc::new(letter))
     }
 }
 
 #[pymethods]
-impl Letter {
+impl ReceivedBuffer {
     /// The same as it came, whatever was written to it; this can only be read.
-    fn pristine(&self) -> Pristine {
-        Pristine(Arc::clone(&self.0))
+    fn original(&self) -> OriginalBuffer {
+        OriginalBuffer(Arc::clone(&self.0))
     }
 
     unsafe fn __getbuffer__(
@@ -205,17 +205,17 @@ impl Letter {
 
 /// A buffer that came with a task, as it came.
 #[pyclass(module = "feedline._native", frozen)]
-pub(crate) struct Pristine(Arc<inbox::Letter>);
+pub(crate) struct OriginalBuffer(Arc<inbox::ReceivedBuffer>);
 
 #[pymethods]
-impl Pristine {
+impl OriginalBuffer {
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
         let letter = &slf.get().0;
-        let address = letter.pristine().cast_mut();
+        let address = letter.original().cast_mut();
         // SAFETY: as above; nobody writes, since the view is only for reading.
         unsafe { fill(slf.as_any(), view, flags, address, letter.bytes(), true) }
     }

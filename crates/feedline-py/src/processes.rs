@@ -4,15 +4,15 @@
 use feedline_core::config::Workers;
 use feedline_core::loader::workers;
 use feedline_core::sys::socket::Socket;
-use feedline_core::worker::answer::Answer as Given;
 use feedline_core::worker::blackbox::Snapshot;
 use feedline_core::worker::certificate::CodeFolders;
 use feedline_core::worker::inbox;
 use feedline_core::worker::processes::{
-    self, Broken, GivenUp, Obituary, Outcome, Retired, Standstill, Words, ZygoteLate,
+    self, DeathReport, FailedTask, PoolEvent, PoolFailure, Retired, Stall, StartError, ZygoteLate,
 };
-use feedline_core::worker::supervisor::{Ending, Failure, Reason};
-use feedline_core::worker::wire::Said;
+use feedline_core::worker::result::TaskResult as CoreTaskResult;
+use feedline_core::worker::supervisor::{ExitKind, Reason, RunFailure};
+use feedline_core::worker::wire::FrameKind;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -49,14 +49,14 @@ impl Processes {
 #[pymethods]
 impl Processes {
     #[new]
-    #[pyo3(signature = (words, package, libraries))]
+    #[pyo3(signature = (config, package, libraries))]
     fn new(
         py: Python<'_>,
-        words: &str,
+        config: &str,
         package: String,
         libraries: Vec<String>,
     ) -> PyResult<Processes> {
-        let settings = Workers::parse(words).map_err(raise)?;
+        let settings = Workers::parse(config).map_err(raise)?;
         let folders = CodeFolders { package, libraries };
         py.detach(|| workers::start(&settings, folders)).map(Processes).map_err(raise)
     }
@@ -67,32 +67,36 @@ impl Processes {
         Ok(())
     }
 
-    /// The trainer's end of a zygote that was just born, or that is ready already.
-    fn zygote_born(&self, descriptor: RawFd, pid: u32, is_ready: bool) -> PyResult<()> {
+    /// The trainer's end of a zygote that was just started, or that is ready already.
+    fn zygote_started(&self, descriptor: RawFd, pid: u32, is_ready: bool) -> PyResult<()> {
         // SAFETY: detached from its Python object for us.
         let socket = unsafe { Socket::take(descriptor) }?;
         let here = self.here()?;
         if is_ready {
             here.zygote_ready(socket, pid)?
         } else {
-            here.zygote_born(socket, pid)?
+            here.zygote_started(socket, pid)?
         }
         Ok(())
     }
 
-    /// No zygote could be born.
+    /// No zygote could be started.
     fn zygote_refused(&self) -> PyResult<()> {
         self.here()?.zygote_refused();
         Ok(())
     }
 
     /// Puts buffers where workers find them, to go with tasks. None if these workers have no inbox.
-    fn load(&self, py: Python<'_>, buffers: Vec<Bound<'_, PyAny>>) -> PyResult<Option<Freight>> {
+    fn load(
+        &self,
+        py: Python<'_>,
+        buffers: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<Option<TaskBuffers>> {
         let here = self.here()?;
         let views = views(&buffers)?;
         // SAFETY: the views are held, and the trainer's own thread is here, which changes no batch.
         let slices = unsafe { slices(&views) }?;
-        Ok(py.detach(|| here.load(&slices)).map(Freight))
+        Ok(py.detach(|| here.load(&slices)).map(TaskBuffers))
     }
 
     /// Bytes of the inbox that are in use or warm, and the slots that somebody has.
@@ -101,25 +105,25 @@ impl Processes {
         Ok(self.here()?.inbox_used())
     }
 
-    /// Hands a task in, for a post or for any free worker.
-    #[pyo3(signature = (task, body, post, is_resume, freight=None))]
+    /// Hands a task in, for a worker or for any free worker.
+    #[pyo3(signature = (task, body, worker_id, is_resume, task_buffers=None))]
     fn submit(
         &self,
         task: u64,
         body: &[u8],
-        post: Option<u32>,
+        worker_id: Option<u32>,
         is_resume: bool,
-        freight: Option<&Freight>,
+        task_buffers: Option<&TaskBuffers>,
     ) -> PyResult<()> {
-        let said = if is_resume { Said::Resume } else { Said::Task };
-        let freight = freight.map(|freight| Arc::clone(&freight.0));
-        self.here()?.submit(task, said, post, body.to_vec(), freight);
+        let kind = if is_resume { FrameKind::Resume } else { FrameKind::Task };
+        let task_buffers = task_buffers.map(|task_buffers| Arc::clone(&task_buffers.0));
+        self.here()?.submit(task, kind, worker_id, body.to_vec(), task_buffers);
         Ok(())
     }
 
-    /// A post is not needed any more in this epoch.
-    fn retire(&self, post: u32) -> PyResult<()> {
-        self.here()?.retire(post);
+    /// A worker is not needed any more in this epoch.
+    fn retire(&self, worker_id: u32) -> PyResult<()> {
+        self.here()?.retire(worker_id);
         Ok(())
     }
 
@@ -140,24 +144,24 @@ impl Processes {
             let before = feedline_core::sys::clock::now();
             let outcome = py.detach(|| here.next(oldest, slice));
             let (kind, object) = match outcome {
-                Outcome::Answer(answer) => {
-                    ("answer", Bound::new(py, Answer::new(answer))?.into_any())
+                PoolEvent::TaskResult(result) => {
+                    ("answer", Bound::new(py, TaskResult::new(result))?.into_any())
                 }
-                Outcome::GaveUp(given_up) => ("gave up", gave_up(py, &given_up)?.into_any()),
-                Outcome::Stalled(still) => ("stalled", standstill(py, &still)?.into_any()),
-                Outcome::Reborn(still) => ("reborn", standstill(py, &still)?.into_any()),
-                Outcome::ZygoteLate(late) => ("zygote late", zygote_late(py, &late)?.into_any()),
-                Outcome::Retired(retired) => ("retired", retirement(py, &retired)?.into_any()),
-                Outcome::Note { post, text } => {
-                    ("note", (post, PyBytes::new(py, &text)).into_pyobject(py)?.into_any())
+                PoolEvent::GaveUp(given_up) => ("gave up", gave_up(py, &given_up)?.into_any()),
+                PoolEvent::Stalled(still) => ("stalled", stall(py, &still)?.into_any()),
+                PoolEvent::RestartedFresh(still) => ("reborn", stall(py, &still)?.into_any()),
+                PoolEvent::ZygoteLate(late) => ("zygote late", zygote_late(py, &late)?.into_any()),
+                PoolEvent::Retired(retired) => ("retired", retirement(py, &retired)?.into_any()),
+                PoolEvent::Note { worker_id, text } => {
+                    ("note", (worker_id, PyBytes::new(py, &text)).into_pyobject(py)?.into_any())
                 }
-                Outcome::Died(obituary) => ("died", died(py, &obituary)?.into_any()),
-                Outcome::BearZygote { fresh } => {
+                PoolEvent::Died(death_report) => ("died", died(py, &death_report)?.into_any()),
+                PoolEvent::StartZygote { fresh } => {
                     ("zygote", fresh.into_pyobject(py)?.to_owned().into_any())
                 }
-                Outcome::Failed(broken) => ("failed", failed(py, broken)?.into_any()),
-                Outcome::Woken => ("woken", py.None().into_bound(py)),
-                Outcome::Nothing => {
+                PoolEvent::Failed(broken) => ("failed", failed(py, broken)?.into_any()),
+                PoolEvent::Woken => ("woken", py.None().into_bound(py)),
+                PoolEvent::Nothing => {
                     interrupts::check(py)?;
                     if let Some(left) = &mut left {
                         let passed = feedline_core::sys::clock::now() - before;
@@ -173,15 +177,19 @@ impl Processes {
         }
     }
 
-    /// The process of a post, None before it was forked, and whether it takes tasks. None altogether
+    /// The process of a worker, None before it was forked, and whether it takes tasks. None altogether
     /// if nobody is wanted there.
-    fn presence(&self, post: u32) -> PyResult<Option<(Option<u32>, bool)>> {
-        Ok(self.here()?.presence(post).map(|presence| (presence.pid, presence.is_ready)))
+    fn presence(&self, worker_id: u32) -> PyResult<Option<(Option<u32>, bool)>> {
+        Ok(self.here()?.presence(worker_id).map(|presence| (presence.pid, presence.is_ready)))
     }
 
-    /// What the worker of a post is at.
-    fn doing<'py>(&self, py: Python<'py>, post: u32) -> PyResult<Option<Bound<'py, PyDict>>> {
-        self.here()?.last_of(post).map(|last| snapshot(py, last)).transpose()
+    /// What the worker of a worker is at.
+    fn activity<'py>(
+        &self,
+        py: Python<'py>,
+        worker_id: u32,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        self.here()?.last_of(worker_id).map(|last| snapshot(py, last)).transpose()
     }
 
     /// Ends all workers; returns the zygote's descriptor, if it is there.
@@ -195,15 +203,15 @@ impl Processes {
 
 /// Buffers that go with tasks; they stay where workers find them while anybody has this.
 #[pyclass(module = "feedline._native", frozen)]
-pub(crate) struct Freight(Arc<inbox::Freight>);
+pub(crate) struct TaskBuffers(Arc<inbox::TaskBuffers>);
 
 /// The result of a task, to be opened once.
 #[pyclass(module = "feedline._native", frozen)]
-pub(crate) struct Answer {
+pub(crate) struct TaskResult {
     #[pyo3(get)]
     task: u64,
     #[pyo3(get)]
-    post: u32,
+    worker_id: u32,
     /// "result", "faulty", "raised" or "exhausted".
     #[pyo3(get)]
     kind: &'static str,
@@ -213,45 +221,45 @@ pub(crate) struct Answer {
     /// The position of the sample that took longest, and how many seconds that was.
     #[pyo3(get)]
     slowest: (u32, f64),
-    given: Mutex<Option<Given>>,
+    result: Mutex<Option<CoreTaskResult>>,
 }
 
-impl Answer {
-    fn new(given: Given) -> Answer {
-        let kind = match given.said {
-            Said::Raised => "raised",
-            Said::Faulty => "faulty",
-            Said::Exhausted => "exhausted",
-            Said::Result
-            | Said::Ready
-            | Said::StartFailed
-            | Said::Task
-            | Said::Resume
-            | Said::Trial
-            | Said::Survived
-            | Said::Note
-            | Said::Stop => "result",
+impl TaskResult {
+    fn new(result: CoreTaskResult) -> TaskResult {
+        let kind = match result.kind {
+            FrameKind::Raised => "raised",
+            FrameKind::Faulty => "faulty",
+            FrameKind::Exhausted => "exhausted",
+            FrameKind::Result
+            | FrameKind::Ready
+            | FrameKind::StartFailed
+            | FrameKind::Task
+            | FrameKind::Resume
+            | FrameKind::Trial
+            | FrameKind::Survived
+            | FrameKind::Note
+            | FrameKind::Stop => "result",
         };
-        let tally = given.tally;
-        Answer {
-            task: given.task,
-            post: given.post,
+        let timing = result.timing;
+        TaskResult {
+            task: result.task,
+            worker_id: result.worker_id,
             kind,
-            samples: tally.samples,
-            slowest: (tally.slowest, tally.nanoseconds as f64 / 1e9),
-            given: Mutex::new(Some(given)),
+            samples: timing.samples,
+            slowest: (timing.slowest, timing.nanoseconds as f64 / 1e9),
+            result: Mutex::new(Some(result)),
         }
     }
 }
 
 #[pymethods]
-impl Answer {
+impl TaskResult {
     /// Its buffers; the first is the pickle.
     fn open<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let given = self.given.lock().ok().and_then(|mut given| given.take());
-        let given =
-            given.ok_or_else(|| PyRuntimeError::new_err("this answer was opened already"))?;
-        let buffers = given
+        let result = self.result.lock().ok().and_then(|mut result| result.take());
+        let result =
+            result.ok_or_else(|| PyRuntimeError::new_err("this answer was opened already"))?;
+        let buffers = result
             .open()
             .ok_or_else(|| PyMemoryError::new_err("the system has no memory for a batch"))?;
         let list = PyList::empty(py);
@@ -264,7 +272,7 @@ impl Answer {
 
 fn snapshot(py: Python<'_>, last: Snapshot) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("stage", last.doing.name())?;
+    dict.set_item("stage", last.activity.name())?;
     dict.set_item("task", last.task)?;
     dict.set_item("position", last.position)?;
     dict.set_item("since", last.since as f64 / 1e9)?;
@@ -273,7 +281,7 @@ fn snapshot(py: Python<'_>, last: Snapshot) -> PyResult<Bound<'_, PyDict>> {
     Ok(dict)
 }
 
-fn gave_up<'py>(py: Python<'py>, given_up: &GivenUp) -> PyResult<Bound<'py, PyDict>> {
+fn gave_up<'py>(py: Python<'py>, given_up: &FailedTask) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("task", given_up.task)?;
     dict.set_item("at", given_up.at)?;
@@ -288,12 +296,15 @@ fn gave_up<'py>(py: Python<'py>, given_up: &GivenUp) -> PyResult<Bound<'py, PyDi
     Ok(dict)
 }
 
-fn standstill<'py>(py: Python<'py>, still: &Standstill) -> PyResult<Bound<'py, PyDict>> {
+fn stall<'py>(py: Python<'py>, still: &Stall) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("worker", still.life.post)?;
+    dict.set_item("worker", still.incarnation.worker_id)?;
     dict.set_item("pid", still.pid)?;
     dict.set_item("last", still.last.map(|last| snapshot(py, last)).transpose()?)?;
-    dict.set_item("posture", still.posture.map(|posture| posture.words()))?;
+    dict.set_item(
+        "process_state",
+        still.process_state.map(|process_state| process_state.describe()),
+    )?;
     dict.set_item("stack", &still.stack)?;
     Ok(dict)
 }
@@ -301,69 +312,72 @@ fn standstill<'py>(py: Python<'py>, still: &Standstill) -> PyResult<Bound<'py, P
 fn zygote_late<'py>(py: Python<'py>, late: &ZygoteLate) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("pid", late.pid)?;
-    dict.set_item("posture", late.posture.map(|posture| posture.words()))?;
+    dict.set_item(
+        "process_state",
+        late.process_state.map(|process_state| process_state.describe()),
+    )?;
     dict.set_item("is_killed", late.is_killed)?;
     Ok(dict)
 }
 
 fn retirement<'py>(py: Python<'py>, retired: &Retired) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("worker", retired.life.post)?;
+    dict.set_item("worker", retired.incarnation.worker_id)?;
     dict.set_item("pid", retired.pid)?;
     dict.set_item("cause", retired.leak.as_ref().map(|leak| leak.name()))?;
-    dict.set_item("why", retired.leak.as_ref().map(|leak| leak.words()))?;
+    dict.set_item("why", retired.leak.as_ref().map(|leak| leak.describe()))?;
     dict.set_item("tasks", retired.tasks)?;
     Ok(dict)
 }
 
-fn died<'py>(py: Python<'py>, obituary: &Obituary) -> PyResult<Bound<'py, PyDict>> {
+fn died<'py>(py: Python<'py>, death_report: &DeathReport) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    let death = &obituary.death;
-    dict.set_item("worker", death.life.post)?;
-    dict.set_item("generation", death.life.generation)?;
-    let (signal, code) = match death.ending {
-        Ending::Exited(code) => (None, Some(code)),
-        Ending::Killed(signal) => (Some(signal), None),
-        Ending::Lost => (None, None),
+    let death = &death_report.death;
+    dict.set_item("worker", death.incarnation.worker_id)?;
+    dict.set_item("generation", death.incarnation.generation)?;
+    let (signal, code) = match death.exit {
+        ExitKind::Exited(code) => (None, Some(code)),
+        ExitKind::Killed(signal) => (Some(signal), None),
+        ExitKind::Lost => (None, None),
     };
     dict.set_item("signal", signal)?;
     dict.set_item("exit_code", code)?;
-    dict.set_item("pid", obituary.pid)?;
+    dict.set_item("pid", death_report.pid)?;
     dict.set_item("tasks", death.tasks.clone())?;
     dict.set_item("replaced", death.replaced)?;
     dict.set_item("overdue", death.overdue)?;
-    let certificate = &obituary.certificate;
+    let certificate = &death_report.certificate;
     dict.set_item("cause", certificate.cause.name())?;
     dict.set_item("is_certain", certificate.is_certain)?;
     dict.set_item("why", &certificate.why)?;
     dict.set_item("code", &certificate.code)?;
     dict.set_item("stack", &certificate.stack)?;
     dict.set_item("hint", &certificate.hint)?;
-    dict.set_item("peak_bytes", obituary.peak_bytes)?;
-    dict.set_item("last", obituary.last.map(|last| snapshot(py, last)).transpose()?)?;
+    dict.set_item("peak_bytes", death_report.peak_bytes)?;
+    dict.set_item("last", death_report.last.map(|last| snapshot(py, last)).transpose()?)?;
     Ok(dict)
 }
 
-fn failed(py: Python<'_>, broken: Broken) -> PyResult<Bound<'_, PyDict>> {
+fn failed(py: Python<'_>, broken: PoolFailure) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     let (why, worker) = match broken.failure {
-        Failure::TooManyDeaths => ("too many deaths", None),
-        Failure::Death { life } => ("death", Some(life.post)),
-        Failure::CannotStart { life } => ("cannot start", Some(life.post)),
-        Failure::DiesStarting { life } => ("dies starting", Some(life.post)),
-        Failure::Refused { post, .. } => ("refused", Some(post)),
-        Failure::ZygoteCannotStart => ("zygote", None),
-        Failure::ZygoteHangs => ("zygote hangs", None),
-        Failure::DescriptorsClosed => ("descriptors closed", None),
+        RunFailure::TooManyDeaths => ("too many deaths", None),
+        RunFailure::Death { incarnation } => ("death", Some(incarnation.worker_id)),
+        RunFailure::CannotStart { incarnation } => ("cannot start", Some(incarnation.worker_id)),
+        RunFailure::DiesStarting { incarnation } => ("dies starting", Some(incarnation.worker_id)),
+        RunFailure::Refused { worker_id, .. } => ("refused", Some(worker_id)),
+        RunFailure::ZygoteCannotStart => ("zygote", None),
+        RunFailure::ZygoteHangs => ("zygote hangs", None),
+        RunFailure::DescriptorsClosed => ("descriptors closed", None),
     };
     dict.set_item("why", why)?;
     dict.set_item("worker", worker)?;
     dict.set_item("os_error", broken.os_error)?;
-    match broken.words {
-        Some(Words::Worker(answer)) => {
-            dict.set_item("answer", Bound::new(py, Answer::new(answer))?)?
+    match broken.start_error {
+        Some(StartError::Worker(result)) => {
+            dict.set_item("answer", Bound::new(py, TaskResult::new(result))?)?
         }
-        Some(Words::Zygote(text)) => dict.set_item("text", PyBytes::new(py, &text))?,
+        Some(StartError::Zygote(text)) => dict.set_item("text", PyBytes::new(py, &text))?,
         None => {}
     }
     Ok(dict)

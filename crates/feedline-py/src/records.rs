@@ -22,7 +22,7 @@ pub(crate) fn source(
     keep: PathBuf,
     manifest: Option<&Path>,
     delimiter: &str,
-    tell: &Bound<'_, PyAny>,
+    on_progress: &Bound<'_, PyAny>,
 ) -> PyResult<Records> {
     let delimiter = delimiter.bytes().next().unwrap_or(b',');
     let container = match container {
@@ -40,13 +40,13 @@ pub(crate) fn source(
         Some("beside") => Keep::Beside,
         Some(_) | None => Keep::Folder(keep),
     };
-    let tell = tell.clone().unbind();
+    let on_progress = on_progress.clone().unbind();
     let mut stopped = None;
     let made = py.detach(|| {
         Records::new(paths, container, &keep, manifest, &mut |done: Done| {
             let told = Python::attach(|py| {
                 py.check_signals()?;
-                tell.call1(py, (done.shards, done.of, done.bytes)).map(drop)
+                on_progress.call1(py, (done.shards, done.of, done.bytes)).map(drop)
             });
             stopped = told.err();
             stopped.is_none()

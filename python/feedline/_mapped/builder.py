@@ -58,7 +58,7 @@ class Functions:
             threads: as for `map`.
         """
         if isinstance(keep, Predicate):
-            made: Pipeline = self._with("filter", predicate=keep._words, threads=threads or None)  # type: ignore[attr-defined]
+            made: Pipeline = self._with("filter", predicate=keep._config, threads=threads or None)  # type: ignore[attr-defined]
             return made
         return self._with_function("filter", keep, threads)
 

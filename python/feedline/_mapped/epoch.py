@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from feedline import _native
-from feedline._mapped.doing import Job, Made
 from feedline._mapped.faults import Fault, Faults, Ticket
+from feedline._mapped.run_functions import Job, Made
 from feedline._mapped.samples import Samples
 from feedline._mapped.shapes import Shapes
 from feedline._mapped.trees import Run, joined, spec_of
 from feedline._numpy import array_on
-from feedline._workers.crew import GaveUp, died
 from feedline._workers.death import Death
-from feedline._workers.trouble import Trouble
+from feedline._workers.remote_error import RemoteError
+from feedline._workers.worker_pool import GaveUp, died
 from feedline.errors import DeadlineExceededError, FeedlineError, FeedlineWarning
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             self.close()
             raise
         finally:
-            self._loader._tell()
+            self._loader._notify()
 
     def close(self) -> None:
         """Leaves the epoch."""
@@ -147,7 +147,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             self._rows.clear()
             self._finished.clear()
             self._native.close()
-            self._loader._tell()
+            self._loader._notify()
 
     def __del__(self) -> None:
         if not getattr(self, "_is_over", True):
@@ -163,7 +163,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         elif self._tasks:
             self._wait()
         else:
-            self._loader._tell()
+            self._loader._notify()
             self._loader._notices.issue()
 
     @property
@@ -197,7 +197,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             self._submit_part(part)
         else:
             runs = Samples(columns, self._plan.kinds, len(part.keys)).runs(self._plan.layout)
-            self._tell(part, Made(runs))
+            self._notify(part, Made(runs))
 
     def _deliver(self, deliver: _native.Deliver) -> None:
         if self._plan.of_batches:
@@ -229,7 +229,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         """Has the functions of batches called, unless they were called together with those of the samples."""
         first = self._rows[batch.keys[0]].part
         if first.whole is not None and first.keys == batch.keys:
-            self._tell_batch(batch, first.whole, first.worker)
+            self._report_batch(batch, first.whole, first.worker)
             return
         if not self._is_fixed:
             # Something was left out: later samples are in other batches than their parts.
@@ -244,23 +244,23 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             columns = joined(self._runs(batch.keys), self._plan.layout)
             self._submit(batch, self._job(batch.tickets, columns, is_of_samples=False))
 
-    def _tell_batch(self, batch: _Batch, made: Made, worker: int | None) -> None:
+    def _report_batch(self, batch: _Batch, made: Made, worker: int | None) -> None:
         count = len(batch.keys)
         faults = [Faults.of(bad, worker) for bad in made.bad if not made.is_of_samples(bad, count)]
         self._finished[batch.keys[0]] = made.batch
-        self._tell_batch_faults(batch, faults)
+        self._report_batch_faults(batch, faults)
 
-    def _tell_batch_faults(self, batch: _Batch, faults: list[Fault]) -> None:
+    def _report_batch_faults(self, batch: _Batch, faults: list[Fault]) -> None:
         """A function that fails for a batch fails for all samples of it; what was fixed, counts once."""
         samples = list(zip(batch.keys, batch.tickets, strict=True))
-        told = [
+        reported = [
             (fault, key, ticket)
             for fault in faults
             for key, ticket in (samples[:1] if fault.is_fixed else samples)
         ]
         if any(not fault.is_fixed for fault in faults):
             del self._finished[batch.keys[0]]
-        self._faults.tell_batch(batch.number, told)
+        self._faults.report_batch(batch.number, reported)
         self._native.advance()
 
     # ---- at work ----
@@ -284,7 +284,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         # What is wanted first must not wait for memory.
         wanted = (task for task, thing in self._tasks.items() if not getattr(thing, "may_be_batch", False))
         came = self._place.next(next(wanted, next(iter(self._tasks))), looks=True)
-        self._loader._tell()
+        self._loader._notify()
         if came is None:
             # Such as that the source is unavailable.
             self._loader._notices.issue()
@@ -295,55 +295,55 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             return
         if isinstance(made, GaveUp):
             self._given_up(thing, made)
-        elif isinstance(made, Trouble):
+        elif isinstance(made, RemoteError):
             # Not of a function, so of no sample: what was made cannot be sent, say.
             raise made.exception(self._place.where, _among(thing))
         else:
             self._arrived(thing, made, answer)
 
-    def _arrived(self, thing: _Part | _Batch, made: Made, answer: _native.Answer | None) -> None:
-        worker = None if answer is None else answer.post
+    def _arrived(self, thing: _Part | _Batch, made: Made, answer: _native.TaskResult | None) -> None:
+        worker = None if answer is None else answer.worker_id
         if answer is not None:
             slowest, seconds = answer.slowest
             index = thing.tickets[min(slowest, len(thing.tickets) - 1)][2]
             self._loader._native.ledger.slow(json.dumps(index), seconds, worker, "worker")
         if isinstance(thing, _Batch):
-            self._tell_batch(thing, made, worker)
+            self._report_batch(thing, made, worker)
             return
         thing.worker = worker
         if thing.is_told:
             self._made_again(thing, made)
         else:
-            self._tell(thing, made)
+            self._notify(thing, made)
 
-    def _tell(self, part: _Part, made: Made) -> None:
+    def _notify(self, part: _Part, made: Made) -> None:
         """Tells the engine what functions made of samples."""
         part.is_told = True
         count = len(part.keys)
         for bad in made.bad:
             if made.is_of_samples(bad, count):
                 fault = Faults.of(bad, part.worker)
-                self._faults.tell(fault, part.keys[bad.position], part.tickets[bad.position])
+                self._faults.notify(fault, part.keys[bad.position], part.tickets[bad.position])
         if made.left_out:
             self._native.filtered([part.keys[position] for position in made.left_out])
         positions = list(range(count)) if made.good is None else made.good
         if made.is_batch:
             part.whole = made
             self._keep(part, positions, None)
-            self._told_good(part, positions, made.spec)
+            self._report_good(part, positions, made.spec)
         start = 0
         for run in made.runs:
             good = positions[start : start + run.count]
             start += run.count
             self._keep(part, good, run)
-            self._told_good(part, good, spec_of(run, self._plan.layout))
+            self._report_good(part, good, spec_of(run, self._plan.layout))
         self._native.advance()
 
     def _keep(self, part: _Part, positions: list[int], run: Run | None) -> None:
         for offset, position in enumerate(positions):
             self._rows[part.keys[position]] = _Row(run, offset, part.tickets[position], part)
 
-    def _told_good(self, part: _Part, positions: list[int], spec: Any) -> None:
+    def _report_good(self, part: _Part, positions: list[int], spec: Any) -> None:
         keys = [part.keys[position] for position in positions]
         self._native.good(keys, self._shapes.number(spec))
 
@@ -361,13 +361,13 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         waiting, part.waiting = part.waiting, []
         for batch in waiting:
             # They were good, and are not any more.
-            told = [
+            reported = [
                 (lost[key], key, ticket)
                 for key, ticket in zip(batch.keys, batch.tickets, strict=True)
                 if key in lost
             ]
-            if told:
-                self._faults.tell_batch(batch.number, told)
+            if reported:
+                self._faults.report_batch(batch.number, reported)
                 self._native.advance()
             else:
                 self._finish(batch)
@@ -384,7 +384,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         fault = Faults.of_error(error, len(deaths), worker)
         if isinstance(thing, _Batch):
             self._finished[thing.keys[0]] = None
-            self._tell_batch_faults(thing, [fault])
+            self._report_batch_faults(thing, [fault])
             return
         position = given_up.at
         if position is None:
@@ -394,7 +394,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             # The functions of the batch: they are called apart, and then it is they that fail.
             thing.may_be_batch = False
         else:
-            self._faults.tell(fault, thing.keys[position], thing.tickets[position])
+            self._faults.notify(fault, thing.keys[position], thing.tickets[position])
             thing.lost.add(position)
             self._native.advance()
         self._submit_part(thing)

@@ -8,8 +8,8 @@ from typing import Any
 
 from feedline import _native
 from feedline._account import written
-from feedline._workers.tries import Bad
-from feedline._workers.trouble import Trouble
+from feedline._workers.remote_error import RemoteError
+from feedline._workers.retries import PendingFault
 from feedline.faults import symptom
 
 __all__ = ["Fault", "Faults", "Ticket"]
@@ -24,7 +24,7 @@ class Fault:
 
     names: list[str]
     os_error: int | None
-    trouble: Trouble
+    remote_error: RemoteError
     attempts: int
     worker: int | None
     # Whether another attempt went well.
@@ -42,30 +42,30 @@ class Faults:
         self._ledger = loader.ledger
         self._rank = loader.seed_and_rank[1]
         # By the number that the engine has for it.
-        self._told: dict[int, tuple[Fault, int]] = {}
+        self._reported: dict[int, tuple[Fault, int]] = {}
 
     @staticmethod
-    def of(bad: Bad, worker: int | None) -> Fault:
+    def of(bad: PendingFault, worker: int | None) -> Fault:
         """What a function has raised."""
-        return Fault(bad.names, bad.os_error, bad.trouble, bad.attempts, worker, is_fixed=not bad.action)
+        return Fault(bad.names, bad.os_error, bad.remote_error, bad.attempts, worker, is_fixed=not bad.action)
 
     @staticmethod
     def of_error(error: BaseException, attempts: int, worker: int | None) -> Fault:
         """An error that was made in this process: a function kills its worker, or takes too long."""
         names, os_error = symptom(error)
-        trouble = Trouble.told(error, position=None, stage="worker")
-        return Fault(names, os_error, trouble, attempts, worker)
+        remote_error = RemoteError.reported(error, position=None, stage="worker")
+        return Fault(names, os_error, remote_error, attempts, worker)
 
-    def tell(self, fault: Fault, key: int, ticket: Ticket) -> None:
+    def notify(self, fault: Fault, key: int, ticket: Ticket) -> None:
         """A sample is bad, or was made after some attempts."""
         line = self._line(fault, ticket)
         if fault.is_fixed:
             self._ledger.retried(line)
         else:
             number = self._epoch.bad(key, fault.names, fault.os_error, line)
-            self._told[number] = (fault, ticket[2])
+            self._reported[number] = (fault, ticket[2])
 
-    def tell_batch(self, number: int, faults: list[tuple[Fault, int, Ticket]]) -> None:
+    def report_batch(self, number: int, faults: list[tuple[Fault, int, Ticket]]) -> None:
         """A batch was finished; these of its samples are bad after all."""
         for fault, _, ticket in faults:
             if fault.is_fixed:
@@ -75,8 +75,8 @@ class Faults:
             (key, fault.names, fault.os_error, self._line(fault, ticket)) for fault, key, ticket in lasting
         ]
         numbers = self._epoch.finished(number, bad)
-        for told, (fault, _, ticket) in zip(numbers, lasting, strict=True):
-            self._told[told] = (fault, ticket[2])
+        for reported, (fault, _, ticket) in zip(numbers, lasting, strict=True):
+            self._reported[reported] = (fault, ticket[2])
 
     def _line(self, fault: Fault, ticket: Ticket) -> str:
         _, epoch, index = ticket
@@ -86,10 +86,10 @@ class Faults:
             "epoch": epoch,
             "path": None if path is None else written(path),
             "offset": offset,
-            "stage": fault.trouble.stage or "worker",
-            "kind": fault.trouble.name,
-            "message": written(fault.trouble.message),
-            "traceback": written(fault.trouble.traceback),
+            "stage": fault.remote_error.stage or "worker",
+            "kind": fault.remote_error.name,
+            "message": written(fault.remote_error.message),
+            "traceback": written(fault.remote_error.traceback),
             "attempts": fault.attempts,
             "worker": fault.worker,
             "rank": self._rank,
@@ -98,8 +98,8 @@ class Faults:
 
     def error(self, stop: _native.Stop) -> BaseException:
         """What a run ends with."""
-        told = None if stop.cause is None else self._told.get(stop.cause)
-        cause = None if told is None else self._raised(*told)
+        reported = None if stop.cause is None else self._reported.get(stop.cause)
+        cause = None if reported is None else self._raised(*reported)
         if stop.error is None:
             assert cause is not None
             return cause
@@ -110,4 +110,4 @@ class Faults:
         path, offset = self._loader.location(index) or (None, None)
         known: dict[str, Any] = {"index": index, "path": path, "offset": offset, "stage": "worker"}
         shown = f"sample {index}" + ("" if path is None else f" ({path})")
-        return fault.trouble.exception(self._where, f"\nfeedline: at {shown}", **known)
+        return fault.remote_error.exception(self._where, f"\nfeedline: at {shown}", **known)

@@ -13,15 +13,15 @@ import numpy as np
 
 from feedline import _native
 from feedline._account import OVERDUE
-from feedline._mapped.doing import Plan
+from feedline._config import call_as_json
 from feedline._mapped.epoch import MappedEpoch
 from feedline._mapped.functions import steps_of
 from feedline._mapped.processes import Workers
+from feedline._mapped.run_functions import Plan
 from feedline._mapped.threads import Threads
 from feedline._mapped.trees import Layout
-from feedline._words import call_in_words
-from feedline._workers.crew import Handle
 from feedline._workers.death import Death
+from feedline._workers.worker_pool import Handle
 from feedline.events import Event
 from feedline.faults import FaultPolicy
 from feedline.loader import Loader, numpy_columns
@@ -38,14 +38,14 @@ class MappedLoader(Loader):
     def __init__(
         self,
         native: _native.Loader,
-        words: str,
+        config: str,
         classes: list[str],
         on_event: Callable[[Event], object] | None,
         calls: tuple[dict[str, Any], ...],
         faults: FaultPolicy | None,
         mp_context: str,
     ) -> None:
-        super().__init__(native, words, classes, on_event)
+        super().__init__(native, config, classes, on_event)
         batch = next(call for call in calls if call["call"] == "batch")
         made = next(call for call in calls if call["call"] == "loader")
         steps = steps_of(calls)
@@ -63,9 +63,9 @@ class MappedLoader(Loader):
         self._current: weakref.ref[MappedEpoch[Any]] | None = None
         self._place: Workers | Threads
         if any(call.get("threads") is True for call in calls):
-            self._place = Threads(self._plan, count, _Teller(native.ledger))
+            self._place = Threads(self._plan, count, _Notifier(native.ledger))
             return
-        rules = _native.Policy((faults or FaultPolicy()).words())
+        rules = _native.Policy((faults or FaultPolicy()).config())
         retries = rules.rule(OVERDUE, None)[1] if rules.retry_after(OVERDUE, None, 1, [0]) is not None else 0
         words_of_workers = {
             "call": "loader",
@@ -80,15 +80,15 @@ class MappedLoader(Loader):
             "memory": made.get("memory", "auto"),
             "has_inbox": True,
         }
-        _native.check_workers(call_in_words(words_of_workers))
+        _native.check_workers(call_as_json(words_of_workers))
         self._place = Workers(
             self._plan,
             words_of_workers,
-            _Teller(native.ledger),
+            _Notifier(native.ledger),
             fresh=mp_context != "fork",
             notices=self._notices,
             location=native.location,
-            tell=weakref.WeakMethod(self._tell),
+            notify=weakref.WeakMethod(self._notify),
         )
 
     @property
@@ -109,7 +109,7 @@ class MappedLoader(Loader):
         self._place.forget()
         native = self._native.epoch()
         self._place.wake_by(native)
-        self._tell()
+        self._notify()
         epoch: MappedEpoch[Any] = MappedEpoch(self, native, _same if make is numpy_columns else _tensors)
         self._current = weakref.ref(epoch)
         return epoch
@@ -123,7 +123,7 @@ class MappedLoader(Loader):
         super().close()
 
 
-class _Teller:
+class _Notifier:
     """Writes down what is told of workers. Does not know the loader, which would keep itself alive by it."""
 
     def __init__(self, ledger: _native.Ledger) -> None:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline import _native
-from feedline._account import Away
-from feedline._mapped.doing import Job, Made, Plan
+from feedline._account import Outages
+from feedline._mapped.run_functions import Job, Made, Plan
 from feedline._mapped.worker import MapWork, closed, reducers
 from feedline._notices import Notices
-from feedline._workers.crew import Crew, GaveUp, Handle, load
-from feedline._workers.death import Death, Standstill
+from feedline._workers.death import Death, Stall
 from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.pickling import ERRORS, Packer, not_picklable
-from feedline._workers.trouble import Trouble, place
+from feedline._workers.remote_error import RemoteError, place
+from feedline._workers.worker_pool import GaveUp, Handle, WorkerPool, load
 from feedline.errors import FeedlineWarning, WorkerStalledWarning
 from feedline.faults import FaultPolicy, hint_for
 
@@ -28,7 +28,7 @@ class _Sent:
     """The content of a job, outside of this process's own memory."""
 
     pickled: bytes
-    freight: _native.Freight | None
+    task_buffers: _native.TaskBuffers | None
 
 
 class Workers:
@@ -41,40 +41,40 @@ class Workers:
     def __init__(
         self,
         plan: Plan,
-        words: dict[str, Any],
+        config: dict[str, Any],
         event: Callable[[str, dict[str, Any]], None],
         *,
         fresh: bool,
         notices: Notices,
         location: Callable[[int], tuple[str, int | None] | None],
-        tell: Callable[[], Callable[[], None] | None],
+        notify: Callable[[], Callable[[], None] | None],
     ) -> None:
         """`event` hears what is told of workers, `notices` what the user must see; `location` knows the file
-        of a sample; `tell` refers to what hands events on."""
-        self._tell = tell
+        of a sample; `notify` refers to what hands events on."""
+        self._notify = notify
         self._notices = notices
         self._location = location
-        self._away = Away()
-        self.count: int = words["workers"]
+        self._away = Outages()
+        self.count: int = config["workers"]
         self._plan = plan
-        self._words = words
+        self._config = config
         self._event = event
         self._fresh = fresh
-        self._crew: Crew | None = None
+        self._worker_pool: WorkerPool | None = None
         self._jobs: dict[int, Job] = {}
         self.deaths: list[Death] = []
         self._has_looked = False
 
     @property
     def workers(self) -> list[Handle]:
-        return [] if self._crew is None else self._crew.workers
+        return [] if self._worker_pool is None else self._worker_pool.workers
 
     def start(self) -> None:
-        if self._crew is None:
+        if self._worker_pool is None:
             self._look_for_open_files()
             work = MapWork(self._plan, self.count, values=self._fresh)
-            self._crew = Crew(work, self._words, fresh=self._fresh, name="Loader", front=self)
-            self._crew.start()
+            self._worker_pool = WorkerPool(work, self._config, fresh=self._fresh, name="Loader", front=self)
+            self._worker_pool.start()
 
     def _look_for_open_files(self) -> None:
         """Once. One worker alone has nobody to share an offset with."""
@@ -85,36 +85,38 @@ class Workers:
             warn_of_shared_files(step.function, step.name)
 
     def wake_by(self, epoch: _native.Epoch) -> None:
-        assert self._crew is not None
-        self._crew.wake_by(epoch)
+        assert self._worker_pool is not None
+        self._worker_pool.wake_by(epoch)
 
     def forget(self) -> None:
         """What was handed in so far is of an epoch that is over."""
         self._jobs.clear()
 
     def submit(self, task: int, job: Job) -> None:
-        assert self._crew is not None
+        assert self._worker_pool is not None
         if not isinstance(job.content, _Sent):
             # From here on it lies where workers find it, as often as it is handed in.
             job.content = self._sent(job.content)
         self._jobs[task] = job
-        self._crew.submit(task, closed(job, job.content.pickled), freight=job.content.freight)
+        self._worker_pool.submit(
+            task, closed(job, job.content.pickled), task_buffers=job.content.task_buffers
+        )
 
     def _sent(self, content: Any) -> _Sent:
-        assert self._crew is not None
+        assert self._worker_pool is not None
         try:
             pickled, *buffers = Packer(reducers(), values=self._fresh).pack(content)
         except ERRORS as raised:
             raise not_picklable(content, "batch", raised, pickle.dumps) from raised
-        return _Sent(bytes(pickled), self._crew.load(buffers))
+        return _Sent(bytes(pickled), self._worker_pool.load(buffers))
 
     def next(
         self, oldest: int, *, looks: bool
-    ) -> tuple[int, Made | Trouble | GaveUp, _native.Answer | None] | None:
+    ) -> tuple[int, Made | RemoteError | GaveUp, _native.TaskResult | None] | None:
         """What came of a job; None if something else has happened."""
-        assert self._crew is not None
+        assert self._worker_pool is not None
         try:
-            answer = self._crew.next(oldest)
+            answer = self._worker_pool.next(oldest)
         except FeedlineWarning:
             raise
         except Exception:
@@ -128,10 +130,10 @@ class Workers:
         return answer.task, load(answer), answer
 
     def close(self) -> None:
-        crew, self._crew = self._crew, None
+        worker_pool, self._worker_pool = self._worker_pool, None
         self._jobs.clear()
-        if crew is not None:
-            crew.close()
+        if worker_pool is not None:
+            worker_pool.close()
 
     def __del__(self) -> None:
         if getattr(self, "_crew", None) is not None:
@@ -158,11 +160,11 @@ class Workers:
         self._notices.died(death, "it is replaced, and its samples are made again")
         self._notices.issue()
 
-    def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
+    def stalled(self, still: Stall, *, is_restarted_fresh: bool) -> None:
         index, position = self._place(still.task, still.position)
         path, _ = (self._location(index) if isinstance(index, int) else None) or (None, None)
-        text = still.words(place(index, position, None, None, still.stage), self._words["deadline"], path)
-        name = "zygote_restarted" if is_reborn else "worker_stalled"
+        text = still.describe(place(index, position, None, None, still.stage), self._config["deadline"], path)
+        name = "zygote_restarted" if is_restarted_fresh else "worker_stalled"
         self._event(name, {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)})
         self._notices.add(text, WorkerStalledWarning)
         self._notices.issue()
@@ -173,14 +175,14 @@ class Workers:
             self._notices.add(text, WorkerStalledWarning)
             self._notices.issue()
 
-    def retired(self, told: dict[str, Any]) -> None:
-        self._event("worker_renewed", told)
+    def retired(self, reported: dict[str, Any]) -> None:
+        self._event("worker_renewed", reported)
 
-    def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
-        news = self._away.news(name, details, post)
+    def noted(self, worker_id: int, name: str, details: dict[str, Any]) -> None:
+        news = self._away.news(name, details, worker_id)
         if news is not None:
             self._event(name, news)
             # Now: while the source is unavailable, nothing else happens.
-            if (tell := self._tell()) is not None:
-                tell()
+            if (notify := self._notify()) is not None:
+                notify()
             self._notices.issue()

@@ -23,8 +23,8 @@ class Shapes:
         known = repr(spec)
         number = self._numbers.get(known)
         if number is None:
-            words = json.dumps(described(spec), sort_keys=True)
-            number = self._numbers[known] = self._epoch.shape(words)
+            text = json.dumps(described(spec), sort_keys=True)
+            number = self._numbers[known] = self._epoch.shape(text)
         return number
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline import _native
-from feedline._account import Away
-from feedline._mapped.doing import Doer, Job, Made, Plan, Watcher
+from feedline._account import Outages
+from feedline._mapped.run_functions import FunctionRunner, Job, Made, Plan, Watcher
 from feedline._workers.children import end_child
-from feedline._workers.crew import Handle
 from feedline._workers.death import Death
-from feedline._workers.tries import Tries
-from feedline._workers.trouble import Trouble
+from feedline._workers.remote_error import RemoteError
+from feedline._workers.retries import Retries
+from feedline._workers.worker_pool import Handle
 
 __all__ = ["Threads"]
 
@@ -41,12 +41,12 @@ class Threads:
         """`event` hears what becomes of the sources that functions read."""
         self.count = count
         self._event = event
-        self._away = Away()
+        self._away = Outages()
         self._plan = plan
         self.deaths: list[Death] = []
         self.workers: list[Handle] = []
         self._jobs: queue.SimpleQueue[tuple[int, Job] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[int, Made | Trouble] | _Note] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, Made | RemoteError] | _Note] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._is_closed = threading.Event()
 
@@ -75,7 +75,7 @@ class Threads:
                 thread.start()
         self._jobs.put((task, job))
 
-    def next(self, oldest: int, *, looks: bool) -> tuple[int, Made | Trouble, None] | None:
+    def next(self, oldest: int, *, looks: bool) -> tuple[int, Made | RemoteError, None] | None:
         """What came of a job; None if nothing did, and it is to be looked for other things."""
         wait = 0.0
         while True:
@@ -123,7 +123,7 @@ class _Note:
 def _live(
     plan: Plan,
     jobs: queue.SimpleQueue[tuple[int, Job] | None],
-    done: queue.SimpleQueue[tuple[int, Made | Trouble] | _Note],
+    done: queue.SimpleQueue[tuple[int, Made | RemoteError] | _Note],
     is_closed: threading.Event,
 ) -> None:
     def pause(seconds: float) -> None:
@@ -132,33 +132,33 @@ def _live(
     def note(name: str, details: dict[str, Any]) -> None:
         done.put(_Note(name, details, threading.get_ident()))
 
-    tries = Tries(
+    retries = Retries(
         plan.policy,
         stage="worker",
         pause=pause,
-        tell=note,
+        notify=note,
         raises=False,
         folders=plan.folders,
         home=os.getpid(),
     )
-    doer = Doer(plan, tries, Watcher(), seeds_all=False)
+    runner = FunctionRunner(plan, retries, Watcher(), seeds_all=False)
     home = os.getpid()
     while (given := jobs.get()) is not None and not is_closed.is_set():
         task, job = given
-        made = _done(doer, job, home, keeps=plan.may_retry)
+        made = _done(runner, job, home, keeps=plan.may_retry)
         done.put((task, made))
         del given, job, made
 
 
-def _done(doer: Doer, job: Job, home: int, *, keeps: bool) -> Made | Trouble:
+def _done(runner: FunctionRunner, job: Job, home: int, *, keeps: bool) -> Made | RemoteError:
     # What functions change in place must be as it was when they are called again.
     kept = copy.deepcopy(job.content) if keeps else None
     try:
-        made = doer.do(job, lambda: kept)
+        made = runner.do(job, lambda: kept)
         if os.getpid() != home:
             raise _native.ForkReturned
         return made
     except BaseException as raised:
         if os.getpid() != home:
             end_child("a thread that calls the functions of a pipeline", raised)
-        return Trouble.of(raised, stage="worker")
+        return RemoteError.of(raised, stage="worker")

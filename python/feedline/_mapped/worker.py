@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from feedline import _native
-from feedline._mapped.doing import Doer, Job, Plan, Watcher
-from feedline._workers.tries import Tries
-from feedline._workers.worker import COLLATING, FETCHING, PAUSING, Letters
+from feedline._mapped.run_functions import FunctionRunner, Job, Plan, Watcher
+from feedline._workers.retries import Retries
+from feedline._workers.worker import COLLATING, FETCHING, PAUSING, Buffers
 
 __all__ = ["MapWork", "closed", "reducers"]
 
@@ -39,48 +39,48 @@ def closed(job: Job, content: bytes) -> bytes:
     return len(head).to_bytes(8, "little") + head + content
 
 
-def opened(body: bytes, letters: Sequence[Any]) -> Job:
+def opened(body: bytes, received: Sequence[Any]) -> Job:
     """The job in a worker, on the memory of the buffers that came with it."""
     length = int.from_bytes(body[:8], "little")
     job: Job = pickle.loads(memoryview(body)[8 : 8 + length])
-    job.content = pickle.loads(memoryview(body)[8 + length :], buffers=letters)
+    job.content = pickle.loads(memoryview(body)[8 + length :], buffers=received)
     return job
 
 
 class MapWork:
     """What the zygote holds: the functions."""
 
-    def __init__(self, plan: Plan, posts: int, *, values: bool) -> None:
+    def __init__(self, plan: Plan, worker_count: int, *, values: bool) -> None:
         self.plan = plan
-        self.posts = posts
+        self.worker_count = worker_count
         self.values = values
 
-    def start(self, post: int, station: _native.Station) -> MapWorker:
+    def start(self, worker_id: int, connection: _native.WorkerConnection) -> MapWorker:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)
-        return MapWorker(self.plan, station)
+        return MapWorker(self.plan, connection)
 
 
-class _Station(Watcher):
+class _ConnectionWatcher(Watcher):
     """Writes down in the box how far the worker is, and has columns made in the arena."""
 
-    def __init__(self, station: _native.Station) -> None:
-        self._station = station
-        self.reach = station.reach  # type: ignore[method-assign]
+    def __init__(self, connection: _native.WorkerConnection) -> None:
+        self._connection = connection
+        self.reach = connection.reach  # type: ignore[method-assign]
 
     def reach_batch(self, position: int) -> None:
-        self._station.enter(FETCHING)
-        self._station.reach(position)
+        self._connection.enter(FETCHING)
+        self._connection.reach(position)
 
     def made(self, samples: int) -> None:
-        self._station.made(samples)
-        self._station.enter(COLLATING)
+        self._connection.made(samples)
+        self._connection.enter(COLLATING)
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         count = int(np.prod(shape))
         if count * dtype.itemsize > _SMALL:
-            slot = self._station.take(count * dtype.itemsize)
+            slot = self._connection.take(count * dtype.itemsize)
             if slot is not None:
                 memory: Any = slot
                 return np.frombuffer(memory, dtype, count).reshape(shape)
@@ -90,42 +90,42 @@ class _Station(Watcher):
 class MapWorker:
     """Does jobs in a worker process."""
 
-    def __init__(self, plan: Plan, station: _native.Station) -> None:
-        self._station = station
-        tries = Tries(
+    def __init__(self, plan: Plan, connection: _native.WorkerConnection) -> None:
+        self._connection = connection
+        retries = Retries(
             plan.policy,
             stage="worker",
             pause=self._pause,
-            tell=self._tell,
+            notify=self._notify,
             raises=False,
             folders=plan.folders,
             home=os.getpid(),
         )
-        self._doer = Doer(plan, tries, _Station(station), seeds_all=True)
+        self._doer = FunctionRunner(plan, retries, _ConnectionWatcher(connection), seeds_all=True)
 
     def _pause(self, seconds: float) -> None:
-        self._station.enter(PAUSING)
+        self._connection.enter(PAUSING)
         time.sleep(seconds)
-        self._station.enter(FETCHING)
+        self._connection.enter(FETCHING)
 
-    def _tell(self, name: str, details: dict[str, Any]) -> None:
-        self._station.tell(json.dumps([name, details]).encode())
+    def _notify(self, name: str, details: dict[str, Any]) -> None:
+        self._connection.notify(json.dumps([name, details]).encode())
 
     @property
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
         return reducers()
 
-    def do(self, task: int, body: bytes, letters: Letters) -> object:
-        job = opened(body, letters)
+    def do(self, task: int, body: bytes, received: Buffers) -> object:
+        job = opened(body, received)
 
         def again() -> Any:
-            return opened(body, [letter.pristine() for letter in letters]).content
+            return opened(body, [letter.original() for letter in received]).content
 
         return self._doer.do(job, again)
 
-    def alone(self, body: bytes, letters: Letters, position: int) -> bool:
+    def alone(self, body: bytes, received: Buffers, position: int) -> bool:
         """Of a batch no sample can be made alone."""
-        job = opened(body, letters)
+        job = opened(body, received)
         if not job.is_of_samples or position >= len(job.indices):
             return False
         self._doer.alone(job, position)

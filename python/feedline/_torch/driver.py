@@ -18,8 +18,8 @@ from feedline import errors
 from feedline._account import in_json
 from feedline._native import Action, BadSample, BatchEngine, Fill, Policy, Verdict
 from feedline._torch.indices import Given, Planned, without
-from feedline._workers.tries import Bad
-from feedline._workers.trouble import place
+from feedline._workers.remote_error import place
+from feedline._workers.retries import PendingFault
 
 if TYPE_CHECKING:
     from feedline.torch import DataLoader
@@ -45,7 +45,7 @@ class Batch:
     left_out: set[int] = field(default_factory=set)
     given: set[int] = field(default_factory=set)
     # Samples that were made after some tries, to be told in order.
-    retried: list[Bad] = field(default_factory=list)
+    retried: list[PendingFault] = field(default_factory=list)
     # What is delivered, and how many samples that are.
     content: Any = None
     samples: int = 0
@@ -90,8 +90,8 @@ class Driver(Generic[B]):
         self, loader: DataLoader[Any], epoch: _BaseDataLoaderIter, front: Front[B], ahead: int
     ) -> None:
         """Up to `ahead` batches are made at a time."""
-        self._account = loader._kept.account
-        self._kept = loader._kept
+        self._account = loader._loader_state.account
+        self._loader_state = loader._loader_state
         # Weakly: a loop that is left must end its workers without the garbage collector.
         self._front_of = weakref.ref(front)
         self._ahead = ahead
@@ -102,7 +102,7 @@ class Driver(Generic[B]):
         self._excluded = loader._excluded
         policy = loader.faults
         self._has_policy = policy is not None
-        self._policy = Policy(self._account.policy.words())
+        self._policy = Policy(self._account.policy.config())
         self._has_replacement = policy is not None and policy.has_replacement
         # Whether the engine hears of a batch when it has come: how many samples an iterable data set gives is
         # not known before, and if batches are delivered as they come, that is their order.
@@ -133,8 +133,8 @@ class Driver(Generic[B]):
         """An epoch begins, over what the sampler gives, less what is excluded."""
         ledger = self._account.ledger
         ledger.epoch_abandoned()
-        self._number = self._kept.epochs
-        self._kept.epochs += 1
+        self._number = self._loader_state.epochs
+        self._loader_state.epochs += 1
         ledger.epoch_started(self._number, None)
         self._began = self._now()
         self._is_open = True
@@ -156,7 +156,7 @@ class Driver(Generic[B]):
         self.ready: deque[B | BaseException] = deque()
         self.has_ended = False
         self._dropped = self._repeated = 0
-        self._faults: list[tuple[B, Bad, Any] | None] = []
+        self._faults: list[tuple[B, PendingFault, Any] | None] = []
         self._too_many: str | None = None
 
     def _read_sampler(self, sampler: Iterator[Any]) -> Iterator[Given]:
@@ -179,7 +179,7 @@ class Driver(Generic[B]):
 
     @property
     def _counts(self) -> bool:
-        return self._number == self._kept.epochs - 1
+        return self._number == self._loader_state.epochs - 1
 
     def _expect(self, samples: int) -> None:
         if self._counts:
@@ -250,7 +250,7 @@ class Driver(Generic[B]):
     def came(
         self,
         batch: B,
-        bad: Sequence[Bad] = (),
+        bad: Sequence[PendingFault] = (),
         *,
         content: Any = None,
         samples: int = 0,
@@ -276,7 +276,7 @@ class Driver(Generic[B]):
             self._plan_late(batch, 1)
         self._perform(self._engine.came(batch.planned, [], is_collated=True))
 
-    def _named(self, batch: B, bad: Sequence[Bad]) -> list[BadSample]:
+    def _named(self, batch: B, bad: Sequence[PendingFault]) -> list[BadSample]:
         batch.retried += [one for one in bad if not one.action]
         faults = [one for one in bad if one.action]
         if not self._is_map:
@@ -294,11 +294,11 @@ class Driver(Generic[B]):
             action = self._account.wanted(one)
             if action == "replace" and self._has_replacement:
                 action = "substitute"
-            is_misfit = self._is_map and one.trouble.stage == "collate"
+            is_misfit = self._is_map and one.remote_error.stage == "collate"
             named.append(BadSample(offset, len(self._faults) - 1, action, is_misfit=is_misfit))
         return named
 
-    def _leaves_gap(self, bad: Bad) -> bool:
+    def _leaves_gap(self, bad: PendingFault) -> bool:
         """Whether nothing is in the place of a bad sample of an iterator."""
         return bad.action == "skip" or (bad.action == "replace" and not self._has_replacement)
 
@@ -338,28 +338,28 @@ class Driver(Generic[B]):
         batch = self._batches.get(planned) or self._ordered(planned, 0)
         del self._batches[planned]
         batch.is_settled = True
-        self._tell_retried(batch)
+        self._report_retried(batch)
         self._planned.forget(planned)
         return batch
 
-    def _tell_retried(self, batch: B) -> None:
+    def _report_retried(self, batch: B) -> None:
         for bad in batch.retried:
             sample = batch.sample(bad.position, is_batched=self._is_batched) if self._is_map else None
             self._account.ledger.retried(self._line(batch, bad, sample))
         batch.retried.clear()
 
-    def _line(self, batch: B, bad: Bad, sample: Any) -> str:
+    def _line(self, batch: B, bad: PendingFault, sample: Any) -> str:
         name = None
         if self._is_map:
-            bad.path = self._kept.samples.path(sample) or bad.path
-            name = self._kept.samples.name
+            bad.path = self._loader_state.samples.path(sample) or bad.path
+            name = self._loader_state.samples.name
         return self._account.line(
             bad, sample, epoch=self._number, worker=batch.worker, rank=self._rank, dataset=name
         )
 
     def _record(self, fault: int, verdict: Verdict) -> None:
         batch, bad, sample = self._fault(fault)
-        self._tell_retried(batch)
+        self._report_retried(batch)
         line = self._line(batch, bad, sample)
         self._too_many = self._account.ledger.record(bad.names, bad.os_error, line, verdict)
         if verdict.name == "skip":
@@ -376,7 +376,7 @@ class Driver(Generic[B]):
         self._faults[fault] = None
         self._account.ledger.replaced(self._line(batch, bad, sample), json.dumps(in_json(by)))
 
-    def _fault(self, fault: int) -> tuple[B, Bad, Any]:
+    def _fault(self, fault: int) -> tuple[B, PendingFault, Any]:
         found = self._faults[fault]
         assert found is not None, "a fault is judged once"
         return found
@@ -396,7 +396,7 @@ class Driver(Generic[B]):
             "worker": batch.worker,
             **({} if bad.path is None else {"path": bad.path}),
         }
-        cause = bad.trouble.exception("in a sample", f"\nfeedline: {where}", **known)
+        cause = bad.remote_error.exception("in a sample", f"\nfeedline: {where}", **known)
         error: BaseException
         if isinstance(action, Action.NoReplacement):
             message = f"{action.tried} samples tried in place of sample {sample} were bad as well"
@@ -433,7 +433,7 @@ class Driver(Generic[B]):
         try:
             ledger.epoch_ended(self._dropped)
         finally:
-            self._account.tell()
+            self._account.notify()
 
     def leave(self) -> None:
         """The epoch was left before its end. It may be the interpreter that ends: nobody is told."""

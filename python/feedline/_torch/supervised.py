@@ -19,14 +19,14 @@ from torch.utils.data.dataloader import (
 
 from feedline import _native
 from feedline._described import described
+from feedline._torch.batch_maker import Amended
 from feedline._torch.driver import Batch, Driver
-from feedline._torch.making import Amended
 from feedline._torch.worker import LoaderWork
-from feedline._workers.crew import Crew, GaveUp, died, load
-from feedline._workers.death import Death, Standstill
+from feedline._workers.death import Death, Stall
 from feedline._workers.open_files import warn_of_shared_files
-from feedline._workers.tries import Bad, Faulty
-from feedline._workers.trouble import Trouble, place
+from feedline._workers.remote_error import RemoteError, place
+from feedline._workers.retries import FaultyResult, PendingFault
+from feedline._workers.worker_pool import GaveUp, WorkerPool, died, load
 from feedline.errors import DeadlineExceededError, FeedlineWarning, WorkerStalledWarning
 from feedline.faults import hint_for, symptom
 
@@ -49,24 +49,24 @@ class _Task(Batch):
     before: bytes | None = None
     is_taken_apart: bool = False
     # By offset: samples that kill, told with what comes of the others; samples that are not made again.
-    lost: dict[int, Bad] = field(default_factory=dict)
+    lost: dict[int, PendingFault] = field(default_factory=dict)
     dead: set[int] = field(default_factory=set)
     # What has come and waits for its turn.
-    come: _Come | None = None
+    come: _Arrival | None = None
 
     @property
-    def post(self) -> int:
+    def worker_id(self) -> int:
         assert self.worker is not None
         return self.worker
 
 
 @dataclass(slots=True)
-class _Come:
+class _Arrival:
     """What came of a batch of a data set whose batches are planned in order when they come."""
 
     content: Any
     samples: int
-    bad: list[Bad]
+    bad: list[PendingFault]
 
 
 class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
@@ -82,10 +82,10 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         self._shutdown = False
         self._is_fresh = loader._is_fresh
         self._has_policy = loader.faults is not None
-        self._kept = loader._kept
+        self._loader_state = loader._loader_state
         self._deadline = loader.deadline
         self._driver: Driver[_Task] = Driver(loader, self, self, self._ahead)
-        self._account = loader._kept.account
+        self._account = loader._loader_state.account
         self._look_for_open_files(loader)
         work = LoaderWork(
             dataset=self._dataset,
@@ -100,28 +100,28 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             values=loader._is_fresh,
             faults=loader.faults,
             fill=self._driver.fill != _native.Fill.Never,
-            folders=loader._kept.folders,
+            folders=loader._loader_state.folders,
         )
         # Called when the batch that was made last is the consumer's.
         self._confirm: Callable[[], None] | None = None
-        self._crew: Crew | None = None
-        self._crew = Crew(
+        self._worker_pool: WorkerPool | None = None
+        self._worker_pool = WorkerPool(
             work,
-            loader._words(),
+            loader._config(),
             fresh=loader._is_fresh,
             name="DataLoader",
             front=self,
-            zygote=self._kept.take(),
+            zygote=self._loader_state.take(),
         )
-        self._crew.start()
-        self._workers = self._crew.workers
+        self._worker_pool.start()
+        self._workers = self._worker_pool.workers
         self._reset(loader, first_iter=True)
 
     def _look_for_open_files(self, loader: DataLoader[Any]) -> None:
         """Once for each loader. One worker alone has nobody to share an offset with."""
-        if self._is_fresh or self._num_workers < 2 or self._kept.has_warned_of_files:
+        if self._is_fresh or self._num_workers < 2 or self._loader_state.has_warned_of_files:
             return
-        self._kept.has_warned_of_files = True
+        self._loader_state.has_warned_of_files = True
         warn_of_shared_files(loader.dataset, "dataset", "worker_init_fn")
 
     def _init_fn(self, loader: DataLoader[Any]) -> Any:
@@ -140,38 +140,38 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         # Batches that were ordered, and those that the consumer has or never gets.
         self._ordered = self._consumed = 0
         self._active = [True] * self._num_workers
-        self._at_hand = [0] * self._num_workers
+        self._assigned = [0] * self._num_workers
         self._cycle = itertools.cycle(range(self._num_workers))
-        # The first and the last batch that came from the worker of a post.
+        # The first and the last batch that came from the worker of a worker.
         self._did: dict[int, tuple[_Task, _Task]] = {}
         self._resuming: dict[int, int] = {}
         if not first_iter:
-            assert self._crew is not None
-            for post in range(self._num_workers):
+            assert self._worker_pool is not None
+            for worker_id in range(self._num_workers):
                 task = next(self._tasks)
-                self._resuming[task] = post
-                self._crew.submit(task, pickle.dumps(self._shared_seed), post, resume=True)
+                self._resuming[task] = worker_id
+                self._worker_pool.submit(task, pickle.dumps(self._shared_seed), worker_id, resume=True)
         self._put()
 
     def _put(self) -> None:
         """Has batches made, as far ahead as the loader is to be."""
         while self._ordered < self._consumed + self._ahead:
-            post = self._next_post() if self._driver.is_late else 0
-            batch = None if post is None else self._driver.next_batch()
+            worker_id = self._next_post() if self._driver.is_late else 0
+            batch = None if worker_id is None else self._driver.next_batch()
             if batch is None:
                 return
             if self._driver.is_late:
-                batch.worker = post
+                batch.worker = worker_id
             self.order(batch)
 
     def _next_post(self) -> int | None:
         """The worker whose turn it is."""
         for _ in range(self._num_workers):
-            post = next(self._cycle)
-            if self._active[post] and (
-                self._in_order or self._at_hand[post] < self._ahead // sum(self._active)
+            worker_id = next(self._cycle)
+            if self._active[worker_id] and (
+                self._in_order or self._assigned[worker_id] < self._ahead // sum(self._active)
             ):
-                return post
+                return worker_id
         return None
 
     # ---- what the driver wants ----
@@ -223,21 +223,21 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
 
     def _wait_for(self, batch: _Task) -> None:
         self._ordered += 1
-        self._at_hand[batch.post] += 1
+        self._assigned[batch.worker_id] += 1
         self._waiting[batch.number] = batch
 
     def _submit(self, batch: _Task, body: Any) -> None:
-        assert self._crew is not None
+        assert self._worker_pool is not None
         self._sent.pop(batch.task, None)
         batch.task = next(self._tasks)
         self._sent[batch.task] = batch
-        self._crew.submit(batch.task, pickle.dumps(body, protocol=5), batch.post)
+        self._worker_pool.submit(batch.task, pickle.dumps(body, protocol=5), batch.worker_id)
 
     def _leave(self, batch: _Task) -> None:
         """Nobody waits for a batch any more."""
         self._sent.pop(batch.task, None)
         if self._waiting.pop(batch.number, None) is not None:
-            self._at_hand[batch.post] -= 1
+            self._assigned[batch.worker_id] -= 1
         self._consumed += 1
 
     # ---- what the consumer gets ----
@@ -249,7 +249,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         began = time.perf_counter()
         while True:
             # Here, where nothing is lost if a warning is an error.
-            self._account.tell()
+            self._account.notify()
             self._account.notices.issue()
             if self._driver.ready:
                 return self._deliver(self._driver.ready.popleft(), time.perf_counter() - began)
@@ -263,16 +263,16 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
                 self._driver.end()
                 self._account.notices.issue()
                 raise StopIteration
-            if self._crew is None:
+            if self._worker_pool is None:
                 raise RuntimeError("the workers of this iterator were shut down")
             self._wait()
 
     def _wait(self) -> None:
-        assert self._crew is not None
+        assert self._worker_pool is not None
         oldest = next(iter(self._waiting.values())).task if self._in_order else 2**63
         try:
-            answer = self._crew.next(oldest, self._timeout or None)
-            self._account.tell()
+            answer = self._worker_pool.next(oldest, self._timeout or None)
+            self._account.notify()
         except FeedlineWarning:
             raise
         except Exception:
@@ -288,38 +288,40 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         # Some may have turned out to have nothing to deliver.
         self._put()
 
-    def _arrived(self, answer: _native.Answer) -> None:
-        post = self._resuming.pop(answer.task, None)
-        if post is not None and answer.kind == "raised":
-            raise load(answer).exception(f"in DataLoader worker process {post}", "", exact=False)
+    def _arrived(self, answer: _native.TaskResult) -> None:
+        worker_id = self._resuming.pop(answer.task, None)
+        if worker_id is not None and answer.kind == "raised":
+            raise load(answer).exception(f"in DataLoader worker process {worker_id}", "", exact=False)
         batch = self._sent.pop(answer.task, None)
         if batch is None:
             # Of an epoch that was left, of a batch that is made again, or of a worker that has nothing more.
             return
         if answer.kind == "exhausted":
-            self._exhausted(answer.post)
+            self._exhausted(answer.worker_id)
             return
         # When it has arrived, not when it is delivered: the worker may be replaced in between.
-        self._did[batch.post] = (self._did.get(batch.post, (batch,))[0], batch)
+        self._did[batch.worker_id] = (self._did.get(batch.worker_id, (batch,))[0], batch)
         if answer.kind == "faulty":
             self._faulty(batch, load(answer), answer.samples)
             return
         if answer.kind != "raised":
             position, seconds = answer.slowest
             if seconds > self._account.slow_bar:
-                self._account.slow(self._sample(batch, position, "fetching")[0], seconds, batch.post)
-        self._come(batch, _Come(answer, answer.samples, []))
+                self._account.slow(self._sample(batch, position, "fetching")[0], seconds, batch.worker_id)
+        self._keep(batch, _Arrival(answer, answer.samples, []))
 
-    def _exhausted(self, post: int) -> None:
-        assert self._crew is not None
-        self._active[post] = False
+    def _exhausted(self, worker_id: int) -> None:
+        assert self._worker_pool is not None
+        self._active[worker_id] = False
         if not self._persistent_workers:
-            self._crew.retire(post)
-        for batch in [batch for batch in self._waiting.values() if batch.post == post and batch.come is None]:
+            self._worker_pool.retire(worker_id)
+        for batch in [
+            batch for batch in self._waiting.values() if batch.worker_id == worker_id and batch.come is None
+        ]:
             self._leave(batch)
         self._plan_come()
 
-    def _faulty(self, batch: _Task, faulty: Faulty, samples: int) -> None:
+    def _faulty(self, batch: _Task, faulty: FaultyResult, samples: int) -> None:
         batch.before = batch.before or faulty.before
         bad = faulty.bad + list(batch.lost.values())
         batch.lost.clear()
@@ -327,12 +329,12 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             batch.is_held = True
             self._driver.came(batch, sorted(bad, key=lambda one: one.position), is_collated=False)
         else:
-            self._come(batch, _Come(faulty.batch, 0 if faulty.batch is None else samples, bad))
+            self._keep(batch, _Arrival(faulty.batch, 0 if faulty.batch is None else samples, bad))
 
-    def _come(self, batch: _Task, come: _Come) -> None:
+    def _keep(self, batch: _Task, come: _Arrival) -> None:
         """A batch that is collated has come, or what was raised."""
         if not self._driver.is_late or batch.planned >= 0:
-            self._tell(batch, come)
+            self._notify(batch, come)
             return
         batch.come = come
         self._plan_come()
@@ -345,9 +347,9 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
                     return
                 continue
             if batch.planned < 0:
-                self._tell(batch, batch.come)
+                self._notify(batch, batch.come)
 
-    def _tell(self, batch: _Task, come: _Come) -> None:
+    def _notify(self, batch: _Task, come: _Arrival) -> None:
         content = come.content
         if isinstance(content, BaseException) or getattr(content, "kind", None) == "raised":
             self._driver.lose(batch, content)
@@ -364,7 +366,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             # By the policy, or because there is none, this ends the run.
             self._shutdown_workers()
             self._driver.leave()
-            self._account.tell()
+            self._account.notify()
             try:
                 raise error
             finally:
@@ -372,34 +374,34 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
                 del error, come
         assert isinstance(come, _Task)
         data = come.content
-        if isinstance(data, _native.Answer):
+        if isinstance(data, _native.TaskResult):
             data = load(data)
             if come.content.kind == "raised":
                 raise self._raised(data, come)
         come.content = None
         self._confirm = self._driver.delivery(come.samples, waited)
-        self._account.tell()
+        self._account.notify()
         if self._pin_memory:
             data = _utils.pin_memory.pin_memory(data, self._pin_memory_device)
         return data
 
-    def _raised(self, trouble: Trouble, batch: _Task) -> BaseException:
-        stage = trouble.stage
-        if stage == "collating" and trouble.position is not None:
+    def _raised(self, remote_error: RemoteError, batch: _Task) -> BaseException:
+        stage = remote_error.stage
+        if stage == "collating" and remote_error.position is not None:
             # It does not fit to the others, so it is the sample that is to be named.
             stage = "fetching"
-        sample, position = self._sample(batch, trouble.position, stage)
+        sample, position = self._sample(batch, remote_error.position, stage)
         path = self._path(sample, position)
-        where = place(sample, position, batch.number, batch.post, stage, path)
-        return trouble.exception(
-            f"in DataLoader worker process {batch.post}",
+        where = place(sample, position, batch.number, batch.worker_id, stage, path)
+        return remote_error.exception(
+            f"in DataLoader worker process {batch.worker_id}",
             f"\nfeedline: {where}",
             # Without a policy what arrives is what torch's own loader would raise.
             exact=self._has_policy,
             index=sample,
             position=position,
             batch=batch.number,
-            worker=batch.post,
+            worker=batch.worker_id,
             **({} if path is None else {"path": path}),
         )
 
@@ -408,10 +410,10 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
     def _given_up(self, given_up: GaveUp) -> None:
         """A sample kills its worker, or takes longer than it may: that is a fault as any other."""
         batch = self._sent.get(given_up.task)
-        if batch is None or self._crew is None:
+        if batch is None or self._worker_pool is None:
             return
         # Of this pass alone: numbers of tasks begin again with each.
-        deaths = [death for death in self._crew.deaths if given_up.task in death.tasks]
+        deaths = [death for death in self._worker_pool.deaths if given_up.task in death.tasks]
         error: BaseException = died(deaths, f"a sample of batch {batch.number} kills its worker")
         if given_up.why == "hangs":
             error = self._overdue(deaths, error)
@@ -421,7 +423,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         can_be_borne = is_map and action != "raise" and (given_up.at is not None or not batch.is_taken_apart)
         if not can_be_borne:
             self._sent.pop(given_up.task)
-            self._come(batch, _Come(error, 0, []))
+            self._keep(batch, _Arrival(error, 0, []))
             return
         batch.before = batch.before or given_up.journal
         if given_up.at is None:
@@ -431,8 +433,10 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             position = int(given_up.at)
             if position not in batch.fills:
                 batch.dead.add(batch.moves.get(position, position))
-            trouble = Trouble.told(error, position=position, stage="fetching")
-            batch.lost[position] = Bad(position, names, None, trouble, None, len(deaths), action)
+            remote_error = RemoteError.reported(error, position=position, stage="fetching")
+            batch.lost[position] = PendingFault(
+                position, names, None, remote_error, None, len(deaths), action
+            )
         self.amend(batch)
 
     def _overdue(self, deaths: list[Death], error: BaseException) -> BaseException:
@@ -465,7 +469,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         """The file of one sample of a map-style data set."""
         if position is None or self._dataset_kind == _DatasetKind.Iterable:
             return None
-        return self._kept.samples.path(sample)
+        return self._loader_state.samples.path(sample)
 
     def explain(self, death: Death) -> Death:
         for task in death.tasks:
@@ -480,38 +484,38 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         return death.explained(position=None)
 
     def died(self, death: Death) -> None:
-        self._kept.deaths.append(death)
+        self._loader_state.deaths.append(death)
         self._did.pop(death.worker, None)
         self._account.died(death)
-        self._account.tell()
+        self._account.notify()
         self._account.notices.died(death, "it is replaced, and its batch is made again")
         self._account.notices.issue()
 
-    def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
+    def stalled(self, still: Stall, *, is_restarted_fresh: bool) -> None:
         batch = None if still.task is None else self._sent.get(still.task)
         where = ""
         if batch is not None:
             sample, position = self._sample(batch, still.position, still.stage)
             path = self._path(sample, position)
             where = place(sample, position, batch.number, None, still.stage, path)
-        text = still.words(where, self._deadline)
-        name = "zygote_restarted" if is_reborn else "worker_stalled"
+        text = still.describe(where, self._deadline)
+        name = "zygote_restarted" if is_restarted_fresh else "worker_stalled"
         details = {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)}
         self._account.event(name, details)
-        self._account.tell()
+        self._account.notify()
         self._account.notices.add(text, WorkerStalledWarning)
         self._account.notices.issue()
 
     def zygote_event(self, name: str, text: str, *, warns: bool) -> None:
         self._account.event(name, {"text": text, "level": "warning" if warns else "info"})
-        self._account.tell()
+        self._account.notify()
         if warns:
             self._account.notices.add(text, WorkerStalledWarning)
             self._account.notices.issue()
 
-    def retired(self, told: dict[str, Any]) -> None:
-        why = str(told["why"])
-        first, last = self._did.pop(told["worker"], (None, None))
+    def retired(self, reported: dict[str, Any]) -> None:
+        why = str(reported["why"])
+        first, last = self._did.pop(reported["worker"], (None, None))
         if first is not None and last is not None:
             why += f", between batch {first.number} and batch {last.number}"
             if self._dataset_kind == _DatasetKind.Map:
@@ -520,40 +524,40 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
                     for batch, position in ((first, 0), (last, -1))
                 ]
                 why += f", samples {described(ends[0])} to {described(ends[1])}"
-        self._account.event("worker_renewed", {**told, "why": why})
+        self._account.event("worker_renewed", {**reported, "why": why})
 
-    def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
-        self._account.noted(name, details, post)
+    def noted(self, worker_id: int, name: str, details: dict[str, Any]) -> None:
+        self._account.noted(name, details, worker_id)
         # Now: while the source is unavailable, nothing else happens.
-        self._account.tell()
+        self._account.notify()
         self._account.notices.issue()
 
     def _late(self) -> str:
         text = f"DataLoader timed out after {self._timeout} seconds"
         batch = next(iter(self._waiting.values()))
-        post, number = batch.post, batch.number
-        assert self._crew is not None
-        doing = self._crew.doing(post)
+        worker_id, number = batch.worker_id, batch.number
+        assert self._worker_pool is not None
+        doing = self._worker_pool.activity(worker_id)
         if doing is None:
-            return f"{text}\nfeedline: worker {post}, which has batch {number}, has not started yet"
+            return f"{text}\nfeedline: worker {worker_id}, which has batch {number}, has not started yet"
         if doing["task"] != batch.task:
-            return f"{text}\nfeedline: worker {post} has batch {number} and is {doing['stage']}"
+            return f"{text}\nfeedline: worker {worker_id} has batch {number} and is {doing['stage']}"
         sample, position = self._sample(batch, doing["position"], doing["stage"])
-        where = place(sample, position, number, post, doing["stage"], self._path(sample, position))
+        where = place(sample, position, number, worker_id, doing["stage"], self._path(sample, position))
         return f"{text}\nfeedline: it was {doing['stage']} {where}"
 
     def _shutdown_workers(self) -> None:
-        crew, self._crew = self._crew, None
-        if crew is None:
+        worker_pool, self._worker_pool = self._worker_pool, None
+        if worker_pool is None:
             return
         self._shutdown = True
         # What is ready may be in the arenas of workers.
         self._driver.ready.clear()
         for batch in self._waiting.values():
             batch.content = batch.come = None
-        crew.close(keep_zygote=self._is_fresh)
-        if crew.zygote is not None:
-            self._kept.put(crew.zygote)
+        worker_pool.close(keep_zygote=self._is_fresh)
+        if worker_pool.zygote is not None:
+            self._loader_state.put(worker_pool.zygote)
 
     def __del__(self) -> None:
         if getattr(self, "_crew", None) is not None:

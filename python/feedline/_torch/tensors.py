@@ -126,12 +126,12 @@ def _storage_of_array(numbers: Any) -> torch.UntypedStorage:
     return torch.from_numpy(numbers).untyped_storage()
 
 
-def room_for(station: _native.Station, count: int, sample: torch.Tensor) -> torch.Tensor | None:
+def room_for(connection: _native.WorkerConnection, count: int, sample: torch.Tensor) -> torch.Tensor | None:
     """A tensor in the arena for that many samples like this one; None where there is no such."""
     kind = KINDS.get(sample.dtype)
     if kind is None:
         return None
-    slot = station.take(count * sample.numel() * sample.element_size())
+    slot = connection.take(count * sample.numel() * sample.element_size())
     if slot is None:
         return None
     return from_dlpack(slot.capsule(_NUMBERS[kind], (count, *sample.shape)))

@@ -20,21 +20,21 @@ from feedline import _native
 
 # Imports NumPy, before workers are forked: each of them would have to load it.
 from feedline._numpy import seed_global
-from feedline._torch.draws import Draws, State
-from feedline._torch.fitting import Fitting
-from feedline._torch.making import (
+from feedline._torch.batch_maker import (
     Amended,
     Failing,
     Maker,
-    Odd,
+    UnequalSamples,
     bears,
     getter,
     unfinished,
     wants_fill,
 )
+from feedline._torch.collatable import Fitting
+from feedline._torch.random_state import Draws, State
 from feedline._torch.tensors import reducers, room_for
-from feedline._workers.tries import BAD, Faulty, Tries
-from feedline._workers.worker import COLLATING, EXHAUSTED, FETCHING, PAUSING, Letters
+from feedline._workers.retries import BAD, FaultyResult, Retries
+from feedline._workers.worker import COLLATING, EXHAUSTED, FETCHING, PAUSING, Buffers
 from feedline.faults import FaultPolicy
 
 __all__ = ["LoaderWork"]
@@ -70,15 +70,15 @@ class LoaderWork:
         self.drop_last = drop_last
         self.base_seed = base_seed
         self.worker_init_fn = worker_init_fn
-        self.posts = num_workers
+        self.worker_count = num_workers
         self.shared_seed = shared_seed
         self.values = values
         self.faults = faults
         self.fill = fill
         self.folders = folders
 
-    def start(self, post: int, station: _native.Station) -> _LoaderWorker:
-        return _LoaderWorker(self, post, station)
+    def start(self, worker_id: int, connection: _native.WorkerConnection) -> _LoaderWorker:
+        return _LoaderWorker(self, worker_id, connection)
 
 
 class _LoaderWorker:
@@ -86,9 +86,9 @@ class _LoaderWorker:
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
         return reducers()
 
-    def __init__(self, work: LoaderWork, post: int, station: _native.Station) -> None:
+    def __init__(self, work: LoaderWork, worker_id: int, connection: _native.WorkerConnection) -> None:
         self._work = work
-        self._station = station
+        self._connection = connection
         self._walk: _native.Walk | None = None
         # Where it is without a walk.
         self._position: int | None = None
@@ -107,43 +107,43 @@ class _LoaderWorker:
         self._maker = self._make_maker()
 
         torch.set_num_threads(1)
-        seed = work.base_seed + post
+        seed = work.base_seed + worker_id
         random.seed(seed)
         torch.manual_seed(seed)
-        seed_global(_utils.worker._generate_state(work.base_seed, post))
+        seed_global(_utils.worker._generate_state(work.base_seed, worker_id))
         self._shared = torch.Generator()
         self._dataset = work.dataset
         self._shared_seed = work.shared_seed
         self._share(work.shared_seed)
         _utils.worker._worker_info = _utils.worker.WorkerInfo(
-            id=post, num_workers=work.posts, seed=seed, dataset=self._dataset
+            id=worker_id, num_workers=work.worker_count, seed=seed, dataset=self._dataset
         )
-        _collate_into(station)
+        _collate_into(connection)
         if work.worker_init_fn is not None:
-            work.worker_init_fn(post)
+            work.worker_init_fn(worker_id)
         self._begin()
 
     def _make_maker(self) -> Maker | None:
         policy, work = self._work.faults, self._work
         if policy is None:
             return None
-        tries = Tries(
+        retries = Retries(
             policy,
             seed=work.base_seed,
             pause=self._pause,
-            tell=self._tell,
+            notify=self._notify,
             folders=work.folders,
             home=os.getpid(),
         )
-        return Maker(work.dataset, tries, policy.replacement if policy.has_replacement else BAD)
+        return Maker(work.dataset, retries, policy.replacement if policy.has_replacement else BAD)
 
     def _pause(self, seconds: float) -> None:
-        self._station.enter(PAUSING)
+        self._connection.enter(PAUSING)
         time.sleep(seconds)
-        self._station.enter(FETCHING)
+        self._connection.enter(FETCHING)
 
-    def _tell(self, name: str, details: dict[str, Any]) -> None:
-        self._station.tell(json.dumps([name, details]).encode())
+    def _notify(self, name: str, details: dict[str, Any]) -> None:
+        self._connection.notify(json.dumps([name, details]).encode())
 
     def _share(self, seed: int | None) -> None:
         if isinstance(self._dataset, IterDataPipe):
@@ -169,7 +169,7 @@ class _LoaderWorker:
         self._share(self._shared_seed)
         self._begin()
 
-    def do(self, task: int, body: bytes, letters: Letters) -> object:
+    def do(self, task: int, body: bytes, received: Buffers) -> object:
         if self._is_exhausted:
             return EXHAUSTED
         order = pickle.loads(body)
@@ -196,14 +196,14 @@ class _LoaderWorker:
             batch = self._fitted(samples, samples, _unknown, self._drawn, None)
             if batch is BAD:
                 samples = self._drawn_on(index, samples)
-        bad = [] if self._maker is None else self._maker.tries.take()
+        bad = [] if self._maker is None else self._maker.retries.take()
         if samples is EXHAUSTED and not bad:
             self._is_exhausted = True
             return EXHAUSTED
         if samples is BAD or samples is EXHAUSTED:
-            self._station.made(0)
-            return Faulty(None, bad)
-        return Faulty(batch, bad) if bad else batch
+            self._connection.made(0)
+            return FaultyResult(None, bad)
+        return FaultyResult(batch, bad) if bad else batch
 
     def _drawn_on(self, index: Any, samples: list[Any]) -> Any:
         """A batch without its bad samples, with others from the iterator in their places if they are to be
@@ -212,13 +212,13 @@ class _LoaderWorker:
         assert faults is not None
         assert maker is not None
         good = [sample for sample in samples if sample is not BAD]
-        if faults.fill is False or not bears(faults, len(maker.tries.bad)):
+        if faults.fill is False or not bears(faults, len(maker.retries.bad)):
             return good or BAD
         self._stage = "fetching"
-        self._station.enter(FETCHING)
+        self._connection.enter(FETCHING)
         return self._draw(good, len(index))
 
-    def alone(self, body: bytes, letters: Letters, position: int) -> bool:
+    def alone(self, body: bytes, received: Buffers, position: int) -> bool:
         """Of an iterable data set no sample can be made alone."""
         order = pickle.loads(body)
         if self._iterator is not None or not self._work.auto_collation:
@@ -230,20 +230,20 @@ class _LoaderWorker:
     def _fetch(self, index: Any) -> Any:
         dataset = self._dataset
         if not self._work.auto_collation:
-            self._station.reach(0)
+            self._connection.reach(0)
             return dataset[index]
         if hasattr(dataset, "__getitems__") and dataset.__getitems__:
-            self._station.reach_all()
+            self._connection.reach_all()
             return dataset.__getitems__(index)
-        self._walk = self._station.walk(list(index))
+        self._walk = self._connection.walk(list(index))
         return [dataset[sample] for sample in self._walk]
 
     def _collated(self, samples: Any) -> Any:
-        self._station.made(len(samples) if self._work.auto_collation and self._walk is None else None)
+        self._connection.made(len(samples) if self._work.auto_collation and self._walk is None else None)
         # From here on no sample is at work.
         self._walk = self._position = None
         self._stage = "collating"
-        self._station.enter(COLLATING)
+        self._connection.enter(COLLATING)
         batch = self._work.collate_fn(samples)
         if self._fitting.memory is None and self._work.auto_collation:
             self._remember(samples)
@@ -256,7 +256,7 @@ class _LoaderWorker:
             return self._collated(samples)
         except Exception as raised:
             if index is not None and isinstance(samples, (list, tuple)):
-                misfits = Odd.found(raised, list(samples), self._fitting, index).misfits
+                misfits = UnequalSamples.found(raised, list(samples), self._fitting, index).misfits
                 self._position = misfits[0].position if misfits else None
             raise
 
@@ -271,15 +271,15 @@ class _LoaderWorker:
         assert self._maker is not None
         before = self._before()
         if not self._work.auto_collation:
-            self._station.reach(0)
+            self._connection.reach(0)
             samples = self._maker.make([index], lambda: 0, task, [])
-            if samples[0] is not BAD and not self._maker.tries.bad:
+            if samples[0] is not BAD and not self._maker.retries.bad:
                 return self._collate(samples[0], None)
             return self._settled(samples, [index], task, before)
         indices = list(index)
         together = None
         if self._maker.has_getitems:
-            self._station.reach_all()
+            self._connection.reach_all()
             together = self._maker.together(index)
         if together is not None and not (
             isinstance(together, (list, tuple)) and len(together) == len(indices)
@@ -287,7 +287,7 @@ class _LoaderWorker:
             # A batch of the data set's own making: none of its samples can be told from the others.
             return self._collate(together, None)
         samples = self._make_each(self._maker, indices, task) if together is None else list(together)
-        if not self._maker.tries.bad:
+        if not self._maker.retries.bad:
             batch = self._fitted(samples, samples, indices.__getitem__, task, self._again_of(indices))
             if batch is not BAD:
                 return batch
@@ -295,7 +295,7 @@ class _LoaderWorker:
 
     def _make_each(self, maker: Maker, indices: list[Any], task: int) -> list[Any]:
         """As `Maker.make`, but as fast as if nothing ever failed: what was made before a fault stays."""
-        walk = self._walk = self._station.walk(indices)
+        walk = self._walk = self._connection.walk(indices)
         samples: list[Any] = []
         raised: BaseException | None = None
         try:
@@ -325,27 +325,27 @@ class _LoaderWorker:
         """The batch, and its faults, which the trainer judges; or what the trainer needs to complete it."""
         maker = self._maker
         assert maker is not None
-        if maker.tries.bad and any(sample is not BAD for sample in samples):
-            maker.tries.is_well()
+        if maker.retries.bad and any(sample is not BAD for sample in samples):
+            maker.retries.is_well()
         left_out = frozenset() if order is None else order.left_out
         while True:
             is_open = any(place not in left_out for place in unfinished(samples))
             is_lost = order is not None and bool(order.lost)
-            if is_lost or (is_open and wants_fill(maker.tries.bad, fill=self._work.fill)):
+            if is_lost or (is_open and wants_fill(maker.retries.bad, fill=self._work.fill)):
                 self._held[task] = samples
-                self._station.made(0)
-                return Faulty(None, maker.tries.take(), is_held=True, before=before)
+                self._connection.made(0)
+                return FaultyResult(None, maker.retries.take(), is_held=True, before=before)
             batch = self._finished(samples, indices, task if order is None else order.batch)
             if batch is not BAD:
-                bad = maker.tries.take()
-                return Faulty(batch, bad) if bad or batch is None else batch
+                bad = maker.retries.take()
+                return FaultyResult(batch, bad) if bad or batch is None else batch
 
     def _finished(self, samples: list[Any], indices: list[Any], key: int) -> Any:
         """The batch of the good samples; None if there are none; BAD if some of them do not fit."""
         good = [sample for sample in samples if sample is not BAD]
         self._walk = None
         if not good:
-            self._station.made(0)
+            self._connection.made(0)
             return None
         if not self._work.auto_collation:
             return self._collate(good[0], None)
@@ -356,7 +356,7 @@ class _LoaderWorker:
 
         def make(position: int) -> Any:
             assert self._maker is not None
-            self._station.enter(FETCHING)
+            self._connection.enter(FETCHING)
             self._reach(position)
             return self._maker.get(indices[position])
 
@@ -374,11 +374,11 @@ class _LoaderWorker:
         not raise: these are BAD in `samples` then, unless `make` or the user gave others."""
         maker = self._maker
         assert maker is not None
-        odd: Odd | None = None
+        odd: UnequalSamples | None = None
         try:
             return self._collated(good)
         except Exception as raised:
-            odd = Odd.found(raised, samples, self._fitting, index)
+            odd = UnequalSamples.found(raised, samples, self._fitting, index)
             if not odd.misfits:
                 raise
             self._position = odd.misfits[0].position
@@ -406,7 +406,7 @@ class _LoaderWorker:
             for position, source in order.moves.items():
                 if samples[position] is BAD:
                     samples[position], samples[source] = samples[source], BAD
-                for bad in maker.tries.bad:
+                for bad in maker.retries.bad:
                     bad.position = position if bad.position == source else bad.position
             for position, index in sorted(order.fills.items()):
                 if samples[position] is not BAD:
@@ -435,7 +435,7 @@ class _LoaderWorker:
         taken = order.left_out.union(order.fills, order.moves, order.given, order.lost).difference(moved)
         samples: list[Any] = []
         if maker.has_getitems and not order.is_apart and not order.dead:
-            self._station.reach_all()
+            self._connection.reach_all()
             together = maker.together(order.index)
             if together is not None:
                 samples = [BAD if place in taken else sample for place, sample in enumerate(together)]
@@ -444,16 +444,16 @@ class _LoaderWorker:
                 samples.append(BAD)
                 continue
             self._reach(position)
-            known = len(maker.tries.bad)
+            known = len(maker.retries.bad)
             maker.make([order.index[position]], lambda: len(samples), order.batch, samples)
             if position in taken:
                 samples[position] = BAD
-                del maker.tries.bad[known:]
+                del maker.retries.bad[known:]
         return samples
 
     def _reach(self, position: int) -> None:
         self._position = position
-        self._station.reach(position)
+        self._connection.reach(position)
 
     def _seed(self, batch: int, position: int) -> None:
         key = [self._work.base_seed % 2**64, batch, position]
@@ -472,10 +472,10 @@ class _LoaderWorker:
         """Fills a batch that is begun from the iterator; gives one sample where there are no batches."""
         assert self._iterator is not None
         if not self._work.auto_collation:
-            self._station.reach(0)
+            self._connection.reach(0)
             return self._next(0)
         while len(samples) < places:
-            self._station.reach(len(samples))
+            self._connection.reach(len(samples))
             sample = self._next(len(samples))
             if sample is EXHAUSTED:
                 # This batch is the last, and may be short; the next one to be asked for finds the end.
@@ -487,7 +487,7 @@ class _LoaderWorker:
             faults, maker = self._work.faults, self._maker
             assert faults is not None
             assert maker is not None
-            if not bears(faults, len(maker.tries.bad)):
+            if not bears(faults, len(maker.retries.bad)):
                 return BAD
             if faults.fill is False:
                 places -= 1
@@ -523,7 +523,7 @@ class _LoaderWorker:
 
     def where(self) -> tuple[int | None, str]:
         if self._maker is not None:
-            self._maker.tries.take()
+            self._maker.retries.take()
         position = self._position if self._walk is None else self._walk.position
         return position, self._stage
 
@@ -561,12 +561,12 @@ class _LoaderWorker:
         self._begin()
         assert self._iterator is not None
         for position in range(drawn):
-            self._station.reach(position)
+            self._connection.reach(position)
             try:
                 if next(self._iterator, EXHAUSTED) is EXHAUSTED:
                     break
             except (Exception, SystemExit):
-                if self._station.is_left:
+                if self._connection.is_left:
                     raise
                 # It was reported when it happened first.
                 continue
@@ -577,7 +577,7 @@ def _unknown(position: int) -> None:
     """Samples of an iterator have no index."""
 
 
-def _collate_into(station: _native.Station) -> None:
+def _collate_into(connection: _native.WorkerConnection) -> None:
     """Has torch's default collation write batches straight into the arena."""
     table = _utils.collate.default_collate_fn_map
     plain = table[torch.Tensor]
@@ -591,7 +591,7 @@ def _collate_into(station: _native.Station) -> None:
         room: torch.Tensor | None = None
         size = len(batch) * sample.numel() * sample.element_size()
         if type(sample) is torch.Tensor and size > _SMALL and threading.get_ident() == thread:
-            room = room_for(station, len(batch), sample)
+            room = room_for(connection, len(batch), sample)
         if room is None:
             room = sample.new_empty((len(batch), *sample.shape))
         return torch.stack(batch, 0, out=room)

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline import _native
-from feedline._workers.tries import BAD, Bad, Faulty, Tries
-from feedline._workers.trouble import Trouble
-from feedline._workers.worker import FETCHING, PAUSING, Letters
+from feedline._workers.remote_error import RemoteError
+from feedline._workers.retries import BAD, FaultyResult, PendingFault, Retries
+from feedline._workers.worker import FETCHING, PAUSING, Buffers
 from feedline.faults import FaultPolicy, symptom
 
 __all__ = ["CALLING", "Calls"]
@@ -30,42 +30,42 @@ class Calls:
         self,
         initializer: Callable[..., object] | None,
         arguments: tuple[Any, ...],
-        posts: int,
+        worker_count: int,
         faults: FaultPolicy | None,
     ) -> None:
         self.initializer = initializer
         self.initargs = arguments
-        self.posts = posts
+        self.worker_count = worker_count
         self.values = True
         self.faults = faults
 
-    def start(self, post: int, station: _native.Station) -> Caller:
+    def start(self, worker_id: int, connection: _native.WorkerConnection) -> Caller:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)
         if self.initializer is not None:
             self.initializer(*self.initargs)
-        return Caller(station, self.faults)
+        return Caller(connection, self.faults)
 
 
 class Caller:
     """Calls functions, in a worker."""
 
-    def __init__(self, station: _native.Station, faults: FaultPolicy | None) -> None:
-        self._station = station
+    def __init__(self, connection: _native.WorkerConnection, faults: FaultPolicy | None) -> None:
+        self._connection = connection
         # Without a policy no call is made again, and no source is waited for.
         policy = FaultPolicy(patience=0) if faults is None else faults
-        self._tries = Tries(
-            policy, stage=CALLING, pause=self._pause, tell=self._tell, raises=False, home=os.getpid()
+        self._retries = Retries(
+            policy, stage=CALLING, pause=self._pause, notify=self._notify, raises=False, home=os.getpid()
         )
 
     def _pause(self, seconds: float) -> None:
-        self._station.enter(PAUSING)
+        self._connection.enter(PAUSING)
         time.sleep(seconds)
-        self._station.enter(FETCHING)
+        self._connection.enter(FETCHING)
 
-    def _tell(self, name: str, details: dict[str, Any]) -> None:
-        self._station.tell(json.dumps([name, details]).encode())
+    def _notify(self, name: str, details: dict[str, Any]) -> None:
+        self._connection.notify(json.dumps([name, details]).encode())
 
     @property
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
@@ -75,7 +75,7 @@ class Caller:
 
         return reducers()
 
-    def do(self, task: int, body: bytes, letters: Letters) -> object:
+    def do(self, task: int, body: bytes, received: Buffers) -> object:
         results = []
         position = 0
         try:
@@ -83,26 +83,26 @@ class Caller:
             function = pickle.loads(body[8 : 8 + length])
             calls = pickle.loads(memoryview(body)[8 + length :])
             for position, (arguments, keywords) in enumerate(calls):
-                self._station.reach(position)
+                self._connection.reach(position)
                 try:
                     results.append(function(*arguments, **keywords))
                 except (Exception, SystemExit) as raised:
                     call = functools.partial(function, *arguments, **keywords)
-                    results.append(self._tries.again(raised, call, position, task))
-                    if results[-1] is BAD and self._tries.bad[-1].action == "raise":
+                    results.append(self._retries.again(raised, call, position, task))
+                    if results[-1] is BAD and self._retries.bad[-1].action == "raise":
                         # Nobody gets the results of the calls after it.
                         break
         except BaseException as raised:
-            if self._station.is_left or isinstance(raised, _native.CutOff):
+            if self._connection.is_left or isinstance(raised, _native.CutOff):
                 raise
-            self._tries.bad.append(_fatal(raised, position))
-        self._station.made()
-        bad = self._tries.take()
+            self._retries.bad.append(_fatal(raised, position))
+        self._connection.made()
+        bad = self._retries.take()
         if bad:
-            return Faulty([None if result is BAD else result for result in results], bad)
+            return FaultyResult([None if result is BAD else result for result in results], bad)
         return results
 
-    def alone(self, body: bytes, letters: Letters, position: int) -> bool:
+    def alone(self, body: bytes, received: Buffers, position: int) -> bool:
         """A call is made or not: its result counts, also when it was made alone."""
         return False
 
@@ -120,12 +120,12 @@ class Caller:
         """As above."""
 
     def blamed(self, result: Any) -> tuple[str, object]:
-        results = result.batch if isinstance(result, Faulty) else result
+        results = result.batch if isinstance(result, FaultyResult) else result
         return ("result", results[0]) if len(results) == 1 else ("results", results)
 
 
-def _fatal(raised: BaseException, position: int) -> Bad:
+def _fatal(raised: BaseException, position: int) -> PendingFault:
     """What no policy is asked about."""
     names, os_error = symptom(raised)
-    trouble = Trouble.of(raised, position=position, stage=CALLING, exact=True)
-    return Bad(position, names, os_error, trouble, None, 1, "raise")
+    remote_error = RemoteError.of(raised, position=position, stage=CALLING, exact=True)
+    return PendingFault(position, names, os_error, remote_error, None, 1, "raise")

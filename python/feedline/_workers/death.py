@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline._described import one_line
-from feedline._workers.trouble import place
+from feedline._workers.remote_error import place
 
-__all__ = ["Death", "Standstill", "describe"]
+__all__ = ["Death", "Stall", "describe"]
 
 
 @dataclass(frozen=True)
@@ -66,28 +66,28 @@ class Death:
     tasks: tuple[int, ...] = field(default=(), repr=False)
 
     @classmethod
-    def told(cls, told: dict[str, Any]) -> Death:
+    def reported(cls, reported: dict[str, Any]) -> Death:
         """From what the supervisor tells."""
-        last = told["last"] or {}
+        last = reported["last"] or {}
         since = last.get("since")
         return cls(
-            worker=told["worker"],
-            pid=told["pid"],
-            signal=_signal_name(told["signal"]),
-            exit_code=told["exit_code"],
+            worker=reported["worker"],
+            pid=reported["pid"],
+            signal=_signal_name(reported["signal"]),
+            exit_code=reported["exit_code"],
             stage=last.get("stage", "starting"),
             position=last.get("position"),
             seconds=0.0 if since is None else max(0.0, time.monotonic() - since),
             resident_bytes=last.get("resident_bytes", 0),
-            peak_bytes=told["peak_bytes"],
-            cause=told["cause"],
-            is_certain=told["is_certain"],
-            why=tuple(told["why"]),
-            code=told["code"],
-            stack=tuple(told["stack"]),
-            hint=told["hint"],
-            replaced=told["replaced"],
-            tasks=tuple([last["task"]] if last.get("task") is not None else told["tasks"]),
+            peak_bytes=reported["peak_bytes"],
+            cause=reported["cause"],
+            is_certain=reported["is_certain"],
+            why=tuple(reported["why"]),
+            code=reported["code"],
+            stack=tuple(reported["stack"]),
+            hint=reported["hint"],
+            replaced=reported["replaced"],
+            tasks=tuple([last["task"]] if last.get("task") is not None else reported["tasks"]),
         )
 
     def explained(self, **changes: Any) -> Death:
@@ -165,14 +165,14 @@ def _signal_name(number: int | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class Standstill:
+class Stall:
     """A worker that does not go on."""
 
     worker: int
     pid: int | None
     stage: str
     seconds: float
-    posture: str | None
+    process_state: str | None
     stack: tuple[str, ...]
     task: int | None = None
     position: int | None = None
@@ -180,22 +180,22 @@ class Standstill:
     remedy: str = ""
 
     @classmethod
-    def told(cls, told: dict[str, Any]) -> Standstill:
+    def reported(cls, reported: dict[str, Any]) -> Stall:
         """From what the supervisor tells."""
-        last = told["last"] or {}
+        last = reported["last"] or {}
         since = last.get("since")
         return cls(
-            worker=told["worker"],
-            pid=told["pid"],
+            worker=reported["worker"],
+            pid=reported["pid"],
             stage=last.get("stage", "starting"),
             seconds=0.0 if since is None else max(0.0, time.monotonic() - since),
-            posture=told["posture"],
-            stack=tuple(told["stack"]),
+            process_state=reported["process_state"],
+            stack=tuple(reported["stack"]),
             task=last.get("task"),
             position=last.get("position"),
         )
 
-    def reborn(self, why_not_fresh: BaseException | None) -> Standstill:
+    def restarted_fresh(self, why_not_fresh: BaseException | None) -> Stall:
         """The same, for which all workers are started anew: from a fresh interpreter, unless that cannot
         be."""
         remedy = "it likely waits for a lock that another thread of the trainer held when it was forked: "
@@ -207,14 +207,14 @@ class Standstill:
             remedy += f"all workers are forked anew, and not from a fresh interpreter, since {reason}"
         return dataclasses.replace(self, remedy=remedy)
 
-    def words(self, where: str, deadline: float | None = None, path: str | None = None) -> str:
+    def describe(self, where: str, deadline: float | None = None, path: str | None = None) -> str:
         """Who, since when, where and how, and what is done about it, or could be."""
         pid = "" if self.pid is None else f" (pid {self.pid})"
         doing = where or f"while {self.stage}"
         lines = [f"worker {self.worker}{pid} has made no progress for {self.seconds:.0f} s {doing}"]
         lines += [] if path is None else [f"  in    {one_line(path)}"]
-        if self.posture is not None:
-            lines.append(f"  how   {self.posture}")
+        if self.process_state is not None:
+            lines.append(f"  how   {self.process_state}")
         lines += [f"  code  {frame}" for frame in self.stack[:8]]
         if self.remedy:
             lines.append(self.remedy)

@@ -83,13 +83,13 @@ class Sources:
         self,
         patience: float,
         pause: Callable[[float], None],
-        tell: Callable[[str, dict[str, Any]], None] | None,
+        notify: Callable[[str, dict[str, Any]], None] | None,
         folders: Iterable[str] = (),
     ) -> None:
         """`folders` were there when the loader was made."""
         self._patience = patience
         self._pause = pause
-        self._tell = tell
+        self._notify = notify
         self._folders = frozenset(folders)
         self._breakers: dict[str, _native.Breaker] = {}
         # The file that was there again at the last look.
@@ -156,11 +156,11 @@ class Sources:
             self._note(folder, breaker.worked(time.monotonic()))
 
     def _note(self, folder: str, changes: list[str]) -> None:
-        if self._tell is not None:
+        if self._notify is not None:
             for change in changes:
                 text = f"{folder} has been unavailable for {self._patience:g} s"
                 why = "the folder is empty" if Path(folder).is_dir() else "there is no such folder"
-                self._tell(_EVENTS[change], {"root": folder, "text": text, "why": why})
+                self._notify(_EVENTS[change], {"root": folder, "text": text, "why": why})
 
 
 def folders_of(thing: object) -> frozenset[str]:

@@ -41,7 +41,7 @@ def _visit(thing: object, path: str, found: dict[str, str], seen: set[int], dept
 
 
 def _short(value: Any) -> str | None:
-    """A value in a few letters; None if it has attributes to be looked at instead."""
+    """A value in a few buffers; None if it has attributes to be looked at instead."""
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return described(value, _LETTERS)
     if isinstance(value, (list, tuple, dict, set, frozenset)):

@@ -16,23 +16,23 @@ from typing import Any, Protocol
 from feedline import _native
 from feedline._workers.children import end_child
 from feedline._workers.pickling import ERRORS, Packer, not_picklable
-from feedline._workers.tries import Faulty
-from feedline._workers.trouble import Trouble
+from feedline._workers.remote_error import RemoteError
+from feedline._workers.retries import FaultyResult
 from feedline._workers.zygote import DUMP_SIGNAL
 
-__all__ = ["EXHAUSTED", "Letters", "Work", "Worker", "run"]
+__all__ = ["EXHAUSTED", "Buffers", "Work", "Worker", "run"]
 
 # With which a worker ends that finds its connection to the trainer closed; its box tells the trainer why.
 _CUT_OFF = 1
 
-# What a worker answers, and what it is at: the order is that of crates/feedline-py/src/station.rs.
+# What a worker answers, and what it is at: the order is that of crates/feedline-py/src/connection.rs.
 READY, START_FAILED, RESULT, RAISED, _EXHAUSTED, _SURVIVED, _FAULTY = range(7)
 STARTING, WAITING, FETCHING, COLLATING, ANSWERING, PAUSING = range(6)
 _TASK, _RESUME, _STOP, _TRIAL = range(4)
 
-Letters = list[_native.Letter]
+Buffers = list[_native.ReceivedBuffer]
 # What it is, the task, the sample that is tried alone, the task in words, and the buffers beside it.
-_Order = tuple[int, int, int | None, bytes, Letters]
+_Order = tuple[int, int, int | None, bytes, Buffers]
 
 # How long a zygote may take to end after its trainer, in seconds.
 _ZYGOTE_ENDS = 1.0
@@ -47,10 +47,10 @@ class Worker(Protocol):
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
         """How pickle takes some types apart."""
 
-    def do(self, task: int, body: bytes, letters: Letters) -> object:
-        """The result of a task; `letters` are the buffers that came with it."""
+    def do(self, task: int, body: bytes, received: Buffers) -> object:
+        """The result of a task; `received` are the buffers that came with it."""
 
-    def alone(self, body: bytes, letters: Letters, position: int) -> bool:
+    def alone(self, body: bytes, received: Buffers, position: int) -> bool:
         """Makes one sample of a task alone, and throws it away: does it kill? False if the task cannot be
         taken apart: then it is done as a whole."""
 
@@ -73,26 +73,28 @@ class Worker(Protocol):
 class Work(Protocol):
     """What the zygote holds: everything that workers need."""
 
-    posts: int
+    worker_count: int
     # Whether what has no name that the trainer knows may be sent by value.
     values: bool
 
-    def start(self, post: int, station: _native.Station) -> Worker:
+    def start(self, worker_id: int, connection: _native.WorkerConnection) -> Worker:
         """In the worker, once."""
 
 
-def run(work: Work, post: int, generation: int, descriptors: tuple[int, ...], trainer: int) -> None:
+def run(work: Work, worker_id: int, generation: int, descriptors: tuple[int, ...], trainer: int) -> None:
     """The whole life of a worker."""
-    socket, arena, boxes, words, *inbox = descriptors
-    station = _native.Station(post, generation, work.posts, (socket, arena, boxes), *inbox)
-    last_words = _LastWords(words)
+    socket, arena, boxes, log, *inbox = descriptors
+    connection = _native.WorkerConnection(
+        worker_id, generation, work.worker_count, (socket, arena, boxes), *inbox
+    )
+    crash_log = _CrashLog(log)
     _native.go_first()
     # As one of multiprocessing's own: current_process() tells of a daemon, what the parent wanted to be
     # done at its exit is forgotten, standard input is closed.
     process = multiprocessing.Process(
         target=_live,
-        args=(work, post, generation, station, last_words, trainer),
-        name=f"feedline-worker-{post}",
+        args=(work, worker_id, generation, connection, crash_log, trainer),
+        name=f"feedline-worker-{worker_id}",
         daemon=True,
     )
     code = process._bootstrap(parent_sentinel=None)  # type: ignore[attr-defined]
@@ -102,7 +104,7 @@ def run(work: Work, post: int, generation: int, descriptors: tuple[int, ...], tr
     os._exit(code)
 
 
-class _LastWords:
+class _CrashLog:
     """Has the stack written into memory that outlives this process: when it crashes, and when the trainer
     asks for it. The handler is C code: it needs neither the lock of the interpreter nor its help."""
 
@@ -131,15 +133,20 @@ class _LastWords:
 
 
 def _live(
-    work: Work, post: int, generation: int, station: _native.Station, last_words: _LastWords, trainer: int
+    work: Work,
+    worker_id: int,
+    generation: int,
+    connection: _native.WorkerConnection,
+    crash_log: _CrashLog,
+    trainer: int,
 ) -> None:
     try:
-        is_abandoned = _work(work, post, generation, station, last_words)
+        is_abandoned = _work(work, worker_id, generation, connection, crash_log)
     except BaseException as raised:
-        if station.is_left:
-            end_child(f"worker {post}", raised)
+        if connection.is_left:
+            end_child(f"worker {worker_id}", raised)
         if isinstance(raised, _native.CutOff):
-            last_words.look()
+            crash_log.look()
             sys.exit(_CUT_OFF)
         # The trainer is gone: nobody is there to be told.
         if not isinstance(raised, BrokenPipeError):
@@ -167,49 +174,53 @@ def _has_ended(process: int) -> bool:
     return state in "ZX"
 
 
-def _work(work: Work, post: int, generation: int, station: _native.Station, last_words: _LastWords) -> bool:
+def _work(
+    work: Work, worker_id: int, generation: int, connection: _native.WorkerConnection, crash_log: _CrashLog
+) -> bool:
     """Whether the trainer is gone; else it has said that there is nothing more to do, or the worker could not
     start."""
     plain = Packer({}, values=work.values)
     try:
-        worker = work.start(post, station)
+        worker = work.start(worker_id, connection)
     except BaseException as raised:
-        if station.is_left or isinstance(raised, _native.CutOff):
+        if connection.is_left or isinstance(raised, _native.CutOff):
             raise
-        station.pack(START_FAILED, 0, plain.pack(Trouble.of(raised, exact=True)))
-        station.send()
+        connection.pack(START_FAILED, 0, plain.pack(RemoteError.of(raised, exact=True)))
+        connection.send()
         return False
     packer = Packer(worker.reducers, values=work.values)
-    station.pack(READY, 0, [])
-    station.send()
+    connection.pack(READY, 0, [])
+    connection.send()
     is_new = True
     while True:
-        station.enter(WAITING)
-        order: _Order | None = station.receive()
+        connection.enter(WAITING)
+        order: _Order | None = connection.receive()
         if order is None or order[0] == _STOP:
             return order is None
         succeeds = is_new and generation > 0
-        if order[0] != _TRIAL or not _try_alone(station, worker, order, succeeds=succeeds):
-            _answer(station, worker, packer, order, succeeds=succeeds)
+        if order[0] != _TRIAL or not _try_alone(connection, worker, order, succeeds=succeeds):
+            _answer(connection, worker, packer, order, succeeds=succeeds)
             is_new = False
         # What came with it is the trainer's again.
         order = None
-        last_words.look()
+        crash_log.look()
 
 
-def _try_alone(station: _native.Station, worker: Worker, order: _Order, *, succeeds: bool) -> bool:
+def _try_alone(
+    connection: _native.WorkerConnection, worker: Worker, order: _Order, *, succeeds: bool
+) -> bool:
     """Whether a trial was survived; if there is none to be made, the task itself is to be done."""
-    _, task, position, body, letters = order
+    _, task, position, body, received = order
     assert position is not None
-    station.begin(task)
-    station.reach(position)
+    connection.begin(task)
+    connection.reach(position)
     if succeeds:
-        worker.recall(station.recall(task))
+        worker.recall(connection.recall(task))
     before = worker.journal()
     try:
-        is_over = worker.alone(body, letters, position)
+        is_over = worker.alone(body, received, position)
     except Exception:
-        if station.is_left:
+        if connection.is_left:
             raise
         # What it raises, it raises again when its batch is made.
         is_over = True
@@ -217,55 +228,55 @@ def _try_alone(station: _native.Station, worker: Worker, order: _Order, *, succe
         # As if it had not been: the batch draws the random numbers that the trial has drawn.
         worker.recall(before)
     if is_over:
-        station.pack(_SURVIVED, task, [])
-        station.send()
+        connection.pack(_SURVIVED, task, [])
+        connection.send()
     return is_over
 
 
 def _answer(
-    station: _native.Station,
+    connection: _native.WorkerConnection,
     worker: Worker,
     packer: Packer,
     order: _Order,
     *,
     succeeds: bool,
 ) -> None:
-    said, task, _, body, letters = order
+    said, task, _, body, received = order
     buffers: list[Any]
     kind = RESULT
-    station.begin(task)
+    connection.begin(task)
     try:
         if succeeds:
-            worker.recall(station.recall(task))
+            worker.recall(connection.recall(task))
         if said == _RESUME:
             worker.resume(body)
             result: object = None
         else:
-            result = worker.do(task, body, letters)
+            result = worker.do(task, body, received)
     except BaseException as raised:
-        if station.is_left or isinstance(raised, _native.CutOff):
+        if connection.is_left or isinstance(raised, _native.CutOff):
             # A child that was forked in the user's code: what it raises says nothing of the sample. Or nobody
             # can be told any more.
             raise
         position, stage = worker.where()
-        kind, result = RAISED, Trouble.of(raised, position=position, stage=stage, exact=True)
+        kind, result = RAISED, RemoteError.of(raised, position=position, stage=stage, exact=True)
     if result is EXHAUSTED:
         kind, result = _EXHAUSTED, None
-    elif isinstance(result, Faulty):
+    elif isinstance(result, FaultyResult):
         kind = _FAULTY
-    station.enter(ANSWERING)
+    connection.enter(ANSWERING)
     try:
         buffers = packer.pack(result)
     except ERRORS as raised:
         name, blamed = worker.blamed(result)
         error = not_picklable(blamed, name, raised, packer.pack)
-        kind, buffers = RAISED, packer.pack(Trouble.of(error, stage="answering", exact=True))
-    station.pack(kind, task, buffers)
+        kind, buffers = RAISED, packer.pack(RemoteError.of(error, stage="answering", exact=True))
+    connection.pack(kind, task, buffers)
     # Before the answer leaves: what it lies in is the trainer's from then on.
     del result
     buffers.clear()
     note = worker.journal()
     if note is not None:
-        station.journal(task, note)
-    station.weigh()
-    station.send()
+        connection.journal(task, note)
+    connection.weigh()
+    connection.send()

@@ -59,7 +59,7 @@ class Zygote:
         self._sent: bytes | None = None
         self._home = os.getpid()
         self._is_ended = False
-        _born.add(self)
+        _started.add(self)
 
     @classmethod
     def by_fork(cls, work: Work) -> Zygote:
@@ -163,13 +163,13 @@ class Zygote:
                 time.sleep(0.0005)
 
 
-_born: weakref.WeakSet[Zygote] = weakref.WeakSet()
+_started: weakref.WeakSet[Zygote] = weakref.WeakSet()
 
 
 def _end_all() -> None:
     """Before the modules that ending takes are gone: a loader may live until then, with a zygote that waits
     for its next epoch."""
-    for zygote in list(_born):
+    for zygote in list(_started):
         if zygote.is_usable:
             zygote.end()
 
@@ -207,7 +207,7 @@ def _live(channel: socket.socket, work: Work | None, trainer: int, *, dies_along
     # A zygote that hangs, or is stopped, does not notice that the trainer is gone.
     if dies_along and not _native.die_with_parent(trainer):
         return
-    _Life(channel, work, trainer).live()
+    _WorkerProcess(channel, work, trainer).live()
 
 
 class _TrainerGoneError(Exception):
@@ -245,7 +245,7 @@ def _use_tracker(descriptor: int) -> None:
         os.close(descriptor)
 
 
-class _Life:
+class _WorkerProcess:
     """A zygote from its own side."""
 
     def __init__(self, channel: socket.socket, work: Work | None, trainer: int) -> None:
@@ -290,9 +290,9 @@ class _Life:
                 if descriptor == self._channel.fileno() and not self._hear():
                     return
 
-    def _report(self, kind: int, post: int, generation: int, value: int, text: bytes = b"") -> None:
+    def _report(self, kind: int, worker_id: int, generation: int, value: int, text: bytes = b"") -> None:
         try:
-            self._channel.send(_HEAD.pack(kind, post, generation, value) + text)
+            self._channel.send(_HEAD.pack(kind, worker_id, generation, value) + text)
         except (BrokenPipeError, ConnectionResetError) as gone:
             raise _TrainerGoneError from gone
 
@@ -308,19 +308,19 @@ class _Life:
             return False
         if not packet:
             return False
-        kind, post, generation, _ = _HEAD.unpack(packet)
+        kind, worker_id, generation, _ = _HEAD.unpack(packet)
         if kind == _FORK:
-            self._fork(post, generation, tuple(descriptors))
+            self._fork(worker_id, generation, tuple(descriptors))
         elif kind == _KILL:
             for pid, worker in self._workers.items():
-                if worker[:2] == (post, generation):
+                if worker[:2] == (worker_id, generation):
                     os.kill(pid, signal.SIGKILL)
         elif kind == _DUMP:
             for pid, worker in self._workers.items():
-                if worker[:2] == (post, generation):
+                if worker[:2] == (worker_id, generation):
                     os.kill(pid, DUMP_SIGNAL)
         elif kind == _PING:
-            self._report(_ALIVE, post, 0, 0)
+            self._report(_ALIVE, worker_id, 0, 0)
         elif kind == _CARRY:
             self._carried += descriptors
         elif kind == _LOAD:
@@ -353,26 +353,28 @@ class _Life:
         self._be_ready()
         return True
 
-    def _fork(self, post: int, generation: int, descriptors: tuple[int, ...]) -> None:
+    def _fork(self, worker_id: int, generation: int, descriptors: tuple[int, ...]) -> None:
         zygote = os.getpid()
         try:
             pid = os.fork()
         except OSError as refusal:
-            self._report(_REFUSED, post, generation, refusal.errno or 0)
+            self._report(_REFUSED, worker_id, generation, refusal.errno or 0)
         else:
             if pid == 0:
-                _end_with(lambda: self._become_worker(zygote, post, generation, descriptors))
-            self._report(_FORKED, post, generation, pid)
+                _end_with(lambda: self._become_worker(zygote, worker_id, generation, descriptors))
+            self._report(_FORKED, worker_id, generation, pid)
             watched: int | None = None
             with contextlib.suppress(OSError):
                 watched = os.pidfd_open(pid)
                 self._poll.register(watched, select.POLLIN)
-            self._workers[pid] = (post, generation, watched)
+            self._workers[pid] = (worker_id, generation, watched)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _become_worker(self, zygote: int, post: int, generation: int, descriptors: tuple[int, ...]) -> None:
+    def _become_worker(
+        self, zygote: int, worker_id: int, generation: int, descriptors: tuple[int, ...]
+    ) -> None:
         if not _native.die_with_parent(zygote):
             return
         self._channel.close()
@@ -382,10 +384,10 @@ class _Life:
         from feedline._workers.worker import run
 
         assert self._work is not None
-        run(self._work, post, generation, descriptors, self._trainer_pid)
+        run(self._work, worker_id, generation, descriptors, self._trainer_pid)
 
     def _reap(self) -> None:
-        for pid, (post, generation, watched) in list(self._workers.items()):
+        for pid, (worker_id, generation, watched) in list(self._workers.items()):
             peak = 0
             try:
                 ended, status, used = os.wait4(pid, os.WNOHANG)
@@ -399,4 +401,4 @@ class _Life:
                 self._poll.unregister(watched)
                 os.close(watched)
             code = os.waitstatus_to_exitcode(status)
-            self._report(_ENDED, post, generation, code, peak.to_bytes(8, "little"))
+            self._report(_ENDED, worker_id, generation, code, peak.to_bytes(8, "little"))

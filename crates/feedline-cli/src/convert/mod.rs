@@ -9,7 +9,7 @@ use feedline_core::error::{Error, Kind, Result};
 use feedline_core::format::Packing;
 use feedline_core::sample::shown;
 use feedline_core::source::folder::Folder;
-use feedline_core::sys::draft::Existing;
+use feedline_core::sys::atomic_file::Existing;
 use feedline_core::sys::file;
 use feedline_core::sys::thread::processors;
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use feedline_core::sample::{Location, shown};
 use feedline_core::source::EXTENSIONS;
 use feedline_core::source::index::{Index, Reuse};
 use feedline_core::source::walk::{Seen, walk_by};
-use feedline_core::sys::draft::{Draft, Existing};
+use feedline_core::sys::atomic_file::{AtomicFile, Existing};
 use feedline_core::sys::file;
 use feedline_core::sys::lock::Mutex;
 use std::borrow::Cow;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::names::place;
 use super::{exists, unwritten};
-use crate::crew::share;
+use crate::parallel::share;
 use crate::report::{Progress, counted, say};
 use crate::shards::{cache, class_names, indices};
 
@@ -140,9 +140,9 @@ impl Work {
         }
         self.check_folders(&path)?;
         let write = || {
-            let mut draft = Draft::new(&path)?;
-            draft.add(picture.data)?;
-            draft.finish(self.existing)
+            let mut atomic_file = AtomicFile::new(&path)?;
+            atomic_file.add(picture.data)?;
+            atomic_file.finish(self.existing)
         };
         write().map_err(|error| unwritten(&path, error))
     }

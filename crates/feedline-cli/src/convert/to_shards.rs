@@ -9,7 +9,7 @@ use feedline_core::plan::Permutation;
 use feedline_core::sample::{Extent, shown};
 use feedline_core::source::Source;
 use feedline_core::source::folder::Folder;
-use feedline_core::sys::draft::{Draft, Existing};
+use feedline_core::sys::atomic_file::{AtomicFile, Existing};
 use feedline_core::sys::file;
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 use super::names::{Keys, refusal};
 use super::{exists, unwritten};
-use crate::crew::{Done, share};
 use crate::dataset::at;
+use crate::parallel::{Done, share};
 use crate::report::{Progress, bytes, counted, mention, say};
 use crate::shards::CLASSES;
 
@@ -230,14 +230,14 @@ fn write_shard(
     done: &Done,
 ) -> Result<u64> {
     let writing = |error| unwritten(path, error);
-    let mut draft = Draft::new(path).map_err(writing)?;
+    let mut atomic_file = AtomicFile::new(path).map_err(writing)?;
     let mut packer = Packer::new(packing)?;
     let (mut plain, mut packed, mut size) = (Vec::new(), Vec::new(), 0);
     for sample in samples {
         sample.write(holder, &mut plain)?;
         if plain.len() >= WINDOW {
             packer.pack(&plain, &mut packed)?;
-            draft.add(&packed).map_err(writing)?;
+            atomic_file.add(&packed).map_err(writing)?;
             size += packed.len() as u64;
             plain.clear();
             packed.clear();
@@ -249,10 +249,10 @@ fn write_shard(
     }
     packer.pack(&plain, &mut packed)?;
     packer.finish(&mut packed)?;
-    draft.add(&packed).map_err(writing)?;
+    atomic_file.add(&packed).map_err(writing)?;
     size += packed.len() as u64;
-    draft.sync().map_err(writing)?;
-    draft.finish(existing).map_err(writing)?;
+    atomic_file.sync().map_err(writing)?;
+    atomic_file.finish(existing).map_err(writing)?;
     Ok(size)
 }
 
@@ -281,9 +281,9 @@ impl Sample {
 
 fn write(path: &Path, data: &[u8], existing: Existing) -> Result<()> {
     let write = || {
-        let mut draft = Draft::new(path)?;
-        draft.add(data)?;
-        draft.finish(existing)
+        let mut atomic_file = AtomicFile::new(path)?;
+        atomic_file.add(data)?;
+        atomic_file.finish(existing)
     };
     write().map_err(|error| unwritten(path, error))
 }

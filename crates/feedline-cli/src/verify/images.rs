@@ -8,9 +8,9 @@ use feedline_core::sys::file::{self, Handle};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use super::look::{Depth, Eye};
+use super::look::{Depth, Examiner};
 use super::tally::{Fault, Tally};
-use crate::crew::share;
+use crate::parallel::share;
 use crate::report::Progress;
 
 /// Files that a thread takes at once.
@@ -87,20 +87,21 @@ impl Images {
         let progress = Progress::new("reading pictures", self.len());
         let parts: Vec<Vec<Image>> = self.images.chunks(AT_ONCE).map(<[Image]>::to_vec).collect();
         let classes = self.classes;
-        let tallies = share(parts, threads, progress, move |eye: &mut Eye, images, done| {
-            let mut tally = Tally::default();
-            for image in images {
-                if let Some(class) = image.class.and_then(|class| classes.get(class)) {
-                    tally.class(class);
+        let tallies =
+            share(parts, threads, progress, move |examiner: &mut Examiner, images, done| {
+                let mut tally = Tally::default();
+                for image in images {
+                    if let Some(class) = image.class.and_then(|class| classes.get(class)) {
+                        tally.class(class);
+                    }
+                    if let Err((stage, error)) = look_at(&image.path, depth, examiner, &mut tally) {
+                        let place = Location::file(&image.path);
+                        tally.faults.push(Fault::new(image.index, place, stage, &error));
+                    }
+                    done.add(1);
                 }
-                if let Err((stage, error)) = look_at(&image.path, depth, eye, &mut tally) {
-                    let place = Location::file(&image.path);
-                    tally.faults.push(Fault::new(image.index, place, stage, &error));
-                }
-                done.add(1);
-            }
-            tally
-        })?;
+                tally
+            })?;
         let mut whole = Tally::default();
         whole.faults.extend(self.fault);
         tallies.into_iter().for_each(|tally| whole.merge(tally));
@@ -112,7 +113,7 @@ impl Images {
 fn look_at(
     path: &Path,
     depth: Depth,
-    eye: &mut Eye,
+    examiner: &mut Examiner,
     tally: &mut Tally,
 ) -> std::result::Result<(), (&'static str, Error)> {
     let failed = |error| ("fetch", Error::io(Kind::Read, "reading the file", error));
@@ -124,12 +125,12 @@ fn look_at(
     if depth == Depth::Header {
         // Where the header is not in the first bytes, all of them are needed.
         let head = head(path).map_err(failed)?;
-        if (head.len() as u64) < size && eye.picture(&head, depth, tally).is_ok() {
+        if (head.len() as u64) < size && examiner.picture(&head, depth, tally).is_ok() {
             return Ok(());
         }
     }
     let bytes = file::read_bytes(path).map_err(failed)?;
-    eye.picture(&bytes, depth, tally).map_err(|error| ("worker", error))
+    examiner.picture(&bytes, depth, tally).map_err(|error| ("worker", error))
 }
 
 fn head(path: &Path) -> std::io::Result<Vec<u8>> {

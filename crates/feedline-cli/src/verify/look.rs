@@ -29,12 +29,12 @@ pub(crate) enum Depth {
 
 /// The decoders and the memory of one thread.
 #[derive(Default)]
-pub(crate) struct Eye {
+pub(crate) struct Examiner {
     decoder: Decoder,
     canvas: Canvas,
 }
 
-impl Eye {
+impl Examiner {
     /// Looks at a picture, and counts it.
     pub(crate) fn picture(&mut self, bytes: &[u8], depth: Depth, tally: &mut Tally) -> Result<()> {
         let options = Options::default();
@@ -52,7 +52,7 @@ impl Eye {
         }
         let header = looked.unwrap_or_else(|_| {
             // What a decoder that panicked has left behind is not used again.
-            *self = Eye::default();
+            *self = Examiner::default();
             Err(Error::new(Kind::CodecPanic, "the decoder panicked"))
         })?;
         tally.picture(format_name(header.format), header.width, header.height);
@@ -95,14 +95,14 @@ impl Rule {
         &self,
         record: &[u8],
         depth: Depth,
-        eye: &mut Eye,
+        examiner: &mut Examiner,
         tally: &mut Tally,
     ) -> Result<()> {
         match self {
             Rule::Bytes => Ok(()),
-            Rule::Examples { pictures } => check_example(record, pictures, depth, eye, tally),
+            Rule::Examples { pictures } => check_example(record, pictures, depth, examiner, tally),
             Rule::Members { extensions, has_numbers } => {
-                check_members(record, extensions, *has_numbers, depth, eye, tally)
+                check_members(record, extensions, *has_numbers, depth, examiner, tally)
             }
             Rule::Json => check_json(record, tally),
             Rule::Rows { parser, is_labelled } => {
@@ -158,7 +158,7 @@ fn check_example(
     record: &[u8],
     pictures: &[Vec<u8>],
     depth: Depth,
-    eye: &mut Eye,
+    examiner: &mut Examiner,
     tally: &mut Tally,
 ) -> Result<()> {
     let mut outcome = Ok(());
@@ -172,7 +172,7 @@ fn check_example(
                         if !must_be && decode::sniff(value).is_err() {
                             continue;
                         }
-                        let seen = eye.picture(value, depth, tally);
+                        let seen = examiner.picture(value, depth, tally);
                         let name = String::from_utf8_lossy(feature.key);
                         let seen =
                             seen.map_err(|error| named(&format!("feature {name:?}"), &error));
@@ -199,7 +199,7 @@ fn check_members(
     extensions: &[String],
     has_numbers: bool,
     depth: Depth,
-    eye: &mut Eye,
+    examiner: &mut Examiner,
     tally: &mut Tally,
 ) -> Result<()> {
     let members = tar::members(span).collect::<Result<Vec<_>>>()?;
@@ -218,7 +218,7 @@ fn check_members(
     for member in &members {
         let last = member.extension.rsplit('.').next().unwrap_or_default();
         let seen = match last {
-            _ if PICTURES.contains(&last) => eye.picture(member.data, depth, tally),
+            _ if PICTURES.contains(&last) => examiner.picture(member.data, depth, tally),
             "json" => text::guess_json(member.data).map(drop),
             "cls" => check_class(member.data, has_numbers, tally),
             _ => Ok(()),

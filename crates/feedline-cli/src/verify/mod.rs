@@ -11,7 +11,7 @@ use clap::Args;
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::escape;
 use feedline_core::sample::shown;
-use feedline_core::sys::draft::{Draft, Existing};
+use feedline_core::sys::atomic_file::{AtomicFile, Existing};
 use feedline_core::sys::thread::processors;
 use feedline_core::sys::{clock, limits};
 use std::path::{Path, PathBuf};
@@ -258,10 +258,10 @@ fn write_quarantine(tally: &Tally, path: &Path, time: f64) -> Result<()> {
         text.push('\n');
     }
     let write = || {
-        let mut draft = Draft::new(path)?;
-        draft.add(text.as_bytes())?;
-        draft.sync()?;
-        draft.finish(Existing::Stays)
+        let mut atomic_file = AtomicFile::new(path)?;
+        atomic_file.add(text.as_bytes())?;
+        atomic_file.sync()?;
+        atomic_file.finish(Existing::Stays)
     };
     write().map_err(|error| {
         Error::io(Kind::InvalidArgument, "writing the quarantine file", error)

@@ -10,10 +10,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::look::{Depth, Eye, Rule};
+use super::look::{Depth, Examiner, Rule};
 use super::tally::{Fault, Tally};
-use crate::crew::share;
 use crate::manifest::check_all_here;
+use crate::parallel::share;
 use crate::report::{Progress, Unit};
 use crate::shards::{cache, class_names, indices};
 
@@ -91,25 +91,26 @@ impl Shards {
         let rule = self.rule()?;
         let progress = Progress::counting("reading records", tally.bytes, Unit::Bytes);
         let shards = Arc::clone(self);
-        let tallies = share(self.parts(), threads, progress, move |eye: &mut Eye, part, done| {
-            let mut tally = Tally::default();
-            let shard = &shards.shards[part.shard];
-            let read = walk_part(
-                &shard.index,
-                &shard.path,
-                &shards.container,
-                part.numbers.clone(),
-                &mut |seen| {
-                    done.add(shard.progress(&seen));
-                    shard.look_at(&seen, &rule, depth, eye, &mut tally);
-                    true
-                },
-            );
-            if let Err(error) = read {
-                tally.faults.push(Fault::of_file(&shard.path, &error));
-            }
-            tally
-        })?;
+        let tallies =
+            share(self.parts(), threads, progress, move |examiner: &mut Examiner, part, done| {
+                let mut tally = Tally::default();
+                let shard = &shards.shards[part.shard];
+                let read = walk_part(
+                    &shard.index,
+                    &shard.path,
+                    &shards.container,
+                    part.numbers.clone(),
+                    &mut |seen| {
+                        done.add(shard.progress(&seen));
+                        shard.look_at(&seen, &rule, depth, examiner, &mut tally);
+                        true
+                    },
+                );
+                if let Err(error) = read {
+                    tally.faults.push(Fault::of_file(&shard.path, &error));
+                }
+                tally
+            })?;
         tallies.into_iter().for_each(|part| tally.merge(part));
         Ok(tally)
     }
@@ -181,12 +182,12 @@ impl Shard {
         seen: &Seen<'_>,
         rule: &Rule,
         depth: Depth,
-        eye: &mut Eye,
+        examiner: &mut Examiner,
         tally: &mut Tally,
     ) {
         tally.sample(seen.span.length);
         let (stage, outcome) = match &seen.payload {
-            Ok(payload) => ("worker", rule.check(payload, depth, eye, tally)),
+            Ok(payload) => ("worker", rule.check(payload, depth, examiner, tally)),
             Err(error) => ("fetch", Err(Error::new(error.kind(), error.message()))),
         };
         if let Err(error) = outcome {

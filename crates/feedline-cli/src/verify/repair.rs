@@ -6,7 +6,7 @@ use feedline_core::format::pack::Packer;
 use feedline_core::format::{Container, tar};
 use feedline_core::sample::{Location, shown};
 use feedline_core::source::walk::walk_by;
-use feedline_core::sys::draft::{self, Draft, Existing};
+use feedline_core::sys::atomic_file::{self, AtomicFile, Existing};
 use feedline_core::sys::file::Handle;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use super::records::{Shard, Shards};
 use super::tally::Tally;
-use crate::crew::{Done, share};
 use crate::dataset::{Format, at};
+use crate::parallel::{Done, share};
 use crate::report::{Progress, Unit, bytes, counted};
 use crate::shards::CLASSES;
 
@@ -104,7 +104,8 @@ pub(crate) fn repair(
     let names = shards.class_names();
     let beside = out.join(CLASSES);
     if !names.is_empty() && !beside.exists() {
-        draft::replace(&beside, format!("{}\n", names.join("\n")).as_bytes()).map_err(writing)?;
+        atomic_file::replace(&beside, format!("{}\n", names.join("\n")).as_bytes())
+            .map_err(writing)?;
     }
     let (mut copied, mut repaired, mut all_left_out) = (0, 0, 0);
     for (path, written) in paths.iter().zip(written) {
@@ -144,7 +145,7 @@ fn rewrite(
 ) -> Result<Written> {
     let (mut kept, mut left_out) = (0, 0);
     let (mut packer, mut packed) = (Packer::new(shard.index.packing)?, Vec::new());
-    let mut draft = Draft::new(target).map_err(writing)?;
+    let mut atomic_file = AtomicFile::new(target).map_err(writing)?;
     let mut failed = None;
     walk_by(&shard.index, &shard.path, container, &mut |seen| {
         if bad.contains(&seen.number) {
@@ -155,7 +156,7 @@ fn rewrite(
             kept += 1;
             packer.pack(seen.bytes, &mut packed)?;
             if packed.len() >= WINDOW {
-                draft.add(&packed).map_err(writing)?;
+                atomic_file.add(&packed).map_err(writing)?;
                 packed.clear();
             }
             Ok(())
@@ -179,9 +180,9 @@ fn rewrite(
         packer.pack(&end, &mut packed)?;
     }
     packer.finish(&mut packed)?;
-    draft.add(&packed).map_err(writing)?;
-    draft.sync().map_err(writing)?;
-    draft.finish(Existing::Stays).map_err(writing)?;
+    atomic_file.add(&packed).map_err(writing)?;
+    atomic_file.sync().map_err(writing)?;
+    atomic_file.finish(Existing::Stays).map_err(writing)?;
     Ok(Written::Repaired { kept, left_out })
 }
 
@@ -197,14 +198,14 @@ fn changed(shard: &Shard, number: u64, error: &Error) -> Error {
 fn copy(shard: &Shard, target: &Path, done: &Done) -> Result<()> {
     let reading = |error| Error::io(Kind::Read, "reading the shard", error).at(at(&shard.path));
     let handle = Handle::open(&shard.path).map_err(reading)?;
-    let mut draft = Draft::new(target).map_err(writing)?;
+    let mut atomic_file = AtomicFile::new(target).map_err(writing)?;
     let (mut window, mut offset) = (vec![0; WINDOW], 0);
     loop {
         let count = handle.read_at(&mut window, offset).map_err(reading)?;
         if count == 0 {
             break;
         }
-        draft.add(&window[..count]).map_err(writing)?;
+        atomic_file.add(&window[..count]).map_err(writing)?;
         offset += count as u64;
         done.add(count as u64);
     }
@@ -215,6 +216,6 @@ fn copy(shard: &Shard, target: &Path, done: &Done) -> Result<()> {
             .at(at(&shard.path))
             .with_hint("repair shards that nobody writes to"));
     }
-    draft.sync().map_err(writing)?;
-    draft.finish(Existing::Stays).map_err(writing)
+    atomic_file.sync().map_err(writing)?;
+    atomic_file.finish(Existing::Stays).map_err(writing)
 }

@@ -1,6 +1,6 @@
 //! Samples that become a batch, and which shapes they have, to compare them with others.
 
-use super::{Columns, Seat};
+use super::{BatchSlot, Columns};
 use crate::error::{Error, Kind};
 use crate::sample::{FieldKind, Sample, Value};
 
@@ -63,7 +63,7 @@ impl Norm {
 }
 
 /// The memory that a sample was written to.
-pub fn seat_of(sample: Sample) -> Seat {
+pub fn slot_of(sample: Sample) -> BatchSlot {
     let rows = sample
         .values
         .into_iter()
@@ -72,7 +72,7 @@ pub fn seat_of(sample: Sample) -> Seat {
             Value::Array(_) | Value::Bytes(_) | Value::Text(_) | Value::List(_) => None,
         })
         .collect();
-    Seat { rows }
+    BatchSlot { rows }
 }
 
 #[cfg(test)]
@@ -97,10 +97,10 @@ mod tests {
             let (pool, budget) = (Pool::new(1 << 20), Budget::new("bytes", 1 << 20));
             let columns = columns(Field::fixed("x", Dtype::Uint8, &[2]), kept.len());
             let permit = budget.acquire(columns.batch_bytes(), 0).unwrap();
-            let seats = columns.seats(&pool, permit).unwrap();
-            let samples: Vec<_> = (0_u64..).zip(seats).filter(|(number, _)| kept[*number as usize]).map(|(number, mut seat)| {
-                seat.rows[0].fill(number as u8);
-                let values = seat.rows.into_iter().map(Value::Row).collect();
+            let batch_slots = columns.batch_slots(&pool, permit).unwrap();
+            let samples: Vec<_> = (0_u64..).zip(batch_slots).filter(|(number, _)| kept[*number as usize]).map(|(number, mut batch_slot)| {
+                batch_slot.rows[0].fill(number as u8);
+                let values = batch_slot.rows.into_iter().map(Value::Row).collect();
                 Sample { ticket: ticket(number), values, permit: None }
             }).collect();
             let expected: Vec<u8> = samples.iter().map(|sample| sample.ticket.index as u8).collect();

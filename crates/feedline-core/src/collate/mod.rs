@@ -10,7 +10,7 @@ mod promise;
 mod stack;
 
 pub use cast::Cast;
-pub use gather::{Gathered, Shapes, seat_of};
+pub use gather::{Gathered, Shapes, slot_of};
 pub use pool::Pool;
 pub use promise::{Axes, Content, Promise};
 
@@ -40,7 +40,7 @@ pub struct Columns {
 }
 
 /// The place of one sample in a batch: a row of each column that has rows.
-pub struct Seat {
+pub struct BatchSlot {
     /// In the order of the fields that are fixed.
     pub rows: Vec<Row>,
 }
@@ -79,20 +79,21 @@ impl Columns {
         row as u64 * self.size as u64
     }
 
-    /// The seats of a new batch, in order. The permit is given back with the memory.
-    pub fn seats(&self, pool: &Pool, mut permit: Permit) -> Result<VecDeque<Seat>> {
-        let mut seats: VecDeque<Seat> =
-            (0..self.size).map(|_| Seat { rows: Vec::with_capacity(self.fields.len()) }).collect();
+    /// The slots of a new batch, in order. The permit is given back with the memory.
+    pub fn batch_slots(&self, pool: &Pool, mut permit: Permit) -> Result<VecDeque<BatchSlot>> {
+        let mut batch_slots: VecDeque<BatchSlot> = (0..self.size)
+            .map(|_| BatchSlot { rows: Vec::with_capacity(self.fields.len()) })
+            .collect();
         for row_bytes in self.fields.iter().filter_map(Field::row_bytes) {
             let bytes = row_bytes * self.size;
             let part = permit.split(bytes as u64);
             let block = pool.take(bytes)?;
             let rows = slab::carve(block, row_bytes, self.size, pool.give_back(part));
-            for (seat, row) in seats.iter_mut().zip(rows) {
-                seat.rows.push(row);
+            for (batch_slot, row) in batch_slots.iter_mut().zip(rows) {
+                batch_slot.rows.push(row);
             }
         }
-        Ok(seats)
+        Ok(batch_slots)
     }
 
     /// Bytes of the rows of one sample.
@@ -100,9 +101,9 @@ impl Columns {
         self.fields.iter().filter_map(Field::row_bytes).map(|bytes| bytes as u64).sum()
     }
 
-    /// Seats of no batch: each has memory of its own, for nobody knows when the others will be free.
-    pub fn lone_seats(&self, count: usize, mut permit: Permit) -> Result<VecDeque<Seat>> {
-        let mut seats = VecDeque::with_capacity(count);
+    /// Slots of no batch: each has memory of its own, for nobody knows when the others will be free.
+    pub fn lone_slots(&self, count: usize, mut permit: Permit) -> Result<VecDeque<BatchSlot>> {
+        let mut batch_slots = VecDeque::with_capacity(count);
         for _ in 0..count {
             let mut rows = Vec::with_capacity(self.fields.len());
             for bytes in self.fields.iter().filter_map(Field::row_bytes) {
@@ -114,9 +115,9 @@ impl Columns {
                 let give_back = Box::new(move |block| drop((block, part)));
                 rows.extend(slab::carve(block, bytes, 1, give_back));
             }
-            seats.push_back(Seat { rows });
+            batch_slots.push_back(BatchSlot { rows });
         }
-        Ok(seats)
+        Ok(batch_slots)
     }
 
     /// Makes the batch. Waits for room for arrays that were not written in place.

@@ -106,7 +106,7 @@ fn known(shape: &[usize]) -> Axes {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Gathered, Pool, Seat};
+    use super::super::{BatchSlot, Gathered, Pool};
     use super::*;
     use crate::budget::{Budget, Permit};
     use crate::sample::{Array, Column, Field, Sample, Ticket, Value};
@@ -134,7 +134,7 @@ mod tests {
         }
     }
 
-    fn sample(index: u64, Seat { mut rows }: Seat) -> Sample {
+    fn sample(index: u64, BatchSlot { mut rows }: BatchSlot) -> Sample {
         let array = |dtype: Dtype, shape: &[usize]| {
             let bytes = vec![0; dtype.bytes() * shape.iter().product::<usize>()];
             Value::Array(Array { dtype, shape: shape.to_vec(), bytes })
@@ -188,8 +188,11 @@ mod tests {
             let (pool, budget) = (Pool::new(1 << 16), Budget::new("bytes", 1 << 16));
             let columns = columns(pad);
             let permit: Permit = budget.acquire(columns.batch_bytes(), 0).unwrap();
-            let seats = columns.seats(&pool, permit).unwrap();
-            let samples = seats.into_iter().zip(1..).map(|(seat, index)| sample(index, seat));
+            let batch_slots = columns.batch_slots(&pool, permit).unwrap();
+            let samples = batch_slots
+                .into_iter()
+                .zip(1..)
+                .map(|(batch_slot, index)| sample(index, batch_slot));
             let gathered = Gathered { samples: samples.collect(), number: 0, is_scattered: false };
             let batch = columns.complete(gathered, &pool, &budget).unwrap();
 

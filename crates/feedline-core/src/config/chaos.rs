@@ -4,7 +4,7 @@
 use core::time::Duration;
 use serde_json::Value;
 
-use super::words::Call;
+use super::arguments::Call;
 use crate::error::{Error, Kind, Result};
 use crate::random::Random;
 
@@ -33,22 +33,22 @@ pub enum Strike {
 
 impl Chaos {
     pub(super) fn parse(call: &Call<'_>) -> Result<Option<Chaos>> {
-        let words = match call.get("chaos") {
+        let config = match call.get("chaos") {
             None => return Ok(None),
-            Some(Value::Object(words)) => words,
+            Some(Value::Object(config)) => config,
             Some(other) => return Err(call.bad("chaos", "rates by name", other)),
         };
-        let words = Call::of("chaos", words);
-        let rate = |name| Ok::<_, Error>(words.real(name, 0.0, 1.0)?.unwrap_or(0.0));
-        let seconds = words.real("seconds", 0.0, 3600.0)?.unwrap_or(0.1);
+        let config = Call::of("chaos", config);
+        let rate = |name| Ok::<_, Error>(config.real(name, 0.0, 1.0)?.unwrap_or(0.0));
+        let seconds = config.real("seconds", 0.0, 3600.0)?.unwrap_or(0.1);
         let chaos = Chaos {
-            seed: words.whole("seed", 0, u64::MAX)?.unwrap_or(0),
+            seed: config.whole("seed", 0, u64::MAX)?.unwrap_or(0),
             eio: rate("eio")?,
             raise: rate("raise")?,
             slow: rate("slow")?,
             time: Duration::from_secs_f64(seconds),
         };
-        words.finish()?;
+        config.finish()?;
         Ok(Some(chaos))
     }
 
@@ -87,10 +87,10 @@ mod tests {
 
     #[test]
     fn trouble_is_as_frequent_as_asked_for_and_a_retry_may_help() {
-        let words = serde_json::json!(
+        let config = serde_json::json!(
             {"call": "loader", "chaos": {"seed": 3, "eio": 0.2, "raise": 0.1, "slow": 0.5, "seconds": 1}}
         );
-        let chaos = Chaos::parse(&Call::new(&words).unwrap()).unwrap().unwrap();
+        let chaos = Chaos::parse(&Call::new(&config).unwrap()).unwrap().unwrap();
         let count = |attempt, wanted| {
             (0..10_000).filter(|index| chaos.strike(*index, attempt) == wanted).count()
         };

@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::Padding;
-use super::words::{self, Call};
+use super::arguments::{self, Call};
 use crate::error::{Error, Kind, Result};
-use crate::worker::predicate::{Bucketing, Comparison, Constant, Operand, Predicate};
+use crate::transform::predicate::{Bucketing, Comparison, Constant, Operand, Predicate};
 
 /// `{"op": "<", "col": "label", "value": 5}`, `{"op": "in", "length": "tokens", "values": [1, 2]}`,
 /// `{"op": "and", "of": [...]}`, and so on.
@@ -13,12 +13,12 @@ pub(super) fn filter(call: &Call<'_>) -> Result<Predicate<Operand>> {
     predicate(call.get("predicate").ok_or_else(|| call.lacks("predicate"))?)
 }
 
-fn predicate(words: &Value) -> Result<Predicate<Operand>> {
-    let arguments = words.as_object().ok_or_else(|| refused(words))?;
+fn predicate(config: &Value) -> Result<Predicate<Operand>> {
+    let arguments = config.as_object().ok_or_else(|| refused(config))?;
     let call = Call::of("filter", arguments);
-    let operation = call.get("op").and_then(Value::as_str).ok_or_else(|| refused(words))?;
+    let operation = call.get("op").and_then(Value::as_str).ok_or_else(|| refused(config))?;
     let parts = || -> Result<Vec<Predicate<Operand>>> {
-        let list = call.get("of").and_then(Value::as_array).ok_or_else(|| refused(words))?;
+        let list = call.get("of").and_then(Value::as_array).ok_or_else(|| refused(config))?;
         list.iter().map(predicate).collect()
     };
     let made = match operation {
@@ -27,9 +27,9 @@ fn predicate(words: &Value) -> Result<Predicate<Operand>> {
         "not" => Predicate::Not(Box::new(Predicate::All(parts()?))),
         "in" => {
             let these =
-                call.get("values").and_then(Value::as_array).ok_or_else(|| refused(words))?;
+                call.get("values").and_then(Value::as_array).ok_or_else(|| refused(config))?;
             Predicate::Among(
-                operand(&call, words)?,
+                operand(&call, config)?,
                 these.iter().map(constant).collect::<Result<Vec<_>>>()?.into(),
             )
         }
@@ -43,20 +43,20 @@ fn predicate(words: &Value) -> Result<Predicate<Operand>> {
                 (">", Comparison::More),
             ];
             let how = comparisons.iter().find(|(sign, _)| *sign == other).map(|(_, how)| *how);
-            let with = constant(call.get("value").ok_or_else(|| refused(words))?)?;
-            Predicate::Compare(operand(&call, words)?, how.ok_or_else(|| refused(words))?, with)
+            let with = constant(call.get("value").ok_or_else(|| refused(config))?)?;
+            Predicate::Compare(operand(&call, config)?, how.ok_or_else(|| refused(config))?, with)
         }
     };
     call.finish()?;
     Ok(made)
 }
 
-fn operand(call: &Call<'_>, words: &Value) -> Result<Operand> {
+fn operand(call: &Call<'_>, config: &Value) -> Result<Operand> {
     let name = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
     match (name(call.get("col")), name(call.get("length"))) {
         (Some(field), None) => Ok(Operand::Value(field)),
         (None, Some(field)) => Ok(Operand::Length(field)),
-        (Some(_), Some(_)) | (None, None) => Err(refused(words)),
+        (Some(_), Some(_)) | (None, None) => Err(refused(config)),
     }
 }
 
@@ -85,20 +85,20 @@ pub(super) fn padding(call: &Call<'_>) -> Result<Option<Padding>> {
         Some(Value::Bool(true)) => Some(Padding::default()),
         Some(Value::Object(named)) => {
             let named = named.iter().map(|(name, value)| {
-                let number = words::number(value).ok_or_else(|| wrong(value))?;
+                let number = arguments::number(value).ok_or_else(|| wrong(value))?;
                 Ok((name.clone(), number))
             });
             Some(Padding { all: None, named: named.collect::<Result<_>>()? })
         }
         Some(value) => {
-            let all = words::number(value).ok_or_else(|| wrong(value))?;
+            let all = arguments::number(value).ok_or_else(|| wrong(value))?;
             Some(Padding { all: Some(all), named: Vec::new() })
         }
     })
 }
 
-fn refused(words: &Value) -> Error {
-    let message = format!("filter: this is no predicate: {words}");
+fn refused(config: &Value) -> Error {
+    let message = format!("filter: this is no predicate: {config}");
     Error::new(Kind::InvalidArgument, message)
         .with_hint("write it as (fl.col(\"label\") < 5) & (fl.length(\"tokens\") >= 16)")
 }
@@ -110,23 +110,23 @@ pub(super) fn bucket(call: &Call<'_>) -> Result<Bucketing<Operand>> {
         Some(Value::String(field)) => Operand::Value(field.clone()),
         Some(other) => return Err(call.bad("by", "the name of a field", other)),
     };
-    let words = call.get("boundaries").ok_or_else(|| call.lacks("boundaries"))?;
+    let config = call.get("boundaries").ok_or_else(|| call.lacks("boundaries"))?;
     let boundaries: Option<Vec<f64>> =
-        words.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
+        config.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
     let boundaries = boundaries
         .filter(|list| {
             (1..=4096).contains(&list.len()) && list.is_sorted_by(|one, other| one < other)
         })
-        .ok_or_else(|| call.bad("boundaries", "up to 4096 numbers, ascending", words))?;
-    let sizes = call.get("batch").map(|words| {
+        .ok_or_else(|| call.bad("boundaries", "up to 4096 numbers, ascending", config))?;
+    let sizes = call.get("batch").map(|config| {
         let size = |value: &Value| value.as_u64().filter(|size| (1..=1 << 24).contains(size));
         let sizes: Option<Vec<u64>> =
-            words.as_array().and_then(|list| list.iter().map(size).collect());
+            config.as_array().and_then(|list| list.iter().map(size).collect());
         let wanted = format!("{} sizes, one for each bucket", boundaries.len() + 1);
         let sizes = sizes.filter(|sizes| sizes.len() == boundaries.len() + 1);
         sizes
             .map(|sizes| sizes.into_iter().map(|size| size as usize).collect())
-            .ok_or_else(|| call.bad("batch", &wanted, words))
+            .ok_or_else(|| call.bad("batch", &wanted, config))
     });
     Ok(Bucketing { by, boundaries: boundaries.into(), sizes: sizes.transpose()? })
 }
@@ -138,11 +138,11 @@ mod tests {
 
     #[test]
     fn words_become_predicates_and_calls_add_up() {
-        let words = r#"[{"call": "filter", "predicate": {"op": "or", "of": [
+        let config = r#"[{"call": "filter", "predicate": {"op": "or", "of": [
                 {"op": "<", "col": "label", "value": 5},
                 {"op": "not", "of": [{"op": "in", "length": "bytes", "values": [1, 2.5, "a"]}]}]}},
             {"call": "filter", "predicate": {"op": "==", "col": "label", "value": true}}]"#;
-        let made = Settings::parse(words, &Given::Files).unwrap().filter.unwrap();
+        let made = Settings::parse(config, &Given::Files).unwrap().filter.unwrap();
         let label = || Operand::Value("label".into());
         let among = Predicate::Among(
             Operand::Length("bytes".into()),
@@ -176,9 +176,9 @@ mod tests {
             r#"[{"call": "bucket", "by": "a", "boundaries": [5], "batch": [1, 0]}]"#,
             r#"[{"call": "bucket", "by": "a", "boundaries": [5]}, {"call": "bucket", "by": "a", "boundaries": [5]}]"#,
         ];
-        let refused = mistakes.map(|words| match Settings::parse(words, &Given::Files) {
-            Ok(settings) => panic!("{words} became {settings:?}"),
-            Err(error) => format!("{words}\n{error}\n"),
+        let refused = mistakes.map(|config| match Settings::parse(config, &Given::Files) {
+            Ok(settings) => panic!("{config} became {settings:?}"),
+            Err(error) => format!("{config}\n{error}\n"),
         });
         insta::assert_snapshot!(refused.join("\n"));
     }

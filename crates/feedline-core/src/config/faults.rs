@@ -6,7 +6,7 @@
 use core::time::Duration;
 use serde_json::{Map, Value};
 
-use super::words::Call;
+use super::arguments::Call;
 use crate::error::{Error, Kind, Result};
 use crate::fault::{Action, Backoff, FaultPolicy, Limit, Rule};
 
@@ -16,11 +16,11 @@ const MAX_RETRY: u64 = 1000;
 const MAX_SECONDS: f64 = 1e9;
 
 /// A policy from its words, JSON or text.
-pub fn fault_policy(words: &str) -> Result<FaultPolicy> {
-    if !words.trim_start().starts_with('{') {
-        return from_json(&Value::from(words));
+pub fn fault_policy(config: &str) -> Result<FaultPolicy> {
+    if !config.trim_start().starts_with('{') {
+        return from_json(&Value::from(config));
     }
-    let value: Value = serde_json::from_str(words).map_err(|error| {
+    let value: Value = serde_json::from_str(config).map_err(|error| {
         refused(format!("FaultPolicy: this is neither JSON nor a list of settings: {error}"))
     })?;
     from_json(&value)
@@ -89,16 +89,16 @@ fn by_type(call: &Call<'_>) -> Result<Vec<(String, Rule)>> {
     };
     rules
         .iter()
-        .map(|(name, words)| {
+        .map(|(name, config)| {
             let wanted = "a number of retries, \"raise\", \"skip\" or \"replace\", or both as retry and action";
-            let bad = || call.bad(&format!("by_type {name:?}"), wanted, words);
+            let bad = || call.bad(&format!("by_type {name:?}"), wanted, config);
             let retries = |value: &Value| {
                 value.as_u64().filter(|retry| *retry <= MAX_RETRY).map(|retry| retry as u32)
             };
             let deed = |value: &Value| {
                 Action::ALL.iter().find(|(word, _)| value.as_str() == Some(word)).map(|(_, action)| *action)
             };
-            let rule = match words.as_object() {
+            let rule = match config.as_object() {
                 Some(parts) => {
                     let known = |key: &String| key == "retry" || key == "action";
                     let given = |key: &str| parts.get(key).filter(|value| !value.is_null());
@@ -109,7 +109,7 @@ fn by_type(call: &Call<'_>) -> Result<Vec<(String, Rule)>> {
                         && parts.keys().all(known);
                     if all_read { rule } else { Rule::default() }
                 }
-                None => Rule { retry: retries(words), action: deed(words) },
+                None => Rule { retry: retries(config), action: deed(config) },
             };
             if name.is_empty() || rule == Rule::default() {
                 return Err(bad());
@@ -164,20 +164,20 @@ fn said_once(before: Option<&Value>, key: &str) -> Result<()> {
 
 /// `retry:5+skip`
 fn rule(text: &str) -> Value {
-    let words = text.split('+').map(|word| match word.split_once(':') {
+    let config = text.split('+').map(|word| match word.split_once(':') {
         Some((key, value)) => (key.trim().to_owned(), number(value)),
         None => ("action".to_owned(), Value::from(word.trim())),
     });
-    Value::Object(words.collect())
+    Value::Object(config.collect())
 }
 
 /// `first:0.1+factor:2`
 fn parts(text: &str) -> Value {
-    let words = text.split('+').map(|word| {
+    let config = text.split('+').map(|word| {
         let (key, value) = word.split_once(':').unwrap_or((word, ""));
         (key.trim().to_owned(), number(value))
     });
-    Value::Object(words.collect())
+    Value::Object(config.collect())
 }
 
 /// A number or a truth where it is one; else the word, which is refused later with its name.
@@ -296,9 +296,9 @@ mod tests {
         ];
         let messages: Vec<_> = mistakes
             .iter()
-            .map(|words| match fault_policy(words) {
-                Ok(policy) => panic!("{words} became {policy:?}"),
-                Err(error) => format!("{words}\n{error}\n"),
+            .map(|config| match fault_policy(config) {
+                Ok(policy) => panic!("{config} became {policy:?}"),
+                Err(error) => format!("{config}\n{error}\n"),
             })
             .collect();
         insta::assert_snapshot!(messages.join("\n"));
@@ -350,8 +350,8 @@ mod tests {
         }
 
         #[test]
-        fn no_words_make_it_panic(words in r#"\{?((retry|action|limit|by_type\.A|backoff|fill)=?[a-z0-9.:+\\=-]{0,8},?){0,4}\}?"#) {
-            let _ = fault_policy(&words);
+        fn no_words_make_it_panic(config in r#"\{?((retry|action|limit|by_type\.A|backoff|fill)=?[a-z0-9.:+\\=-]{0,8},?){0,4}\}?"#) {
+            let _ = fault_policy(&config);
         }
     }
 }

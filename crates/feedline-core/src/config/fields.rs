@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::words::{self, Call};
+use super::arguments::{self, Call};
 use crate::error::Result;
 use crate::format::{Shape, Type, Wanted};
 use crate::sample::Dtype;
@@ -32,9 +32,9 @@ pub(super) fn wanted(call: &Call<'_>) -> Result<Vec<Wanted>> {
         let arguments = arguments.ok_or_else(|| call.bad("a field", "words by name", value))?;
         let shown = arguments.get("name").unwrap_or(&Value::Null).to_string();
         let label = format!("{}: field {shown}", call.name());
-        let words = Call::of(&label, arguments);
-        let field = field(&words)?;
-        words.finish()?;
+        let config = Call::of(&label, arguments);
+        let field = field(&config)?;
+        config.finish()?;
         if fields.iter().any(|other| other.name == field.name) {
             return Err(call.refused(format!("{label}: it is there twice")));
         }
@@ -43,44 +43,44 @@ pub(super) fn wanted(call: &Call<'_>) -> Result<Vec<Wanted>> {
     Ok(fields)
 }
 
-fn field(words: &Call<'_>) -> Result<Wanted> {
-    let name = name(words, "name")?.ok_or_else(|| words.lacks("name"))?;
-    let key = match words.get("key") {
+fn field(config: &Call<'_>) -> Result<Wanted> {
+    let name = name(config, "name")?.ok_or_else(|| config.lacks("name"))?;
+    let key = match config.get("key") {
         None => name,
         // A file `a.` in a tar has an empty extension, and JSON may have an empty key.
         Some(Value::String(text)) => text,
-        Some(other) => return Err(words.bad("key", "a name", other)),
+        Some(other) => return Err(config.bad("key", "a name", other)),
     };
-    let mut of = words.choice("of", &TYPES)?.ok_or_else(|| words.lacks("of"))?;
+    let mut of = config.choice("of", &TYPES)?.ok_or_else(|| config.lacks("of"))?;
     if let Type::Npy(dtype) = &mut of {
         let names: Vec<_> = Dtype::ALL.iter().map(|dtype| (dtype.name(), *dtype)).collect();
-        *dtype = words.choice("dtype", &names)?.ok_or_else(|| words.lacks("dtype"))?;
+        *dtype = config.choice("dtype", &names)?.ok_or_else(|| config.lacks("dtype"))?;
     }
-    let is_sequence = words.truth("sequence")?.unwrap_or(false);
-    let shape = shape(words)?;
+    let is_sequence = config.truth("sequence")?.unwrap_or(false);
+    let shape = shape(config)?;
     let mut wanted =
         Wanted { name: name.into(), key: key.into(), of, shape, is_sequence, default: None };
     if is_sequence && matches!(wanted.shape, Shape::Variable(_)) {
         let message = "each step of a sequence must have a shape without None";
-        return Err(words.refused(format!("{}: {message}", words.name())));
+        return Err(config.refused(format!("{}: {message}", config.name())));
     }
     if of == Type::Json && wanted.shape != Shape::Fixed(vec![]) {
-        return Err(words.refused(format!("{}: JSON has no shape", words.name())));
+        return Err(config.refused(format!("{}: JSON has no shape", config.name())));
     }
-    wanted.default = default(words, &wanted)?;
+    wanted.default = default(config, &wanted)?;
     Ok(wanted)
 }
 
-fn name<'a>(words: &Call<'a>, argument: &'static str) -> Result<Option<&'a str>> {
-    match words.get(argument) {
+fn name<'a>(config: &Call<'a>, argument: &'static str) -> Result<Option<&'a str>> {
+    match config.get(argument) {
         None => Ok(None),
         Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
-        Some(other) => Err(words.bad(argument, "a name", other)),
+        Some(other) => Err(config.bad(argument, "a name", other)),
     }
 }
 
-fn shape(words: &Call<'_>) -> Result<Shape> {
-    let Some(value) = words.get("shape") else { return Ok(Shape::Fixed(vec![])) };
+fn shape(config: &Call<'_>) -> Result<Shape> {
+    let Some(value) = config.get("shape") else { return Ok(Shape::Fixed(vec![])) };
     let axis = |value: &Value| value.as_u64().filter(|axis| *axis > 0);
     let shape = value.as_array().and_then(|axes| {
         let is_variable = axes.first().is_some_and(Value::is_null);
@@ -93,13 +93,13 @@ fn shape(words: &Call<'_>) -> Result<Shape> {
     });
     shape.ok_or_else(|| {
         let wanted = "a list of whole numbers from 1, of which the first may be null (None)";
-        words.bad("shape", wanted, value)
+        config.bad("shape", wanted, value)
     })
 }
 
 /// What stands there where a record has nothing, in the bytes of the type.
-fn default(words: &Call<'_>, wanted: &Wanted) -> Result<Option<Vec<u8>>> {
-    let Some(value) = words.get("default") else { return Ok(None) };
+fn default(config: &Call<'_>, wanted: &Wanted) -> Result<Option<Vec<u8>>> {
+    let Some(value) = config.get("default") else { return Ok(None) };
     let (Shape::Fixed(axes) | Shape::Variable(axes)) = &wanted.shape;
     let values: usize = axes.iter().product();
     let is_fixed = matches!(wanted.shape, Shape::Fixed(_)) && !wanted.is_sequence;
@@ -127,7 +127,7 @@ fn default(words: &Call<'_>, wanted: &Wanted) -> Result<Option<Vec<u8>>> {
             (None, true, _) => of.to_owned(),
             (None, false, _) => "[]".to_owned(),
         };
-        words.bad("default", &text, value)
+        config.bad("default", &text, value)
     })
 }
 
@@ -159,7 +159,7 @@ fn number(dtype: Dtype, value: &Value) -> Option<Vec<u8>> {
         | Dtype::Int64
         | Dtype::Float16
         | Dtype::Float32
-        | Dtype::Float64 => words::number(value)?.element(dtype),
+        | Dtype::Float64 => arguments::number(value)?.element(dtype),
     }
 }
 
@@ -170,8 +170,8 @@ mod tests {
     use serde_json::json;
 
     fn parsed(fields: Value) -> Result<Vec<Wanted>> {
-        let words = json!({"call": "parse", "fields": fields});
-        let call = Call::new(&words)?;
+        let config = json!({"call": "parse", "fields": fields});
+        let call = Call::new(&config)?;
         let wanted = wanted(&call)?;
         call.finish()?;
         Ok(wanted)
@@ -219,8 +219,8 @@ mod tests {
     fn every_mistake_is_named_with_its_value() {
         let field = |more: Value| {
             let mut field = json!({"name": "a", "of": "int64"});
-            let words = field.as_object_mut().unwrap();
-            words.extend(more.as_object().unwrap().clone());
+            let config = field.as_object_mut().unwrap();
+            config.extend(more.as_object().unwrap().clone());
             json!([field])
         };
         let cases = [

@@ -1,6 +1,6 @@
 //! The words for functions of the user's own language: which there are, and whether each stands where it can.
 
-use super::words::Call;
+use super::arguments::Call;
 use crate::error::{Error, Kind, Result};
 
 /// Settings of `loader` that say how functions are run.

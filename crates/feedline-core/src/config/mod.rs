@@ -11,7 +11,7 @@ mod fields;
 mod functions;
 mod order;
 mod records;
-mod words;
+mod arguments;
 mod workers;
 
 use core::time::Duration;
@@ -30,12 +30,12 @@ use crate::format::{Container, Wanted};
 use crate::plan;
 use crate::sample::{Dtype, Field, FieldKind, Number};
 use crate::source::Contents;
-use crate::worker::predicate::{Bucketing, Operand, Predicate};
-use crate::worker::{Decoding, Layout, Output, Size, Step};
+use crate::transform::predicate::{Bucketing, Operand, Predicate};
+use crate::transform::{Decoding, Layout, Output, Size, Step};
+use arguments::Call;
 pub use chaos::{Chaos, Strike};
 pub use faults::fault_policy;
 pub use functions::{Function, Takes};
-use words::Call;
 pub use workers::Workers;
 
 /// How long the consumer waits for a batch before it is told why, where the user says nothing.
@@ -98,7 +98,7 @@ pub struct Batching {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Plan: what is asked of the order, step by step.
-    pub order: Vec<plan::Step>,
+    pub order: Vec<plan::OrderStep>,
     /// Worker: which samples are kept.
     pub filter: Option<Predicate<Operand>>,
     /// Collate: what stands around arrays that are made equal.
@@ -185,8 +185,8 @@ enum Progress {
 
 impl Settings {
     /// From the words of a pipeline over what the source gives.
-    pub fn parse(words: &str, given: &Given) -> Result<Settings> {
-        let calls: Vec<Value> = serde_json::from_str(words).map_err(|error| {
+    pub fn parse(config: &str, given: &Given) -> Result<Settings> {
+        let calls: Vec<Value> = serde_json::from_str(config).map_err(|error| {
             Error::new(
                 Kind::InvalidArgument,
                 format!("the settings are not a list of calls: {error}"),
@@ -371,7 +371,7 @@ impl Settings {
 
     /// The first seed that the user gave for the order.
     pub fn order_seed(&self) -> Option<u64> {
-        self.order.iter().find_map(plan::Step::seed)
+        self.order.iter().find_map(plan::OrderStep::seed)
     }
 
     fn decode(&mut self, call: &Call<'_>, given: &Given, progress: Progress) -> Result<Progress> {
@@ -415,8 +415,8 @@ impl Settings {
             return Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint("prefetch is a part of memory; the rest is for files and decoding"));
         }
-        if let Some(words) = call.get("faults") {
-            self.faults = faults::from_json(words)?;
+        if let Some(config) = call.get("faults") {
+            self.faults = faults::from_json(config)?;
         }
         self.exclude = call.path("exclude")?;
         if let Some(seconds) = call.real("stall", 0.0, 1e9)? {
@@ -462,13 +462,13 @@ fn step(call: &Call<'_>) -> Result<Step> {
     let filter = |call: &Call<'_>| Ok(call.choice("filter", &filters)?.unwrap_or_default());
     Ok(match call.name() {
         "resize" => match call.size("size")? {
-            words::Sides::One(shorter) => Step::ResizeShorter(shorter, filter(call)?),
-            words::Sides::Two(size) => Step::ResizeTo(size, filter(call)?),
+            arguments::Sides::One(shorter) => Step::ResizeShorter(shorter, filter(call)?),
+            arguments::Sides::Two(size) => Step::ResizeTo(size, filter(call)?),
         },
         "center_crop" => Step::CenterCrop(call.size("size")?.square()),
         "random_crop" => Step::RandomCrop {
             size: call.size("size")?.square(),
-            padding: call.whole("padding", 0, words::MAX_SIDE)?.unwrap_or(0) as usize,
+            padding: call.whole("padding", 0, arguments::MAX_SIDE)?.unwrap_or(0) as usize,
         },
         "random_resized_crop" => Step::RandomResizedCrop {
             size: call.size("size")?.square(),
@@ -604,10 +604,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn refused(words: &str) -> String {
-        match Settings::parse(words, &Given::Files) {
-            Ok(settings) => panic!("{words} became {settings:?}"),
-            Err(error) => format!("{words}\n{error}\n"),
+    fn refused(config: &str) -> String {
+        match Settings::parse(config, &Given::Files) {
+            Ok(settings) => panic!("{config} became {settings:?}"),
+            Err(error) => format!("{config}\n{error}\n"),
         }
     }
 
@@ -620,7 +620,7 @@ mod tests {
             &Given::Files,
         )
         .unwrap();
-        assert_eq!(settings.order, [plan::Step::Shuffle { seed: 7 }]);
+        assert_eq!(settings.order, [plan::OrderStep::Shuffle { seed: 7 }]);
         assert_eq!(settings.memory, Choice::Exactly(3 << 29));
         assert_eq!(settings.threads, Choice::Exactly(3));
         assert_eq!(
@@ -667,16 +667,16 @@ mod tests {
             r#"[{"call": "batch", "size": 1}, {"call": "loader", "stall": -1}]"#,
             r#"[{"call": "batch", "size": 1}, {"call": "loader", "chaos": {"eio": 2}}]"#,
         ];
-        let messages: Vec<_> = mistakes.iter().map(|words| refused(words)).collect();
+        let messages: Vec<_> = mistakes.iter().map(|config| refused(config)).collect();
         insta::assert_snapshot!(messages.join("\n"));
     }
 
     proptest! {
         #[test]
-        fn no_words_make_it_panic(words in r#"\[(\{"call": ?"(decode|resize|batch|loader|flip)"(, "(size|p|memory|faults)": ?-?[0-9."eGiB\[\],]{0,6}){0,2}\},?){0,4}\]?"#) {
-            let _ = Settings::parse(&words, &Given::Files);
+        fn no_words_make_it_panic(config in r#"\[(\{"call": ?"(decode|resize|batch|loader|flip)"(, "(size|p|memory|faults)": ?-?[0-9."eGiB\[\],]{0,6}){0,2}\},?){0,4}\]?"#) {
+            let _ = Settings::parse(&config, &Given::Files);
             let image = Field::fixed("image", Dtype::Uint8, &[8, 8, 3]);
-            let _ = Settings::parse(&words, &Given::Arrays(vec![image]));
+            let _ = Settings::parse(&config, &Given::Arrays(vec![image]));
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::words::Call;
+use super::arguments::Call;
 use super::{Choice, Given};
 use crate::error::{Error, Kind, Result};
-use crate::plan::{By, Mixture, Part, Remainder, Shard, Step};
+use crate::plan::{By, Mixture, OrderStep, Part, Remainder, Shard};
 
 /// Whether a call is about the order.
 pub(super) fn is_step(name: &str) -> bool {
@@ -16,7 +16,7 @@ pub(super) fn is_step(name: &str) -> bool {
 }
 
 /// What a call asks of the order.
-pub(super) fn step(call: &Call<'_>, given: &Given) -> Result<Step> {
+pub(super) fn step(call: &Call<'_>, given: &Given) -> Result<OrderStep> {
     let is_packed = matches!(given, Given::Records(contents) if contents.is_packed);
     let count = |name, low| call.whole(name, low, 1 << 61)?.ok_or_else(|| call.lacks(name));
     Ok(match call.name() {
@@ -29,30 +29,35 @@ pub(super) fn step(call: &Call<'_>, given: &Given) -> Result<Step> {
                         "say shuffle(seed, buffer=10_000), and interleave(seed=...) for the shards",
                     ));
                 }
-                None => Step::Shuffle { seed },
-                Some(buffer) => Step::ShuffleRuns { seed, buffer },
+                None => OrderStep::Shuffle { seed },
+                Some(buffer) => OrderStep::ShuffleRuns { seed, buffer },
             }
         }
-        "shard" => Step::Shard(shard(call, is_packed)?),
+        "shard" => OrderStep::Shard(shard(call, is_packed)?),
         "interleave" => {
             let cycle = match call.count_or_auto("cycle", 1, 1 << 24)? {
                 Choice::Auto => None,
                 Choice::Exactly(cycle) => Some(cycle),
             };
             let block = call.whole("block", 1, 1 << 32)?.unwrap_or(1);
-            Step::Interleave { cycle, block, seed: call.whole("seed", 0, u64::MAX)? }
+            OrderStep::Interleave { cycle, block, seed: call.whole("seed", 0, u64::MAX)? }
         }
-        "take" => Step::Take(count("samples", 1)?),
-        "skip" => Step::Skip(count("samples", 0)?),
-        "repeat" => Step::Repeat(count("times", 1)?),
-        "concat" => Step::Concat(parts(call)?.into_iter().map(|(part, _)| part).collect()),
+        "take" => OrderStep::Take(count("samples", 1)?),
+        "skip" => OrderStep::Skip(count("samples", 0)?),
+        "repeat" => OrderStep::Repeat(count("times", 1)?),
+        "concat" => OrderStep::Concat(parts(call)?.into_iter().map(|(part, _)| part).collect()),
         "mix" => {
             let (parts, weights): (_, Vec<_>) = parts(call)?.into_iter().unzip();
             let weights =
                 weights.into_iter().map(|weight| weight.ok_or_else(|| call.lacks("weight")));
             let weights = weights.collect::<Result<_>>()?;
             let seed = call.whole("seed", 0, u64::MAX)?;
-            Step::Mix(Mixture { parts, weights, seed, samples: call.whole("samples", 1, 1 << 61)? })
+            OrderStep::Mix(Mixture {
+                parts,
+                weights,
+                seed,
+                samples: call.whole("samples", 1, 1 << 61)?,
+            })
         }
         other => {
             return Err(Error::new(Kind::Internal, format!("{other} is no step of the order")));
@@ -82,11 +87,11 @@ fn parts(call: &Call<'_>) -> Result<Vec<(Part, Option<f64>)>> {
     let list = value.as_array().ok_or_else(|| call.bad("parts", wanted, value))?;
     list.iter()
         .map(|value| {
-            let words = value.as_object().ok_or_else(|| call.bad("parts", wanted, value))?;
-            let part = Call::of(call.name(), words);
+            let config = value.as_object().ok_or_else(|| call.bad("parts", wanted, value))?;
+            let part = Call::of(call.name(), config);
             let shards = part.whole("shards", 0, 1 << 32)?.ok_or_else(|| part.lacks("shards"))?;
             let weight = part.real("weight", 0.0, 1e9)?;
-            let mut steps: Vec<Step> = Vec::new();
+            let mut steps: Vec<OrderStep> = Vec::new();
             for value in part.get("calls").and_then(Value::as_array).into_iter().flatten() {
                 let inner = Call::new(value)?;
                 if !is_step(inner.name()) {
@@ -128,32 +133,32 @@ mod tests {
         let cases: Vec<Golden> = serde_json::from_str(written).unwrap();
         assert!(cases.len() >= 80, "{}", cases.len());
         for Golden { shards, calls, order } in cases {
-            let words = Value::from(calls).to_string();
-            let settings = Settings::parse(&words, &Given::Files).unwrap();
+            let config = Value::from(calls).to_string();
+            let settings = Settings::parse(&config, &Given::Files).unwrap();
             let plan = Plan::new(&shards, &settings.order, Excluded::default()).unwrap();
             let epoch = plan.epoch(0);
             let found: Vec<_> =
                 (0..plan.epoch_len()).map(|place| epoch.at(place).unwrap().index).collect();
-            assert_eq!(found, order, "{words} over {shards:?}");
+            assert_eq!(found, order, "{config} over {shards:?}");
         }
     }
 
     #[test]
     fn words_become_steps() {
-        let words = r#"[{"call": "mix", "seed": 3, "parts": [
+        let config = r#"[{"call": "mix", "seed": 3, "parts": [
             {"shards": 2, "weight": 0.5, "calls": [{"call": "shard", "rank": 1, "world": 2, "by": "shard"},
                 {"call": "interleave"}, {"call": "shuffle", "seed": 1, "buffer": 100}]},
             {"shards": 1, "weight": 2, "calls": []}]}, {"call": "skip", "samples": 0}, {"call": "repeat", "times": 2}]"#;
-        let steps = Settings::parse(words, &Given::Files).unwrap().order;
+        let steps = Settings::parse(config, &Given::Files).unwrap().order;
         let shard = Shard::new(1, 2, Remainder::Pad, By::Shard).unwrap();
         let first = vec![
-            Step::Shard(shard),
-            Step::Interleave { cycle: None, block: 1, seed: None },
-            Step::ShuffleRuns { seed: 1, buffer: 100 },
+            OrderStep::Shard(shard),
+            OrderStep::Interleave { cycle: None, block: 1, seed: None },
+            OrderStep::ShuffleRuns { seed: 1, buffer: 100 },
         ];
         let parts = vec![Part { shards: 2, steps: first }, Part { shards: 1, steps: vec![] }];
         let mixture = Mixture { parts, weights: vec![0.5, 2.0], seed: Some(3), samples: None };
-        assert_eq!(steps, [Step::Mix(mixture), Step::Skip(0), Step::Repeat(2)]);
+        assert_eq!(steps, [OrderStep::Mix(mixture), OrderStep::Skip(0), OrderStep::Repeat(2)]);
     }
 
     #[test]
@@ -179,9 +184,9 @@ mod tests {
             r#"[{"call": "mix", "parts": [{"shards": 1, "weight": 1, "calls": [{"call": "decode"}]}]}]"#,
             r#"[{"call": "mix", "parts": [{"shards": 1, "weight": 1, "calls": [{"call": "take"}]}]}]"#,
         ];
-        let refused = mistakes.map(|words| match Settings::parse(words, &Given::Files) {
-            Ok(settings) => panic!("{words} became {settings:?}"),
-            Err(error) => format!("{words}\n{error}\n"),
+        let refused = mistakes.map(|config| match Settings::parse(config, &Given::Files) {
+            Ok(settings) => panic!("{config} became {settings:?}"),
+            Err(error) => format!("{config}\n{error}\n"),
         });
         insta::assert_snapshot!(refused.join("\n"));
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::words::Call;
+use super::arguments::Call;
 use super::{Given, fields};
 use crate::error::{Error, Kind, Result};
 use crate::format::{Container, Parser, Shape, Type, Wanted};

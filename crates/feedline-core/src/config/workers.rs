@@ -3,14 +3,14 @@
 use serde_json::Value;
 
 use super::Choice;
-use super::words::Call;
+use super::arguments::Call;
 use crate::error::{Error, Kind, Result};
 
 /// What was asked for, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workers {
     /// How many.
-    pub posts: u32,
+    pub worker_count: u32,
     /// Tasks that one worker has at hand, where they are not pinned to it.
     pub depth: u32,
     /// Bytes of all arenas together.
@@ -45,15 +45,15 @@ pub struct Workers {
 
 impl Workers {
     /// From the words of one call.
-    pub fn parse(words: &str) -> Result<Workers> {
-        let value: Value = serde_json::from_str(words).map_err(|error| {
+    pub fn parse(config: &str) -> Result<Workers> {
+        let value: Value = serde_json::from_str(config).map_err(|error| {
             Error::new(Kind::InvalidArgument, format!("the settings are no call: {error}"))
         })?;
         let call = Call::new(&value)?;
-        let posts = call.whole("workers", 1, 4096)?.ok_or_else(|| call.lacks("workers"))?;
+        let worker_count = call.whole("workers", 1, 4096)?.ok_or_else(|| call.lacks("workers"))?;
         let window = call.real("death_window", 0.001, 1e9)?.unwrap_or(60.0);
         let workers = Workers {
-            posts: posts as u32,
+            worker_count: worker_count as u32,
             depth: call.whole("depth", 1, 1024)?.unwrap_or(1) as u32,
             memory: call.bytes_or_auto("memory", 1 << 20)?,
             max_deaths: call.count_or_auto("max_deaths", 0, 1 << 20)?,
@@ -87,13 +87,16 @@ mod tests {
     #[test]
     fn what_is_not_said_has_a_default() {
         let workers = Workers::parse(r#"{"call": "DataLoader", "workers": 3}"#).unwrap();
-        assert_eq!((workers.posts, workers.max_deaths, workers.replace), (3, Choice::Auto, true));
+        assert_eq!(
+            (workers.worker_count, workers.max_deaths, workers.replace),
+            (3, Choice::Auto, true)
+        );
         assert!((workers.death_window - 60.0).abs() < 1e-9);
     }
 
     #[test]
     fn a_bad_word_is_refused_with_its_value() {
-        for (words, said) in [
+        for (config, kind) in [
             (r#"{"call": "DataLoader", "workers": 2, "max_deaths": -1}"#, "-1"),
             (r#"{"call": "DataLoader", "workers": 2, "death_window": 0}"#, "got 0"),
             (r#"{"call": "DataLoader", "workers": 2, "memory": "lots"}"#, "lots"),
@@ -109,9 +112,9 @@ mod tests {
             ("[]", "[]"),
             ("nonsense", "no call"),
         ] {
-            let error = Workers::parse(words).unwrap_err();
+            let error = Workers::parse(config).unwrap_err();
             assert_eq!(error.kind(), Kind::InvalidArgument);
-            assert!(error.message().contains(said), "{words}: {error}");
+            assert!(error.message().contains(kind), "{config}: {error}");
         }
     }
 }

@@ -20,7 +20,7 @@ pub enum Taken<T, E> {
 
 /// Batches by number, and what stands behind the last one.
 pub struct Handoff<T, E> {
-    state: Mutex<State<T, E>>,
+    state: Mutex<HandoffState<T, E>>,
     changed: Condition,
     wake: Mutex<Option<Wake>>,
 }
@@ -28,7 +28,7 @@ pub struct Handoff<T, E> {
 /// What is called when something has changed.
 type Wake = Box<dyn Fn() + Send + Sync>;
 
-struct State<T, E> {
+struct HandoffState<T, E> {
     is_closed: bool,
     next: u64,
     ready: BTreeMap<u64, T>,
@@ -37,7 +37,7 @@ struct State<T, E> {
 
 impl<T, E> Default for Handoff<T, E> {
     fn default() -> Handoff<T, E> {
-        let state = State { is_closed: false, next: 0, ready: BTreeMap::new(), end: None };
+        let state = HandoffState { is_closed: false, next: 0, ready: BTreeMap::new(), end: None };
         Handoff { state: Mutex::new(state), changed: Condition::default(), wake: Mutex::new(None) }
     }
 }

@@ -74,7 +74,7 @@ pub enum Try {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BreakerState {
     Closed,
     Open(Away),
     /// Somebody probes since then.
@@ -95,7 +95,7 @@ struct Away {
 pub struct Breaker {
     patience: Duration,
     pace: Pace,
-    state: State,
+    state: BreakerState,
     failures: u32,
     /// The root has answered while samples failed: the samples are at fault.
     is_root_believed: bool,
@@ -104,23 +104,23 @@ pub struct Breaker {
 impl Breaker {
     /// Closed. With a patience of zero it stays so.
     pub fn new(patience: Duration, pace: Pace) -> Breaker {
-        let state = State::Closed;
+        let state = BreakerState::Closed;
         Breaker { patience, pace, state, failures: 0, is_root_believed: false }
     }
 
     /// The word for its state.
     pub fn state(&self) -> &'static str {
         match self.state {
-            State::Closed => "closed",
-            State::Open(_) => "open",
-            State::HalfOpen(..) => "half open",
-            State::GivenUp => "given up",
+            BreakerState::Closed => "closed",
+            BreakerState::Open(_) => "open",
+            BreakerState::HalfOpen(..) => "half open",
+            BreakerState::GivenUp => "given up",
         }
     }
 
     /// Whether the source may be used without asking.
     pub fn is_closed(&self) -> bool {
-        self.state == State::Closed
+        self.state == BreakerState::Closed
     }
 
     /// Using the source failed in a way that may be the source's; or a probe failed.
@@ -130,8 +130,8 @@ impl Breaker {
         }
         self.failures = self.failures.saturating_add(1);
         match self.state {
-            State::GivenUp => None,
-            State::Closed => {
+            BreakerState::GivenUp => None,
+            BreakerState::Closed => {
                 let is_row = self.failures >= IN_A_ROW && !self.is_root_believed;
                 if is_probe_good && !is_row {
                     return None;
@@ -142,16 +142,16 @@ impl Breaker {
                     interval: self.pace.first,
                     is_root_away: !is_probe_good,
                 };
-                self.state = State::Open(away);
+                self.state = BreakerState::Open(away);
                 Some(Change::Opened { is_root_away: !is_probe_good })
             }
             // Somebody who had begun before it opened: what it says of the root is news all the same.
-            State::Open(away) => {
+            BreakerState::Open(away) => {
                 let is_root_away = away.is_root_away || !is_probe_good;
-                self.state = State::Open(Away { is_root_away, ..away });
+                self.state = BreakerState::Open(Away { is_root_away, ..away });
                 None
             }
-            State::HalfOpen(away, _) => self.probed(away, is_probe_good, now),
+            BreakerState::HalfOpen(away, _) => self.probed(away, is_probe_good, now),
         }
     }
 
@@ -163,13 +163,13 @@ impl Breaker {
             return Some(self.close(after));
         }
         if after >= self.patience {
-            self.state = State::GivenUp;
+            self.state = BreakerState::GivenUp;
             return Some(Change::GaveUp { after });
         }
         let interval = (away.interval * 2).min(self.pace.longest);
         // From a root that is back, time is counted anew: it may now be the samples.
         let since = if is_root_here && away.is_root_away { now } else { away.since };
-        self.state = State::Open(Away {
+        self.state = BreakerState::Open(Away {
             since,
             next_probe: now + interval,
             interval,
@@ -179,7 +179,7 @@ impl Breaker {
     }
 
     fn close(&mut self, after: Duration) -> Change {
-        self.state = State::Closed;
+        self.state = BreakerState::Closed;
         self.failures = 0;
         Change::Closed { after }
     }
@@ -189,8 +189,8 @@ impl Breaker {
         self.failures = 0;
         self.is_root_believed = false;
         match self.state {
-            State::Closed | State::GivenUp => None,
-            State::Open(away) | State::HalfOpen(away, _) => {
+            BreakerState::Closed | BreakerState::GivenUp => None,
+            BreakerState::Open(away) | BreakerState::HalfOpen(away, _) => {
                 Some(self.close(now.saturating_sub(away.since)))
             }
         }
@@ -200,10 +200,10 @@ impl Breaker {
     /// another is told after the longest wait.
     pub fn may_try(&mut self, now: Duration) -> (Try, Option<Change>) {
         let (away, probed_since) = match self.state {
-            State::Closed => return (Try::Go, None),
-            State::GivenUp => return (Try::GiveUp, None),
-            State::Open(away) => (away, None),
-            State::HalfOpen(away, since) => (away, Some(since)),
+            BreakerState::Closed => return (Try::Go, None),
+            BreakerState::GivenUp => return (Try::GiveUp, None),
+            BreakerState::Open(away) => (away, None),
+            BreakerState::HalfOpen(away, since) => (away, Some(since)),
         };
         let next = match probed_since {
             None => away.next_probe,
@@ -212,7 +212,7 @@ impl Breaker {
         if now < next {
             return (Try::Wait(next - now), None);
         }
-        self.state = State::HalfOpen(away, now);
+        self.state = BreakerState::HalfOpen(away, now);
         (Try::Probe, Some(Change::HalfOpened))
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::OpenFiles;
 use crate::budget::{Budget, Permit};
-use crate::bytes::{Piece, Shelf};
+use crate::bytes::{BufferPool, Piece};
 use crate::error::{Error, Kind, Result};
 use crate::sample::in_bytes;
 
@@ -31,15 +31,15 @@ pub struct Stretch<'a> {
 pub struct Reader {
     files: OpenFiles,
     bytes: Budget,
-    shelf: Shelf,
+    buffer_pool: BufferPool,
     /// Bytes that a sample may take, file and picture together.
     largest: u64,
 }
 
 impl Reader {
     /// With these descriptors, that budget of bytes, and memory from there.
-    pub fn new(files: OpenFiles, bytes: Budget, shelf: Shelf) -> Reader {
-        Reader { files, bytes, shelf, largest: u64::MAX }
+    pub fn new(files: OpenFiles, bytes: Budget, buffer_pool: BufferPool) -> Reader {
+        Reader { files, bytes, buffer_pool, largest: u64::MAX }
     }
 
     /// Refuses samples that take more than this many bytes.
@@ -129,7 +129,7 @@ impl Reader {
             let length = usize::try_from(length).map_err(|_| {
                 Error::new(Kind::TooLarge, format!("{length} bytes do not fit in memory"))
             })?;
-            let mut bytes = self.shelf.take();
+            let mut bytes = self.buffer_pool.take();
             // Of what was used before, nothing is cleared: it is written to.
             if bytes.len() < length {
                 bytes.clear();
@@ -140,7 +140,7 @@ impl Reader {
                 bytes.resize(length, 0);
             }
             let count = handle.read_at(&mut bytes[..length], offset).map_err(failed)?;
-            Ok((Piece::new(bytes, length, permit, &self.shelf), count))
+            Ok((Piece::new(bytes, length, permit, &self.buffer_pool), count))
         })
     }
 
@@ -150,8 +150,8 @@ impl Reader {
     }
 
     /// Where memory goes that is not needed any more.
-    pub fn shelf(&self) -> &Shelf {
-        &self.shelf
+    pub fn buffer_pool(&self) -> &BufferPool {
+        &self.buffer_pool
     }
 
     /// Its budget of bytes.
@@ -178,7 +178,7 @@ mod tests {
 
     fn reader(bytes: u64) -> Reader {
         let files = OpenFiles::new(Budget::new("files", 2), Box::new(drop));
-        Reader::new(files, Budget::new("bytes", bytes), Shelf::default())
+        Reader::new(files, Budget::new("bytes", bytes), BufferPool::default())
     }
 
     #[test]

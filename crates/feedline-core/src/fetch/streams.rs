@@ -78,7 +78,7 @@ impl Streams {
             .budget()
             .acquire_after(length as u64, position, before_wait)
             .map_err(|_| Error::new(Kind::Closed, "the loader is closed"))?;
-        Ok(Piece::new(bytes, length, permit, reader.shelf()))
+        Ok(Piece::new(bytes, length, permit, reader.buffer_pool()))
     }
 
     fn walk(&self, wanted: Packed<'_>) -> Result<Arc<Mutex<Walk>>> {

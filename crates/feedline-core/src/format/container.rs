@@ -62,13 +62,13 @@ impl Container {
     /// What finds records in bytes that come one after another.
     pub fn splitter(&self) -> Splitter {
         Splitter(match self {
-            Container::Tfrecord { .. } => By::Tfrecord,
-            Container::Tar => By::Tar(tar::Splitter::new()),
-            Container::JsonLines => By::Lines { is_first: true },
+            Container::Tfrecord { .. } => AnySplitter::Tfrecord,
+            Container::Tar => AnySplitter::Tar(tar::Splitter::new()),
+            Container::JsonLines => AnySplitter::Lines { is_first: true },
             Container::Csv { delimiter, columns } => {
-                By::Csv(Box::new(text::CsvSplitter::new(*delimiter, columns)))
+                AnySplitter::Csv(Box::new(text::CsvSplitter::new(*delimiter, columns)))
             }
-            Container::Numbers { .. } => By::Nothing,
+            Container::Numbers { .. } => AnySplitter::Nothing,
         })
     }
 
@@ -83,9 +83,9 @@ impl Container {
 }
 
 /// Finds the records of a stream.
-pub struct Splitter(By);
+pub struct Splitter(AnySplitter);
 
-enum By {
+enum AnySplitter {
     Tfrecord,
     Tar(tar::Splitter),
     Lines { is_first: bool },
@@ -97,15 +97,15 @@ impl Splitter {
     /// What stands at the beginning of some bytes, of which more may follow unless `is_end`.
     pub fn split(&mut self, bytes: &[u8], is_end: bool) -> Split {
         match &mut self.0 {
-            By::Tfrecord => tfrecord::split(bytes, is_end),
-            By::Tar(splitter) => splitter.split(bytes, is_end),
-            By::Lines { is_first } => {
+            AnySplitter::Tfrecord => tfrecord::split(bytes, is_end),
+            AnySplitter::Tar(splitter) => splitter.split(bytes, is_end),
+            AnySplitter::Lines { is_first } => {
                 let split = text::split_lines(bytes, *is_first, is_end);
                 *is_first &= matches!(split, Split::More(_));
                 split
             }
-            By::Csv(splitter) => splitter.split(bytes, is_end),
-            By::Nothing => Split::End,
+            AnySplitter::Csv(splitter) => splitter.split(bytes, is_end),
+            AnySplitter::Nothing => Split::End,
         }
     }
 }

@@ -48,10 +48,10 @@ pub fn header(bytes: &[u8]) -> Result<Header> {
         }
     };
     let data = (length.ok_or_else(cut)? as usize).checked_add(text).ok_or_else(cut)?;
-    let words = std::str::from_utf8(bytes.get(text..data).ok_or_else(cut)?)
+    let tokens = std::str::from_utf8(bytes.get(text..data).ok_or_else(cut)?)
         .map_err(|_| wrong("the header of the array is not text"))?;
-    let described = Words { rest: words }.described().ok_or_else(|| {
-        wrong(format!("the header of the array cannot be understood: {:?}", short(words)))
+    let described = HeaderTokens { rest: tokens }.described().ok_or_else(|| {
+        wrong(format!("the header of the array cannot be understood: {:?}", short(tokens)))
     })?;
     let (dtype, is_big_endian) = dtype(&described.descr)?;
     // With one axis that counts, both orders are the same.
@@ -163,11 +163,11 @@ struct Described {
 }
 
 /// The dictionary as text, a literal of Python.
-struct Words<'a> {
+struct HeaderTokens<'a> {
     rest: &'a str,
 }
 
-impl<'a> Words<'a> {
+impl<'a> HeaderTokens<'a> {
     fn described(mut self) -> Option<Described> {
         let (mut descr, mut is_fortran, mut shape) = (None, None, None);
         self.mark('{')?;

@@ -17,10 +17,10 @@ const XZ_LEVEL: u32 = 6;
 
 /// Packs a stream.
 pub struct Packer {
-    by: By,
+    by: Codec,
 }
 
-enum By {
+enum Codec {
     Plain,
     Deflate(Box<Compress>),
     Zstd(Box<Encoder<'static>>),
@@ -33,14 +33,14 @@ impl Packer {
     pub fn new(packing: Packing) -> Result<Packer> {
         let level = Compression::default();
         let by = match packing {
-            Packing::Plain => By::Plain,
-            Packing::Gzip => By::Deflate(Box::new(Compress::new_gzip(level, 15))),
-            Packing::Zlib => By::Deflate(Box::new(Compress::new(level, true))),
-            Packing::Zstd => By::Zstd(Box::new(zstd_encoder()?)),
+            Packing::Plain => Codec::Plain,
+            Packing::Gzip => Codec::Deflate(Box::new(Compress::new_gzip(level, 15))),
+            Packing::Zlib => Codec::Deflate(Box::new(Compress::new(level, true))),
+            Packing::Zstd => Codec::Zstd(Box::new(zstd_encoder()?)),
             Packing::Xz => {
-                By::Xz(Box::new(Xz::new_easy_encoder(XZ_LEVEL, Check::Crc64).map_err(broken)?))
+                Codec::Xz(Box::new(Xz::new_easy_encoder(XZ_LEVEL, Check::Crc64).map_err(broken)?))
             }
-            Packing::Bzip2 => By::Bzip2(Box::new(Bzip::new(BzLevel::best(), 0))),
+            Packing::Bzip2 => Codec::Bzip2(Box::new(Bzip::new(BzLevel::best(), 0))),
         };
         Ok(Packer { by })
     }
@@ -48,8 +48,8 @@ impl Packer {
     /// Packs bytes, and adds to `to` what is ready.
     pub fn pack(&mut self, bytes: &[u8], to: &mut Vec<u8>) -> Result<()> {
         match &mut self.by {
-            By::Plain => to.extend_from_slice(bytes),
-            By::Deflate(deflate) => {
+            Codec::Plain => to.extend_from_slice(bytes),
+            Codec::Deflate(deflate) => {
                 let mut rest = bytes;
                 while !rest.is_empty() {
                     to.reserve(STEP);
@@ -58,7 +58,7 @@ impl Packer {
                     rest = &rest[(deflate.total_in() - before) as usize..];
                 }
             }
-            By::Zstd(encoder) => {
+            Codec::Zstd(encoder) => {
                 let mut input = InBuffer::around(bytes);
                 while input.pos() < bytes.len() {
                     let before = to.len();
@@ -70,7 +70,7 @@ impl Packer {
                     ran.map_err(broken)?;
                 }
             }
-            By::Xz(xz) => {
+            Codec::Xz(xz) => {
                 let mut rest = bytes;
                 while !rest.is_empty() {
                     to.reserve(STEP);
@@ -79,7 +79,7 @@ impl Packer {
                     rest = &rest[(xz.total_in() - before) as usize..];
                 }
             }
-            By::Bzip2(bzip) => {
+            Codec::Bzip2(bzip) => {
                 let mut rest = bytes;
                 while !rest.is_empty() {
                     to.reserve(STEP);
@@ -95,15 +95,15 @@ impl Packer {
     /// Ends the stream.
     pub fn finish(mut self, to: &mut Vec<u8>) -> Result<()> {
         match &mut self.by {
-            By::Plain => Ok(()),
-            By::Deflate(deflate) => loop {
+            Codec::Plain => Ok(()),
+            Codec::Deflate(deflate) => loop {
                 to.reserve(STEP);
                 match deflate.compress_vec(&[], to, FlushCompress::Finish).map_err(broken)? {
                     Status::StreamEnd => return Ok(()),
                     Status::Ok | Status::BufError => {}
                 }
             },
-            By::Zstd(encoder) => loop {
+            Codec::Zstd(encoder) => loop {
                 let before = to.len();
                 to.resize(before + STEP, 0);
                 let mut output = OutBuffer::around(&mut to[before..]);
@@ -114,14 +114,14 @@ impl Packer {
                     return Ok(());
                 }
             },
-            By::Xz(xz) => loop {
+            Codec::Xz(xz) => loop {
                 to.reserve(STEP);
                 match xz.process_vec(&[], to, Action::Finish).map_err(broken)? {
                     XzStatus::StreamEnd => return Ok(()),
                     XzStatus::Ok | XzStatus::GetCheck | XzStatus::MemNeeded => {}
                 }
             },
-            By::Bzip2(bzip) => loop {
+            Codec::Bzip2(bzip) => loop {
                 to.reserve(STEP);
                 match bzip.compress_vec(&[], to, BzAction::Finish).map_err(broken)? {
                     BzStatus::StreamEnd => return Ok(()),

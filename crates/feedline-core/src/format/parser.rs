@@ -10,13 +10,13 @@ use crate::sys::slab::Row;
 /// Reads the fields of records.
 #[derive(Debug)]
 pub struct Parser {
-    by: By,
+    by: AnyParser,
     rows: usize,
     has_others: bool,
 }
 
 #[derive(Debug)]
-enum By {
+enum AnyParser {
     Example(example::Parser),
     Tar(tar::Parser),
     Json(text::JsonParser),
@@ -47,11 +47,13 @@ impl Parser {
         }
         let wanted = Arc::clone(wanted);
         let by = match container {
-            Container::Tfrecord { .. } => By::Example(example::Parser::new(wanted, picture)?),
-            Container::Tar => By::Tar(tar::Parser::new(wanted, picture)?),
-            Container::JsonLines => By::Json(text::JsonParser::new(wanted, picture)?),
+            Container::Tfrecord { .. } => {
+                AnyParser::Example(example::Parser::new(wanted, picture)?)
+            }
+            Container::Tar => AnyParser::Tar(tar::Parser::new(wanted, picture)?),
+            Container::JsonLines => AnyParser::Json(text::JsonParser::new(wanted, picture)?),
             Container::Csv { delimiter, columns } => {
-                By::Csv(text::CsvParser::new(wanted, picture, columns, *delimiter)?)
+                AnyParser::Csv(text::CsvParser::new(wanted, picture, columns, *delimiter)?)
             }
             Container::Numbers { .. } => {
                 return Err(Error::new(Kind::InvalidArgument, "parse: numbers have no fields")
@@ -69,19 +71,19 @@ impl Parser {
     /// Writes the fields of one shape to their rows, and adds the others, both in order.
     pub fn read(&self, record: &[u8], rows: &mut [Row], others: &mut Vec<Value>) -> Result<()> {
         match &self.by {
-            By::Example(parser) => parser.read(record, rows, others),
-            By::Tar(parser) => parser.read(record, rows, others),
-            By::Json(parser) => parser.read(record, rows, others),
-            By::Csv(parser) => parser.read(record, rows, others),
+            AnyParser::Example(parser) => parser.read(record, rows, others),
+            AnyParser::Tar(parser) => parser.read(record, rows, others),
+            AnyParser::Json(parser) => parser.read(record, rows, others),
+            AnyParser::Csv(parser) => parser.read(record, rows, others),
         }
     }
 
     /// The bytes that are decoded as a picture.
     pub fn picture<'a>(&self, record: &'a [u8]) -> Result<&'a [u8]> {
         match &self.by {
-            By::Example(parser) => parser.picture(record),
-            By::Tar(parser) => parser.picture(record),
-            By::Json(_) | By::Csv(_) => {
+            AnyParser::Example(parser) => parser.picture(record),
+            AnyParser::Tar(parser) => parser.picture(record),
+            AnyParser::Json(_) | AnyParser::Csv(_) => {
                 Err(Error::new(Kind::InvalidArgument, "decode: text holds no pictures"))
             }
         }
@@ -93,10 +95,10 @@ impl Parser {
             return 0;
         }
         match &self.by {
-            By::Example(parser) => parser.most_bytes(record),
-            By::Tar(parser) => parser.most_bytes(record),
-            By::Json(parser) => parser.most_bytes(record),
-            By::Csv(parser) => parser.most_bytes(record),
+            AnyParser::Example(parser) => parser.most_bytes(record),
+            AnyParser::Tar(parser) => parser.most_bytes(record),
+            AnyParser::Json(parser) => parser.most_bytes(record),
+            AnyParser::Csv(parser) => parser.most_bytes(record),
         }
     }
 }

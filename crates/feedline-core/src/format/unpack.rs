@@ -133,14 +133,14 @@ fn refused(name: &str) -> Error {
 
 /// Unpacks a stream.
 pub struct Unpacker {
-    by: By,
+    by: AnyDecompressor,
     packing: Packing,
     /// Between members or frames, where the file may end.
     is_between: bool,
     has_begun: bool,
 }
 
-enum By {
+enum AnyDecompressor {
     Plain,
     Deflate(Box<Decompress>),
     Zstd(Box<Decoder<'static>>),
@@ -152,14 +152,14 @@ impl Unpacker {
     /// From its beginning.
     pub fn new(packing: Packing) -> Result<Unpacker> {
         let by = match packing {
-            Packing::Plain => By::Plain,
-            Packing::Gzip => By::Deflate(Box::new(Decompress::new_gzip(15))),
-            Packing::Zlib => By::Deflate(Box::new(Decompress::new(true))),
-            Packing::Zstd => By::Zstd(Box::new(Decoder::new().map_err(|error| {
+            Packing::Plain => AnyDecompressor::Plain,
+            Packing::Gzip => AnyDecompressor::Deflate(Box::new(Decompress::new_gzip(15))),
+            Packing::Zlib => AnyDecompressor::Deflate(Box::new(Decompress::new(true))),
+            Packing::Zstd => AnyDecompressor::Zstd(Box::new(Decoder::new().map_err(|error| {
                 Error::io(Kind::OutOfMemory, "preparing to unpack zstd", error)
             })?)),
-            Packing::Xz => By::Xz(Box::new(xz_decoder()?)),
-            Packing::Bzip2 => By::Bzip2(Box::new(Bunzip::new(false))),
+            Packing::Xz => AnyDecompressor::Xz(Box::new(xz_decoder()?)),
+            Packing::Bzip2 => AnyDecompressor::Bzip2(Box::new(Bunzip::new(false))),
         };
         Ok(Unpacker { by, packing, is_between: true, has_begun: false })
     }
@@ -173,11 +173,11 @@ impl Unpacker {
         let before = to.len();
         self.has_begun = true;
         match &mut self.by {
-            By::Plain => {
+            AnyDecompressor::Plain => {
                 to.extend_from_slice(packed);
                 Ok(packed.len())
             }
-            By::Deflate(inflate) => {
+            AnyDecompressor::Deflate(inflate) => {
                 if self.is_between && self.packing == Packing::Gzip && packed[0] == 0 {
                     return Ok(padding(packed));
                 }
@@ -202,7 +202,7 @@ impl Unpacker {
                 }
                 Ok(used)
             }
-            By::Zstd(decoder) => {
+            AnyDecompressor::Zstd(decoder) => {
                 to.resize(before + STEP, 0);
                 let mut input = InBuffer::around(packed);
                 let mut output = OutBuffer::around(&mut to[before..]);
@@ -216,7 +216,7 @@ impl Unpacker {
                 }
                 Ok(used)
             }
-            By::Xz(xz) => {
+            AnyDecompressor::Xz(xz) => {
                 if self.is_between && packed[0] == 0 {
                     return Ok(padding(packed));
                 }
@@ -234,7 +234,7 @@ impl Unpacker {
                 }
                 Ok(used)
             }
-            By::Bzip2(bunzip) => {
+            AnyDecompressor::Bzip2(bunzip) => {
                 if self.is_between && packed[0] == 0 {
                     return Ok(padding(packed));
                 }

@@ -10,7 +10,7 @@ const NOTHING: u64 = u64::MAX;
 
 /// What a thread does with a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Doing {
+pub(super) enum ThreadActivity {
     /// Gets its bytes.
     Reading,
     /// Waits before it tries again.
@@ -19,27 +19,27 @@ pub(super) enum Doing {
     Making,
 }
 
-impl Doing {
+impl ThreadActivity {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Doing::Reading => "reading",
-            Doing::Waiting => "waiting to read again",
-            Doing::Making => "making",
+            ThreadActivity::Reading => "reading",
+            ThreadActivity::Waiting => "waiting to read again",
+            ThreadActivity::Making => "making",
         }
     }
 }
 
 /// What one thread is at.
-pub(super) struct Slot {
+pub(super) struct ActivitySlot {
     number: AtomicU64,
     index: AtomicU64,
     since: AtomicU64,
     doing: AtomicU64,
 }
 
-impl Default for Slot {
-    fn default() -> Slot {
-        Slot {
+impl Default for ActivitySlot {
+    fn default() -> ActivitySlot {
+        ActivitySlot {
             number: AtomicU64::new(NOTHING),
             index: AtomicU64::new(0),
             since: AtomicU64::new(0),
@@ -48,9 +48,9 @@ impl Default for Slot {
     }
 }
 
-impl Slot {
+impl ActivitySlot {
     /// It begins with a sample.
-    pub(super) fn begin(&self, number: u64, index: u64, doing: Doing) {
+    pub(super) fn begin(&self, number: u64, index: u64, doing: ThreadActivity) {
         self.index.store(index, Ordering::Relaxed);
         self.since.store(clock::nanoseconds(), Ordering::Relaxed);
         self.doing.store(doing as u64, Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl Slot {
     }
 
     /// It goes on to something else with it.
-    pub(super) fn turn_to(&self, doing: Doing) {
+    pub(super) fn turn_to(&self, doing: ThreadActivity) {
         self.doing.store(doing as u64, Ordering::Relaxed);
     }
 
@@ -68,15 +68,15 @@ impl Slot {
     }
 
     /// Number in the run, index in the source, what is done with it, for how long.
-    pub(super) fn look(&self) -> Option<(u64, u64, Doing, Duration)> {
+    pub(super) fn look(&self) -> Option<(u64, u64, ThreadActivity, Duration)> {
         let number = self.number.load(Ordering::Acquire);
         if number == NOTHING {
             return None;
         }
         let doing = match self.doing.load(Ordering::Relaxed) {
-            0 => Doing::Reading,
-            1 => Doing::Waiting,
-            _ => Doing::Making,
+            0 => ThreadActivity::Reading,
+            1 => ThreadActivity::Waiting,
+            _ => ThreadActivity::Making,
         };
         let since = self.since.load(Ordering::Relaxed);
         let time = Duration::from_nanos(clock::nanoseconds().saturating_sub(since));

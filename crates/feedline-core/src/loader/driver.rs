@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::Progress;
 use super::handed::{BatchEnd, Instruction};
-use super::mapped::{Handing, Mapped};
+use super::mapped::{Mapped, PartInProgress};
 use super::run::{Made, Outcome, Run};
-use crate::collate::{Gathered, Seat, Shapes, seat_of};
+use crate::collate::{BatchSlot, Gathered, Shapes, slot_of};
 use crate::engine::{self, Action, Engine, Position, Purpose, Standing, Verdict, Wish};
 use crate::error::{Error, Kind};
 use crate::fault::{self, Fault, FaultLine, Symptom, wanted};
@@ -19,7 +19,7 @@ pub(super) struct Driver {
     pub(super) engine: Engine,
     samples: BySlot<Sample>,
     /// The memory that bad samples were to be written to: others use it.
-    seats: BTreeMap<u64, Seat>,
+    batch_slots: BTreeMap<u64, BatchSlot>,
     /// Faults that were not judged yet, by the number that the engine has for them.
     faults: BTreeMap<u64, PendingFault>,
     next_fault: u64,
@@ -54,7 +54,7 @@ impl PendingFault {
 }
 
 /// What is to be done without the lock, in this order.
-pub(super) enum Step {
+pub(super) enum DriverStep {
     /// A sample was filtered out.
     Filtered(u64),
     Retried(FaultLine),
@@ -63,7 +63,7 @@ pub(super) enum Step {
     Replaced(Box<FaultLine>, u64),
     Deliver(Box<Complete>),
     /// Samples that functions are to be called for.
-    Hand(Box<Handing>),
+    Hand(Box<PartInProgress>),
     /// What a front with functions is told.
     Tell(Instruction),
     /// The run ends with this error, or with the one that the record before it has led to; and the fault of a
@@ -74,8 +74,8 @@ pub(super) enum Step {
 
 /// What is to be done without the lock.
 #[derive(Default)]
-pub(super) struct Todo {
-    pub(super) steps: Vec<Step>,
+pub(super) struct DriverWork {
+    pub(super) steps: Vec<DriverStep>,
     pub(super) extras: Vec<Extra>,
 }
 
@@ -96,21 +96,24 @@ pub(super) struct Complete {
 /// A sample that must be made beside those that are planned.
 pub(super) struct Extra {
     pub(super) order: engine::Order,
-    pub(super) seat: Option<Seat>,
+    pub(super) batch_slot: Option<BatchSlot>,
     pub(super) attempts: u32,
     pub(super) after: Duration,
 }
 
-impl Step {
+impl DriverStep {
     /// Whether later steps must wait until this one is done.
     pub(super) fn has_turn(&self) -> bool {
         match self {
-            Step::Retried(_)
-            | Step::Record(_)
-            | Step::Replaced(..)
-            | Step::Tell(_)
-            | Step::Stop(..) => true,
-            Step::Filtered(_) | Step::Deliver(_) | Step::Hand(_) | Step::End(..) => false,
+            DriverStep::Retried(_)
+            | DriverStep::Record(_)
+            | DriverStep::Replaced(..)
+            | DriverStep::Tell(_)
+            | DriverStep::Stop(..) => true,
+            DriverStep::Filtered(_)
+            | DriverStep::Deliver(_)
+            | DriverStep::Hand(_)
+            | DriverStep::End(..) => false,
         }
     }
 }
@@ -121,7 +124,7 @@ impl Driver {
             engine,
             mapped,
             samples: BySlot::default(),
-            seats: BTreeMap::new(),
+            batch_slots: BTreeMap::new(),
             faults: BTreeMap::new(),
             next_fault: 0,
             misfits: BTreeMap::new(),
@@ -133,16 +136,20 @@ impl Driver {
     }
 
     /// Decides what can be decided before the first result.
-    pub(super) fn begin(&mut self, run: &Run) -> Todo {
-        let mut todo = Todo::default();
+    pub(super) fn begin(&mut self, run: &Run) -> DriverWork {
+        let mut todo = DriverWork::default();
         self.engine.advance(&mut self.actions);
         self.follow(run, &mut todo);
         todo
     }
 
     /// Takes in results.
-    pub(super) fn settle(&mut self, run: &Run, results: Vec<(engine::Order, Outcome)>) -> Todo {
-        let mut todo = Todo::default();
+    pub(super) fn settle(
+        &mut self,
+        run: &Run,
+        results: Vec<(engine::Order, Outcome)>,
+    ) -> DriverWork {
+        let mut todo = DriverWork::default();
         for (order, outcome) in results {
             if self.mapped.is_some() {
                 self.settle_mapped(run, order, outcome, &mut todo);
@@ -163,10 +170,11 @@ impl Driver {
         run: &Run,
         order: engine::Order,
         outcome: Outcome,
-        todo: &mut Todo,
+        todo: &mut DriverWork,
     ) {
-        if let Ok(Made::Kept(sample, _)) = outcome {
-            let handing = self.hand(order, sample).map(|handing| Step::Hand(Box::new(handing)));
+        if let Ok(Made::PooledBuffers(sample, _)) = outcome {
+            let handing =
+                self.hand(order, sample).map(|handing| DriverStep::Hand(Box::new(handing)));
             todo.steps.extend(handing);
             return;
         }
@@ -180,7 +188,7 @@ impl Driver {
     /// Keeps what was made; the numbers for the engine.
     fn keep(&mut self, run: &Run, order: engine::Order, outcome: Outcome) -> engine::Outcome {
         match outcome {
-            Ok(Made::Kept(sample, bucket)) => {
+            Ok(Made::PooledBuffers(sample, bucket)) => {
                 let shape = match run.shared.columns.may_differ() {
                     true => self.shape(run.shared.columns.shapes(&sample)),
                     false => 0,
@@ -188,14 +196,14 @@ impl Driver {
                 self.samples.insert(order.slot, sample);
                 engine::Outcome::Good { bucket: bucket as u32, shape }
             }
-            Ok(Made::LeftOut(seat)) => {
+            Ok(Made::LeftOut(batch_slot)) => {
                 self.count_as_filtered(order);
-                self.keep_seat(order, seat);
+                self.keep_batch_slot(order, batch_slot);
                 engine::Outcome::Filtered
             }
             Err(bad) => {
-                let (fault, seat) = *bad;
-                self.seats.insert(order.slot, seat);
+                let (fault, batch_slot) = *bad;
+                self.batch_slots.insert(order.slot, batch_slot);
                 let wish = run.wish(&fault);
                 let is_own = matches!(order.purpose, Purpose::Planned | Purpose::Fill);
                 let is_told = is_own || matches!(wish, Wish::Raise | Wish::Retry(_));
@@ -209,10 +217,10 @@ impl Driver {
         self.filtered += u64::from(matches!(order.purpose, Purpose::Planned | Purpose::Fill));
     }
 
-    /// A sample that takes the place of another one is looked for until one is kept: they share a seat.
-    fn keep_seat(&mut self, order: engine::Order, seat: Seat) {
+    /// A sample that takes the place of another one is looked for until one is kept: they share a slot.
+    fn keep_batch_slot(&mut self, order: engine::Order, batch_slot: BatchSlot) {
         if order.purpose != Purpose::Planned {
-            self.seats.insert(order.slot, seat);
+            self.batch_slots.insert(order.slot, batch_slot);
         }
     }
 
@@ -228,11 +236,11 @@ impl Driver {
     }
 
     /// Does to samples and faults what the actions of the engine say, and notes what is left to do.
-    fn follow(&mut self, run: &Run, todo: &mut Todo) {
+    fn follow(&mut self, run: &Run, todo: &mut DriverWork) {
         if self.actions.is_empty() {
             return;
         }
-        let Todo { steps, extras } = todo;
+        let DriverWork { steps, extras } = todo;
         let mut attempts = 0;
         let mut actions = std::mem::take(&mut self.actions);
         for action in actions.drain(..) {
@@ -240,23 +248,28 @@ impl Driver {
                 Action::Make(order, after) => {
                     let attempts = std::mem::take(&mut attempts);
                     self.forget(order.slot, steps);
-                    extras.push(Extra { order, seat: self.take_seat(order.slot), attempts, after });
+                    extras.push(Extra {
+                        order,
+                        batch_slot: self.take_batch_slot(order.slot),
+                        attempts,
+                        after,
+                    });
                 }
                 Action::Move { from, to } => {
                     self.move_sample(from, to);
                     let left = self.mapped.as_mut().and_then(|mapped| mapped.move_made(from, to));
-                    steps.extend(left.map(|key| Step::Tell(Instruction::Forget(vec![key]))));
+                    steps.extend(left.map(|key| DriverStep::Tell(Instruction::Forget(vec![key]))));
                 }
                 Action::RecordRetry { fault } => {
                     if let Some(fault) = self.faults.remove(&fault) {
                         attempts = fault.attempts;
-                        steps.push(Step::Retried(fault.line));
+                        steps.push(DriverStep::Retried(fault.line));
                     }
                 }
                 Action::Record { fault, verdict } => {
                     let slot = self.slot_of(fault);
                     if let Some(recorded) = self.record(run, fault, verdict) {
-                        steps.push(Step::Record(Box::new(recorded)));
+                        steps.push(DriverStep::Record(Box::new(recorded)));
                     }
                     if verdict == Verdict::Skip
                         && let Some(slot) = slot
@@ -267,14 +280,14 @@ impl Driver {
                 Action::RecordReplacement { fault, by } => {
                     if let Some(fault) = self.take_fault(fault) {
                         let index = run.ticket(by).map_or(0, |ticket| ticket.index);
-                        steps.push(Step::Replaced(Box::new(fault.line), index));
+                        steps.push(DriverStep::Replaced(Box::new(fault.line), index));
                     }
                 }
                 // Native plans are known, and samples move.
                 Action::ReadPlan | Action::Order { .. } => {}
                 Action::Finish(batch) => {
                     let mapped = self.mapped.as_mut().map(|mapped| mapped.finish(batch));
-                    steps.extend(mapped.map(Step::Tell));
+                    steps.extend(mapped.map(DriverStep::Tell));
                 }
                 Action::Deliver(batch) => {
                     self.count_filtered(steps);
@@ -284,59 +297,61 @@ impl Driver {
                             let keys = mapped.take(batch.samples.iter().map(|(slot, _)| *slot));
                             let position = batch.position;
                             let end = BatchEnd(Progress { epoch: run.epoch, position });
-                            Step::Tell(Instruction::Deliver { keys, end })
+                            DriverStep::Tell(Instruction::Deliver { keys, end })
                         }
-                        None => Step::Deliver(Box::new(self.collect(run, batch))),
+                        None => DriverStep::Deliver(Box::new(self.collect(run, batch))),
                     });
                 }
                 Action::Drop { slots } => match &mut self.mapped {
                     Some(mapped) => {
-                        steps.push(Step::Tell(Instruction::Forget(mapped.take(slots.into_iter()))));
+                        steps.push(DriverStep::Tell(Instruction::Forget(
+                            mapped.take(slots.into_iter()),
+                        )));
                     }
                     None => slots.iter().for_each(|slot| drop(self.samples.take(*slot))),
                 },
                 Action::Stop(stop) => {
                     let cause = self.cause(stop);
                     let error = self.error(run, stop);
-                    steps.push(Step::Stop(error.map(Box::new), cause));
+                    steps.push(DriverStep::Stop(error.map(Box::new), cause));
                 }
                 Action::End(account) => {
                     self.count_filtered(steps);
-                    steps.push(Step::End(account, self.engine.standing().clone()));
+                    steps.push(DriverStep::End(account, self.engine.standing().clone()));
                 }
             }
         }
         self.actions = actions;
     }
 
-    fn count_filtered(&mut self, steps: &mut Vec<Step>) {
+    fn count_filtered(&mut self, steps: &mut Vec<DriverStep>) {
         let filtered = std::mem::take(&mut self.filtered);
         if filtered > 0 {
-            steps.push(Step::Filtered(filtered));
+            steps.push(DriverStep::Filtered(filtered));
         }
     }
 
     /// What was made for a slot belongs to another one.
     fn move_sample(&mut self, from: u64, to: u64) {
-        drop((self.samples.take(to), self.seats.remove(&to)));
+        drop((self.samples.take(to), self.batch_slots.remove(&to)));
         if let Some(sample) = self.samples.take(from) {
             self.samples.insert(to, sample);
         }
-        if let Some(seat) = self.seats.remove(&from) {
-            self.seats.insert(to, seat);
+        if let Some(batch_slot) = self.batch_slots.remove(&from) {
+            self.batch_slots.insert(to, batch_slot);
         }
     }
 
     /// The memory that another sample can be written to.
-    fn take_seat(&mut self, slot: u64) -> Option<Seat> {
+    fn take_batch_slot(&mut self, slot: u64) -> Option<BatchSlot> {
         let sample = self.samples.take(slot);
-        self.seats.remove(&slot).or_else(|| sample.map(seat_of))
+        self.batch_slots.remove(&slot).or_else(|| sample.map(slot_of))
     }
 
     /// Tells a front that what it made for a slot is not needed.
-    fn forget(&mut self, slot: u64, steps: &mut Vec<Step>) {
+    fn forget(&mut self, slot: u64, steps: &mut Vec<DriverStep>) {
         let key = self.mapped.as_mut().and_then(|mapped| mapped.forget(slot));
-        steps.extend(key.map(|key| Step::Tell(Instruction::Forget(vec![key]))));
+        steps.extend(key.map(|key| DriverStep::Tell(Instruction::Forget(vec![key]))));
     }
 
     /// The slot of a sample that was made, and is bad after all.
@@ -402,7 +417,7 @@ impl Driver {
         let mut samples = Vec::with_capacity(slots.len());
         samples.extend(slots.iter().filter_map(|(slot, _)| self.samples.take(*slot)));
         let gathered =
-            Gathered { samples, number: first, is_scattered: run.shared.has_lone_seats() };
+            Gathered { samples, number: first, is_scattered: run.shared.has_lone_slots() };
         Complete { number, gathered, position }
     }
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::driver::Extra;
 use super::run::Run;
 use crate::sys::lock::{Condition, Mutex};
-use crate::worker::Native;
+use crate::transform::Native;
 
 /// Samples to be made; None when the run is over.
 pub(super) struct Extras {

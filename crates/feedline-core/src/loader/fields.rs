@@ -8,7 +8,7 @@ use crate::error::{Error, Kind, Result};
 use crate::format::{Container, Wanted};
 use crate::sample::{Dtype, Extent, Field, FieldKind, Number};
 use crate::source::Source;
-use crate::worker::{Picture, Recipe};
+use crate::transform::{Picture, Transform};
 
 /// The name of what is decoded and transformed.
 pub(super) const PICTURE: &str = "image";
@@ -50,7 +50,7 @@ pub(super) fn wanted(settings: &Settings, given: &Given) -> Option<Arc<[Wanted]>
 }
 
 /// What is done to pictures, if there are any and anything is asked for.
-pub(super) fn recipe(settings: &Settings, given: &Given, seed: u64) -> Option<Recipe> {
+pub(super) fn transform(settings: &Settings, given: &Given, seed: u64) -> Option<Transform> {
     let picture = match given {
         Given::Files | Given::Records(_) => Picture::Encoded(settings.decoding?),
         Given::Arrays(fields) => {
@@ -62,24 +62,24 @@ pub(super) fn recipe(settings: &Settings, given: &Given, seed: u64) -> Option<Re
         }
     };
     let (steps, output) = (settings.steps.clone(), settings.output.clone());
-    Some(Recipe { picture, steps, output, seed })
+    Some(Transform { picture, steps, output, seed })
 }
 
 /// The fields of a batch: what the source has, the picture as it will be, and the index on request.
 pub(super) fn fields(
     source: &dyn Source,
     given: &Given,
-    recipe: Option<&Recipe>,
+    transform: Option<&Transform>,
     wanted: Option<&[Wanted]>,
     settings: &Settings,
 ) -> Vec<Field> {
     let batching = settings.batching;
-    let picture = recipe.map(|recipe| {
+    let picture = transform.map(|transform| {
         let dtype = settings.output.dtype;
         // Pictures that are padded come with their shapes, also where these are equal.
         let padded = batching.is_some_and(|batching: Batching| batching.pad)
             && !matches!(given, Given::Arrays(_));
-        let kind = match recipe.shape() {
+        let kind = match transform.shape() {
             Some(shape) if !padded => FieldKind::Fixed { dtype, shape },
             Some(_) | None => FieldKind::Ragged { dtype },
         };

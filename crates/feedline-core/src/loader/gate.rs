@@ -13,13 +13,13 @@ use crate::escape;
 use crate::event::Event;
 use crate::fault::{Breaker, Change, Pace, Symptom, Try};
 use crate::sys::clock;
-use crate::sys::lock::{Ending, Mutex};
+use crate::sys::lock::{Deadline, Mutex};
 
 /// How long a reader sleeps before it looks whether another has found the source again.
 const NAP: Duration = Duration::from_millis(100);
 
 /// What is to be done about a read that failed.
-pub(super) enum Passage {
+pub(super) enum AfterFailure {
     /// The sample is at fault.
     OfSample,
     /// The source was unavailable: the sample is to be read again.
@@ -78,35 +78,35 @@ impl Gate {
         &self,
         symptom: &Symptom,
         path: &Path,
-        ending: &Ending,
+        ending: &Deadline,
         before_wait: &mut dyn FnMut(),
-    ) -> Passage {
+    ) -> AfterFailure {
         if !symptom.may_be_of_source() || self.ledger.policy().patience.is_zero() {
             self.worked(path);
-            return Passage::OfSample;
+            return AfterFailure::OfSample;
         }
         let seen = self.watch.look(path);
         if seen.is_ok() && !symptom.is_passing_on_disk() {
             self.worked(path);
-            return Passage::OfSample;
+            return AfterFailure::OfSample;
         }
         self.hear(seen, path);
         if self.breaker.lock().is_closed() {
-            return Passage::OfSample;
+            return AfterFailure::OfSample;
         }
         before_wait();
         loop {
             let (step, change) = self.breaker.lock().may_try(self.started.elapsed());
             self.tell(change, &self.watch.name(path), "");
             match step {
-                Try::Go => return Passage::Again,
+                Try::Go => return AfterFailure::Again,
                 Try::Wait(time) => {
                     if ending.wait(time.min(NAP)) {
-                        return Passage::Closed;
+                        return AfterFailure::Closed;
                     }
                 }
                 Try::Probe => match self.watch.look(path) {
-                    Ok(()) => return Passage::Again,
+                    Ok(()) => return AfterFailure::Again,
                     Err(away) => self.hear(Err(away), path),
                 },
                 Try::GiveUp => {
@@ -115,7 +115,7 @@ impl Gate {
                     let patience = self.ledger.policy().patience.as_secs_f64();
                     let message =
                         format!("{} has been unavailable for {patience} s", what.display());
-                    return Passage::GivenUp(Error::new(Kind::SourceUnavailable, message));
+                    return AfterFailure::GivenUp(Error::new(Kind::SourceUnavailable, message));
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::driver::Todo;
+use super::driver::DriverWork;
 use super::run::Run;
 use super::{Epoch, Ledger, Loader, Progress};
 use crate::error::{Error, Kind, Result};
@@ -62,7 +62,7 @@ pub struct BatchEnd(pub(super) Progress);
 /// What a front was not given yet. Parts are taken only while it has room for more; all else at once.
 #[derive(Default)]
 pub(super) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     changed: Condition,
     wake: Mutex<Option<Wake>>,
 }
@@ -71,7 +71,7 @@ pub(super) struct Queue {
 type Wake = Box<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     instructions: VecDeque<Instruction>,
     /// By number, in which order they are taken.
     parts: BTreeMap<u64, Part>,
@@ -99,7 +99,7 @@ impl Queue {
         });
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut QueueState)) {
         {
             let mut state = self.state.lock();
             if state.is_closed {
@@ -172,9 +172,9 @@ impl Epoch {
     }
 
     /// A function failed for a sample. Returns the number of the fault.
-    pub fn bad(&self, key: u64, symptom: Symptom, line: FaultLine) -> u64 {
+    pub fn bad(&self, key: u64, symptom: Symptom, slot_supply: FaultLine) -> u64 {
         let run = &self.running.run;
-        run.driver.lock().mapped_bad(run, key, symptom, line)
+        run.driver.lock().mapped_bad(run, key, symptom, slot_supply)
     }
 
     /// What came of a batch: samples of it that are bad after all. Returns the numbers of the faults.
@@ -227,7 +227,7 @@ impl Run {
     pub(super) fn begin(&self) {
         let (queued, extras) = {
             let mut driver = self.driver.lock();
-            let Todo { steps, extras } = driver.begin(self);
+            let DriverWork { steps, extras } = driver.begin(self);
             self.update_urgent(&driver);
             (self.queue(steps), extras)
         };

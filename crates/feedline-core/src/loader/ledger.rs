@@ -24,23 +24,23 @@ const WAITING: usize = 4096;
 pub struct Ledger {
     policy: FaultPolicy,
     quarantine: Option<Mutex<Quarantine>>,
-    books: Mutex<Books>,
+    state: Mutex<LedgerState>,
     has_events: AtomicBool,
     /// The bits of the least seconds among the slowest samples.
     slow_from: AtomicU64,
 }
 
-struct Books {
+struct LedgerState {
     judge: Judge,
     report: Report,
     events: VecDeque<Event>,
     lost: u64,
-    epoch: Account,
+    epoch: EpochSums,
 }
 
 /// The counts of one epoch.
 #[derive(Clone, Debug, Default)]
-struct Account {
+struct EpochSums {
     is_open: bool,
     epoch: u64,
     expected: Option<u64>,
@@ -66,16 +66,16 @@ impl Ledger {
 
     fn with(policy: FaultPolicy, report: Report) -> Result<Ledger> {
         let quarantine = policy.quarantine.as_deref().map(Quarantine::new).transpose()?;
-        let books = Books {
+        let state = LedgerState {
             judge: Judge::new(policy.clone()),
             report,
             events: VecDeque::new(),
             lost: 0,
-            epoch: Account::default(),
+            epoch: EpochSums::default(),
         };
         let (has_events, slow_from) = (AtomicBool::new(false), AtomicU64::new(0));
-        let (quarantine, books) = (quarantine.map(Mutex::new), Mutex::new(books));
-        Ok(Ledger { policy, quarantine, books, has_events, slow_from })
+        let (quarantine, state) = (quarantine.map(Mutex::new), Mutex::new(state));
+        Ok(Ledger { policy, quarantine, state, has_events, slow_from })
     }
 
     /// The policy that it judges by.
@@ -91,79 +91,79 @@ impl Ledger {
         due: Option<u64>,
         standing: Standing,
     ) {
-        let mut books = self.books.lock();
-        books.judge.begin(standing, expected);
-        books.epoch = Account { is_open: true, epoch, expected: due, ..Account::default() };
-        self.tell(&mut books, Event::EpochStarted { epoch, expected: due });
+        let mut state = self.state.lock();
+        state.judge.begin(standing, expected);
+        state.epoch = EpochSums { is_open: true, epoch, expected: due, ..EpochSums::default() };
+        self.tell(&mut state, Event::EpochStarted { epoch, expected: due });
     }
 
     /// More samples are due.
     pub fn expect(&self, samples: u64) {
-        let mut books = self.books.lock();
-        books.judge.expect(samples);
-        books.epoch.expected = Some(books.epoch.expected.unwrap_or(0) + samples);
-        books.report.expected += samples;
+        let mut state = self.state.lock();
+        state.judge.expect(samples);
+        state.epoch.expected = Some(state.epoch.expected.unwrap_or(0) + samples);
+        state.report.expected += samples;
     }
 
     /// The consumer took a batch.
     pub fn delivered(&self, samples: u64, waited: Duration) {
-        let mut books = self.books.lock();
-        books.epoch.delivered += samples;
-        books.report.apply(&Event::BatchDelivered { samples, waited });
+        let mut state = self.state.lock();
+        state.epoch.delivered += samples;
+        state.report.apply(&Event::BatchDelivered { samples, waited });
     }
 
     /// Of what was delivered, this many came a second time.
     pub fn repeated(&self, samples: u64) {
         if samples > 0 {
-            let mut books = self.books.lock();
-            books.epoch.repeated += samples;
-            self.tell(&mut books, Event::SamplesRepeated { samples });
+            let mut state = self.state.lock();
+            state.epoch.repeated += samples;
+            self.tell(&mut state, Event::SamplesRepeated { samples });
         }
     }
 
     /// This many are left out from the start.
     pub fn excluded(&self, samples: u64) {
         if samples > 0 {
-            let mut books = self.books.lock();
-            self.tell(&mut books, Event::SamplesExcluded { samples });
+            let mut state = self.state.lock();
+            self.tell(&mut state, Event::SamplesExcluded { samples });
         }
     }
 
     /// These shards have no samples.
     pub fn empty_shards(&self, paths: &[PathBuf]) {
         if let Some(first) = paths.first() {
-            let mut books = self.books.lock();
+            let mut state = self.state.lock();
             let (shards, path) = (paths.len() as u64, escape::path(first));
-            self.tell(&mut books, Event::EmptyShardsFound { shards, path });
+            self.tell(&mut state, Event::EmptyShardsFound { shards, path });
         }
     }
 
     /// This many good samples were left out because a filter wants it.
     pub fn filtered(&self, samples: u64) {
-        let mut books = self.books.lock();
-        books.epoch.filtered += samples;
-        books.report.filtered += samples;
-        books.report.expected = books.report.expected.saturating_sub(samples);
+        let mut state = self.state.lock();
+        state.epoch.filtered += samples;
+        state.report.filtered += samples;
+        state.report.expected = state.report.expected.saturating_sub(samples);
     }
 
     /// This many samples were good, in order.
     pub fn good(&self, samples: u64) {
-        self.books.lock().judge.good(samples);
+        self.state.lock().judge.good(samples);
     }
 
     /// A sample was bad. It is on the disk when this returns. For one that is replaced, `replaced` is
     /// to be said when it is known by which.
     pub fn judge(&self, symptom: &Symptom, mut line: FaultLine) -> Verdict {
         line.time = clock::unix_seconds();
-        let verdict = self.books.lock().judge.judge(symptom, &line);
+        let verdict = self.state.lock().judge.judge(symptom, &line);
         if !matches!(verdict, Verdict::Stop(_)) || fault::is_of_sample(symptom, &line) {
             self.quarantine(&line);
         }
-        let mut books = self.books.lock();
+        let mut state = self.state.lock();
         match &verdict {
             Verdict::Skip => {
-                books.epoch.skipped += 1;
-                self.tell(&mut books, Event::SampleSkipped(line));
+                state.epoch.skipped += 1;
+                self.tell(&mut state, Event::SampleSkipped(line));
             }
             Verdict::Replace => {}
             Verdict::Stop(stop) => {
@@ -173,7 +173,7 @@ impl Ledger {
                         error.message().lines().next().unwrap_or_default().to_owned()
                     }
                 };
-                self.tell(&mut books, Event::RunStopped { fault: line, why });
+                self.tell(&mut state, Event::RunStopped { fault: line, why });
             }
         }
         verdict
@@ -192,25 +192,25 @@ impl Ledger {
         if !ends || fault::is_of_sample(symptom, &line) {
             self.quarantine(&line);
         }
-        let mut books = self.books.lock();
-        books.judge.remember(&line);
+        let mut state = self.state.lock();
+        state.judge.remember(&line);
         match verdict {
             engine::Verdict::Skip => {
-                books.epoch.skipped += 1;
-                self.tell(&mut books, Event::SampleSkipped(line));
+                state.epoch.skipped += 1;
+                self.tell(&mut state, Event::SampleSkipped(line));
                 None
             }
             // Told when it is known by which.
             engine::Verdict::Replace | engine::Verdict::Substitute => None,
             engine::Verdict::Raise => {
                 let why = "the fault is raised".to_owned();
-                self.tell(&mut books, Event::RunStopped { fault: line, why });
+                self.tell(&mut state, Event::RunStopped { fault: line, why });
                 None
             }
             engine::Verdict::TooMany(too_many) => {
-                let error = books.judge.too_many(too_many);
+                let error = state.judge.too_many(too_many);
                 let why = error.message().lines().next().unwrap_or_default().to_owned();
-                self.tell(&mut books, Event::RunStopped { fault: line, why });
+                self.tell(&mut state, Event::RunStopped { fault: line, why });
                 Some(error)
             }
         }
@@ -222,40 +222,40 @@ impl Ledger {
         if fault::is_of_sample(symptom, &line) {
             self.quarantine(&line);
         }
-        self.tell(&mut self.books.lock(), Event::CallFailed(line));
+        self.tell(&mut self.state.lock(), Event::CallFailed(line));
     }
 
     /// This many calls were not made, or nobody gets their result.
     pub fn cancelled(&self, calls: u64) {
-        self.books.lock().report.cancelled += calls;
+        self.state.lock().report.cancelled += calls;
     }
 
     /// Writes a fault to the disk, which may take long: no other lock is held.
     fn quarantine(&self, line: &FaultLine) {
         let Some(quarantine) = &self.quarantine else { return };
         let written = quarantine.lock().add(line);
-        let mut books = self.books.lock();
+        let mut state = self.state.lock();
         match written {
-            Ok(()) => books.report.quarantined += 1,
+            Ok(()) => state.report.quarantined += 1,
             Err(error) => {
-                self.tell(&mut books, Event::QuarantineFailed { why: error.to_string() });
+                self.tell(&mut state, Event::QuarantineFailed { why: error.to_string() });
             }
         }
     }
 
     /// Another sample has taken the place of a bad one.
     pub fn replaced(&self, fault: FaultLine, by: Value) {
-        let mut books = self.books.lock();
-        books.epoch.replaced += 1;
-        self.tell(&mut books, Event::SampleReplaced { fault, by });
+        let mut state = self.state.lock();
+        state.epoch.replaced += 1;
+        self.tell(&mut state, Event::SampleReplaced { fault, by });
     }
 
     /// A sample is retried.
     pub fn retried(&self, mut line: FaultLine) {
         line.time = clock::unix_seconds();
-        let mut books = self.books.lock();
-        books.epoch.retried += 1;
-        self.tell(&mut books, Event::SampleRetried(line));
+        let mut state = self.state.lock();
+        state.epoch.retried += 1;
+        self.tell(&mut state, Event::SampleRetried(line));
     }
 
     /// Whether a sample that took so long would be among the slowest. Costs next to nothing.
@@ -268,39 +268,39 @@ impl Ledger {
         if !self.is_slow(slow.seconds) {
             return;
         }
-        let mut books = self.books.lock();
-        books.report.apply(&Event::SampleSlow(slow));
-        if let Some(last) = books.report.slowest.get(SLOWEST - 1) {
+        let mut state = self.state.lock();
+        state.report.apply(&Event::SampleSlow(slow));
+        if let Some(last) = state.report.slowest.get(SLOWEST - 1) {
             self.slow_from.store(last.seconds.to_bits(), Ordering::Relaxed);
         }
     }
 
     /// Something else has happened.
     pub fn event(&self, mut event: Event) {
-        let mut books = self.books.lock();
+        let mut state = self.state.lock();
         if let Event::SourceUnavailable { patience, .. } = &mut event {
             *patience = Some(self.policy.patience);
         }
         if matches!(event, Event::WorkerDied { .. }) {
-            books.epoch.deaths += 1;
+            state.epoch.deaths += 1;
         }
-        self.tell(&mut books, event);
+        self.tell(&mut state, event);
     }
 
     /// The epoch is at its end: everything must add up, and too many faults of a short epoch are told now.
     pub fn epoch_ended(&self, dropped: u64) -> Result<()> {
-        let mut books = self.books.lock();
-        if !books.epoch.is_open {
+        let mut state = self.state.lock();
+        if !state.epoch.is_open {
             return Ok(());
         }
-        books.epoch.is_open = false;
-        let account = books.epoch.clone();
+        state.epoch.is_open = false;
+        let account = state.epoch.clone();
         let accounted = account.delivered + account.skipped + account.filtered + dropped;
         let due = match account.expected {
             Some(expected) => expected,
             None => {
                 let due = accounted.saturating_sub(account.repeated);
-                books.report.expected += due;
+                state.report.expected += due;
                 due
             }
         };
@@ -308,8 +308,8 @@ impl Ledger {
         let is_clean = account.is_clean();
         let (skipped, replaced) = (account.skipped, account.replaced);
         let head = format!("epoch {}: ", account.epoch);
-        let warning = books.warning(&head, skipped, replaced, (due, "samples"));
-        self.tell(&mut books, Event::EpochEnded { dropped, summary, is_clean, warning });
+        let warning = state.warning(&head, skipped, replaced, (due, "samples"));
+        self.tell(&mut state, Event::EpochEnded { dropped, summary, is_clean, warning });
         if accounted != due + account.repeated {
             let message = format!(
                 "{} samples were delivered ({} of them again), {} skipped, {} filtered and {dropped} dropped, but {due} were due",
@@ -318,49 +318,49 @@ impl Ledger {
             return Err(Error::new(Kind::Internal, message));
         }
         let has_given = account.delivered + account.filtered + dropped > 0;
-        let nothing = if has_given { None } else { books.judge.nothing_left() };
-        nothing.or_else(|| books.judge.end()).map_or(Ok(()), Err)
+        let nothing = if has_given { None } else { state.judge.nothing_left() };
+        nothing.or_else(|| state.judge.end()).map_or(Ok(()), Err)
     }
 
     /// What became of all that was judged so far, by cause, where anything was left out or replaced: for a
     /// front without epochs.
     pub fn warning(&self) -> Option<String> {
-        let books = self.books.lock();
-        let Report { skipped, replaced, expected, .. } = books.report;
-        books.warning("", skipped, replaced, (expected, "calls"))
+        let state = self.state.lock();
+        let Report { skipped, replaced, expected, .. } = state.report;
+        state.warning("", skipped, replaced, (expected, "calls"))
     }
 
     /// The epoch was left before its end.
     pub fn epoch_abandoned(&self) {
-        let mut books = self.books.lock();
-        if std::mem::take(&mut books.epoch.is_open) {
-            let account = books.epoch.clone();
+        let mut state = self.state.lock();
+        if std::mem::take(&mut state.epoch.is_open) {
+            let account = state.epoch.clone();
             if account.expected.is_none() {
-                books.report.expected += (account.delivered + account.skipped + account.filtered)
+                state.report.expected += (account.delivered + account.skipped + account.filtered)
                     .saturating_sub(account.repeated);
             }
-            self.tell(&mut books, Event::EpochAbandoned);
+            self.tell(&mut state, Event::EpochAbandoned);
         }
     }
 
     /// How the epoch stands at its end, as the engine says.
     pub fn set_standing(&self, standing: Standing) {
-        self.books.lock().judge.set_standing(standing);
+        self.state.lock().judge.set_standing(standing);
     }
 
     /// How the epoch stands before the next sample is judged.
     pub fn standing(&self) -> Standing {
-        self.books.lock().judge.standing().clone()
+        self.state.lock().judge.standing().clone()
     }
 
     /// What has happened so far.
     pub fn report(&self) -> Report {
-        self.books.lock().report.clone()
+        self.state.lock().report.clone()
     }
 
     /// Changes what only the caller can measure.
     pub fn measure(&self, measure: impl FnOnce(&mut Report)) {
-        measure(&mut self.books.lock().report);
+        measure(&mut self.state.lock().report);
     }
 
     /// Whether there is anything to take. Costs next to nothing.
@@ -370,28 +370,28 @@ impl Ledger {
 
     /// What was not told yet, in order.
     pub fn take_events(&self) -> Vec<Event> {
-        let mut books = self.books.lock();
+        let mut state = self.state.lock();
         self.has_events.store(false, Ordering::Relaxed);
-        let lost = std::mem::take(&mut books.lost);
-        let mut events: Vec<_> = books.events.drain(..).collect();
+        let lost = std::mem::take(&mut state.lost);
+        let mut events: Vec<_> = state.events.drain(..).collect();
         if lost > 0 {
             events.insert(0, Event::EventsDropped { count: lost });
         }
         events
     }
 
-    fn tell(&self, books: &mut Books, event: Event) {
-        books.report.apply(&event);
-        if books.events.len() == WAITING {
-            books.events.pop_front();
-            books.lost += 1;
+    fn tell(&self, state: &mut LedgerState, event: Event) {
+        state.report.apply(&event);
+        if state.events.len() == WAITING {
+            state.events.pop_front();
+            state.lost += 1;
         }
-        books.events.push_back(event);
+        state.events.push_back(event);
         self.has_events.store(true, Ordering::Relaxed);
     }
 }
 
-impl Books {
+impl LedgerState {
     /// What was left out or replaced, by cause, and where all of it can be seen.
     fn warning(
         &self,
@@ -419,7 +419,7 @@ impl Books {
     }
 }
 
-impl Account {
+impl EpochSums {
     fn is_clean(&self) -> bool {
         self.skipped + self.replaced + self.retried + self.deaths == 0
     }
@@ -448,8 +448,8 @@ mod tests {
     use crate::config::fault_policy;
     use serde_json::json;
 
-    fn ledger(words: &str) -> Ledger {
-        Ledger::new(fault_policy(words).unwrap()).unwrap()
+    fn ledger(config: &str) -> Ledger {
+        Ledger::new(fault_policy(config).unwrap()).unwrap()
     }
 
     fn begin(ledger: &Ledger, expected: Option<u64>) {

@@ -2,26 +2,27 @@
 
 use super::fields::Write;
 use super::run::{Made, OVERHEAD, Order, Outcome, Run, Task, caught};
-use crate::collate::Seat;
+use crate::collate::BatchSlot;
 use crate::error::{Error, Kind, Result};
 use crate::fetch::Fetched;
-use crate::sample::{Array, Extent, FieldKind, Loaned, Sample, Stage, Ticket, Value};
-use crate::worker::{Native, Prepared, predicate};
+use crate::sample::{Array, BorrowedArray, Extent, FieldKind, Sample, Stage, Ticket, Value};
+use crate::transform::{Native, Prepared, predicate};
 
 impl Run {
     /// Makes a sample of its bytes. A panic of a codec is a fault of the sample.
     pub(super) fn make(&self, task: Task, native: &mut Native) -> Outcome {
-        let Task { order: Order { ticket, mut seat, attempts, .. }, fetched, prepared } = task;
-        let outcome = caught(|| self.values(ticket, &mut seat, fetched, prepared, native));
+        let Task { order: Order { ticket, mut batch_slot, attempts, .. }, fetched, prepared } =
+            task;
+        let outcome = caught(|| self.values(ticket, &mut batch_slot, fetched, prepared, native));
         match outcome {
-            Ok(Some((sample, bucket))) => Ok(Made::Kept(sample, bucket)),
-            Ok(None) => Ok(Made::LeftOut(seat)),
+            Ok(Some((sample, bucket))) => Ok(Made::PooledBuffers(sample, bucket)),
+            Ok(None) => Ok(Made::LeftOut(batch_slot)),
             Err(error) => {
                 if error.kind() == Kind::CodecPanic {
                     // What it left in the working memory cannot be trusted.
                     *native = Native::default();
                 }
-                let mut bad = self.fault(ticket, Stage::Worker, error, seat);
+                let mut bad = self.fault(ticket, Stage::Worker, error, batch_slot);
                 bad.0.attempts = attempts.max(1);
                 Err(bad)
             }
@@ -29,12 +30,12 @@ impl Run {
     }
 
     /// A sample with its values in the order of the fields, and its bucket; None if the user does not want
-    /// it. Rows are taken out of the seat at the very end, so that a fault leaves it whole. The picture is
+    /// it. Rows are taken out of the slot at the very end, so that a fault leaves it whole. The picture is
     /// made last: it costs most.
     fn values(
         &self,
         ticket: Ticket,
-        seat: &mut Seat,
+        batch_slot: &mut BatchSlot,
         fetched: Option<Fetched>,
         prepared: Option<Prepared>,
         native: &mut Native,
@@ -48,16 +49,16 @@ impl Run {
         if let Some(bytes) = &bytes {
             match &shared.parser {
                 Some(parser) => {
-                    let row = usize::from(shared.recipe.is_some() && shared.in_rows);
-                    let rows = &mut seat.rows[row..row + parser.rows()];
+                    let row = usize::from(shared.transform.is_some() && shared.in_rows);
+                    let rows = &mut batch_slot.rows[row..row + parser.rows()];
                     parser.read(bytes, rows, &mut others)?;
                 }
-                None if shared.recipe.is_none() => others.push(Value::Bytes(bytes.clone())),
+                None if shared.transform.is_none() => others.push(Value::Bytes(bytes.clone())),
                 None => {}
             }
         }
         for (row, write) in &shared.writes {
-            let target = &mut seat.rows[*row];
+            let target = &mut batch_slot.rows[*row];
             match write {
                 Write::Array(at) => {
                     let Extent::Memory(arrays) = shared.source.extent(ticket.index) else {
@@ -76,7 +77,7 @@ impl Run {
                 Write::Index => target.copy_from_slice(&(ticket.index as i64).to_ne_bytes()),
             }
         }
-        let Some(bucket) = self.bucket(ticket, seat, &others)? else { return Ok(None) };
+        let Some(bucket) = self.bucket(ticket, batch_slot, &others)? else { return Ok(None) };
         if shared.filter.is_some() {
             // What is kept must not keep its neighbours in memory, which are not.
             for value in &mut others {
@@ -85,18 +86,18 @@ impl Run {
                 }
             }
         }
-        if let (Some(recipe), Some(bytes)) = (&shared.recipe, &bytes) {
+        if let (Some(transform), Some(bytes)) = (&shared.transform, &bytes) {
             let encoded = self.encoded(bytes)?;
             let prepared = match prepared {
                 Some(prepared) => prepared,
-                None => Prepared::new(recipe, encoded, ticket)?,
+                None => Prepared::new(transform, encoded, ticket)?,
             };
             if shared.in_rows {
-                native.make(recipe, &prepared, encoded, &mut seat.rows[0])?;
+                native.make(transform, &prepared, encoded, &mut batch_slot.rows[0])?;
             } else {
                 let mut pixels = vec![0; self.result_bytes(&prepared)];
-                native.make(recipe, &prepared, encoded, &mut pixels)?;
-                let shape = recipe.shape_of(prepared.size);
+                native.make(transform, &prepared, encoded, &mut pixels)?;
+                let shape = transform.shape_of(prepared.size);
                 let dtype = shared.settings.output.dtype;
                 others.insert(0, Value::Array(Array { dtype, shape, bytes: pixels }));
             }
@@ -109,7 +110,7 @@ impl Run {
             }
             Some(_) | None => permit = None,
         }
-        let mut rows = seat.rows.drain(..);
+        let mut rows = batch_slot.rows.drain(..);
         if others.is_empty() {
             let values = rows.map(Value::Row).collect();
             return Ok(Some((Sample { ticket, values, permit }, bucket)));
@@ -131,9 +132,14 @@ impl Run {
     }
 
     /// The bucket of a sample, the first where there are none; None if the user does not want the sample.
-    fn bucket(&self, ticket: Ticket, seat: &Seat, others: &[Value]) -> Result<Option<usize>> {
+    fn bucket(
+        &self,
+        ticket: Ticket,
+        batch_slot: &BatchSlot,
+        others: &[Value],
+    ) -> Result<Option<usize>> {
         let shared = &self.shared;
-        let sample = predicate::Made { ticket, rows: &seat.rows, others };
+        let sample = predicate::MadeSample { ticket, rows: &batch_slot.rows, others };
         if let Some(filter) = &shared.filter
             && !filter.keeps(&sample)?
         {
@@ -152,18 +158,18 @@ impl Run {
 
     fn write_array(
         &self,
-        array: &Loaned,
+        array: &BorrowedArray,
         ticket: Ticket,
         target: &mut [u8],
         native: &mut Native,
     ) -> Result<()> {
         let range = array.range(ticket.index);
-        match &self.shared.recipe {
-            Some(recipe) if &*array.field.name == "image" => {
+        match &self.shared.transform {
+            Some(transform) if &*array.field.name == "image" => {
                 let mut pixels = vec![0; range.len()];
                 array.memory.copy(range.start, &mut pixels);
-                let prepared = Prepared::new(recipe, &[], ticket)?;
-                native.make(recipe, &prepared, &pixels, target)
+                let prepared = Prepared::new(transform, &[], ticket)?;
+                native.make(transform, &prepared, &pixels, target)
             }
             Some(_) | None => {
                 array.memory.copy(range.start, target);

@@ -5,7 +5,7 @@
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::driver::{BySlot, Driver, PendingFault, Step};
+use super::driver::{BySlot, Driver, DriverStep, PendingFault};
 use super::handed::Instruction;
 use super::run::Run;
 use crate::collate::Gathered;
@@ -30,7 +30,7 @@ pub(super) struct Mapped {
     /// What was handed over, by key, until there is a result.
     handed: BTreeMap<u64, (engine::Order, Ticket)>,
     /// What functions made, by slot.
-    made: BySlot<Made>,
+    made: BySlot<MadeSamples>,
     /// Shapes as JSON, and their numbers.
     shapes: HashMap<String, u32>,
     described: Vec<Value>,
@@ -49,14 +49,14 @@ struct Chunk {
 
 /// What functions made of a sample.
 #[derive(Clone, Copy)]
-struct Made {
+struct MadeSamples {
     key: u64,
     shape: u32,
     ticket: Ticket,
 }
 
 /// Samples that are handed over, as soon as their columns are made.
-pub(super) struct Handing {
+pub(super) struct PartInProgress {
     /// Their number among the planned ones; None for a sample that is made beside those.
     pub(super) number: Option<u64>,
     pub(super) gathered: Gathered,
@@ -105,7 +105,11 @@ impl Mapped {
         complete
     }
 
-    fn hand(&mut self, samples: Vec<(engine::Order, Sample)>, number: Option<u64>) -> Handing {
+    fn hand(
+        &mut self,
+        samples: Vec<(engine::Order, Sample)>,
+        number: Option<u64>,
+    ) -> PartInProgress {
         let may_be_batch = number.is_some();
         let first = samples.first().map_or(0, |(order, _)| order.slot);
         let mut keys = Vec::with_capacity(samples.len());
@@ -117,7 +121,7 @@ impl Mapped {
             given.push(sample);
         }
         let gathered = Gathered { samples: given, number: first, is_scattered: false };
-        Handing { number, gathered, keys, may_be_batch }
+        PartInProgress { number, gathered, keys, may_be_batch }
     }
 
     pub(super) fn move_made(&mut self, from: u64, to: u64) -> Option<u64> {
@@ -149,7 +153,7 @@ impl Mapped {
     /// A sample that does not fit to that of another slot in its batch.
     pub(super) fn misfit(&self, run: &Run, slot: u64, like: u64) -> Option<PendingFault> {
         let (odd, norm) = (self.made.get(slot)?, self.made.get(like)?);
-        let described = |made: &Made| self.described.get(made.shape as usize);
+        let described = |made: &MadeSamples| self.described.get(made.shape as usize);
         let differs = difference(described(norm)?, described(odd)?, "");
         let (index, other) = (odd.ticket.index, norm.ticket.index);
         let message =
@@ -163,7 +167,7 @@ impl Mapped {
 
 impl Driver {
     /// A sample that functions are to be called for. Returns what can be handed over at once.
-    pub(super) fn hand(&mut self, order: engine::Order, sample: Sample) -> Option<Handing> {
+    pub(super) fn hand(&mut self, order: engine::Order, sample: Sample) -> Option<PartInProgress> {
         let current = self.engine.current(order);
         let mapped = self.mapped.as_mut()?;
         if order.purpose == Purpose::Planned && current == order {
@@ -185,7 +189,7 @@ impl Driver {
     }
 
     /// Hands over all that is complete.
-    pub(super) fn hand_complete(&mut self, steps: &mut Vec<Step>) {
+    pub(super) fn hand_complete(&mut self, steps: &mut Vec<DriverStep>) {
         let left = self.engine.orders_left();
         let Some(mapped) = &mut self.mapped else { return };
         for chunk in mapped.take_complete(left) {
@@ -197,7 +201,7 @@ impl Driver {
             mapped.next_part += 1;
             let mut handing = mapped.hand(chunk.samples, Some(number));
             handing.may_be_batch &= is_whole;
-            steps.push(Step::Hand(Box::new(handing)));
+            steps.push(DriverStep::Hand(Box::new(handing)));
         }
     }
 
@@ -217,7 +221,7 @@ impl Driver {
             let Some(mapped) = &mut self.mapped else { return };
             let Some((order, ticket)) = mapped.handed.remove(key) else { continue };
             let slot = self.engine.current(order).slot;
-            mapped.made.insert(slot, Made { key: *key, shape, ticket });
+            mapped.made.insert(slot, MadeSamples { key: *key, shape, ticket });
             self.engine.result(order, Outcome::Good { bucket: 0, shape }, &mut self.actions);
         }
     }
@@ -236,12 +240,12 @@ impl Driver {
         run: &Run,
         key: u64,
         symptom: Symptom,
-        line: FaultLine,
+        slot_supply: FaultLine,
     ) -> u64 {
         let found = self.mapped.as_mut().and_then(|mapped| mapped.handed.remove(&key));
         let Some((order, _)) = found else { return 0 };
-        let wish = run.wish_for(&symptom, &line);
-        let fault = self.add_fault(PendingFault::told(symptom, line));
+        let wish = run.wish_for(&symptom, &slot_supply);
+        let fault = self.add_fault(PendingFault::told(symptom, slot_supply));
         self.engine.result(order, Outcome::Bad { fault, wish }, &mut self.actions);
         fault
     }
@@ -255,10 +259,10 @@ impl Driver {
         let finishing = self.mapped.as_mut().and_then(|mapped| mapped.finishing.remove(&number));
         let Some(slots) = finishing else { return Vec::new() };
         let mut found = Vec::with_capacity(bad.len());
-        for (key, symptom, line) in bad {
+        for (key, symptom, slot_supply) in bad {
             let Some((slot, _)) = slots.iter().find(|(_, other)| *other == key) else { continue };
-            let wish = run.wish_for(&symptom, &line);
-            let mut pending = PendingFault::told(symptom, line);
+            let wish = run.wish_for(&symptom, &slot_supply);
+            let mut pending = PendingFault::told(symptom, slot_supply);
             pending.slot = Some(*slot);
             let fault = self.add_fault(pending);
             found.push(BadSlot { slot: *slot, fault, wish });
@@ -348,8 +352,8 @@ mod tests {
             (json!({"m": {}}), json!({"m": array}), "m is an array, not an empty dict"),
             (json!({"a\n": 1}), json!(["b"]), "it is a tuple of 1, not a dict with 'a\\n'"),
         ];
-        for (ours, theirs, words) in table {
-            assert_eq!(difference(&ours, &theirs, ""), words);
+        for (ours, theirs, text) in table {
+            assert_eq!(difference(&ours, &theirs, ""), text);
         }
     }
 }

@@ -7,7 +7,7 @@ mod fields;
 mod gate;
 mod handed;
 mod ledger;
-mod line;
+mod slot_supply;
 mod make;
 mod mapped;
 mod perform;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::budget::Budget;
-use crate::bytes::Shelf;
+use crate::bytes::BufferPool;
 use crate::checkpoint::{Checkpoint, Fingerprint};
 use crate::collate::{Columns, Pool, Promise};
 use crate::config::{Batching, Function, Given, Padding, Settings, Takes};
@@ -39,13 +39,13 @@ use crate::plan::{self, Excluded, Plan};
 use crate::sample::{Batch, Field, FieldKind};
 use crate::source::Source;
 use crate::sys::lock::Mutex;
-use crate::sys::process::Home;
-use crate::sys::thread::{Crew, processors};
+use crate::sys::process::OwnerProcess;
+use crate::sys::thread::{Threads, processors};
 use crate::sys::{clock, limits};
-use crate::worker::Recipe;
-use crate::worker::predicate::{Bucketing, Place, Predicate};
+use crate::transform::Transform;
+use crate::transform::predicate::{Bucketing, FieldLocation, Predicate};
 pub use fields::given;
-use fields::{PICTURE, Write, casts, fields, padding, recipe, wanted, writes};
+use fields::{PICTURE, Write, casts, fields, padding, transform, wanted, writes};
 pub use handed::{BatchEnd, Instruction, Part};
 pub use ledger::Ledger;
 use quarantine::left_out;
@@ -69,7 +69,7 @@ const FILES: u64 = 256;
 struct Shared {
     source: Arc<dyn Source>,
     plan: Plan,
-    recipe: Option<Recipe>,
+    transform: Option<Transform>,
     /// What makes fields of records, where they have any.
     parser: Option<Parser>,
     /// How many samples may be made ahead of the consumer, where batches have lists.
@@ -78,8 +78,8 @@ struct Shared {
     writes: Vec<(usize, Write)>,
     columns: Columns,
     /// Which samples the user wants, and which come together.
-    filter: Option<Predicate<Place>>,
-    bucketing: Option<Bucketing<Place>>,
+    filter: Option<Predicate<FieldLocation>>,
+    bucketing: Option<Bucketing<FieldLocation>>,
     /// Samples of the batches of each bucket.
     sizes: Vec<usize>,
     settings: Settings,
@@ -99,7 +99,7 @@ struct Shared {
     batches: Budget,
     files: Budget,
     pool: Pool,
-    shelf: Shelf,
+    buffer_pool: BufferPool,
     ledger: Arc<Ledger>,
     progress: Mutex<Progress>,
     /// The next epoch begins where a checkpoint stands.
@@ -118,7 +118,7 @@ struct Progress {
 pub struct Loader {
     shared: Arc<Shared>,
     current: Mutex<Option<Arc<Running>>>,
-    home: Home,
+    home: OwnerProcess,
 }
 
 impl Loader {
@@ -144,7 +144,7 @@ impl Loader {
         let plan = plan(&*source, &settings, excluded)?;
         let seed = settings.seed.or(settings.order_seed()).unwrap_or(0);
         let given = given(&*source);
-        let recipe = recipe(&settings, &given, seed);
+        let transform = transform(&settings, &given, seed);
         let wanted = wanted(&settings, &given);
         let parser = match (&given, &wanted) {
             (Given::Records(contents), Some(wanted)) => {
@@ -152,7 +152,7 @@ impl Loader {
             }
             (Given::Files | Given::Arrays(_) | Given::Records(_), _) => None,
         };
-        let fields = fields(&*source, &given, recipe.as_ref(), wanted.as_deref(), &settings);
+        let fields = fields(&*source, &given, transform.as_ref(), wanted.as_deref(), &settings);
         check_names(&fields, batching.pad, &settings.functions)?;
         let in_rows = !fields.iter().any(|field| matches!(field.kind, FieldKind::Ragged { .. }));
         let writes = writes(&given, &fields, &*source, batching.index);
@@ -195,7 +195,7 @@ impl Loader {
         let shared = Shared {
             source,
             plan,
-            recipe,
+            transform,
             parser,
             ahead,
             writes,
@@ -213,7 +213,7 @@ impl Loader {
             work: Budget::new("bytes", work - (keep * threads) as u64),
             batches: Budget::new("bytes of batches", prefetch),
             files: Budget::new("files", files),
-            shelf: Shelf::default(),
+            buffer_pool: BufferPool::default(),
             pool: Pool::new(usize::try_from(prefetch).unwrap_or(usize::MAX)),
             ledger,
             progress: Mutex::default(),
@@ -221,7 +221,11 @@ impl Loader {
             closed: AtomicBool::new(false),
             settings,
         };
-        Ok(Loader { shared: Arc::new(shared), current: Mutex::new(None), home: Home::here() })
+        Ok(Loader {
+            shared: Arc::new(shared),
+            current: Mutex::new(None),
+            home: OwnerProcess::here(),
+        })
     }
 
     /// Starts the next epoch, or goes on with one after `resume`. An epoch that is still running is
@@ -290,10 +294,10 @@ impl Loader {
 
     /// The columns of the batches, before the first one is made.
     pub fn columns(&self) -> Vec<Promise> {
-        let Shared { columns, recipe, .. } = &*self.shared;
+        let Shared { columns, transform, .. } = &*self.shared;
         columns.promised(self.rows(), |name| {
-            let recipe = recipe.as_ref().filter(|_| name == PICTURE)?;
-            Some(recipe.axes())
+            let transform = transform.as_ref().filter(|_| name == PICTURE)?;
+            Some(transform.axes())
         })
     }
 
@@ -358,7 +362,7 @@ impl Loader {
             running.close();
         }
         self.shared.pool.close();
-        self.shared.shelf.close();
+        self.shared.buffer_pool.close();
     }
 
     /// Refuses use in a forked process, where locks may be held for ever.
@@ -367,7 +371,7 @@ impl Loader {
             let message = format!(
                 "the loader was made in process {} and used in its fork {}, where its threads do not exist",
                 self.home.pid(),
-                Home::here().pid()
+                OwnerProcess::here().pid()
             );
             return Err(Error::new(Kind::UsedAfterFork, message));
         }
@@ -423,7 +427,7 @@ impl Shared {
         let mut settings = format!(
             "{:?} {:?} {:?} {} {:?} {:?}",
             self.plan,
-            self.recipe,
+            self.transform,
             self.columns,
             self.batching.drop_last,
             self.settings.filter,
@@ -487,7 +491,7 @@ impl Shared {
 
     /// Whether each sample has memory of its own until its batch is complete: nobody knows which others will be
     /// in it.
-    fn has_lone_seats(&self) -> bool {
+    fn has_lone_slots(&self) -> bool {
         self.bucketing.is_some() || (self.filter.is_some() && !self.hands_on())
     }
 
@@ -512,7 +516,7 @@ impl Shared {
 fn plan(source: &dyn Source, settings: &Settings, excluded: Excluded) -> Result<Plan> {
     let plan = Plan::new(&source.shards(), &settings.order, excluded)?;
     if plan.is_empty() && !source.is_empty() {
-        let steps: Vec<_> = settings.order.iter().map(plan::Step::name).collect();
+        let steps: Vec<_> = settings.order.iter().map(plan::OrderStep::name).collect();
         let message = format!("{} leaves none of {} samples", steps.join(", "), source.len());
         return Err(Error::new(Kind::InvalidArgument, message).with_hint("skip fewer samples"));
     }
@@ -531,9 +535,9 @@ pub fn check(source: &dyn Source, settings: &Settings) -> Result<()> {
         return Ok(());
     }
     let given = given(source);
-    let recipe = recipe(settings, &given, 0);
+    let transform = transform(settings, &given, 0);
     let wanted = wanted(settings, &given);
-    let fields = fields(source, &given, recipe.as_ref(), wanted.as_deref(), settings);
+    let fields = fields(source, &given, transform.as_ref(), wanted.as_deref(), settings);
     if let Some(filter) = &settings.filter {
         filter.placed(&fields, false)?;
     }
@@ -553,19 +557,19 @@ pub fn check(source: &dyn Source, settings: &Settings) -> Result<()> {
 /// The threads of an epoch.
 struct Running {
     run: Arc<Run>,
-    crew: Crew,
+    threads: Threads,
     started: Instant,
     /// Whether its end is written down.
     ended: Mutex<bool>,
-    home: Home,
+    home: OwnerProcess,
 }
 
 impl Running {
     fn start(shared: Arc<Shared>, start: Progress) -> Result<Running> {
-        let crew = Crew::default();
-        let run = Run::start(shared, start, &crew)?;
+        let threads = Threads::default();
+        let run = Run::start(shared, start, &threads)?;
         let (started, ended) = (clock::now(), Mutex::new(false));
-        Ok(Running { run, crew, started, ended, home: Home::here() })
+        Ok(Running { run, threads, started, ended, home: OwnerProcess::here() })
     }
 
     /// Adds how long it took, and how busy its stages were.
@@ -582,7 +586,7 @@ impl Running {
             return;
         }
         self.run.close();
-        self.crew.wait(GRACE);
+        self.threads.wait(GRACE);
         self.run.close_files();
         self.settle(None).unwrap_or_else(|_| unreachable!("only what is at its end must add up"));
     }

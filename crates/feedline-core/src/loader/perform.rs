@@ -5,24 +5,24 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use super::Progress;
-use super::activity::Slot;
-use super::driver::{Complete, Extra, Recorded, Step, Todo};
+use super::activity::ActivitySlot;
+use super::driver::{Complete, DriverStep, DriverWork, Extra, Recorded};
 use super::handed::{Instruction, Part};
-use super::mapped::Handing;
+use super::mapped::PartInProgress;
 use super::run::{Delivery, Order, Outcome, Run, closed};
-use crate::collate::Seat;
+use crate::collate::BatchSlot;
 use crate::engine;
 use crate::error::{Error, Kind, Result};
 use crate::sample::Stage;
 use crate::sys::clock;
-use crate::worker::Native;
+use crate::transform::Native;
 
 /// What became of steps that are to be done.
 pub(super) enum Queued {
     /// There are none.
     None,
     /// This thread can do them at once.
-    Direct(Vec<Step>),
+    Direct(Vec<DriverStep>),
     /// They are in the outbox.
     InOrder,
 }
@@ -30,7 +30,7 @@ pub(super) enum Queued {
 /// Steps that must be done one after another: a batch is delivered when all faults before it are written down.
 #[derive(Default)]
 pub(super) struct Outbox {
-    steps: VecDeque<Step>,
+    steps: VecDeque<DriverStep>,
     /// Whether a thread is at it.
     is_busy: bool,
     /// The error that the last record has led to.
@@ -42,7 +42,7 @@ impl Run {
         let start = clock::now();
         let (queued, extras) = {
             let mut driver = self.driver.lock();
-            let Todo { steps, extras } = driver.settle(self, outcomes);
+            let DriverWork { steps, extras } = driver.settle(self, outcomes);
             self.update_urgent(&driver);
             (self.queue(steps), extras)
         };
@@ -55,7 +55,7 @@ impl Run {
     pub(super) fn make_extras(&self, extras: Vec<Extra>, mut native: Option<&mut Native>) {
         let mut extras = VecDeque::from(extras);
         let mut own = Native::default();
-        let slot = Slot::default();
+        let slot = ActivitySlot::default();
         while let Some(extra) = extras.pop_front() {
             let native = native.as_deref_mut().unwrap_or(&mut own);
             let of = extra.order;
@@ -69,13 +69,13 @@ impl Run {
         &self,
         extra: Extra,
         native: &mut Native,
-        slot: &Slot,
+        slot: &ActivitySlot,
     ) -> Option<Outcome> {
-        let Extra { order: of, seat, attempts, after } = extra;
-        let seat = match seat {
-            Some(seat) => seat,
-            None => match self.take_lone_seat(of.slot) {
-                Ok(seat) => seat?,
+        let Extra { order: of, batch_slot, attempts, after } = extra;
+        let batch_slot = match batch_slot {
+            Some(batch_slot) => batch_slot,
+            None => match self.take_lone_slot(of.slot) {
+                Ok(batch_slot) => batch_slot?,
                 Err(error) => {
                     self.stop(error);
                     return None;
@@ -83,25 +83,25 @@ impl Run {
             },
         };
         let (number, ticket) = (of.slot, self.ticket_of(of)?);
-        let order = Order { number, of, ticket, seat, attempts };
+        let order = Order { number, of, ticket, batch_slot, attempts };
         Some(self.retry(order, after, native, slot))
     }
 
-    pub(super) fn take_lone_seat(&self, slot: u64) -> Result<Option<Seat>> {
+    pub(super) fn take_lone_slot(&self, slot: u64) -> Result<Option<BatchSlot>> {
         let columns = &self.shared.columns;
         match self.shared.batches.acquire(columns.row_bytes(), slot) {
-            Ok(permit) => Ok(columns.lone_seats(1, permit)?.pop_front()),
+            Ok(permit) => Ok(columns.lone_slots(1, permit)?.pop_front()),
             Err(_) => Ok(None),
         }
     }
 
     /// Puts steps behind those that must be done before them, unless this thread can do them at once.
-    pub(super) fn queue(&self, steps: Vec<Step>) -> Queued {
+    pub(super) fn queue(&self, steps: Vec<DriverStep>) -> Queued {
         if steps.is_empty() {
             return Queued::None;
         }
         let mut outbox = self.outbox.lock();
-        if !outbox.is_busy && outbox.steps.is_empty() && !steps.iter().any(Step::has_turn) {
+        if !outbox.is_busy && outbox.steps.is_empty() && !steps.iter().any(DriverStep::has_turn) {
             return Queued::Direct(steps);
         }
         outbox.steps.extend(steps);
@@ -133,26 +133,26 @@ impl Run {
         }
     }
 
-    pub(super) fn do_step(&self, step: Step, error: &mut Option<Error>) {
+    pub(super) fn do_step(&self, step: DriverStep, error: &mut Option<Error>) {
         let ledger = &self.shared.ledger;
         match step {
-            Step::Filtered(samples) => ledger.filtered(samples),
-            Step::Retried(line) => ledger.retried(line),
-            Step::Record(recorded) => {
+            DriverStep::Filtered(samples) => ledger.filtered(samples),
+            DriverStep::Retried(line) => ledger.retried(line),
+            DriverStep::Record(recorded) => {
                 let Recorded { symptom, line, verdict } = *recorded;
                 *error = ledger.record(&symptom, line, verdict);
             }
-            Step::Replaced(line, index) => ledger.replaced(*line, index.into()),
-            Step::Deliver(complete) => self.deliver(*complete),
-            Step::Hand(handing) => self.hand(*handing),
-            Step::Tell(instruction) => self.handed.put(instruction),
-            Step::Stop(own, cause) => {
+            DriverStep::Replaced(line, index) => ledger.replaced(*line, index.into()),
+            DriverStep::Deliver(complete) => self.deliver(*complete),
+            DriverStep::Hand(handing) => self.hand(*handing),
+            DriverStep::Tell(instruction) => self.handed.put(instruction),
+            DriverStep::Stop(own, cause) => {
                 let error = own.map(|error| *error).or_else(|| error.take());
                 // Without an error, the cause is raised itself.
                 let error = if cause.is_some() { error } else { error.or_else(|| Some(closed())) };
                 self.end(error, cause);
             }
-            Step::End(account, standing) => {
+            DriverStep::End(account, standing) => {
                 ledger.set_standing(standing);
                 ledger.repeated(account.repeated);
                 self.dropped.store(account.dropped, Ordering::SeqCst);
@@ -177,8 +177,8 @@ impl Run {
     }
 
     /// Hands samples to the front that has functions called for them.
-    fn hand(&self, handing: Handing) {
-        let Handing { number, gathered, keys, may_be_batch } = handing;
+    fn hand(&self, handing: PartInProgress) {
+        let PartInProgress { number, gathered, keys, may_be_batch } = handing;
         let shared = &self.shared;
         match shared.columns.complete(gathered, &shared.pool, &shared.batches) {
             Ok(batch) => {

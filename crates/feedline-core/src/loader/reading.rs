@@ -5,11 +5,11 @@ use crossbeam_channel::Sender;
 use serde_json::json;
 use std::time::Duration;
 
-use super::activity::{Doing, Slot};
-use super::gate::Passage;
+use super::activity::{ActivitySlot, ThreadActivity};
+use super::gate::AfterFailure;
 use super::run::{FILES_CHUNK, OVERHEAD, Order, Run, Task, caught, closed};
 use crate::bytes::Piece;
-use crate::collate::Seat;
+use crate::collate::BatchSlot;
 use crate::config::Strike;
 use crate::error::{Error, Kind};
 use crate::event::Slow;
@@ -17,15 +17,15 @@ use crate::fault::{Fault, Symptom};
 use crate::fetch::{Fetched, Stretch};
 use crate::sample::{Extent, Stage};
 use crate::sys::clock;
-use crate::worker::{Prepared, Recipe};
+use crate::transform::{Prepared, Transform};
 
-/// A sample's bytes, or what was wrong and the seat that is free now.
-pub(super) type Got = Result<Task, Box<(Fault, Seat)>>;
+/// A sample's bytes, or what was wrong and the slot that is free now.
+pub(super) type Fetching = Result<Task, Box<(Fault, BatchSlot)>>;
 
 impl Run {
     /// Fetches some samples at a time: a thread that is woken for each of them costs more than it
     /// reads. What is fetched is handed on before any wait.
-    pub(super) fn read(&self, tasks: &Sender<Vec<Task>>, slot: &Slot) {
+    pub(super) fn read(&self, tasks: &Sender<Vec<Task>>, slot: &ActivitySlot) {
         if self.shared.source.contents().is_some() {
             return self.read_records(tasks, slot);
         }
@@ -36,7 +36,7 @@ impl Run {
             for order in orders {
                 let (number, of) = (order.number, order.of);
                 let (index, start) = (order.ticket.index, clock::now());
-                slot.begin(number, index, Doing::Reading);
+                slot.begin(number, index, ThreadActivity::Reading);
                 let mut has_waited = false;
                 let mut hand_on = || {
                     has_waited = true;
@@ -82,9 +82,9 @@ impl Run {
     pub(super) fn fetch(
         &self,
         mut order: Order,
-        slot: &Slot,
+        slot: &ActivitySlot,
         before_wait: &mut dyn FnMut(),
-    ) -> Got {
+    ) -> Fetching {
         loop {
             let (number, of) = (order.number, order.of);
             let (ticket, attempts) = (order.ticket, order.attempts + 1);
@@ -104,18 +104,20 @@ impl Run {
                 | Extent::Packed { .. }
                 | Extent::Memory(_) => return Err(bad),
             };
-            slot.turn_to(Doing::Waiting);
+            slot.turn_to(ThreadActivity::Waiting);
             match self.gate.failed(&symptom, &path, &self.ending, before_wait) {
-                Passage::OfSample => {}
-                Passage::Again => {
-                    slot.turn_to(Doing::Reading);
-                    order = Order { number, of, ticket, seat: bad.1, attempts: attempts - 1 };
+                AfterFailure::OfSample => {}
+                AfterFailure::Again => {
+                    slot.turn_to(ThreadActivity::Reading);
+                    order = Order { number, of, ticket, batch_slot: bad.1, attempts: attempts - 1 };
                     continue;
                 }
-                Passage::GivenUp(error) => {
+                AfterFailure::GivenUp(error) => {
                     return Err(self.fault(ticket, Stage::Fetch, error, bad.1));
                 }
-                Passage::Closed => return Err(self.fault(ticket, Stage::Fetch, closed(), bad.1)),
+                AfterFailure::Closed => {
+                    return Err(self.fault(ticket, Stage::Fetch, closed(), bad.1));
+                }
             }
             let policy = self.shared.ledger.policy();
             let Some(wait) = policy.retry_after(&symptom, attempts, &self.key(ticket)) else {
@@ -126,12 +128,12 @@ impl Run {
             if self.ending.wait(wait) {
                 return Err(self.fault(ticket, Stage::Fetch, closed(), bad.1));
             }
-            slot.turn_to(Doing::Reading);
-            order = Order { number, of, ticket, seat: bad.1, attempts };
+            slot.turn_to(ThreadActivity::Reading);
+            order = Order { number, of, ticket, batch_slot: bad.1, attempts };
         }
     }
 
-    fn fetch_once(&self, mut order: Order, before_wait: &mut dyn FnMut()) -> Got {
+    fn fetch_once(&self, mut order: Order, before_wait: &mut dyn FnMut()) -> Fetching {
         let (index, number) = (order.ticket.index, order.number);
         let extent = self.shared.source.extent(index);
         if matches!(extent, Extent::Memory(_)) {
@@ -139,7 +141,7 @@ impl Run {
         }
         if let Some(error) = self.struck(&order, before_wait) {
             let stage = if error.kind() == Kind::Read { Stage::Fetch } else { Stage::Worker };
-            return Err(self.fault(order.ticket, stage, error, order.seat));
+            return Err(self.fault(order.ticket, stage, error, order.batch_slot));
         }
         let read = match &extent {
             Extent::File(path) => self.reader.read(path, number, before_wait).map(Some),
@@ -166,7 +168,7 @@ impl Run {
                     None => Ok(Task { order, fetched: None, prepared: None }),
                 }
             }
-            Err(error) => Err(self.fault(order.ticket, Stage::Fetch, error, order.seat)),
+            Err(error) => Err(self.fault(order.ticket, Stage::Fetch, error, order.batch_slot)),
         }
     }
 
@@ -179,15 +181,15 @@ impl Run {
         overhead: u64,
         position: u64,
         before_wait: &mut dyn FnMut(),
-    ) -> Got {
+    ) -> Fetching {
         let shared = &self.shared;
         let outcome = caught(|| {
             let mut more = overhead;
             if let Some(parser) = &shared.parser {
                 more += parser.most_bytes(bytes.len()) as u64;
             }
-            let Some(recipe) = &shared.recipe else { return Ok((None, more)) };
-            let prepared = Prepared::new(recipe, self.encoded(&bytes)?, order.ticket)?;
+            let Some(transform) = &shared.transform else { return Ok((None, more)) };
+            let prepared = Prepared::new(transform, self.encoded(&bytes)?, order.ticket)?;
             let result = if shared.in_rows { 0 } else { self.result_bytes(&prepared) };
             let work = prepared.working_bytes.saturating_sub(shared.keep);
             Ok((Some(prepared), more + (work + result) as u64))
@@ -207,7 +209,7 @@ impl Run {
             Ok((prepared, extra)) => {
                 Ok(Task { order, fetched: Some(Fetched { bytes, extra }), prepared })
             }
-            Err(error) => Err(self.fault(order.ticket, Stage::Worker, error, order.seat)),
+            Err(error) => Err(self.fault(order.ticket, Stage::Worker, error, order.batch_slot)),
         }
     }
 
@@ -225,7 +227,7 @@ impl Run {
     pub(super) fn result_bytes(&self, prepared: &Prepared) -> usize {
         let pixels = prepared.size.width * prepared.size.height;
         let settings = &self.shared.settings;
-        let channels = self.shared.recipe.as_ref().map_or(0, Recipe::channels);
+        let channels = self.shared.transform.as_ref().map_or(0, Transform::channels);
         pixels * channels * settings.output.dtype.bytes()
     }
 }

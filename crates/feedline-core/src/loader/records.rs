@@ -4,7 +4,7 @@
 use crossbeam_channel::Sender;
 use std::path::Path;
 
-use super::activity::{Doing, Slot};
+use super::activity::{ActivitySlot, ThreadActivity};
 use super::run::{OVERHEAD, Order, Run, Task};
 use crate::bytes::Piece;
 use crate::error::{Error, Kind, Result};
@@ -12,7 +12,7 @@ use crate::fetch::{Packed, Stretch};
 use crate::format::Container;
 use crate::sample::{Extent, Stage};
 use crate::sys::clock;
-use crate::worker::Native;
+use crate::transform::Native;
 
 /// Records that are taken at once, at most, and bytes that they should have together.
 const RECORDS: u64 = 64;
@@ -43,7 +43,7 @@ impl Ready<'_> {
         }
         let mut ready = std::mem::take(&mut self.ready);
         ready.sort_unstable_by_key(|task| task.order.number);
-        if self.run.shared.recipe.is_some() {
+        if self.run.shared.transform.is_some() {
             // Nobody listens any more when the run is closed: then nothing is needed.
             self.is_left |= self.tasks.send(ready).is_err();
             return;
@@ -60,7 +60,7 @@ impl Ready<'_> {
 
 impl Run {
     /// Fetches chunks of records until there are none left.
-    pub(super) fn read_records(&self, tasks: &Sender<Vec<Task>>, slot: &Slot) {
+    pub(super) fn read_records(&self, tasks: &Sender<Vec<Task>>, slot: &ActivitySlot) {
         let mean = self.shared.source.mean_bytes().max(1);
         let chunk = (BYTES / mean).clamp(1, RECORDS) as usize;
         let mut native = Native::default();
@@ -79,7 +79,7 @@ impl Run {
             // Those that need care come last, when nothing that was read waits for them.
             for order in alone {
                 let of = order.of;
-                slot.begin(of.slot, order.ticket.index, Doing::Reading);
+                slot.begin(of.slot, order.ticket.index, ThreadActivity::Reading);
                 let fetched = self.fetch(order, slot, &mut || ready.hand_on());
                 slot.end();
                 match fetched {
@@ -98,7 +98,12 @@ impl Run {
     }
 
     /// Reads what can be read without care; returns the others, in order.
-    fn read_chunk(&self, orders: Vec<Order>, ready: &mut Ready<'_>, slot: &Slot) -> Vec<Order> {
+    fn read_chunk(
+        &self,
+        orders: Vec<Order>,
+        ready: &mut Ready<'_>,
+        slot: &ActivitySlot,
+    ) -> Vec<Order> {
         // A wait for a later sample must not keep an earlier one of the chunk, which is not read yet.
         let Some(first) = orders.iter().map(|order| order.number).min() else { return Vec::new() };
         let source = &*self.shared.source;
@@ -124,7 +129,7 @@ impl Run {
         });
         let mut rest = wanted.into_iter().peekable();
         while let Some(next) = rest.next() {
-            slot.begin(next.order.number, next.order.ticket.index, Doing::Reading);
+            slot.begin(next.order.number, next.order.ticket.index, ThreadActivity::Reading);
             if is_numbers {
                 match self.read_numbers(next, first, ready) {
                     Ok(task) => ready.ready.push(task),
@@ -175,7 +180,9 @@ impl Run {
             let made = self.prepare(order, payload, 0, first, &mut || ready.hand_on());
             match made {
                 Ok(task) => ready.ready.push(task),
-                Err(bad) => alone.push(Order { number, of, ticket, seat: bad.1, attempts: 0 }),
+                Err(bad) => {
+                    alone.push(Order { number, of, ticket, batch_slot: bad.1, attempts: 0 })
+                }
             }
         }
     }
@@ -187,7 +194,7 @@ impl Run {
         ready: &mut Ready<'_>,
     ) -> std::result::Result<Task, Order> {
         let Wanted { at, mut order } = wanted;
-        let target = &mut order.seat.rows[0];
+        let target = &mut order.batch_slot.rows[0];
         let read = self.reader.read_into(at.path, at.offset, target, first, &mut || {
             ready.hand_on();
         });
@@ -209,7 +216,7 @@ impl Run {
         }
         let number = order.number;
         if let Some(Container::Numbers { .. }) = self.container() {
-            let target = &mut order.seat.rows[0];
+            let target = &mut order.batch_slot.rows[0];
             self.reader.read_into(at.path, at.offset, target, number, before_wait)?;
             return Ok(None);
         }

@@ -12,17 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::activity::{Doing, Slot};
+use super::activity::{ActivitySlot, ThreadActivity};
 use super::driver::Driver;
 use super::extras::Extras;
 use super::gate::Gate;
 use super::handed::{Instruction, Queue};
-use super::line::{Horizon, Line};
 use super::mapped::Mapped;
 use super::perform::Outbox;
+use super::slot_supply::{Horizon, SlotSupply};
 use super::watch::Watch;
 use super::{Progress, Shared};
-use crate::collate::Seat;
+use crate::collate::BatchSlot;
 use crate::deliver::Handoff;
 use crate::engine::{self, Engine, Position};
 use crate::error::{Error, Kind, Result};
@@ -33,9 +33,9 @@ use crate::metrics::Meters;
 use crate::plan;
 use crate::sample::{Batch, Sample, Stage, Ticket};
 use crate::sys::clock;
-use crate::sys::lock::{Ending, Mutex};
-use crate::sys::thread::Crew;
-use crate::worker::{Native, Prepared};
+use crate::sys::lock::{Deadline, Mutex};
+use crate::sys::thread::Threads;
+use crate::transform::{Native, Prepared};
 
 /// Samples from memory that a worker takes at once: each costs less than taking it.
 const MEMORY_CHUNK: usize = 64;
@@ -53,7 +53,7 @@ pub(super) struct Order {
     /// As the engine knows it.
     pub(super) of: engine::Order,
     pub(super) ticket: Ticket,
-    pub(super) seat: Seat,
+    pub(super) batch_slot: BatchSlot,
     /// Tries so far.
     pub(super) attempts: u32,
 }
@@ -65,15 +65,15 @@ pub(super) struct Task {
     pub(super) prepared: Option<Prepared>,
 }
 
-/// One result for each order: what was made, or what was wrong and the seat that is free now.
-pub(super) type Outcome = std::result::Result<Made, Box<(Fault, Seat)>>;
+/// One result for each order: what was made, or what was wrong and the slot that is free now.
+pub(super) type Outcome = std::result::Result<Made, Box<(Fault, BatchSlot)>>;
 
 /// What came of making a sample.
 pub(super) enum Made {
     /// A sample, and the bucket that it belongs to, where there are any.
-    Kept(Sample, usize),
-    /// One that the user does not want; the seat is free.
-    LeftOut(Seat),
+    PooledBuffers(Sample, usize),
+    /// One that the user does not want; the slot is free.
+    LeftOut(BatchSlot),
 }
 
 /// A batch on its way to the consumer, and how far it brings the run.
@@ -98,9 +98,9 @@ pub(super) struct Run {
     pub(super) streams: Option<Streams>,
     pub(super) gate: Gate,
     /// Ends waits for nothing but time.
-    pub(super) ending: Ending,
+    pub(super) ending: Deadline,
     pub(super) horizon: Horizon,
-    line: Mutex<Line>,
+    slot_supply: Mutex<SlotSupply>,
     pub(super) driver: Mutex<Driver>,
     pub(super) outbox: Mutex<Outbox>,
     /// For a front that has functions called for the samples: what it is given, and samples that are made for it
@@ -109,7 +109,7 @@ pub(super) struct Run {
     pub(super) extras: Extras,
     waiting: Mutex<Waiting>,
     /// What the readers and then the workers are at.
-    slots: Vec<Slot>,
+    slots: Vec<ActivitySlot>,
     /// Which sample comes when in this epoch.
     order: plan::Order,
     pub(super) epoch: u64,
@@ -127,7 +127,11 @@ struct Waiting {
 
 impl Run {
     /// Starts the threads of an epoch, from where it stands.
-    pub(super) fn start(shared: Arc<Shared>, from: Progress, crew: &Crew) -> Result<Arc<Run>> {
+    pub(super) fn start(
+        shared: Arc<Shared>,
+        from: Progress,
+        epoch_threads: &Threads,
+    ) -> Result<Arc<Run>> {
         let length = shared.plan.epoch_len();
         let Progress { epoch, position } = from;
         let standing = position.standing.clone();
@@ -144,24 +148,25 @@ impl Run {
         let run = Arc::new(Run {
             handoff: Handoff::default(),
             meters: Meters::default(),
-            reader: Reader::new(files, shared.work.clone(), shared.shelf.clone())
+            reader: Reader::new(files, shared.work.clone(), shared.buffer_pool.clone())
                 .up_to(shared.largest),
             streams: shared.source.contents().filter(|contents| contents.is_packed).map(
                 |contents| {
-                    let buffer = shared.settings.order.iter().filter_map(plan::Step::buffer).max();
+                    let buffer =
+                        shared.settings.order.iter().filter_map(plan::OrderStep::buffer).max();
                     Streams::new(contents.container.clone(), buffer.unwrap_or(0) as usize)
                 },
             ),
             gate: Gate::new(watch, Arc::clone(&shared.ledger)),
-            ending: Ending::default(),
+            ending: Deadline::default(),
             horizon,
-            line: Mutex::new(Line { seats: VecDeque::new() }),
+            slot_supply: Mutex::new(SlotSupply { batch_slots: VecDeque::new() }),
             driver: Mutex::new(Driver::new(engine, mapped)),
             outbox: Mutex::default(),
             handed: Queue::default(),
             extras: Extras::default(),
             waiting: Mutex::default(),
-            slots: (0..shared.readers + shared.threads).map(|_| Slot::default()).collect(),
+            slots: (0..shared.readers + shared.threads).map(|_| ActivitySlot::default()).collect(),
             order: shared.plan.epoch(epoch),
             epoch,
             dropped: AtomicU64::new(0),
@@ -169,12 +174,12 @@ impl Run {
             shared,
         });
         run.shared.ledger.epoch_started(epoch, Some(length), Some(due), standing);
-        run.spawn(crew)?;
+        run.spawn(epoch_threads)?;
         run.begin();
         Ok(run)
     }
 
-    fn spawn(self: &Arc<Run>, crew: &Crew) -> Result<()> {
+    fn spawn(self: &Arc<Run>, epoch_threads: &Threads) -> Result<()> {
         let (readers, workers) = (self.shared.readers, self.shared.threads);
         let (sender, receiver) = bounded::<Vec<Task>>(workers.max(2));
         let mut started = (0, 0);
@@ -185,7 +190,7 @@ impl Run {
                 let slot = readers + number;
                 let work =
                     move || run.guarded(|run| run.work(readers > 0, &tasks, &run.slots[slot]));
-                match crew.spawn(&format!("feedline-work-{number}"), work) {
+                match epoch_threads.spawn(&format!("feedline-work-{number}"), work) {
                     Ok(()) => started.0 += 1,
                     Err(error) => refused = Some(error),
                 }
@@ -193,7 +198,7 @@ impl Run {
             if number < readers {
                 let (run, tasks) = (Arc::clone(self), sender.clone());
                 let read = move || run.guarded(|run| run.read(&tasks, &run.slots[number]));
-                match crew.spawn(&format!("feedline-read-{number}"), read) {
+                match epoch_threads.spawn(&format!("feedline-read-{number}"), read) {
                     Ok(()) => started.1 += 1,
                     Err(error) => refused = Some(error),
                 }
@@ -201,7 +206,8 @@ impl Run {
         }
         if self.shared.hands_on() {
             let run = Arc::clone(self);
-            let made = crew.spawn("feedline-extra", move || run.guarded(Run::make_queued_extras));
+            let made =
+                epoch_threads.spawn("feedline-extra", move || run.guarded(Run::make_queued_extras));
             if let Err(error) = made {
                 self.close();
                 return Err(Error::io(Kind::OutOfThreads, "starting the threads", error));
@@ -221,7 +227,7 @@ impl Run {
     /// A panic of our own must end the run with an error: a thread that is gone answers nobody.
     fn guarded(&self, work: impl FnOnce(&Run)) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(self))) {
-            let message = format!("a thread panicked: {}", words_of(&*panic));
+            let message = format!("a thread panicked: {}", panic_message(&*panic));
             let error = Error::new(Kind::Internal, message);
             if self.shared.hands_on() {
                 return self.handed.put(Instruction::Stop { cause: None, error: Some(error) });
@@ -233,25 +239,25 @@ impl Run {
 
     /// The next samples to make, in order; None at the end. Waits for room for a new batch.
     pub(super) fn next_orders(&self, most: usize) -> Option<Vec<Order>> {
-        let mut line = self.line.lock();
+        let mut slot_supply = self.slot_supply.lock();
         let first = self.driver.lock().engine.next_slot()?;
         let left = usize::try_from(self.horizon.beyond(first)? - first).unwrap_or(usize::MAX);
         if self.is_closed() {
             return None;
         }
         let most = most.min(left);
-        if line.seats.is_empty() {
-            match self.take_seats(most, first) {
-                Ok(seats) => line.seats = seats?,
+        if slot_supply.batch_slots.is_empty() {
+            match self.take_batch_slots(most, first) {
+                Ok(batch_slots) => slot_supply.batch_slots = batch_slots?,
                 Err(error) => {
-                    drop(line);
+                    drop(slot_supply);
                     self.stop(error);
                     return None;
                 }
             }
         }
-        let count = most.min(line.seats.len());
-        let line = &mut *line;
+        let count = most.min(slot_supply.batch_slots.len());
+        let slot_supply = &mut *slot_supply;
         let orders: Vec<_> = {
             let driver = &mut *self.driver.lock();
             let engine = &mut driver.engine;
@@ -264,29 +270,29 @@ impl Run {
         if orders.is_empty() {
             return None;
         }
-        let seats = line.seats.drain(..orders.len());
-        let orders = seats.zip(orders).filter_map(|(seat, of)| {
+        let batch_slots = slot_supply.batch_slots.drain(..orders.len());
+        let orders = batch_slots.zip(orders).filter_map(|(batch_slot, of)| {
             let ticket = self.ticket_of(of);
-            ticket.map(|ticket| Order { number: of.slot, of, ticket, seat, attempts: 0 })
+            ticket.map(|ticket| Order { number: of.slot, of, ticket, batch_slot, attempts: 0 })
         });
         Some(orders.collect())
     }
 
     /// Memory for the next samples: of a batch, or of each for itself. None if the run is closed.
-    fn take_seats(&self, most: usize, first: u64) -> Result<Option<VecDeque<Seat>>> {
+    fn take_batch_slots(&self, most: usize, first: u64) -> Result<Option<VecDeque<BatchSlot>>> {
         let shared = &self.shared;
         let columns = &shared.columns;
-        let lone = shared.has_lone_seats().then_some(most);
+        let lone = shared.has_lone_slots().then_some(most);
         let bytes = lone.map_or(columns.batch_bytes(), |lone| columns.row_bytes() * lone as u64);
         let Ok(permit) = shared.batches.acquire(bytes, first) else { return Ok(None) };
         if self.is_closed() {
             return Ok(None);
         }
-        let seats = match lone {
-            Some(lone) => columns.lone_seats(lone, permit),
-            None => columns.seats(&shared.pool, permit),
+        let batch_slots = match lone {
+            Some(lone) => columns.lone_slots(lone, permit),
+            None => columns.batch_slots(&shared.pool, permit),
         };
-        seats.map(Some)
+        batch_slots.map(Some)
     }
 
     /// The ticket of a sample of this epoch.
@@ -304,10 +310,10 @@ impl Run {
         ticket: Ticket,
         stage: Stage,
         error: Error,
-        seat: Seat,
-    ) -> Box<(Fault, Seat)> {
+        batch_slot: BatchSlot,
+    ) -> Box<(Fault, BatchSlot)> {
         let error = error.at(self.shared.source.location(ticket.index));
-        Box::new((Fault::new(ticket, stage, error), seat))
+        Box::new((Fault::new(ticket, stage, error), batch_slot))
     }
 
     pub(super) fn line_of(&self, fault: &Fault) -> FaultLine {
@@ -317,7 +323,7 @@ impl Run {
 
     // ---- worker ----
 
-    fn work(&self, from_readers: bool, tasks: &Receiver<Vec<Task>>, slot: &Slot) {
+    fn work(&self, from_readers: bool, tasks: &Receiver<Vec<Task>>, slot: &ActivitySlot) {
         let mut native = Native::default();
         while let Some(tasks) = self.next_tasks(from_readers, tasks) {
             if self.closed.load(Ordering::SeqCst) {
@@ -329,11 +335,11 @@ impl Run {
                 .map(|task| {
                     let (number, of) = (task.order.number, task.order.of);
                     // Rows of arrays are copied in less time than it takes to look at a clock.
-                    if self.shared.recipe.is_none() && !from_readers {
+                    if self.shared.transform.is_none() && !from_readers {
                         return (of, self.make(task, &mut native));
                     }
                     let (index, start) = (task.order.ticket.index, clock::now());
-                    slot.begin(number, index, Doing::Making);
+                    slot.begin(number, index, ThreadActivity::Making);
                     let made = self.make(task, &mut native);
                     self.note_time(index, start.elapsed(), Stage::Worker);
                     (of, made)
@@ -350,7 +356,7 @@ impl Run {
         if from_readers {
             return tasks.recv().ok();
         }
-        let most = if self.shared.recipe.is_some() { 4 } else { MEMORY_CHUNK };
+        let most = if self.shared.transform.is_some() { 4 } else { MEMORY_CHUNK };
         let orders = self.next_orders(most)?;
         Some(
             orders.into_iter().map(|order| Task { order, fetched: None, prepared: None }).collect(),
@@ -375,10 +381,10 @@ impl Run {
         order: Order,
         wait: Duration,
         native: &mut Native,
-        slot: &Slot,
+        slot: &ActivitySlot,
     ) -> Outcome {
         if !wait.is_zero() && self.ending.wait(wait) {
-            return Err(self.fault(order.ticket, Stage::Worker, closed(), order.seat));
+            return Err(self.fault(order.ticket, Stage::Worker, closed(), order.batch_slot));
         }
         self.fetch(order, slot, &mut || ()).and_then(|task| self.make(task, native))
     }
@@ -427,9 +433,9 @@ impl Run {
 
     /// What the threads are at, the samples that come first before the others.
     fn what_is_done(&self) -> String {
-        let mut doing: Vec<_> = self.slots.iter().filter_map(Slot::look).collect();
+        let mut doing: Vec<_> = self.slots.iter().filter_map(ActivitySlot::look).collect();
         doing.sort_unstable_by_key(|(number, ..)| *number);
-        let mut words: Vec<_> = doing
+        let mut shown: Vec<_> = doing
             .iter()
             .take(SPELLED_OUT)
             .map(|(_, index, doing, time)| {
@@ -440,14 +446,14 @@ impl Run {
             })
             .collect();
         if self.gate.is_open() {
-            words.insert(0, "the source is unavailable".to_owned());
+            shown.insert(0, "the source is unavailable".to_owned());
         }
         match doing.len().saturating_sub(SPELLED_OUT) {
-            0 if words.is_empty() => words.push("all threads are idle".to_owned()),
+            0 if shown.is_empty() => shown.push("all threads are idle".to_owned()),
             0 => {}
-            more => words.push(format!("{more} more")),
+            more => shown.push(format!("{more} more")),
         }
-        words.join(", ")
+        shown.join(", ")
     }
 
     /// The consumer took the last batch: the run stands at the end of the epoch. Returns how many
@@ -494,12 +500,12 @@ impl Run {
 /// What `work` returns; a panic becomes an error.
 pub(super) fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let message = format!("the decoder panicked: {}", words_of(&*panic));
+        let message = format!("the decoder panicked: {}", panic_message(&*panic));
         Err(Error::new(Kind::CodecPanic, message))
     })
 }
 
-fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no words".into())
 }

@@ -7,8 +7,8 @@ use crate::error::{Error, Kind, Result};
 use crate::sys::limits;
 use crate::worker::certificate::CodeFolders;
 use crate::worker::leaks::Bounds;
-use crate::worker::processes::{Options, Processes};
-use crate::worker::supervisor::Settings;
+use crate::worker::processes::{PoolOptions, Processes};
+use crate::worker::supervisor::SupervisorSettings;
 
 /// How long a refused fork is retried.
 const REFUSED_FOR: Duration = Duration::from_secs(20);
@@ -27,7 +27,7 @@ const START_LIMIT: Duration = Duration::from_secs(300);
 const DUMP_TIME: Duration = Duration::from_millis(200);
 
 /// What the settings mean on this machine.
-pub fn options(workers: &Workers, folders: CodeFolders) -> Options {
+pub fn options(workers: &Workers, folders: CodeFolders) -> PoolOptions {
     let memory = match workers.memory {
         Choice::Exactly(bytes) => bytes,
         Choice::Auto => (limits::available_memory() / 4).clamp(64 << 20, 8 << 30),
@@ -37,16 +37,16 @@ pub fn options(workers: &Workers, folders: CodeFolders) -> Options {
     // A machine out of memory may kill all workers at once: that alone is no reason to give up.
     let max_deaths = match workers.max_deaths {
         Choice::Exactly(deaths) => u32::try_from(deaths).unwrap_or(u32::MAX),
-        Choice::Auto => (2 * workers.posts).max(5),
+        Choice::Auto => (2 * workers.worker_count).max(5),
     };
     let seconds = |seconds: Option<f64>| seconds.map(Duration::from_secs_f64);
     // A user who wants samples to be ended, or to be told of, earlier wants the same of the zygote.
     let wanted = [seconds(workers.deadline), seconds(workers.stall)].into_iter().flatten().min();
     let zygote_patience =
         wanted.map_or(ZYGOTE_PATIENCE, |time| time.clamp(LEAST_PATIENCE, ZYGOTE_PATIENCE));
-    Options {
-        settings: Settings {
-            posts: workers.posts,
+    PoolOptions {
+        settings: SupervisorSettings {
+            worker_count: workers.worker_count,
             depth: workers.depth,
             max_deaths,
             within: Duration::from_secs_f64(workers.death_window),
@@ -64,7 +64,7 @@ pub fn options(workers: &Workers, folders: CodeFolders) -> Options {
             zygote_start: ZYGOTE_START,
             may_be_fresh: workers.may_be_fresh,
         },
-        arena_bytes: (memory / u64::from(workers.posts)).max(1 << 20),
+        arena_bytes: (memory / u64::from(workers.worker_count)).max(1 << 20),
         inbox_bytes: if workers.has_inbox { memory.max(1 << 20) } else { 0 },
         bounds: Bounds {
             memory: workers.max_worker_memory,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::interleave::{MOST_BYTES, Table};
 use super::mix::Pattern;
-use super::step::{MOST_SAMPLES, Mixture, Part, Step};
+use super::step::{MOST_SAMPLES, Mixture, OrderStep, Part};
 use super::{Permutation, Shard};
 use crate::error::{Error, Kind, Result};
 use crate::sample::in_bytes;
@@ -104,7 +104,11 @@ struct Known {
 
 impl Chain {
     /// Over these shards of samples that stand side by side. `ids` counts what has tables of its own.
-    pub(super) fn new(shards: &[Range<u64>], steps: &[Step], ids: &mut usize) -> Result<Chain> {
+    pub(super) fn new(
+        shards: &[Range<u64>],
+        steps: &[OrderStep],
+        ids: &mut usize,
+    ) -> Result<Chain> {
         let (mut chain, steps) = Chain::root(shards, steps, ids)?;
         for step in steps {
             chain.push(step)?;
@@ -115,25 +119,25 @@ impl Chain {
     /// What the first steps make of the shards, and the steps that are left.
     fn root<'a>(
         shards: &[Range<u64>],
-        steps: &'a [Step],
+        steps: &'a [OrderStep],
         ids: &mut usize,
-    ) -> Result<(Chain, &'a [Step])> {
+    ) -> Result<(Chain, &'a [OrderStep])> {
         let all = count(shards);
         match steps {
-            [Step::Mix(mixture), rest @ ..] => Ok((Chain::mix(shards, mixture, ids)?, rest)),
-            [Step::Concat(parts), rest @ ..] => Ok((Chain::concat(shards, parts, ids)?, rest)),
-            [Step::Interleave { cycle, block, seed }, rest @ ..] => {
+            [OrderStep::Mix(mixture), rest @ ..] => Ok((Chain::mix(shards, mixture, ids)?, rest)),
+            [OrderStep::Concat(parts), rest @ ..] => Ok((Chain::concat(shards, parts, ids)?, rest)),
+            [OrderStep::Interleave { cycle, block, seed }, rest @ ..] => {
                 let interleave = Interleave::new(shards.to_vec(), *cycle, *block, *seed, ids)?;
                 Ok((Chain::of(Root::Interleave(interleave), all, all), rest))
             }
-            [Step::Shard(shard), rest @ ..] if shard.is_by_shard() => {
+            [OrderStep::Shard(shard), rest @ ..] if shard.is_by_shard() => {
                 let lengths: Vec<_> = shards.iter().map(|shard| shard.end - shard.start).collect();
                 let (len, most) = shard.fit(&lengths)?;
                 let own: Vec<_> =
                     shard.shards(shards.len()).map(|number| shards[number].clone()).collect();
                 let samples = count(&own);
                 let (root, rest) = match rest {
-                    [Step::Interleave { cycle, block, seed }, rest @ ..] => {
+                    [OrderStep::Interleave { cycle, block, seed }, rest @ ..] => {
                         let own = Interleave::new(own, *cycle, *block, *seed, ids)?;
                         (Root::Interleave(own), rest)
                     }
@@ -216,41 +220,41 @@ impl Chain {
     }
 
     /// Puts a step on top.
-    fn push(&mut self, step: &Step) -> Result<()> {
+    fn push(&mut self, step: &OrderStep) -> Result<()> {
         let before = self.len;
         match step {
-            Step::Shuffle { seed } => {
+            OrderStep::Shuffle { seed } => {
                 let permutation = Permutation::new(before, *seed, 0);
                 self.links.push(Link::Shuffle { seed: *seed, permutation });
             }
-            Step::ShuffleRuns { seed, buffer } => {
+            OrderStep::ShuffleRuns { seed, buffer } => {
                 let buffer = (*buffer).max(1);
                 let whole = Permutation::new(buffer, *seed, 0);
                 let last = Permutation::new(before % buffer, *seed, 0);
                 let last_run = before / buffer;
                 self.links.push(Link::Runs { seed: *seed, whole, buffer, last, last_run });
             }
-            Step::Shard(shard) => {
+            OrderStep::Shard(shard) => {
                 (self.rank, self.world) = (shard.rank(), shard.world());
                 (self.len, self.most) = (shard.len(before), shard.most(self.most));
                 self.links.push(Link::Shard { shard: *shard, before });
             }
-            Step::Skip(samples) => {
+            OrderStep::Skip(samples) => {
                 self.len = before.saturating_sub(*samples);
                 self.most = self.most.saturating_sub(*samples);
                 self.links.push(Link::Skip(*samples));
             }
-            Step::Take(samples) => {
+            OrderStep::Take(samples) => {
                 self.len = before.min(*samples);
                 self.most = self.most.min(*samples);
             }
-            Step::Repeat(times) => {
+            OrderStep::Repeat(times) => {
                 let times = *times;
                 self.len = counted(u128::from(before) * u128::from(times))?;
                 self.most = counted(u128::from(self.most) * u128::from(times))?;
                 self.links.push(Link::Repeat { times, before });
             }
-            Step::Interleave { .. } | Step::Mix(_) | Step::Concat(_) => {
+            OrderStep::Interleave { .. } | OrderStep::Mix(_) | OrderStep::Concat(_) => {
                 let message = format!("{} is no step on top of others", step.name());
                 return Err(Error::new(Kind::Internal, message));
             }

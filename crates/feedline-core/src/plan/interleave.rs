@@ -23,41 +23,41 @@ pub(super) struct Table {
     /// The round in which a shard was opened, and which: slot by slot, in order.
     opened: Vec<(u64, u32)>,
     /// Rounds that are all alike, and single ones with short visits, in order.
-    stretches: Vec<Stretch>,
-    short: Vec<Short>,
+    all_rounds: Vec<Rounds>,
+    short: Vec<ShortVisit>,
     /// Lists of the slots that still had shards when there were none left to open.
-    seated: Vec<u32>,
+    alive_slots: Vec<u32>,
 }
 
 /// Rounds in which the same slots are visited.
 #[derive(Debug)]
-struct Stretch {
+struct Rounds {
     /// Of its first record.
     place: u64,
     round: u64,
     /// Its short visits; where it has any, it is one round.
     short: Range<u32>,
     /// How many slots have shards, and where they are listed when these are not all.
-    seats: u32,
-    seated: Option<u32>,
+    lanes: u32,
+    alive_slots: Option<u32>,
 }
 
 /// A visit that gives less than a block.
 #[derive(Debug)]
-struct Short {
+struct ShortVisit {
     /// The first place in its round.
     place: u64,
     /// Which of the slots that have shards.
-    seat: u32,
+    lane: u32,
     records: u64,
 }
 
 impl Table {
     /// What a table for this many shards and slots takes, at most.
     pub(super) fn most_bytes(shards: u64, cycle: u64) -> u64 {
-        let (open, visit, stretch) =
-            (size_of::<(u64, u32)>(), size_of::<Short>(), size_of::<Stretch>());
-        let each = (open + visit + 2 * stretch + size_of::<u32>()) as u64;
+        let (open, visit, rounds) =
+            (size_of::<(u64, u32)>(), size_of::<ShortVisit>(), size_of::<Rounds>());
+        let each = (open + visit + 2 * rounds + size_of::<u32>()) as u64;
         let cycle = cycle.min(shards);
         // The list of slots with shards is written down whenever it has become shorter.
         let lists = cycle.saturating_mul(cycle) / 2 * size_of::<u32>() as u64;
@@ -68,9 +68,9 @@ impl Table {
     pub(super) fn bytes(&self) -> u64 {
         let bytes = size_of_val(&*self.slots)
             + size_of_val(&*self.opened)
-            + size_of_val(&*self.stretches)
+            + size_of_val(&*self.all_rounds)
             + size_of_val(&*self.short)
-            + size_of_val(&*self.seated);
+            + size_of_val(&*self.alive_slots);
         bytes as u64
     }
 
@@ -105,9 +105,9 @@ impl Table {
             block,
             slots,
             opened,
-            stretches: Vec::new(),
+            all_rounds: Vec::new(),
             short: Vec::with_capacity(ends.len()),
-            seated: Vec::new(),
+            alive_slots: Vec::new(),
         };
         table.lay_out(cycle, &ends, &deaths);
         table
@@ -119,34 +119,40 @@ impl Table {
         let (mut place, mut round) = (0, 0);
         let (mut next_end, mut next_death) = (0, 0);
         let mut alive: Vec<u32> = (0..cycle).collect();
-        let mut seated = None;
+        let mut alive_slots = None;
         while let Some((end, _, _)) = ends.get(next_end) {
             let dead = deaths[next_death..].partition_point(|(from, _)| *from <= round);
             if dead > 0 {
                 let dying = &deaths[next_death..next_death + dead];
                 alive.retain(|slot| dying.binary_search(&(round, *slot)).is_err());
                 next_death += dead;
-                seated = Some(self.seated.len() as u32);
-                self.seated.extend_from_slice(&alive);
+                alive_slots = Some(self.alive_slots.len() as u32);
+                self.alive_slots.extend_from_slice(&alive);
             }
-            let seats = alive.len() as u32;
+            let lanes = alive.len() as u32;
             let first = self.short.len() as u32;
-            let whole = u64::from(seats) * self.block;
+            let whole = u64::from(lanes) * self.block;
             if *end > round {
-                self.stretches.push(Stretch { place, round, short: first..first, seats, seated });
+                self.all_rounds.push(Rounds {
+                    place,
+                    round,
+                    short: first..first,
+                    lanes,
+                    alive_slots,
+                });
                 place += (end - round) * whole;
                 round = *end;
             }
             let mut missing = 0;
             while let Some((_, slot, records)) = ends.get(next_end).filter(|end| end.0 == round) {
-                let seat = alive.partition_point(|other| other < slot) as u32;
-                let start = u64::from(seat) * self.block - missing;
-                self.short.push(Short { place: start, seat, records: *records });
+                let lane = alive.partition_point(|other| other < slot) as u32;
+                let start = u64::from(lane) * self.block - missing;
+                self.short.push(ShortVisit { place: start, lane, records: *records });
                 missing += self.block - records;
                 next_end += 1;
             }
             let short = first..self.short.len() as u32;
-            self.stretches.push(Stretch { place, round, short, seats, seated });
+            self.all_rounds.push(Rounds { place, round, short, lanes, alive_slots });
             place += whole - missing;
             round += 1;
         }
@@ -155,29 +161,29 @@ impl Table {
     /// The shard of the record at that place, and which of its records it is. The place is below the sum
     /// of all lengths.
     pub(super) fn at(&self, place: u64) -> (u32, u64) {
-        let after = self.stretches.partition_point(|stretch| stretch.place <= place);
-        let stretch = &self.stretches[after - 1];
-        let beyond = place - stretch.place;
-        let whole = u64::from(stretch.seats) * self.block;
-        let (round, seat, within) = if stretch.short.is_empty() {
+        let after = self.all_rounds.partition_point(|rounds| rounds.place <= place);
+        let rounds = &self.all_rounds[after - 1];
+        let beyond = place - rounds.place;
+        let whole = u64::from(rounds.lanes) * self.block;
+        let (round, lane, within) = if rounds.short.is_empty() {
             let rest = beyond % whole;
-            (stretch.round + beyond / whole, rest / self.block, rest % self.block)
+            (rounds.round + beyond / whole, rest / self.block, rest % self.block)
         } else {
-            let short = &self.short[stretch.short.start as usize..stretch.short.end as usize];
-            let (seat, within) = self.seat(short, beyond);
-            (stretch.round, seat, within)
+            let short = &self.short[rounds.short.start as usize..rounds.short.end as usize];
+            let (lane, within) = self.lane(short, beyond);
+            (rounds.round, lane, within)
         };
-        let slot = match stretch.seated {
-            None => seat as usize,
-            Some(first) => self.seated[first as usize + seat as usize] as usize,
+        let slot = match rounds.alive_slots {
+            None => lane as usize,
+            Some(first) => self.alive_slots[first as usize + lane as usize] as usize,
         };
         let shards = &self.opened[self.slots[slot] as usize..self.slots[slot + 1] as usize];
         let (since, shard) = shards[shards.partition_point(|(since, _)| *since <= round) - 1];
         (shard, (round - since) * self.block + within)
     }
 
-    /// The seat of a place in a round with short visits, and the place in its visit.
-    fn seat(&self, short: &[Short], place: u64) -> (u64, u64) {
+    /// The lane of a place in a round with short visits, and the place in its visit.
+    fn lane(&self, short: &[ShortVisit], place: u64) -> (u64, u64) {
         let Some(before) = short.partition_point(|visit| visit.place <= place).checked_sub(1)
         else {
             return (place / self.block, place % self.block);
@@ -185,8 +191,8 @@ impl Table {
         let visit = &short[before];
         let beyond = place - visit.place;
         match beyond.checked_sub(visit.records) {
-            None => (u64::from(visit.seat), beyond),
-            Some(beyond) => (u64::from(visit.seat) + 1 + beyond / self.block, beyond % self.block),
+            None => (u64::from(visit.lane), beyond),
+            Some(beyond) => (u64::from(visit.lane) + 1 + beyond / self.block, beyond % self.block),
         }
     }
 }
@@ -247,7 +253,7 @@ mod tests {
     #[test]
     fn two_million_million_records_cost_the_memory_of_their_shards() {
         let table = Table::new((0..2000_u32).map(|shard| 1_000_000_000 + u64::from(shard)), 512, 3);
-        assert!(table.stretches.len() <= 4000 && table.seated.len() < 512 * 512 / 2);
+        assert!(table.all_rounds.len() <= 4000 && table.alive_slots.len() < 512 * 512 / 2);
         // The first records of all shards that are open, and then of the first shard again.
         assert_eq!(
             [0, 2, 3, 1535, 1536].map(|place| table.at(place)),

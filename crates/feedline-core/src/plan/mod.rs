@@ -15,7 +15,7 @@ mod step;
 pub use exclude::Excluded;
 pub use permute::Permutation;
 pub use shard::{By, Remainder, Shard};
-pub use step::{Mixture, Part, Step};
+pub use step::{Mixture, OrderStep, Part};
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub struct Order {
 
 impl Plan {
     /// Over shards with this many samples each. Those that are excluded are as if they had never been there.
-    pub fn new(shards: &[u64], steps: &[Step], excluded: Excluded) -> Result<Plan> {
+    pub fn new(shards: &[u64], steps: &[OrderStep], excluded: Excluded) -> Result<Plan> {
         let all: u128 = shards.iter().map(|samples| u128::from(*samples)).sum();
         if all >= u128::from(MOST_SAMPLES) {
             let message = format!("{all} samples are more than can be counted");

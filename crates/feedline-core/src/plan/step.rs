@@ -8,7 +8,7 @@ pub(super) const MOST_SAMPLES: u64 = 1 << 62;
 
 /// One step; each works on the order that those before it made.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum OrderStep {
     /// All samples in another order in each pass.
     Shuffle {
         /// Decides it alone.
@@ -50,7 +50,7 @@ pub struct Part {
     /// How many.
     pub shards: usize,
     /// What is asked of them.
-    pub steps: Vec<Step>,
+    pub steps: Vec<OrderStep>,
 }
 
 /// Several orders in proportions. Each begins again as often as it must.
@@ -66,79 +66,82 @@ pub struct Mixture {
     pub samples: Option<u64>,
 }
 
-impl Step {
+impl OrderStep {
     /// The call that it comes from.
     pub fn name(&self) -> &'static str {
         match self {
-            Step::Shuffle { .. } | Step::ShuffleRuns { .. } => "shuffle",
-            Step::Interleave { .. } => "interleave",
-            Step::Shard(_) => "shard",
-            Step::Skip(_) => "skip",
-            Step::Take(_) => "take",
-            Step::Repeat(_) => "repeat",
-            Step::Concat(_) => "concat",
-            Step::Mix(_) => "mix",
+            OrderStep::Shuffle { .. } | OrderStep::ShuffleRuns { .. } => "shuffle",
+            OrderStep::Interleave { .. } => "interleave",
+            OrderStep::Shard(_) => "shard",
+            OrderStep::Skip(_) => "skip",
+            OrderStep::Take(_) => "take",
+            OrderStep::Repeat(_) => "repeat",
+            OrderStep::Concat(_) => "concat",
+            OrderStep::Mix(_) => "mix",
         }
     }
 
     /// The seed of the user's, if it has one.
     pub fn seed(&self) -> Option<u64> {
         match self {
-            Step::Shuffle { seed } | Step::ShuffleRuns { seed, .. } => Some(*seed),
-            Step::Interleave { seed, .. } => *seed,
-            Step::Mix(mixture) => mixture.seed,
-            Step::Shard(_) | Step::Skip(_) | Step::Take(_) | Step::Repeat(_) | Step::Concat(_) => {
-                None
-            }
+            OrderStep::Shuffle { seed } | OrderStep::ShuffleRuns { seed, .. } => Some(*seed),
+            OrderStep::Interleave { seed, .. } => *seed,
+            OrderStep::Mix(mixture) => mixture.seed,
+            OrderStep::Shard(_)
+            | OrderStep::Skip(_)
+            | OrderStep::Take(_)
+            | OrderStep::Repeat(_)
+            | OrderStep::Concat(_) => None,
         }
     }
 
     /// How far samples are put out of order, where that has a bound.
     pub fn buffer(&self) -> Option<u64> {
         let inside = |parts: &[Part]| {
-            parts.iter().flat_map(|part| &part.steps).filter_map(Step::buffer).max()
+            parts.iter().flat_map(|part| &part.steps).filter_map(OrderStep::buffer).max()
         };
         match self {
-            Step::ShuffleRuns { buffer, .. } => Some(*buffer),
-            Step::Mix(mixture) => inside(&mixture.parts),
-            Step::Concat(parts) => inside(parts),
-            Step::Shuffle { .. }
-            | Step::Interleave { .. }
-            | Step::Shard(_)
-            | Step::Skip(_)
-            | Step::Take(_)
-            | Step::Repeat(_) => None,
+            OrderStep::ShuffleRuns { buffer, .. } => Some(*buffer),
+            OrderStep::Mix(mixture) => inside(&mixture.parts),
+            OrderStep::Concat(parts) => inside(parts),
+            OrderStep::Shuffle { .. }
+            | OrderStep::Interleave { .. }
+            | OrderStep::Shard(_)
+            | OrderStep::Skip(_)
+            | OrderStep::Take(_)
+            | OrderStep::Repeat(_) => None,
         }
     }
 
     /// Whether ranks are told apart by it.
     fn shards(&self) -> bool {
-        let inside = |parts: &[Part]| parts.iter().any(|part| part.steps.iter().any(Step::shards));
+        let inside =
+            |parts: &[Part]| parts.iter().any(|part| part.steps.iter().any(OrderStep::shards));
         match self {
-            Step::Shard(_) => true,
-            Step::Concat(parts) => inside(parts),
-            Step::Mix(mixture) => inside(&mixture.parts),
-            Step::Shuffle { .. }
-            | Step::ShuffleRuns { .. }
-            | Step::Interleave { .. }
-            | Step::Skip(_)
-            | Step::Take(_)
-            | Step::Repeat(_) => false,
+            OrderStep::Shard(_) => true,
+            OrderStep::Concat(parts) => inside(parts),
+            OrderStep::Mix(mixture) => inside(&mixture.parts),
+            OrderStep::Shuffle { .. }
+            | OrderStep::ShuffleRuns { .. }
+            | OrderStep::Interleave { .. }
+            | OrderStep::Skip(_)
+            | OrderStep::Take(_)
+            | OrderStep::Repeat(_) => false,
         }
     }
 
     /// Refuses a step that cannot follow these.
-    pub fn may_follow(&self, before: &[Step]) -> Result<()> {
+    pub fn may_follow(&self, before: &[OrderStep]) -> Result<()> {
         let refused = |why: String, hint: &'static str| {
             let message = format!("{}: {why}", self.name());
             Err(Error::new(Kind::InvalidArgument, message).with_hint(hint))
         };
-        let last = before.last().map_or("the source", Step::name);
+        let last = before.last().map_or("the source", OrderStep::name);
         match self {
-            Step::Interleave { .. } => {
+            OrderStep::Interleave { .. } => {
                 let is_first = match before {
                     [] => true,
-                    [Step::Shard(shard)] => shard.is_by_shard(),
+                    [OrderStep::Shard(shard)] => shard.is_by_shard(),
                     _ => false,
                 };
                 if !is_first {
@@ -150,44 +153,46 @@ impl Step {
                     );
                 }
             }
-            Step::Shard(_) if before.iter().any(Step::shards) => {
+            OrderStep::Shard(_) if before.iter().any(OrderStep::shards) => {
                 return refused("the ranks have their parts already".into(), "call shard() once");
             }
-            Step::Shard(shard) if shard.is_by_shard() && !before.is_empty() => {
+            OrderStep::Shard(shard) if shard.is_by_shard() && !before.is_empty() => {
                 let why =
                     format!("whole shards can be dealt out only at the start, not after {last}");
                 return refused(why, "call it after the source, or use by=\"record\"");
             }
-            Step::Concat(_) | Step::Mix(_) if !before.is_empty() => {
+            OrderStep::Concat(_) | OrderStep::Mix(_) if !before.is_empty() => {
                 return refused(format!("it cannot follow {last}"), "mix first, then go on");
             }
-            Step::Shuffle { .. }
-            | Step::ShuffleRuns { .. }
-            | Step::Shard(_)
-            | Step::Skip(_)
-            | Step::Take(_)
-            | Step::Repeat(_)
-            | Step::Concat(_)
-            | Step::Mix(_) => {}
+            OrderStep::Shuffle { .. }
+            | OrderStep::ShuffleRuns { .. }
+            | OrderStep::Shard(_)
+            | OrderStep::Skip(_)
+            | OrderStep::Take(_)
+            | OrderStep::Repeat(_)
+            | OrderStep::Concat(_)
+            | OrderStep::Mix(_) => {}
         }
         Ok(())
     }
 }
 
 /// Refuses steps that cannot follow one another.
-pub(super) fn check(steps: &[Step]) -> Result<()> {
+pub(super) fn check(steps: &[OrderStep]) -> Result<()> {
     for (at, step) in steps.iter().enumerate() {
         step.may_follow(&steps[..at])?;
         match step {
-            Step::Concat(parts) => parts.iter().try_for_each(|part| check(&part.steps))?,
-            Step::Mix(mixture) => mixture.parts.iter().try_for_each(|part| check(&part.steps))?,
-            Step::Shuffle { .. }
-            | Step::ShuffleRuns { .. }
-            | Step::Interleave { .. }
-            | Step::Shard(_)
-            | Step::Skip(_)
-            | Step::Take(_)
-            | Step::Repeat(_) => {}
+            OrderStep::Concat(parts) => parts.iter().try_for_each(|part| check(&part.steps))?,
+            OrderStep::Mix(mixture) => {
+                mixture.parts.iter().try_for_each(|part| check(&part.steps))?
+            }
+            OrderStep::Shuffle { .. }
+            | OrderStep::ShuffleRuns { .. }
+            | OrderStep::Interleave { .. }
+            | OrderStep::Shard(_)
+            | OrderStep::Skip(_)
+            | OrderStep::Take(_)
+            | OrderStep::Repeat(_) => {}
         }
     }
     Ok(())

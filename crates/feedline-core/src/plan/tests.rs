@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 fn shuffled(samples: u64, seed: Option<u64>, shard: Shard) -> Plan {
-    let mut steps: Vec<_> = seed.into_iter().map(|seed| Step::Shuffle { seed }).collect();
-    steps.push(Step::Shard(shard));
+    let mut steps: Vec<_> = seed.into_iter().map(|seed| OrderStep::Shuffle { seed }).collect();
+    steps.push(OrderStep::Shard(shard));
     Plan::new(&[samples], &steps, Excluded::default()).unwrap()
 }
 
@@ -101,8 +101,8 @@ proptest! {
     ) {
         let kept: Vec<u64> = (0..60).filter(|index| !excluded.contains(index)).collect();
         let steps = [
-            Step::Shuffle { seed: seed.unwrap_or(0) },
-            Step::Shard(by_record(rank, world, remainder)),
+            OrderStep::Shuffle { seed: seed.unwrap_or(0) },
+            OrderStep::Shard(by_record(rank, world, remainder)),
         ];
         let steps = if seed.is_some() { &steps[..] } else { &steps[1..] };
         let short = Plan::new(&[kept.len() as u64], steps, Excluded::default()).unwrap();
@@ -143,42 +143,44 @@ fn a_rank_without_samples_has_no_tickets() {
 // ---- steps one after another ----
 
 /// The order of a pass as a list, made step by step; parts and mixtures are not known here.
-fn listed(shards: &[u64], steps: &[Step], pass: u64) -> Vec<u64> {
+fn listed(shards: &[u64], steps: &[OrderStep], pass: u64) -> Vec<u64> {
     let Some((last, before)) = steps.split_last() else {
         return (0..shards.iter().sum()).collect();
     };
     let list = |pass| listed(shards, before, pass);
     match last {
-        Step::Shuffle { seed } => {
+        OrderStep::Shuffle { seed } => {
             let list = list(pass);
             let permutation = Permutation::new(list.len() as u64, *seed, pass);
             (0..list.len()).map(|place| list[permutation.at(place as u64) as usize]).collect()
         }
-        Step::Shard(shard) if !shard.is_by_shard() => {
+        OrderStep::Shard(shard) if !shard.is_by_shard() => {
             let list = list(pass);
             let place = |place| shard.order(place) as usize % list.len();
             (0..shard.len(list.len() as u64)).map(|number| list[place(number)]).collect()
         }
-        Step::Skip(samples) => list(pass).into_iter().skip(*samples as usize).collect(),
-        Step::Take(samples) => list(pass).into_iter().take(*samples as usize).collect(),
-        Step::Repeat(times) => (0..*times).flat_map(|turn| list(pass * times + turn)).collect(),
-        Step::ShuffleRuns { .. }
-        | Step::Shard(_)
-        | Step::Interleave { .. }
-        | Step::Concat(_)
-        | Step::Mix(_) => unreachable!("not drawn"),
+        OrderStep::Skip(samples) => list(pass).into_iter().skip(*samples as usize).collect(),
+        OrderStep::Take(samples) => list(pass).into_iter().take(*samples as usize).collect(),
+        OrderStep::Repeat(times) => {
+            (0..*times).flat_map(|turn| list(pass * times + turn)).collect()
+        }
+        OrderStep::ShuffleRuns { .. }
+        | OrderStep::Shard(_)
+        | OrderStep::Interleave { .. }
+        | OrderStep::Concat(_)
+        | OrderStep::Mix(_) => unreachable!("not drawn"),
     }
 }
 
-fn plain_steps() -> impl Strategy<Value = Vec<Step>> {
+fn plain_steps() -> impl Strategy<Value = Vec<OrderStep>> {
     let step = prop_oneof![
-        (0_u64..9).prop_map(|seed| Step::Shuffle { seed }),
-        (0_u64..30).prop_map(Step::Skip),
-        (1_u64..60).prop_map(Step::Take),
-        (1_u64..4).prop_map(Step::Repeat),
+        (0_u64..9).prop_map(|seed| OrderStep::Shuffle { seed }),
+        (0_u64..30).prop_map(OrderStep::Skip),
+        (1_u64..60).prop_map(OrderStep::Take),
+        (1_u64..4).prop_map(OrderStep::Repeat),
     ];
-    let shard =
-        ranks().prop_map(|(rank, world, remainder)| Step::Shard(by_record(rank, world, remainder)));
+    let shard = ranks()
+        .prop_map(|(rank, world, remainder)| OrderStep::Shard(by_record(rank, world, remainder)));
     (prop::collection::vec(step, 0..5), prop::option::of((0_usize..5, shard))).prop_map(
         |(mut steps, shard)| {
             if let Some((at, shard)) = shard {
@@ -214,7 +216,7 @@ proptest! {
         let mut seen = BTreeSet::new();
         for rank in 0..world {
             let shard = Shard::new(rank, world, remainder, by).unwrap();
-            let steps = [Step::Shard(shard), Step::Skip(skip), Step::Repeat(times)];
+            let steps = [OrderStep::Shard(shard), OrderStep::Skip(skip), OrderStep::Repeat(times)];
             let Ok(plan) = Plan::new(&shards, &steps, Excluded::default()) else {
                 prop_assert!(by_shard);
                 continue;
@@ -230,7 +232,7 @@ proptest! {
     fn runs_are_shuffled_within_themselves(
         samples in 1_u64..300, buffer in 1_u64..400, seed: u64, at in 0_u64..3,
     ) {
-        let plan = Plan::new(&[samples], &[Step::ShuffleRuns { seed, buffer }], Excluded::default()).unwrap();
+        let plan = Plan::new(&[samples], &[OrderStep::ShuffleRuns { seed, buffer }], Excluded::default()).unwrap();
         let found = indices(&plan, at);
         for (run, places) in found.chunks(buffer as usize).enumerate() {
             let first = run as u64 * buffer;
@@ -252,8 +254,8 @@ proptest! {
         let mut lengths = BTreeSet::new();
         for rank in 0..world {
             let mut steps =
-                vec![Step::Shard(Shard::new(rank, world, remainder, By::Shard).unwrap())];
-            steps.extend(cycle.map(|cycle| Step::Interleave { cycle: Some(cycle), block: 2, seed }));
+                vec![OrderStep::Shard(Shard::new(rank, world, remainder, By::Shard).unwrap())];
+            steps.extend(cycle.map(|cycle| OrderStep::Interleave { cycle: Some(cycle), block: 2, seed }));
             let plan = Plan::new(&shards, &steps, Excluded::default()).unwrap();
             let found = indices(&plan, at);
             lengths.insert(found.len());
@@ -287,7 +289,7 @@ proptest! {
             samples - excluded.range(range).count() as u64
         }).collect();
         let kept: Vec<u64> = (0..all).filter(|index| !excluded.contains(index)).collect();
-        let steps = [Step::Interleave { cycle: Some(cycle), block, seed }];
+        let steps = [OrderStep::Interleave { cycle: Some(cycle), block, seed }];
         let plan = Plan::new(&shards, &steps, excluded.iter().copied().collect()).unwrap();
         let short = Plan::new(&shorter, &steps, Excluded::default()).unwrap();
         let expected: Vec<_> = indices(&short, at).iter().map(|place| kept[*place as usize]).collect();
@@ -297,9 +299,10 @@ proptest! {
 
 #[test]
 fn a_shuffle_behind_a_shard_stays_within_the_part() {
-    let shard = Step::Shard(by_record(1, 4, Remainder::Uneven));
-    let shuffle = Step::Shuffle { seed: 3 };
-    let order = |steps: &[Step]| indices(&Plan::new(&[40], steps, Excluded::default()).unwrap(), 0);
+    let shard = OrderStep::Shard(by_record(1, 4, Remainder::Uneven));
+    let shuffle = OrderStep::Shuffle { seed: 3 };
+    let order =
+        |steps: &[OrderStep]| indices(&Plan::new(&[40], steps, Excluded::default()).unwrap(), 0);
     let within = order(&[shard.clone(), shuffle.clone()]);
     assert!(within.iter().all(|index| index % 4 == 1));
     assert!(!order(&[shuffle, shard]).iter().all(|index| index % 4 == 1));
@@ -307,7 +310,7 @@ fn a_shuffle_behind_a_shard_stays_within_the_part() {
 
 #[test]
 fn a_repeated_shuffle_draws_anew_and_goes_on_in_the_next_epoch() {
-    let steps = [Step::Shuffle { seed: 5 }, Step::Repeat(3)];
+    let steps = [OrderStep::Shuffle { seed: 5 }, OrderStep::Repeat(3)];
     let plan = Plan::new(&[50], &steps, Excluded::default()).unwrap();
     let once = Plan::new(&[50], &steps[..1], Excluded::default()).unwrap();
     let passes: Vec<_> = (0..6).flat_map(|pass| indices(&once, pass)).collect();
@@ -316,7 +319,8 @@ fn a_repeated_shuffle_draws_anew_and_goes_on_in_the_next_epoch() {
 
 #[test]
 fn shards_that_are_drawn_differ_in_each_pass_and_are_whole() {
-    let steps = [Step::Interleave { cycle: Some(3), block: 2, seed: Some(1) }, Step::Repeat(2)];
+    let steps =
+        [OrderStep::Interleave { cycle: Some(3), block: 2, seed: Some(1) }, OrderStep::Repeat(2)];
     let shards = [4, 0, 9, 3, 3, 7, 1, 8];
     let plan = Plan::new(&shards, &steps, Excluded::default()).unwrap();
     let passes: Vec<Vec<u64>> = (0..2)
@@ -330,7 +334,10 @@ fn shards_that_are_drawn_differ_in_each_pass_and_are_whole() {
 
 #[test]
 fn tables_of_many_passes_do_not_pile_up() {
-    let steps = [Step::Interleave { cycle: Some(512), block: 1, seed: Some(1) }, Step::Repeat(400)];
+    let steps = [
+        OrderStep::Interleave { cycle: Some(512), block: 1, seed: Some(1) },
+        OrderStep::Repeat(400),
+    ];
     let plan = Plan::new(&[2; 2000], &steps, Excluded::default()).unwrap();
     let order = plan.epoch(0);
     let places = (0..400).map(|pass| order.at(pass * 4000).unwrap().index);
@@ -340,19 +347,23 @@ fn tables_of_many_passes_do_not_pile_up() {
 
 // ---- parts ----
 
-fn part(shards: usize, steps: &[Step]) -> Part {
+fn part(shards: usize, steps: &[OrderStep]) -> Part {
     Part { shards, steps: steps.to_vec() }
 }
 
 #[test]
 fn orders_stand_one_behind_another() {
     let parts = vec![
-        part(1, &[Step::Take(2)]),
-        part(2, &[Step::Interleave { cycle: None, block: 1, seed: None }]),
+        part(1, &[OrderStep::Take(2)]),
+        part(2, &[OrderStep::Interleave { cycle: None, block: 1, seed: None }]),
         part(1, &[]),
     ];
-    let plan = Plan::new(&[5, 2, 3, 2], &[Step::Concat(parts), Step::Skip(1)], Excluded::default())
-        .unwrap();
+    let plan = Plan::new(
+        &[5, 2, 3, 2],
+        &[OrderStep::Concat(parts), OrderStep::Skip(1)],
+        Excluded::default(),
+    )
+    .unwrap();
     assert_eq!(indices(&plan, 0), [1, 5, 7, 6, 8, 9, 10, 11]);
 }
 
@@ -362,11 +373,11 @@ proptest! {
         shards in prop::collection::vec(1_u64..40, 1..5), seed: Option<u64>, shuffle in 0_u64..9,
         samples in prop::option::of(1_u64..200), weights in prop::collection::vec(1_u32..9, 5..6),
     ) {
-        let steps = [Step::Shuffle { seed: shuffle }];
+        let steps = [OrderStep::Shuffle { seed: shuffle }];
         let weights: Vec<f64> = shards.iter().zip(weights).map(|(_, weight)| f64::from(weight)).collect();
         let parts = shards.iter().map(|_| part(1, &steps)).collect();
         let mixture = Mixture { parts, weights: weights.clone(), seed, samples };
-        let plan = Plan::new(&shards, &[Step::Mix(mixture)], Excluded::default()).unwrap();
+        let plan = Plan::new(&shards, &[OrderStep::Mix(mixture)], Excluded::default()).unwrap();
         prop_assert_eq!(plan.epoch_len(), samples.unwrap_or(shards.iter().sum()));
         let all: Vec<u64> = (0..5).flat_map(|at| indices(&plan, at)).collect();
         let mut first = 0;
@@ -388,7 +399,7 @@ proptest! {
 #[test]
 fn ranks_share_a_mixture() {
     let mixture = |shard: Option<Shard>| {
-        let steps: Vec<_> = shard.into_iter().map(Step::Shard).collect();
+        let steps: Vec<_> = shard.into_iter().map(OrderStep::Shard).collect();
         Mixture {
             parts: vec![part(1, &steps), part(1, &steps)],
             weights: vec![3.0, 1.0],
@@ -396,15 +407,19 @@ fn ranks_share_a_mixture() {
             samples: None,
         }
     };
-    let order =
-        |steps: &[Step]| indices(&Plan::new(&[30, 10], steps, Excluded::default()).unwrap(), 1);
+    let order = |steps: &[OrderStep]| {
+        indices(&Plan::new(&[30, 10], steps, Excluded::default()).unwrap(), 1)
+    };
     let behind: Vec<u64> = (0..4)
         .flat_map(|rank| {
-            order(&[Step::Mix(mixture(None)), Step::Shard(by_record(rank, 4, Remainder::Uneven))])
+            order(&[
+                OrderStep::Mix(mixture(None)),
+                OrderStep::Shard(by_record(rank, 4, Remainder::Uneven)),
+            ])
         })
         .collect();
     assert!(counts(behind).values().eq([1; 40].iter()));
-    let inside = |rank| Step::Mix(mixture(Some(by_record(rank, 2, Remainder::Drop))));
+    let inside = |rank| OrderStep::Mix(mixture(Some(by_record(rank, 2, Remainder::Drop))));
     let before: Vec<u64> = (0..2).flat_map(|rank| order(&[inside(rank)])).collect();
     assert!(counts(before).values().eq([1; 40].iter()));
 }
@@ -413,18 +428,18 @@ fn ranks_share_a_mixture() {
 
 #[test]
 fn steps_that_cannot_follow_one_another_are_refused() {
-    let interleave = || Step::Interleave { cycle: None, block: 1, seed: None };
-    let shard = |by| Step::Shard(Shard::new(0, 2, Remainder::Pad, by).unwrap());
-    let take = || Step::Take(5);
-    let mix = |steps: &[Step]| {
-        Step::Mix(Mixture {
+    let interleave = || OrderStep::Interleave { cycle: None, block: 1, seed: None };
+    let shard = |by| OrderStep::Shard(Shard::new(0, 2, Remainder::Pad, by).unwrap());
+    let take = || OrderStep::Take(5);
+    let mix = |steps: &[OrderStep]| {
+        OrderStep::Mix(Mixture {
             parts: vec![part(1, steps), part(1, &[])],
             weights: vec![1.0, 1.0],
             seed: None,
             samples: None,
         })
     };
-    let orders: Vec<Vec<Step>> = vec![
+    let orders: Vec<Vec<OrderStep>> = vec![
         vec![take(), interleave()],
         vec![shard(By::Record), interleave()],
         vec![interleave(), interleave()],
@@ -434,10 +449,10 @@ fn steps_that_cannot_follow_one_another_are_refused() {
         vec![mix(&[shard(By::Record)])],
         vec![mix(&[shard(By::Record)]), shard(By::Record)],
         vec![mix(&[take(), interleave()])],
-        vec![mix(&[Step::Skip(99)])],
-        vec![Step::Concat(vec![part(1, &[])])],
-        vec![Step::Repeat(1 << 61)],
-        vec![Step::Shard(Shard::new(0, 3, Remainder::Drop, By::Shard).unwrap())],
+        vec![mix(&[OrderStep::Skip(99)])],
+        vec![OrderStep::Concat(vec![part(1, &[])])],
+        vec![OrderStep::Repeat(1 << 61)],
+        vec![OrderStep::Shard(Shard::new(0, 3, Remainder::Drop, By::Shard).unwrap())],
     ];
     let refused = orders.iter().map(|steps| {
         Plan::new(&[6, 4], steps, Excluded::default())
@@ -451,14 +466,14 @@ fn steps_that_cannot_follow_one_another_are_refused() {
 
 #[test]
 fn a_table_that_would_be_too_large_is_refused_before_it_is_made() {
-    let steps = [Step::Interleave { cycle: Some(1 << 20), block: 1, seed: None }];
+    let steps = [OrderStep::Interleave { cycle: Some(1 << 20), block: 1, seed: None }];
     let error = Plan::new(&[1; 100_000], &steps, Excluded::default()).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("cycle=100000 over 100000 shards"), "{error}");
 }
 
 #[test]
 fn the_words_of_a_plan_stay_short_and_tell_shards_apart() {
-    let steps = [Step::Interleave { cycle: Some(512), block: 1, seed: None }];
+    let steps = [OrderStep::Interleave { cycle: Some(512), block: 1, seed: None }];
     let words =
         |shards: &[u64]| format!("{:?}", Plan::new(shards, &steps, Excluded::default()).unwrap());
     assert!(words(&[100; 5000]).len() < 200);

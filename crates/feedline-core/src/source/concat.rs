@@ -7,7 +7,7 @@ use super::{Contents, Source};
 use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
 use crate::format::Packing;
-use crate::sample::{Extent, Loaned, Location};
+use crate::sample::{BorrowedArray, Extent, Location};
 use crate::sys::file::Identity;
 
 /// Sources whose samples have the same fields.
@@ -22,7 +22,7 @@ struct Part {
     /// Of its first sample.
     first: u64,
     /// Its arrays, whose rows count from the first sample of all parts.
-    arrays: Vec<Loaned>,
+    arrays: Vec<BorrowedArray>,
 }
 
 impl Concat {
@@ -45,7 +45,7 @@ impl Concat {
                 return Err(Error::new(Kind::InvalidSource, message)
                     .with_hint("concat first, and then zip with arrays for all samples"));
             }
-            let (ours, theirs) = (words(&**one), words(&**other));
+            let (ours, theirs) = (described(&**one), described(&**other));
             if ours != theirs {
                 let message = format!(
                     "concat: source {first} gives {ours}, and source {number} gives {theirs}"
@@ -73,7 +73,7 @@ impl Concat {
         for source in sources {
             let arrays = arrays(&*source)
                 .iter()
-                .map(|array| Loaned { first: array.first + first, ..array.clone() })
+                .map(|array| BorrowedArray { first: array.first + first, ..array.clone() })
                 .collect();
             let samples = source.len();
             parts.push(Part { source, first, arrays });
@@ -89,7 +89,7 @@ impl Concat {
     }
 }
 
-fn arrays(source: &dyn Source) -> &[Loaned] {
+fn arrays(source: &dyn Source) -> &[BorrowedArray] {
     if source.is_empty() {
         return &[];
     }
@@ -100,10 +100,10 @@ fn arrays(source: &dyn Source) -> &[Loaned] {
 }
 
 /// What a source gives, to be compared and read.
-fn words(source: &dyn Source) -> String {
+fn described(source: &dyn Source) -> String {
     let arrays: Vec<_> = arrays(source)
         .iter()
-        .map(|array| format!("{:?} {}", array.field.name, array.field.kind.words()))
+        .map(|array| format!("{:?} {}", array.field.name, array.field.kind.describe()))
         .collect();
     let labels = if source.has_labels() { " with labels" } else { "" };
     match source.contents() {
@@ -213,7 +213,8 @@ mod tests {
     fn numbers(name: &str, values: &[i64]) -> Arc<dyn Source> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         let field = Field::fixed(name, Dtype::Int64, &[]);
-        let array = Loaned { field, memory: Arc::new(Borrowed::of(bytes)), stride: 8, first: 0 };
+        let array =
+            BorrowedArray { field, memory: Arc::new(Borrowed::of(bytes)), stride: 8, first: 0 };
         Arc::new(Arrays::new(vec![array], values.len() as u64).unwrap())
     }
 

@@ -9,7 +9,7 @@ use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
 use crate::format::{Container, Damage, Packing, ReadAt, Scanned, Span, stream};
 use crate::sample::Location;
-use crate::sys::draft::{Draft, Existing};
+use crate::sys::atomic_file::{AtomicFile, Existing};
 use crate::sys::file::{self, Handle, Identity, Stamp};
 
 /// Of the file that an index is kept in. Another one is not read, but made again.
@@ -190,12 +190,12 @@ impl Index {
 
     /// Keeps it: in a folder for this user alone, beside its shard for all to read.
     fn write(&self, place: &Path, container: &Container, keep: &Keep) -> std::io::Result<()> {
-        let mut draft = match keep {
-            Keep::Folder(_) => Draft::private(place)?,
-            Keep::Beside | Keep::Nowhere => Draft::guarded(place)?,
+        let mut atomic_file = match keep {
+            Keep::Folder(_) => AtomicFile::private(place)?,
+            Keep::Beside | Keep::Nowhere => AtomicFile::guarded(place)?,
         };
-        draft.add(&self.to_bytes(container))?;
-        draft.finish(Existing::Replaced)
+        atomic_file.add(&self.to_bytes(container))?;
+        atomic_file.finish(Existing::Replaced)
     }
 
     /// What is to be said where a shard has the first records of what it had before, and ends there.

@@ -3,18 +3,18 @@
 use super::Source;
 use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
-use crate::sample::{Extent, Loaned};
+use crate::sample::{BorrowedArray, Extent};
 
 /// Arrays of equal length.
 #[derive(Debug)]
 pub struct Arrays {
-    arrays: Vec<Loaned>,
+    arrays: Vec<BorrowedArray>,
     len: u64,
 }
 
 impl Arrays {
     /// Refuses arrays that do not have the memory they claim. `len` rows each.
-    pub fn new(arrays: Vec<Loaned>, len: u64) -> Result<Arrays> {
+    pub fn new(arrays: Vec<BorrowedArray>, len: u64) -> Result<Arrays> {
         if arrays.is_empty() {
             return Err(Error::new(Kind::InvalidSource, "there are no arrays")
                 .with_hint("give a dict of arrays, such as {\"x\": x, \"y\": y}"));

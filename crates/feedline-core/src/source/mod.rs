@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::Fingerprint;
 use crate::format::{Container, Packing, Wanted};
-use crate::sample::{Extent, Loaned, Location};
+use crate::sample::{BorrowedArray, Extent, Location};
 use crate::sys::file::Identity;
 
 /// The image files that are found by name. Those that cannot be decoded are faults of their sample:
@@ -68,7 +68,7 @@ pub trait Source: Send + Sync {
     }
 
     /// Arrays of which each sample has a row besides.
-    fn beside(&self) -> &[Loaned] {
+    fn beside(&self) -> &[BorrowedArray] {
         &[]
     }
 

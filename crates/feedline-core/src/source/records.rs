@@ -16,7 +16,7 @@ use crate::format::{Container, Packing, Span, Unpacker, Wanted, tar, text};
 use crate::sample::{Extent, Location, shown};
 use crate::sys::file::{self, Handle, Identity};
 use crate::sys::lock::Mutex;
-use crate::sys::thread::{Crew, processors};
+use crate::sys::thread::{Threads, processors};
 
 /// Records that are looked at to find a good one, whose fields are taken where the user names none.
 const GUESSES: usize = 1000;
@@ -30,7 +30,7 @@ const SCANNERS: usize = 8;
 const LARGEST_MANIFEST: u64 = 256 << 20;
 
 /// How far the indices of all shards are; whether to go on.
-pub type Telling<'a> = dyn FnMut(Done) -> bool + 'a;
+pub type OnProgress<'a> = dyn FnMut(Done) -> bool + 'a;
 
 /// Shards and bytes whose records are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl Records {
         container: Container,
         keep: &Keep,
         manifest: Option<&Path>,
-        tell: &mut Telling<'_>,
+        tell: &mut OnProgress<'_>,
     ) -> Result<Records> {
         let Some(first) = paths.first() else {
             return Err(Error::new(Kind::InvalidSource, "the list of shards is empty")
@@ -218,7 +218,7 @@ fn indices(
     paths: &[PathBuf],
     container: &Container,
     keep: &Keep,
-    tell: &mut Telling<'_>,
+    tell: &mut OnProgress<'_>,
 ) -> Result<Vec<Index>> {
     struct Work {
         paths: Vec<PathBuf>,
@@ -255,18 +255,18 @@ fn indices(
         is_over: AtomicBool::new(false),
         found: Mutex::new(paths.iter().map(|_| None).collect()),
     });
-    let crew = Crew::default();
+    let scanners = Threads::default();
     let threads = (processors() * 2).min(SCANNERS).min(paths.len());
     for number in 1..threads {
         let work = Arc::clone(&work);
         // One that is refused is missed by nobody: the others do its part.
-        let _ = crew.spawn(&format!("feedline-index-{number}"), move || work.run());
+        let _ = scanners.spawn(&format!("feedline-index-{number}"), move || work.run());
     }
-    if threads == 1 || crew.count() == 0 {
+    if threads == 1 || scanners.count() == 0 {
         work.run();
     }
     let mut is_left = false;
-    while !crew.wait(TELLING) && !is_left {
+    while !scanners.wait(TELLING) && !is_left {
         let (shards, bytes) = (&work.shards, &work.bytes);
         let (shards, bytes) = (shards.load(Ordering::SeqCst), bytes.load(Ordering::SeqCst));
         is_left = !tell(Done { shards, of: paths.len(), bytes });

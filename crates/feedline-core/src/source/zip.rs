@@ -7,13 +7,13 @@ use super::{Contents, Source};
 use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
 use crate::format::Packing;
-use crate::sample::{Extent, Loaned, Location};
+use crate::sample::{BorrowedArray, Extent, Location};
 use crate::sys::file::Identity;
 
 /// Files, records or arrays, with arrays beside them.
 pub struct Zip {
     main: Arc<dyn Source>,
-    beside: Vec<Loaned>,
+    beside: Vec<BorrowedArray>,
     print: Fingerprint,
 }
 
@@ -25,7 +25,7 @@ impl Zip {
             return Err(Error::new(Kind::InvalidSource, message)
                 .with_hint("give as many to each; take(...) cuts a source"));
         }
-        let arrays: &[Loaned] = match other.extent(0) {
+        let arrays: &[BorrowedArray] = match other.extent(0) {
             Extent::Memory(arrays) if other.contents().is_none() => arrays,
             Extent::Memory(_) | Extent::File(_) | Extent::Part { .. } | Extent::Packed { .. } => {
                 return Err(Error::new(
@@ -63,7 +63,7 @@ impl Source for Zip {
         self.main.empty_shards()
     }
 
-    fn beside(&self) -> &[Loaned] {
+    fn beside(&self) -> &[BorrowedArray] {
         &self.beside
     }
 

@@ -61,12 +61,12 @@ impl Condition {
 
 /// To wait for a while, unless all is over before.
 #[derive(Debug, Default)]
-pub struct Ending {
+pub struct Deadline {
     is_over: Mutex<bool>,
     changed: Condition,
 }
 
-impl Ending {
+impl Deadline {
     /// All is over: nobody waits any more.
     pub fn end(&self) {
         *self.is_over.lock() = true;

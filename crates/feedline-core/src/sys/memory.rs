@@ -8,13 +8,13 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::descriptor::Descriptor;
-use super::process::Home;
+use super::process::OwnerProcess;
 
 /// One mapping of shared memory. Pages cost nothing until they are touched.
 pub struct Shared {
     start: NonNull<u8>,
     bytes: usize,
-    home: Home,
+    home: OwnerProcess,
 }
 
 // SAFETY: the mapping is plain memory; what needs an order goes through the atomic words.
@@ -48,7 +48,7 @@ impl Shared {
         // SAFETY: a new mapping at no particular place; the file is never made shorter.
         let start = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, file, 0) }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Shared { start, bytes, home: Home::here() })
+        Ok(Shared { start, bytes, home: OwnerProcess::here() })
     }
 
     /// How large it is.
@@ -57,7 +57,7 @@ impl Shared {
     }
 
     /// The process that mapped it.
-    pub fn home(&self) -> Home {
+    pub fn home(&self) -> OwnerProcess {
         self.home
     }
 

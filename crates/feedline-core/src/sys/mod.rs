@@ -5,7 +5,7 @@
 
 pub mod clock;
 pub mod descriptor;
-pub mod draft;
+pub mod atomic_file;
 pub mod file;
 pub mod limits;
 pub mod lock;

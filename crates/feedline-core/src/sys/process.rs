@@ -12,12 +12,12 @@ use super::descriptor::Descriptor;
 
 /// The process an object was made in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Home(u32);
+pub struct OwnerProcess(u32);
 
-impl Home {
+impl OwnerProcess {
     /// This process.
-    pub fn here() -> Home {
-        Home(std::process::id())
+    pub fn here() -> OwnerProcess {
+        OwnerProcess(std::process::id())
     }
 
     /// True in a child made by fork after the object was made. Locks may then be held by threads that
@@ -51,7 +51,7 @@ pub fn die_with_parent(parent: u32) -> bool {
 
 /// How another process stands at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stance {
+pub struct ProcStat {
     /// The system's letter for it: R runs, S sleeps, D waits for a device, T is stopped.
     pub letter: char,
     /// Processor time it has used, in ticks of the system.
@@ -61,14 +61,14 @@ pub struct Stance {
 }
 
 /// Looks at another process; None if it is gone.
-pub fn stance(pid: u32) -> Option<Stance> {
+pub fn proc_stat(pid: u32) -> Option<ProcStat> {
     let read = |name: &str| {
         super::file::read_text(std::path::Path::new(&format!("/proc/{pid}/{name}"))).ok()
     };
     let (letter, ticks) = letter_and_ticks(&read("stat")?)?;
     let call = read("syscall").unwrap_or_default();
     let waits_for_lock = call.split_whitespace().next() == Some(FUTEX);
-    Some(Stance { letter, ticks, waits_for_lock })
+    Some(ProcStat { letter, ticks, waits_for_lock })
 }
 
 /// Waits until another process has ended, for at most that long. Returns at once where the system cannot wait for
@@ -142,6 +142,6 @@ mod tests {
         let text = "7 (a) b)) S 1 7 7 0 -1 4194560 1 2 3 4 20 5 6 7 20 0 1 0 9";
         assert_eq!(letter_and_ticks(text), Some(('S', 25)));
         assert_eq!(letter_and_ticks("nonsense"), None);
-        assert!(stance(std::process::id()).is_some());
+        assert!(proc_stat(std::process::id()).is_some());
     }
 }

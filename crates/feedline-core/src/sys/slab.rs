@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use super::process::Home;
+use super::process::OwnerProcess;
 
 const ALIGNMENT: usize = 64;
 
@@ -89,7 +89,7 @@ pub type GiveBack = Box<dyn FnOnce(Block) + Send + Sync>;
 struct Carved {
     block: Option<Block>,
     give_back: Option<GiveBack>,
-    home: Home,
+    home: OwnerProcess,
 }
 
 impl Drop for Carved {
@@ -125,8 +125,11 @@ unsafe impl Sync for Row {}
 pub fn carve(block: Block, row_bytes: usize, rows: usize, give_back: GiveBack) -> Vec<Row> {
     assert!(row_bytes.checked_mul(rows).is_some_and(|needed| needed <= block.bytes));
     let start = block.start;
-    let carved =
-        Arc::new(Carved { block: Some(block), give_back: Some(give_back), home: Home::here() });
+    let carved = Arc::new(Carved {
+        block: Some(block),
+        give_back: Some(give_back),
+        home: OwnerProcess::here(),
+    });
     (0..rows)
         .map(|number| Row {
             carved: Arc::clone(&carved),

@@ -176,12 +176,12 @@ impl Poll {
 }
 
 /// Ends the wait of another thread.
-pub struct Bell(Descriptor);
+pub struct EventFd(Descriptor);
 
-impl Bell {
+impl EventFd {
     /// Silent.
-    pub fn new() -> io::Result<Bell> {
-        Descriptor::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?).map(Bell)
+    pub fn new() -> io::Result<EventFd> {
+        Descriptor::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?).map(EventFd)
     }
 
     /// The thread that watches it wakes.
@@ -194,12 +194,12 @@ impl Bell {
     }
 
     /// Silent again.
-    pub fn hush(&self) {
+    pub fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

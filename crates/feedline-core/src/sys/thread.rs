@@ -10,17 +10,17 @@ use super::lock::{Condition, Mutex};
 
 /// Threads of one run. Its count reaches zero when the last one is gone.
 #[derive(Clone, Default)]
-pub struct Crew {
+pub struct Threads {
     alive: Arc<(Mutex<usize>, Condition)>,
     handles: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
-impl Crew {
+impl Threads {
     /// Starts a thread of that name. The system may refuse (EAGAIN): that is an answer for the caller.
     pub fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         // Before the start: a thread that ends at once must already be counted.
         *self.alive.0.lock() += 1;
-        let leave = Leave(Arc::clone(&self.alive));
+        let leave = ThreadLeft(Arc::clone(&self.alive));
         #[expect(clippy::disallowed_methods, reason = "this is the home of threads")]
         let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let _leave = leave;
@@ -57,9 +57,9 @@ impl Crew {
     }
 }
 
-struct Leave(Arc<(Mutex<usize>, Condition)>);
+struct ThreadLeft(Arc<(Mutex<usize>, Condition)>);
 
-impl Drop for Leave {
+impl Drop for ThreadLeft {
     fn drop(&mut self) {
         let (alive, changed) = &*self.0;
         *alive.lock() -= 1;

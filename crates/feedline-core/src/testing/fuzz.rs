@@ -7,8 +7,8 @@ use crate::error::Kind;
 use crate::format::{Shape, Split, Type, Wanted, example, tfrecord as framing};
 use crate::sample::{Dtype, Field, Ticket};
 use crate::sys::slab::Row;
-use crate::worker::{Decoding, Native, Picture, Prepared, Recipe, Size, Step};
-use crate::{decode::resize::Filter, worker::Output};
+use crate::transform::{Decoding, Native, Picture, Prepared, Size, Step, Transform};
+use crate::{decode::resize::Filter, transform::Output};
 
 use super::fuzz_files::{bytes_of, row};
 pub use super::fuzz_files::{csv, jsonl, npy, tar, unpack};
@@ -23,13 +23,13 @@ const MAX_PIXELS: usize = 1 << 20;
 /// If the outcome is neither.
 pub fn decode(input: &[u8]) {
     let Some((how, file)) = input.split_first() else { return };
-    let recipe = recipe(*how);
+    let transform = transform(*how);
     let ticket = Ticket { position: u64::from(*how), epoch: 0, index: 0 };
-    let outcome = Prepared::new(&recipe, file, ticket).and_then(|prepared| {
+    let outcome = Prepared::new(&transform, file, ticket).and_then(|prepared| {
         assert!(prepared.working_bytes < MAX_PIXELS * 128, "{} bytes", prepared.working_bytes);
-        let shape = recipe.shape_of(prepared.size);
-        let mut row = vec![0; shape.iter().product::<usize>() * recipe.output.dtype.bytes()];
-        Native::default().make(&recipe, &prepared, file, &mut row)
+        let shape = transform.shape_of(prepared.size);
+        let mut row = vec![0; shape.iter().product::<usize>() * transform.output.dtype.bytes()];
+        Native::default().make(&transform, &prepared, file, &mut row)
     });
     if let Err(error) = outcome {
         let expected = [Kind::CorruptImage, Kind::UnknownFormat, Kind::TooLarge, Kind::TooSmall];
@@ -37,7 +37,7 @@ pub fn decode(input: &[u8]) {
     }
 }
 
-fn recipe(how: u8) -> Recipe {
+fn transform(how: u8) -> Transform {
     let mode = if how & 1 == 0 { Mode::Rgb } else { Mode::Gray };
     let options = Options { mode, orient: how & 2 != 0, max_pixels: MAX_PIXELS };
     let decoding = Decoding { options, scaled: how & 4 != 0 };
@@ -59,8 +59,8 @@ fn recipe(how: u8) -> Recipe {
             Step::Flip(1.0),
         ],
     };
-    let output = Output::plain(Dtype::Uint8, crate::worker::Layout::Hwc);
-    Recipe { picture: Picture::Encoded(decoding), steps, output, seed: 1 }
+    let output = Output::plain(Dtype::Uint8, crate::transform::Layout::Hwc);
+    Transform { picture: Picture::Encoded(decoding), steps, output, seed: 1 }
 }
 
 /// Parses settings: any text is refused with a message or becomes settings that keep their bounds.
@@ -68,14 +68,14 @@ fn recipe(how: u8) -> Recipe {
 /// # Panics
 /// If neither is so.
 pub fn settings(input: &[u8]) {
-    let Ok(words) = std::str::from_utf8(input) else { return };
+    let Ok(config) = std::str::from_utf8(input) else { return };
     let arrays = vec![
         Field::fixed("image", Dtype::Uint8, &[8, 9, 3]),
         Field::fixed("x", Dtype::Float32, &[4]),
     ];
     assert!(picture_of(&arrays).is_some());
     for given in [Given::Files, Given::Arrays(arrays)] {
-        match Settings::parse(words, &given) {
+        match Settings::parse(config, &given) {
             Ok(settings) => {
                 assert!(settings.batching.is_none_or(|batching| batching.size > 0));
             }

@@ -8,4 +8,4 @@ pub mod photos;
 mod promises;
 pub mod simulator;
 mod tally;
-mod weather;
+mod failure_rates;

@@ -1,10 +1,10 @@
 //! What happened in simulated runs, counted: a disaster that never happens is not tested.
 
 macro_rules! report {
-    ($($(#[doc = $words:literal])* $name:ident,)*) => {
+    ($($(#[doc = $messages:literal])* $name:ident,)*) => {
         /// How often what happened in a run, or in many.
         #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-        pub struct Report { $($(#[doc = $words])* pub $name: u64,)* }
+        pub struct Report { $($(#[doc = $messages])* pub $name: u64,)* }
 
         impl Report {
             /// Adds what happened in another run.
@@ -103,15 +103,15 @@ report! {
     kills_booting,
     /// Workers killed by the supervisor that did not stop when the run ended.
     kills_after_grace,
-    /// Workers killed by the supervisor that did not stop when their post retired.
+    /// Workers killed by the supervisor that did not stop when their worker retired.
     kills_retired,
     /// Workers that ended by themselves while a kill was on its way.
     deaths_while_killed,
     /// Kills that took longer than closing may.
     kills_too_slow,
-    /// Posts that retired.
+    /// workers that retired.
     retirements,
-    /// Posts that came back.
+    /// workers that came back.
     comebacks,
     /// Happenings that cannot be.
     strays,

@@ -36,7 +36,7 @@ pub fn create(bytes: u64) -> io::Result<(Descriptor, Arc<Shared>)> {
     }
 }
 
-struct Slot {
+struct ArenaSlot {
     offset: u64,
     capacity: u64,
     /// Shared with every piece of it in this process: alone means that the worker has none.
@@ -46,7 +46,7 @@ struct Slot {
 /// A worker's own view: who takes and lends slots.
 pub struct Arena {
     shared: Arc<Shared>,
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<ArenaSlot>>,
     /// Parts that no slot has, sorted, none touching another.
     cold: Vec<(u64, u64)>,
     /// Bytes of all slots: pages that may have been touched.
@@ -55,7 +55,7 @@ pub struct Arena {
 
 /// Memory of a slot in the worker's hands. While any copy of it lives, the slot is not used again.
 #[derive(Clone)]
-pub struct Piece {
+pub struct ArenaPiece {
     shared: Arc<Shared>,
     slot: u32,
     offset: u64,
@@ -63,7 +63,7 @@ pub struct Piece {
     _held: Arc<()>,
 }
 
-impl Piece {
+impl ArenaPiece {
     /// Where it lies.
     pub fn address(&self) -> *mut u8 {
         self.shared.address(self.offset, self.bytes).unwrap_or(std::ptr::null_mut())
@@ -113,9 +113,10 @@ impl Arena {
 
     /// Memory of that size: a warm slot, else a new one while all slots together stay within `limit`.
     /// None when that cannot be now.
-    pub fn take(&mut self, bytes: u64, limit: u64) -> Option<Piece> {
+    pub fn take(&mut self, bytes: u64, limit: u64) -> Option<ArenaPiece> {
         let needed = bytes.max(1).checked_next_multiple_of(PAGE)?;
-        let fits = |slot: &Slot| (needed..=needed + needed / 4 + SLACK).contains(&slot.capacity);
+        let fits =
+            |slot: &ArenaSlot| (needed..=needed + needed / 4 + SLACK).contains(&slot.capacity);
         let warm = (0..self.slots.len())
             .filter(|number| self.is_free(*number))
             .filter_map(|number| Some((number, self.slots[number].as_ref()?)))
@@ -189,9 +190,9 @@ impl Arena {
         !self.is_held(number as u32) && !self.is_lent(number as u32)
     }
 
-    fn piece(&self, number: usize, bytes: u64) -> Option<Piece> {
+    fn piece(&self, number: usize, bytes: u64) -> Option<ArenaPiece> {
         let slot = self.slots[number].as_ref()?;
-        Some(Piece {
+        Some(ArenaPiece {
             shared: Arc::clone(&self.shared),
             slot: number as u32,
             offset: slot.offset,
@@ -216,7 +217,7 @@ impl Arena {
         } else {
             self.cold[place] = (offset + needed, length - needed);
         }
-        self.slots[number] = Some(Slot { offset, capacity: needed, held: Arc::new(()) });
+        self.slots[number] = Some(ArenaSlot { offset, capacity: needed, held: Arc::new(()) });
         self.used += needed;
         Some(number)
     }
@@ -253,9 +254,9 @@ pub(super) fn give_back(shared: &Shared, slot: u32, holder: u32) {
 
 /// How much of an arena the consumer has in its hands.
 #[derive(Debug, Default)]
-pub struct Account(AtomicU64);
+pub struct LentBytes(AtomicU64);
 
-impl Account {
+impl LentBytes {
     /// Bytes that were lent and have not come back.
     pub fn lent_bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -263,25 +264,25 @@ impl Account {
 }
 
 /// A slot in the trainer's hands. Its drop gives the slot back to the worker.
-pub struct Lent {
+pub struct LentSlot {
     shared: Arc<Shared>,
     slot: u32,
     offset: u64,
     bytes: u64,
-    counted: Option<Arc<Account>>,
+    counted: Option<Arc<LentBytes>>,
 }
 
-impl Lent {
+impl LentSlot {
     /// A slot of which a worker said that it is the trainer's now; None if there is no such memory.
-    pub fn new(shared: &Arc<Shared>, slot: u32, offset: u64, bytes: u64) -> Option<Lent> {
+    pub fn new(shared: &Arc<Shared>, slot: u32, offset: u64, bytes: u64) -> Option<LentSlot> {
         if !is_place(shared, slot, offset, bytes) {
             return None;
         }
-        Some(Lent { shared: Arc::clone(shared), slot, offset, bytes, counted: None })
+        Some(LentSlot { shared: Arc::clone(shared), slot, offset, bytes, counted: None })
     }
 
     /// From now on the consumer has it, and it counts.
-    pub fn count(&mut self, account: &Arc<Account>) {
+    pub fn count(&mut self, account: &Arc<LentBytes>) {
         account.0.fetch_add(self.bytes, Ordering::Relaxed);
         self.counted = Some(Arc::clone(account));
     }
@@ -302,7 +303,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentSlot {
     fn drop(&mut self) {
         // In a forked child the slot is still the parent's.
         if self.shared.home().is_left() {
@@ -327,9 +328,9 @@ mod tests {
         (Arc::clone(&shared), Arena::over(shared))
     }
 
-    fn lend(arena: &Arena, shared: &Arc<Shared>, piece: &Piece) -> Lent {
+    fn lend(arena: &Arena, shared: &Arc<Shared>, piece: &ArenaPiece) -> LentSlot {
         arena.lend(piece.slot());
-        Lent::new(shared, piece.slot(), piece.offset(), piece.bytes()).unwrap()
+        LentSlot::new(shared, piece.slot(), piece.offset(), piece.bytes()).unwrap()
     }
 
     #[test]
@@ -367,7 +368,7 @@ mod tests {
     fn the_consumers_bytes_are_counted_until_they_come_back() {
         let (shared, mut arena) = arena(MEBIBYTE);
         let piece = arena.take(5000, MEBIBYTE).unwrap();
-        let account = Arc::new(Account::default());
+        let account = Arc::new(LentBytes::default());
         let mut lent = lend(&arena, &shared, &piece);
         lent.count(&account);
         assert_eq!(account.lent_bytes(), 5000);
@@ -378,10 +379,10 @@ mod tests {
     #[test]
     fn a_slot_that_is_not_in_the_arena_is_refused() {
         let (shared, _) = arena(MEBIBYTE);
-        assert!(Lent::new(&shared, 0, FLAGS, MEBIBYTE + 1).is_none());
-        assert!(Lent::new(&shared, 0, 0, 10).is_none());
-        assert!(Lent::new(&shared, SLOTS as u32, FLAGS, 10).is_none());
-        assert!(Lent::new(&shared, 0, u64::MAX, 10).is_none());
+        assert!(LentSlot::new(&shared, 0, FLAGS, MEBIBYTE + 1).is_none());
+        assert!(LentSlot::new(&shared, 0, 0, 10).is_none());
+        assert!(LentSlot::new(&shared, SLOTS as u32, FLAGS, 10).is_none());
+        assert!(LentSlot::new(&shared, 0, u64::MAX, 10).is_none());
     }
 
     #[test]
@@ -407,7 +408,7 @@ mod tests {
             steps in prop::collection::vec((0usize..6, 1u64..600_000, any::<prop::sample::Index>()), 1..120)
         ) {
             let (shared, mut arena) = arena(4 * MEBIBYTE);
-            let (mut pieces, mut lents): (Vec<Piece>, Vec<Lent>) = (Vec::new(), Vec::new());
+            let (mut pieces, mut lents): (Vec<ArenaPiece>, Vec<LentSlot>) = (Vec::new(), Vec::new());
             for (what, bytes, which) in steps {
                 match what {
                     0..=2 => pieces.extend(arena.take(bytes, 3 * MEBIBYTE)),

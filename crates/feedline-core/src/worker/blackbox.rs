@@ -1,8 +1,8 @@
 //! The flight recorder: what a worker is at, in memory that outlives it, so that no message is needed
 //! to know what a dead one was doing. And its journal, from which a replacement goes on.
 //!
-//! Two boxes for each post, used in turn by the workers it has one after the other: a successor starts
-//! while the one before it is still at work. The journal of a post is read from both.
+//! Two boxes for each worker, used in turn by the workers it has one after the other: a successor starts
+//! while the one before it is still at work. The journal of a worker is read from both.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -24,7 +24,7 @@ pub const ALL: u64 = u64::MAX;
 
 /// Where a worker's words stand in its box, in units of eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum BoxField {
     /// Position of the sample in the batch.
     Position,
     /// When that began, in nanoseconds of the monotonic clock.
@@ -49,7 +49,7 @@ pub enum Word {
 
 /// What a worker was at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum Activity {
     /// Not yet ready.
     Starting,
     /// Waiting for a task.
@@ -68,39 +68,39 @@ pub enum Doing {
     Sending,
 }
 
-const STAGES: [Doing; 8] = [
-    Doing::Starting,
-    Doing::Waiting,
-    Doing::Fetching,
-    Doing::Collating,
-    Doing::Answering,
-    Doing::OutOfArena,
-    Doing::Pausing,
-    Doing::Sending,
+const STAGES: [Activity; 8] = [
+    Activity::Starting,
+    Activity::Waiting,
+    Activity::Fetching,
+    Activity::Collating,
+    Activity::Answering,
+    Activity::OutOfArena,
+    Activity::Pausing,
+    Activity::Sending,
 ];
 
-impl Doing {
+impl Activity {
     /// As it stands in the box.
     pub fn code(self) -> u64 {
         STAGES.iter().position(|stage| *stage == self).unwrap_or_default() as u64
     }
 
     /// What a code means; a wild one is taken for the first.
-    fn of(code: u64) -> Doing {
+    fn of(code: u64) -> Activity {
         usize::try_from(code).ok().and_then(|code| STAGES.get(code)).copied().unwrap_or(STAGES[0])
     }
 
     /// In words.
     pub fn name(self) -> &'static str {
         match self {
-            Doing::Starting => "starting",
-            Doing::Waiting => "waiting",
-            Doing::Fetching => "fetching",
-            Doing::Collating => "collating",
-            Doing::Answering => "answering",
-            Doing::OutOfArena => "waiting for memory",
-            Doing::Pausing => "waiting for its source",
-            Doing::Sending => "sending its result",
+            Activity::Starting => "starting",
+            Activity::Waiting => "waiting",
+            Activity::Fetching => "fetching",
+            Activity::Collating => "collating",
+            Activity::Answering => "answering",
+            Activity::OutOfArena => "waiting for memory",
+            Activity::Pausing => "waiting for its source",
+            Activity::Sending => "sending its result",
         }
     }
 }
@@ -109,7 +109,7 @@ impl Doing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// What the worker was at.
-    pub doing: Doing,
+    pub activity: Activity,
     /// On which task.
     pub task: Option<u64>,
     /// At which sample of it; None: at all of them.
@@ -127,65 +127,65 @@ pub struct Snapshot {
 /// Which box: that of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Its post.
-    pub post: u32,
+    /// Its worker.
+    pub worker_id: u32,
     /// The how-manyeth there.
     pub generation: u32,
 }
 
 impl Owner {
     fn start(self) -> usize {
-        (self.post as usize * 2 + self.generation as usize % 2) * BOX
+        (self.worker_id as usize * 2 + self.generation as usize % 2) * BOX
     }
 }
 
-/// The boxes of all posts.
+/// The boxes of all workers.
 pub struct Boxes {
     shared: Shared,
 }
 
 impl Boxes {
-    /// For this many posts, and the descriptor by which workers map them.
-    pub fn create(posts: u32) -> io::Result<(Descriptor, Boxes)> {
-        let (file, shared) = Shared::create("feedline-boxes", posts as usize * 2 * BOX)?;
+    /// For this many workers, and the descriptor by which workers map them.
+    pub fn create(worker_count: u32) -> io::Result<(Descriptor, Boxes)> {
+        let (file, shared) = Shared::create("feedline-boxes", worker_count as usize * 2 * BOX)?;
         Ok((file, Boxes { shared }))
     }
 
     /// The boxes that another process made.
-    pub fn open(file: impl AsFd, posts: u32) -> io::Result<Boxes> {
-        Ok(Boxes { shared: Shared::open(file, posts as usize * 2 * BOX)? })
+    pub fn open(file: impl AsFd, worker_count: u32) -> io::Result<Boxes> {
+        Ok(Boxes { shared: Shared::open(file, worker_count as usize * 2 * BOX)? })
     }
 
     /// Writes a word.
-    pub fn set(&self, owner: Owner, word: Word, value: u64) {
+    pub fn set(&self, owner: Owner, word: BoxField, value: u64) {
         self.shared.word(owner.start() + word as usize * 8).store(value, Ordering::Release);
     }
 
-    /// Writes a word into both boxes of a post: the worker there reads it.
-    pub fn set_for_post(&self, post: u32, word: Word, value: u64) {
+    /// Writes a word into both boxes of a worker: the worker there reads it.
+    pub fn set_for_worker(&self, worker_id: u32, word: BoxField, value: u64) {
         for generation in 0..2 {
-            self.set(Owner { post, generation }, word, value);
+            self.set(Owner { worker_id, generation }, word, value);
         }
     }
 
     /// Reads a word.
-    pub fn get(&self, owner: Owner, word: Word) -> u64 {
+    pub fn get(&self, owner: Owner, word: BoxField) -> u64 {
         self.shared.word(owner.start() + word as usize * 8).load(Ordering::Acquire)
     }
 
     /// What a worker was at; None if it never came to write.
     pub fn snapshot(&self, owner: Owner) -> Option<Snapshot> {
-        if self.get(owner, Word::Generation) != u64::from(owner.generation) + 1 {
+        if self.get(owner, BoxField::Generation) != u64::from(owner.generation) + 1 {
             return None;
         }
         Some(Snapshot {
-            doing: Doing::of(self.get(owner, Word::Stage)),
-            task: self.get(owner, Word::Task).checked_sub(1),
-            position: Some(self.get(owner, Word::Position)).filter(|position| *position != ALL),
-            since: self.get(owner, Word::Since),
-            resident_bytes: self.get(owner, Word::Resident),
-            descriptors: self.get(owner, Word::Descriptors),
-            is_cut_off: self.get(owner, Word::IsCutOff) != 0,
+            activity: Activity::of(self.get(owner, BoxField::Stage)),
+            task: self.get(owner, BoxField::Task).checked_sub(1),
+            position: Some(self.get(owner, BoxField::Position)).filter(|position| *position != ALL),
+            since: self.get(owner, BoxField::Since),
+            resident_bytes: self.get(owner, BoxField::Resident),
+            descriptors: self.get(owner, BoxField::Descriptors),
+            is_cut_off: self.get(owner, BoxField::IsCutOff) != 0,
         })
     }
 
@@ -205,13 +205,13 @@ impl Boxes {
         true
     }
 
-    /// The newest note that anybody at a post made after a task older than `task`: what held when
+    /// The newest note that anybody at a worker made after a task older than `task`: what held when
     /// `task` began.
-    pub fn read_journal(&self, post: u32, task: u64) -> Option<Vec<u8>> {
+    pub fn read_journal(&self, worker_id: u32, task: u64) -> Option<Vec<u8>> {
         let (offset, _) = [0, 1]
             .into_iter()
             .flat_map(|generation| {
-                RECORDS.map(|record| Owner { post, generation }.start() + record)
+                RECORDS.map(|record| Owner { worker_id, generation }.start() + record)
             })
             .map(|offset| (offset, self.shared.word(offset).load(Ordering::Acquire)))
             .filter(|(_, noted)| (1..=task).contains(noted))
@@ -233,22 +233,22 @@ mod tests {
         Boxes::create(2).unwrap().1
     }
 
-    fn owner(post: u32, generation: u32) -> Owner {
-        Owner { post, generation }
+    fn owner(worker_id: u32, generation: u32) -> Owner {
+        Owner { worker_id, generation }
     }
 
     #[test]
     fn a_box_tells_what_its_own_generation_was_at() {
         let boxes = boxes();
         assert_eq!(boxes.snapshot(owner(1, 0)), None);
-        boxes.set(owner(1, 0), Word::Generation, 1);
-        boxes.set(owner(1, 0), Word::Task, 8);
-        boxes.set(owner(1, 0), Word::Position, 3);
-        boxes.set(owner(1, 0), Word::Stage, Doing::Collating.code());
+        boxes.set(owner(1, 0), BoxField::Generation, 1);
+        boxes.set(owner(1, 0), BoxField::Task, 8);
+        boxes.set(owner(1, 0), BoxField::Position, 3);
+        boxes.set(owner(1, 0), BoxField::Stage, Activity::Collating.code());
         let snapshot = boxes.snapshot(owner(1, 0)).unwrap();
         assert_eq!(
-            (snapshot.doing, snapshot.task, snapshot.position),
-            (Doing::Collating, Some(7), Some(3))
+            (snapshot.activity, snapshot.task, snapshot.position),
+            (Activity::Collating, Some(7), Some(3))
         );
         assert_eq!(boxes.snapshot(owner(1, 1)), None);
         assert_eq!(boxes.snapshot(owner(1, 2)), None);
@@ -258,10 +258,10 @@ mod tests {
     #[test]
     fn a_successor_that_starts_leaves_the_box_of_the_one_before_alone() {
         let boxes = boxes();
-        boxes.set(owner(0, 4), Word::Generation, 5);
-        boxes.set(owner(0, 4), Word::Position, 3);
-        boxes.set(owner(0, 5), Word::Generation, 6);
-        boxes.set(owner(0, 5), Word::Position, 9);
+        boxes.set(owner(0, 4), BoxField::Generation, 5);
+        boxes.set(owner(0, 4), BoxField::Position, 3);
+        boxes.set(owner(0, 5), BoxField::Generation, 6);
+        boxes.set(owner(0, 5), BoxField::Position, 9);
         assert_eq!(boxes.snapshot(owner(0, 4)).unwrap().position, Some(3));
         assert_eq!(boxes.snapshot(owner(0, 5)).unwrap().position, Some(9));
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::supervisor::Ending;
+use super::supervisor::ExitKind;
 use crate::sample::in_bytes;
 
 const SIGHUP: i32 = 1;
@@ -25,13 +25,13 @@ const FRAMES: usize = 12;
 
 /// All that was found out.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Facts {
+pub struct DeathFacts {
     /// How it ended; None: with its zygote.
-    pub ending: Option<Ending>,
+    pub exit: Option<ExitKind>,
     /// The deadline that it had passed, so that we killed it.
     pub overdue: Option<Duration>,
     /// What the system said of it just before that.
-    pub posture: Option<Posture>,
+    pub process_state: Option<ProcessState>,
     /// Whether it found that its connection to the trainer had been closed in it.
     pub is_cut_off: bool,
     /// The most memory it ever held, in bytes.
@@ -51,7 +51,7 @@ pub struct Facts {
     /// Bytes free in /dev/shm.
     pub shared_free: Option<u64>,
     /// What its signal handler wrote.
-    pub words: String,
+    pub crash_log: String,
     /// How the number of workers is called in this front, and what it is.
     pub workers: (&'static str, u32),
     /// Which code is not the user's.
@@ -96,7 +96,7 @@ fn is_below(frame: &str, folder: &str) -> bool {
 
 /// How a process that does not go on stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Posture {
+pub enum ProcessState {
     /// It computes.
     Runs,
     /// It sleeps, waiting for a lock, and uses no processor.
@@ -109,15 +109,15 @@ pub enum Posture {
     WaitsForDevice,
 }
 
-impl Posture {
+impl ProcessState {
     /// In words.
-    pub fn words(self) -> &'static str {
+    pub fn describe(self) -> &'static str {
         match self {
-            Posture::Runs => "it was computing",
-            Posture::WaitsForLock => "it was asleep, waiting for a lock",
-            Posture::Sleeps => "it was asleep, waiting for something",
-            Posture::IsStopped => "it was stopped by a signal (SIGSTOP)",
-            Posture::WaitsForDevice => "it was waiting for a device or a network mount",
+            ProcessState::Runs => "it was computing",
+            ProcessState::WaitsForLock => "it was asleep, waiting for a lock",
+            ProcessState::Sleeps => "it was asleep, waiting for something",
+            ProcessState::IsStopped => "it was stopped by a signal (SIGSTOP)",
+            ProcessState::WaitsForDevice => "it was waiting for a device or a network mount",
         }
     }
 }
@@ -180,59 +180,62 @@ pub struct Certificate {
 }
 
 /// Says why.
-pub fn certify(facts: &Facts) -> Certificate {
-    let stack = frames(&facts.words, &facts.folders);
+pub fn certify(facts: &DeathFacts) -> Certificate {
+    let stack = frames(&facts.crash_log, &facts.folders);
     let code = stack.iter().find(|frame| !facts.folders.has(frame)).or(stack.first()).cloned();
-    let verdict = verdict(facts);
-    let hint = verdict.hint;
+    let diagnosis = diagnosis(facts);
+    let hint = diagnosis.hint;
     let stack: Vec<_> = stack.into_iter().take(FRAMES).collect();
     Certificate {
-        cause: verdict.cause,
-        is_certain: verdict.is_certain,
-        why: verdict.why,
+        cause: diagnosis.cause,
+        is_certain: diagnosis.is_certain,
+        why: diagnosis.why,
         code,
         stack,
         hint,
     }
 }
 
-struct Verdict {
+struct Diagnosis {
     cause: Cause,
     is_certain: bool,
     why: Vec<String>,
     hint: String,
 }
 
-fn verdict(facts: &Facts) -> Verdict {
+fn diagnosis(facts: &DeathFacts) -> Diagnosis {
     if let Some(deadline) = facts.overdue {
         let mut why =
             vec![format!("one sample took longer than deadline={}", deadline.as_secs_f64())];
-        why.extend(facts.posture.map(|posture| posture.words().to_owned()));
-        let hint = match facts.posture {
-            Some(Posture::WaitsForLock) => {
+        why.extend(facts.process_state.map(|process_state| process_state.describe().to_owned()));
+        let hint = match facts.process_state {
+            Some(ProcessState::WaitsForLock) => {
                 "start workers from a fresh interpreter: multiprocessing_context=\"spawn\""
             }
             Some(
-                Posture::Runs | Posture::Sleeps | Posture::IsStopped | Posture::WaitsForDevice,
+                ProcessState::Runs
+                | ProcessState::Sleeps
+                | ProcessState::IsStopped
+                | ProcessState::WaitsForDevice,
             )
             | None => {
                 "raise deadline= if the sample is only slow, or skip it with \
                  faults=FaultPolicy(action=\"skip\")"
             }
         };
-        return Verdict { cause: Cause::Deadline, is_certain: true, why, hint: hint.into() };
+        return Diagnosis { cause: Cause::Deadline, is_certain: true, why, hint: hint.into() };
     }
-    match facts.ending {
-        None | Some(Ending::Lost) => Verdict {
+    match facts.exit {
+        None | Some(ExitKind::Lost) => Diagnosis {
             cause: Cause::Lost,
             is_certain: true,
             why: vec!["the process that forks workers ended, and all workers with it".into()],
             hint: "look for what ended it: a kill of the whole group, or the OOM killer".into(),
         },
-        Some(Ending::Exited(code)) => exited(facts, code),
-        Some(Ending::Killed(SIGKILL)) => killed(facts),
-        Some(Ending::Killed(SIGBUS)) => bus_error(facts),
-        Some(Ending::Killed(SIGXCPU)) => Verdict {
+        Some(ExitKind::Exited(code)) => exited(facts, code),
+        Some(ExitKind::Killed(SIGKILL)) => killed(facts),
+        Some(ExitKind::Killed(SIGBUS)) => bus_error(facts),
+        Some(ExitKind::Killed(SIGXCPU)) => Diagnosis {
             cause: Cause::Limit,
             is_certain: facts.processor_limit.is_some(),
             why: vec![match facts.processor_limit {
@@ -245,20 +248,20 @@ fn verdict(facts: &Facts) -> Verdict {
                    max_samples_per_worker="
                 .into(),
         },
-        Some(Ending::Killed(SIGXFSZ)) => Verdict {
+        Some(ExitKind::Killed(SIGXFSZ)) => Diagnosis {
             cause: Cause::Limit,
             is_certain: true,
             why: vec!["it wrote a file that is larger than the limit (ulimit -f)".into()],
             hint: "raise the limit with ulimit -f unlimited".into(),
         },
-        Some(Ending::Killed(SIGSEGV | SIGILL | SIGFPE | SIGABRT | SIGSYS)) => crashed(facts),
-        Some(Ending::Killed(SIGTERM | SIGINT | SIGHUP)) => Verdict {
+        Some(ExitKind::Killed(SIGSEGV | SIGILL | SIGFPE | SIGABRT | SIGSYS)) => crashed(facts),
+        Some(ExitKind::Killed(SIGTERM | SIGINT | SIGHUP)) => Diagnosis {
             cause: Cause::Killed,
             is_certain: false,
             why: vec!["this signal asks a process to end, and Feedline does not send it".into()],
             hint: "look for a job scheduler, a watchdog or a person that sends it".into(),
         },
-        Some(Ending::Killed(_)) => Verdict {
+        Some(ExitKind::Killed(_)) => Diagnosis {
             cause: Cause::Killed,
             is_certain: false,
             why: vec!["Feedline does not send this signal".into()],
@@ -267,9 +270,9 @@ fn verdict(facts: &Facts) -> Verdict {
     }
 }
 
-fn exited(facts: &Facts, code: i32) -> Verdict {
+fn exited(facts: &DeathFacts, code: i32) -> Diagnosis {
     if facts.is_cut_off {
-        return Verdict {
+        return Diagnosis {
             cause: Cause::CutOff,
             is_certain: true,
             why: vec![
@@ -289,7 +292,7 @@ fn exited(facts: &Facts, code: i32) -> Verdict {
             "likely after memory was refused: the address space is limited to {limit}"
         ));
     }
-    Verdict {
+    Diagnosis {
         cause: Cause::Exit,
         is_certain: true,
         why,
@@ -297,7 +300,7 @@ fn exited(facts: &Facts, code: i32) -> Verdict {
     }
 }
 
-fn killed(facts: &Facts) -> Verdict {
+fn killed(facts: &DeathFacts) -> Diagnosis {
     let (name, count) = facts.workers;
     let held = held(facts);
     let hint = format!("lower {name}={count}, or bound workers with max_worker_memory=");
@@ -309,7 +312,7 @@ fn killed(facts: &Facts) -> Verdict {
         let first = format!(
             "the OOM killer of the kernel killed {kills} {plural} of this {of} since the last look"
         );
-        return Verdict {
+        return Diagnosis {
             cause: Cause::OutOfMemory,
             is_certain: false,
             why: [Some(first), held].into_iter().flatten().collect(),
@@ -323,7 +326,7 @@ fn killed(facts: &Facts) -> Verdict {
     } else {
         "kills of the OOM killer are not counted here, so it may have been the kernel or somebody else"
     };
-    Verdict {
+    Diagnosis {
         cause: Cause::Killed,
         is_certain: false,
         why: [Some(first.to_owned()), held].into_iter().flatten().collect(),
@@ -332,7 +335,7 @@ fn killed(facts: &Facts) -> Verdict {
     }
 }
 
-fn held(facts: &Facts) -> Option<String> {
+fn held(facts: &DeathFacts) -> Option<String> {
     // Resident memory counts what a worker shares with the trainer it was forked from.
     let peak = (facts.peak_bytes > 0)
         .then(|| format!("{}, shared memory included", in_bytes(facts.peak_bytes)))?;
@@ -352,7 +355,7 @@ fn held(facts: &Facts) -> Option<String> {
     })
 }
 
-fn bus_error(facts: &Facts) -> Verdict {
+fn bus_error(facts: &DeathFacts) -> Diagnosis {
     let full = facts.shared_free.filter(|free| *free < LITTLE_SPACE);
     let (why, hint) = match full {
         Some(free) => (
@@ -367,13 +370,13 @@ fn bus_error(facts: &Facts) -> Verdict {
              faults=FaultPolicy(action=\"skip\")",
         ),
     };
-    Verdict { cause: Cause::BusError, is_certain: true, why: vec![why], hint: hint.into() }
+    Diagnosis { cause: Cause::BusError, is_certain: true, why: vec![why], hint: hint.into() }
 }
 
-fn crashed(facts: &Facts) -> Verdict {
+fn crashed(facts: &DeathFacts) -> Diagnosis {
     let mut why = Vec::new();
     if let Some(line) =
-        facts.words.lines().find_map(|line| line.strip_prefix("Fatal Python error: "))
+        facts.crash_log.lines().find_map(|line| line.strip_prefix("Fatal Python error: "))
     {
         why.push(format!("the interpreter said: {line}"));
     }
@@ -383,7 +386,7 @@ fn crashed(facts: &Facts) -> Verdict {
             "likely memory was refused: the address space is limited to {limit} (ulimit -v)"
         ));
     }
-    Verdict {
+    Diagnosis {
         cause: Cause::Crash,
         is_certain: true,
         why,
@@ -395,10 +398,11 @@ fn crashed(facts: &Facts) -> Verdict {
 
 /// The frames of the thread that faulthandler calls the current one, or else of the first: innermost
 /// first, as `function() at file:line`. Of several dumps the last counts.
-pub fn frames(words: &str, folders: &CodeFolders) -> Vec<String> {
-    let blocks: Vec<&str> = words.split("hread 0x").skip(1).collect();
-    let is_current =
-        |at: usize| words.split("hread 0x").nth(at).is_some_and(|text| text.ends_with("Current t"));
+pub fn frames(crash_log: &str, folders: &CodeFolders) -> Vec<String> {
+    let blocks: Vec<&str> = crash_log.split("hread 0x").skip(1).collect();
+    let is_current = |at: usize| {
+        crash_log.split("hread 0x").nth(at).is_some_and(|text| text.ends_with("Current t"))
+    };
     let last_current = (0..blocks.len()).rev().find(|at| is_current(*at));
     let Some(block) = blocks.get(last_current.unwrap_or(0)) else { return Vec::new() };
     block
@@ -421,7 +425,7 @@ pub fn frames(words: &str, folders: &CodeFolders) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const WORDS: &str = "Fatal Python error: Segmentation fault\n\n\
+    const CRASH_LOG: &str = "Fatal Python error: Segmentation fault\n\n\
         Thread 0x00007f1 (most recent call first):\n\
         \x20 File \"/lib/python3.11/threading.py\", line 324 in wait\n\n\
         Current thread 0x00007f2 (most recent call first):\n\
@@ -437,12 +441,12 @@ mod tests {
         }
     }
 
-    fn facts(ending: Ending) -> Facts {
-        let (ending, workers) = (Some(ending), ("num_workers", 8));
-        Facts { ending, workers, folders: folders(), ..Facts::default() }
+    fn facts(exit: ExitKind) -> DeathFacts {
+        let (exit, workers) = (Some(exit), ("num_workers", 8));
+        DeathFacts { exit, workers, folders: folders(), ..DeathFacts::default() }
     }
 
-    fn shown(facts: &Facts) -> String {
+    fn shown(facts: &DeathFacts) -> String {
         let made = certify(facts);
         let likely = if made.is_certain { "" } else { "likely " };
         let why: Vec<_> = made.why.iter().map(|line| format!("  why   {line}\n")).collect();
@@ -452,35 +456,37 @@ mod tests {
 
     #[test]
     fn each_cause_is_told_with_its_evidence_and_a_hint() {
-        let group = Facts {
+        let group = DeathFacts {
             group_kills: Some(1),
             machine_kills: Some(1),
             peak_bytes: 3 << 30,
             memory_limit: Some(4 << 30),
             memory_used: Some((4 << 30) - 4096),
-            ..facts(Ending::Killed(SIGKILL))
+            ..facts(ExitKind::Killed(SIGKILL))
         };
-        let machine = Facts { group_kills: Some(0), machine_kills: Some(2), ..group.clone() };
-        let nobody = Facts { group_kills: Some(0), machine_kills: Some(0), ..group.clone() };
-        let blind = Facts { group_kills: None, machine_kills: None, ..group.clone() };
-        let bus = facts(Ending::Killed(SIGBUS));
-        let full = Facts { shared_free: Some(4096), ..bus.clone() };
-        let crash = Facts { words: WORDS.into(), ..facts(Ending::Killed(SIGSEGV)) };
-        let refused = Facts { address_limit: Some(1 << 30), ..facts(Ending::Killed(SIGABRT)) };
-        let time = Facts { processor_limit: Some(60), ..facts(Ending::Killed(SIGXCPU)) };
-        let size = facts(Ending::Killed(SIGXFSZ));
-        let asked = facts(Ending::Killed(SIGTERM));
-        let other = facts(Ending::Killed(10));
-        let exit = facts(Ending::Exited(3));
-        let cut_off = Facts { is_cut_off: true, ..facts(Ending::Exited(1)) };
-        let overdue = Facts {
+        let machine = DeathFacts { group_kills: Some(0), machine_kills: Some(2), ..group.clone() };
+        let nobody = DeathFacts { group_kills: Some(0), machine_kills: Some(0), ..group.clone() };
+        let blind = DeathFacts { group_kills: None, machine_kills: None, ..group.clone() };
+        let bus = facts(ExitKind::Killed(SIGBUS));
+        let full = DeathFacts { shared_free: Some(4096), ..bus.clone() };
+        let crash = DeathFacts { crash_log: CRASH_LOG.into(), ..facts(ExitKind::Killed(SIGSEGV)) };
+        let refused =
+            DeathFacts { address_limit: Some(1 << 30), ..facts(ExitKind::Killed(SIGABRT)) };
+        let time = DeathFacts { processor_limit: Some(60), ..facts(ExitKind::Killed(SIGXCPU)) };
+        let size = facts(ExitKind::Killed(SIGXFSZ));
+        let asked = facts(ExitKind::Killed(SIGTERM));
+        let other = facts(ExitKind::Killed(10));
+        let exit = facts(ExitKind::Exited(3));
+        let cut_off = DeathFacts { is_cut_off: true, ..facts(ExitKind::Exited(1)) };
+        let overdue = DeathFacts {
             overdue: Some(Duration::from_secs(30)),
-            posture: Some(Posture::WaitsForLock),
-            words: WORDS.into(),
-            ..facts(Ending::Killed(SIGKILL))
+            process_state: Some(ProcessState::WaitsForLock),
+            crash_log: CRASH_LOG.into(),
+            ..facts(ExitKind::Killed(SIGKILL))
         };
-        let stopped = Facts { posture: Some(Posture::IsStopped), ..overdue.clone() };
-        let lost = facts(Ending::Lost);
+        let stopped =
+            DeathFacts { process_state: Some(ProcessState::IsStopped), ..overdue.clone() };
+        let lost = facts(ExitKind::Lost);
         let all = [
             group, machine, nobody, blind, bus, full, crash, refused, time, size, asked, other,
             exit, cut_off, overdue, stopped, lost,
@@ -491,7 +497,10 @@ mod tests {
 
     #[test]
     fn the_stack_is_that_of_the_current_thread_and_the_code_is_the_users() {
-        let made = certify(&Facts { words: WORDS.into(), ..facts(Ending::Killed(SIGSEGV)) });
+        let made = certify(&DeathFacts {
+            crash_log: CRASH_LOG.into(),
+            ..facts(ExitKind::Killed(SIGSEGV))
+        });
         assert_eq!(made.stack.len(), 3);
         assert_eq!(made.code.as_deref(), Some("augment() at /home/me/train.py:41"));
     }
@@ -499,7 +508,7 @@ mod tests {
     #[test]
     fn of_several_dumps_the_last_counts_and_nonsense_is_no_stack() {
         let twice = format!(
-            "{WORDS}Current thread 0x1 (most recent call first):\n  File \"a.py\", line 1 in f\n"
+            "{CRASH_LOG}Current thread 0x1 (most recent call first):\n  File \"a.py\", line 1 in f\n"
         );
         assert_eq!(frames(&twice, &folders()), ["f() at a.py:1"]);
         assert_eq!(frames("hread 0x", &folders()), Vec::<String>::new());
@@ -532,9 +541,9 @@ mod tests {
 
     #[test]
     fn a_stack_ends_where_feedline_calls_the_users_code() {
-        let words = "Current thread 0x1 (most recent call first):\n\
+        let crash_log = "Current thread 0x1 (most recent call first):\n\
             \x20 File \"/home/feedline/_workers/load.py\", line 1 in load\n\
             \x20 File \"/lib/python3.11/site-packages/feedline/_workers/worker.py\", line 2 in run\n";
-        assert_eq!(frames(words, &folders()), ["load() at /home/feedline/_workers/load.py:1"]);
+        assert_eq!(frames(crash_log, &folders()), ["load() at /home/feedline/_workers/load.py:1"]);
     }
 }

@@ -9,8 +9,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use super::arena::{self, Arena, Piece};
-use super::wire::{self, Place};
+use super::arena::{self, Arena, ArenaPiece};
+use super::wire::{self, BufferLocation};
 use crate::sys::descriptor::Descriptor;
 use crate::sys::lock::Mutex;
 use crate::sys::memory::Shared;
@@ -20,8 +20,8 @@ use crate::sys::slab::Block;
 const SMALL: usize = 4096;
 
 /// The number under which a life has slots: unlike that of any other that lives at the same time.
-pub fn holder(post: u32, generation: u32) -> u32 {
-    (post << 1 | (generation & 1)) + 1
+pub fn holder(view: u32, generation: u32) -> u32 {
+    (view << 1 | (generation & 1)) + 1
 }
 
 /// The trainer's side.
@@ -32,10 +32,10 @@ pub struct Inbox {
 }
 
 /// Buffers that go with a task, as often as it is sent. They stay where they are while anybody has this.
-pub struct Freight(Vec<Load>);
+pub struct TaskBuffers(Vec<TaskBuffer>);
 
-enum Load {
-    InSlot(Piece),
+enum TaskBuffer {
+    InSlot(ArenaPiece),
     Inline(Vec<u8>),
 }
 
@@ -52,31 +52,31 @@ impl Inbox {
     }
 
     /// Takes in buffers. Those for which there is no room travel in the frame.
-    pub fn load(&self, buffers: &[&[u8]]) -> Freight {
-        Freight(buffers.iter().map(|bytes| self.place(bytes)).collect())
+    pub fn load(&self, buffers: &[&[u8]]) -> TaskBuffers {
+        TaskBuffers(buffers.iter().map(|bytes| self.place(bytes)).collect())
     }
 
-    fn place(&self, bytes: &[u8]) -> Load {
+    fn place(&self, bytes: &[u8]) -> TaskBuffer {
         if bytes.len() > SMALL {
             let piece = self.arena.lock().take(bytes.len() as u64, self.limit);
             // Without the lock: nobody else has the piece, and this may be much.
             if let Some(piece) = piece
                 && piece.fill(bytes)
             {
-                return Load::InSlot(piece);
+                return TaskBuffer::InSlot(piece);
             }
         }
-        Load::Inline(bytes.to_vec())
+        TaskBuffer::Inline(bytes.to_vec())
     }
 
     /// The body of a frame: what is said, and where its buffers are, which a worker has from now on.
-    pub fn consign(&self, said: &[u8], freight: Option<&Freight>, holder: u32) -> Vec<u8> {
-        for load in freight.iter().flat_map(|freight| &freight.0) {
-            if let Load::InSlot(piece) = load {
+    pub fn encode(&self, message: &[u8], buffers: Option<&TaskBuffers>, holder: u32) -> Vec<u8> {
+        for load in buffers.iter().flat_map(|buffers| &buffers.0) {
+            if let TaskBuffer::InSlot(piece) = load {
                 self.arena.lock().lend_to(piece.slot(), holder);
             }
         }
-        body(said, freight)
+        body(message, buffers)
     }
 
     /// A worker is gone: what it had comes back.
@@ -92,137 +92,151 @@ impl Inbox {
 }
 
 /// The body of a frame that goes to a worker: a table of buffers, of which the first is what is said.
-pub fn body(said: &[u8], freight: Option<&Freight>) -> Vec<u8> {
-    let loads: Vec<_> = freight.iter().flat_map(|freight| &freight.0).collect();
+pub fn body(message: &[u8], buffers: Option<&TaskBuffers>) -> Vec<u8> {
+    let buffers: Vec<_> = buffers.iter().flat_map(|buffers| &buffers.0).collect();
     let mut inline = Vec::new();
-    let table = wire::table_bytes(loads.len() + 1) as u64;
+    let table = wire::table_bytes(buffers.len() + 1) as u64;
     let mut append = |bytes: &[u8]| {
         // Numbers must lie aligned in the frame.
         inline.resize(inline.len().next_multiple_of(8), 0);
         let offset = table + inline.len() as u64;
         inline.extend_from_slice(bytes);
-        Place::Inline { offset, length: bytes.len() as u64 }
+        BufferLocation::Inline { offset, length: bytes.len() as u64 }
     };
-    let mut places = vec![append(said)];
-    places.extend(loads.into_iter().map(|load| match load {
-        Load::InSlot(piece) => {
-            Place::Slot { slot: piece.slot(), offset: piece.offset(), length: piece.bytes() }
-        }
-        Load::Inline(bytes) => append(bytes),
+    let mut places = vec![append(message)];
+    places.extend(buffers.into_iter().map(|load| match load {
+        TaskBuffer::InSlot(piece) => BufferLocation::Slot {
+            slot: piece.slot(),
+            offset: piece.offset(),
+            length: piece.bytes(),
+        },
+        TaskBuffer::Inline(bytes) => append(bytes),
     }));
     [wire::write_table(&places), inline].concat()
 }
 
 /// The side of one worker.
-pub struct Post {
+pub struct WorkerInbox {
     shared: Shared,
     /// The same memory, in which only this worker sees what it writes. None where the system does not
     /// allow that.
-    apart: Option<Shared>,
+    private: Option<Shared>,
     holder: u32,
 }
 
-impl Post {
+impl WorkerInbox {
     /// Maps what the trainer has made.
-    pub fn open(file: impl AsFd, bytes: usize, holder: u32) -> io::Result<Post> {
+    pub fn open(file: impl AsFd, bytes: usize, holder: u32) -> io::Result<WorkerInbox> {
         let shared = Shared::open(&file, bytes)?;
-        Ok(Post { shared, apart: Shared::open_apart(&file, bytes).ok(), holder })
+        Ok(WorkerInbox { shared, private: Shared::open_apart(&file, bytes).ok(), holder })
     }
 }
 
 /// A buffer that came with a task. Its drop gives the slot back to the trainer.
-pub struct Letter {
-    content: Content,
+pub struct ReceivedBuffer {
+    content: BufferMemory,
 }
 
-enum Content {
-    InSlot { post: Arc<Post>, slot: u32, offset: u64, bytes: u64, copy: Option<Block> },
-    Own { pristine: Vec<u8>, copy: Block },
+enum BufferMemory {
+    InSlot { view: Arc<WorkerInbox>, slot: u32, offset: u64, bytes: u64, copy: Option<Block> },
+    Own { original: Vec<u8>, copy: Block },
 }
 
-impl Letter {
+impl ReceivedBuffer {
     /// Where it lies; it may be written to.
     pub fn address(&self) -> *mut u8 {
         match &self.content {
-            Content::InSlot { copy: Some(copy), .. } | Content::Own { copy, .. } => copy.address(),
-            Content::InSlot { post, offset, bytes, copy: None, .. } => post
-                .apart
+            BufferMemory::InSlot { copy: Some(copy), .. } | BufferMemory::Own { copy, .. } => {
+                copy.address()
+            }
+            BufferMemory::InSlot { view, offset, bytes, copy: None, .. } => view
+                .private
                 .as_ref()
-                .and_then(|apart| apart.address(*offset, *bytes))
+                .and_then(|private| private.address(*offset, *bytes))
                 .unwrap_or(std::ptr::null_mut()),
         }
     }
 
     /// Where it lies as it came, whatever was written to it. This must not be written to.
-    pub fn pristine(&self) -> *const u8 {
+    pub fn original(&self) -> *const u8 {
         match &self.content {
-            Content::InSlot { post, offset, bytes, .. } => {
-                post.shared.address(*offset, *bytes).unwrap_or(std::ptr::null_mut())
+            BufferMemory::InSlot { view, offset, bytes, .. } => {
+                view.shared.address(*offset, *bytes).unwrap_or(std::ptr::null_mut())
             }
-            Content::Own { pristine, .. } => pristine.as_ptr(),
+            BufferMemory::Own { original, .. } => original.as_ptr(),
         }
     }
 
     /// How many bytes it has.
     pub fn bytes(&self) -> usize {
         match &self.content {
-            Content::InSlot { bytes, .. } => *bytes as usize,
-            Content::Own { pristine, .. } => pristine.len(),
+            BufferMemory::InSlot { bytes, .. } => *bytes as usize,
+            BufferMemory::Own { original, .. } => original.len(),
         }
     }
 
-    fn in_slot(post: &Arc<Post>, slot: u32, offset: u64, bytes: u64) -> Option<Letter> {
-        if !arena::is_place(&post.shared, slot, offset, bytes) {
+    fn in_slot(
+        view: &Arc<WorkerInbox>,
+        slot: u32,
+        offset: u64,
+        bytes: u64,
+    ) -> Option<ReceivedBuffer> {
+        if !arena::is_place(&view.shared, slot, offset, bytes) {
             return None;
         }
         let mut copy = None;
-        if post.apart.is_none() {
+        if view.private.is_none() {
             let mut block = Block::new(bytes as usize)?;
-            post.shared.read(offset, block.as_mut());
+            view.shared.read(offset, block.as_mut());
             copy = Some(block);
         }
-        let post = Arc::clone(post);
-        Some(Letter { content: Content::InSlot { post, slot, offset, bytes, copy } })
+        let view = Arc::clone(view);
+        Some(ReceivedBuffer { content: BufferMemory::InSlot { view, slot, offset, bytes, copy } })
     }
 
-    fn own(bytes: &[u8]) -> Option<Letter> {
+    fn own(bytes: &[u8]) -> Option<ReceivedBuffer> {
         let mut copy = Block::new(bytes.len())?;
         copy.as_mut().copy_from_slice(bytes);
-        Some(Letter { content: Content::Own { pristine: bytes.to_vec(), copy } })
+        Some(ReceivedBuffer { content: BufferMemory::Own { original: bytes.to_vec(), copy } })
     }
 }
 
-impl Drop for Letter {
+impl Drop for ReceivedBuffer {
     fn drop(&mut self) {
-        if let Content::InSlot { post, slot, offset, bytes, .. } = &self.content {
+        if let BufferMemory::InSlot { view, slot, offset, bytes, .. } = &self.content {
             // In a child that a function has forked the slot is still the worker's.
-            if post.shared.home().is_left() {
+            if view.shared.home().is_left() {
                 return;
             }
-            if let Some(apart) = &post.apart {
-                apart.forget(*offset, *bytes);
+            if let Some(private) = &view.private {
+                private.forget(*offset, *bytes);
             }
-            arena::give_back(&post.shared, *slot, post.holder);
+            arena::give_back(&view.shared, *slot, view.holder);
         }
     }
 }
 
 /// What came with a frame: what is said, and the buffers beside it. None if the frame names memory that
 /// does not exist.
-pub fn open(body: &[u8], post: Option<&Arc<Post>>) -> Option<(Vec<u8>, Vec<Letter>)> {
+pub fn open(
+    body: &[u8],
+    view: Option<&Arc<WorkerInbox>>,
+) -> Option<(Vec<u8>, Vec<ReceivedBuffer>)> {
     let mut places = wire::read_table(body)?.into_iter();
     let inline = |offset: u64, length: u64| {
         body.get(usize::try_from(offset).ok()?..usize::try_from(offset + length).ok()?)
     };
-    let said = match places.next()? {
-        Place::Inline { offset, length } => inline(offset, length)?.to_vec(),
-        Place::Slot { .. } => return None,
+    let message = match places.next()? {
+        BufferLocation::Inline { offset, length } => inline(offset, length)?.to_vec(),
+        BufferLocation::Slot { .. } => return None,
     };
-    let letters = places.map(|place| match place {
-        Place::Inline { offset, length } => Letter::own(inline(offset, length)?),
-        Place::Slot { slot, offset, length } => Letter::in_slot(post?, slot, offset, length),
+    let buffers = places.map(|place| match place {
+        BufferLocation::Inline { offset, length } => ReceivedBuffer::own(inline(offset, length)?),
+        BufferLocation::Slot { slot, offset, length } => {
+            ReceivedBuffer::in_slot(view?, slot, offset, length)
+        }
     });
-    Some((said, letters.collect::<Option<_>>()?))
+    Some((message, buffers.collect::<Option<_>>()?))
 }
 
 #[cfg(test)]
@@ -231,87 +245,87 @@ mod tests {
 
     const LIMIT: u64 = 1 << 20;
 
-    fn both() -> (Inbox, Arc<Post>) {
+    fn both() -> (Inbox, Arc<WorkerInbox>) {
         let inbox = Inbox::create(LIMIT).unwrap();
         let bytes = rustix::fs::fstat(inbox.file()).unwrap().st_size as usize;
-        let post = Post::open(inbox.file(), bytes, holder(3, 1)).unwrap();
-        (inbox, Arc::new(post))
+        let view = WorkerInbox::open(inbox.file(), bytes, holder(3, 1)).unwrap();
+        (inbox, Arc::new(view))
     }
 
-    fn content(letter: &mut Letter) -> Vec<u8> {
+    fn content(letter: &mut ReceivedBuffer) -> Vec<u8> {
         let mut target = vec![0; letter.bytes()];
         match &mut letter.content {
-            Content::InSlot { post, offset, .. } => {
-                assert!(post.apart.as_ref().unwrap().read(*offset, &mut target));
+            BufferMemory::InSlot { view, offset, .. } => {
+                assert!(view.private.as_ref().unwrap().read(*offset, &mut target));
             }
-            Content::Own { copy, .. } => target.copy_from_slice(copy.as_mut()),
+            BufferMemory::Own { copy, .. } => target.copy_from_slice(copy.as_mut()),
         }
         target
     }
 
-    fn pristine(letter: &Letter) -> Vec<u8> {
+    fn original(letter: &ReceivedBuffer) -> Vec<u8> {
         let mut target = vec![0; letter.bytes()];
         match &letter.content {
-            Content::InSlot { post, offset, .. } => {
-                assert!(post.shared.read(*offset, &mut target));
+            BufferMemory::InSlot { view, offset, .. } => {
+                assert!(view.shared.read(*offset, &mut target));
             }
-            Content::Own { pristine, .. } => target.clone_from(pristine),
+            BufferMemory::Own { original, .. } => target.clone_from(original),
         }
         target
     }
 
-    fn change(letter: &mut Letter) {
+    fn change(letter: &mut ReceivedBuffer) {
         match &mut letter.content {
-            Content::InSlot { post, offset, .. } => {
-                assert!(post.apart.as_ref().unwrap().write(*offset, &[99]));
+            BufferMemory::InSlot { view, offset, .. } => {
+                assert!(view.private.as_ref().unwrap().write(*offset, &[99]));
             }
-            Content::Own { copy, .. } => copy.as_mut()[0] = 99,
+            BufferMemory::Own { copy, .. } => copy.as_mut()[0] = 99,
         }
     }
 
     #[test]
     fn what_is_loaded_arrives_small_and_large() {
-        let (inbox, post) = both();
+        let (inbox, view) = both();
         let large: Vec<u8> = (0..100_000_u32).map(|number| number as u8).collect();
-        let freight = inbox.load(&[b"small", &large, b""]);
-        let body = inbox.consign(b"do this", Some(&freight), holder(3, 1));
+        let buffers = inbox.load(&[b"small", &large, b""]);
+        let body = inbox.encode(b"do this", Some(&buffers), holder(3, 1));
         assert!(body.len() < 1000, "the large one is not in the frame");
-        let (said, mut letters) = open(&body, Some(&post)).unwrap();
-        assert_eq!(said, b"do this");
-        let arrived: Vec<_> = letters.iter_mut().map(content).collect();
+        let (message, mut buffers) = open(&body, Some(&view)).unwrap();
+        assert_eq!(message, b"do this");
+        let arrived: Vec<_> = buffers.iter_mut().map(content).collect();
         assert_eq!(arrived, [b"small".to_vec(), large, Vec::new()]);
     }
 
     #[test]
     fn a_worker_may_write_to_what_it_got_and_the_next_one_gets_it_as_it_was() {
-        let (inbox, post) = both();
+        let (inbox, view) = both();
         let large = vec![5; 10_000];
-        let freight = inbox.load(&[&large, b"abc"]);
+        let buffers = inbox.load(&[&large, b"abc"]);
         for _ in 0..2 {
-            let body = inbox.consign(b"", Some(&freight), holder(3, 1));
-            let (_, letters) = open(&body, Some(&post)).unwrap();
-            for (mut letter, wanted) in letters.into_iter().zip([large.as_slice(), b"abc"]) {
+            let body = inbox.encode(b"", Some(&buffers), holder(3, 1));
+            let (_, buffers) = open(&body, Some(&view)).unwrap();
+            for (mut letter, wanted) in buffers.into_iter().zip([large.as_slice(), b"abc"]) {
                 assert_eq!(content(&mut letter), wanted);
                 change(&mut letter);
                 assert_eq!(content(&mut letter)[0], 99);
-                assert_eq!(pristine(&letter), wanted);
+                assert_eq!(original(&letter), wanted);
             }
         }
     }
 
     #[test]
     fn a_slot_is_used_again_when_task_and_worker_have_let_go_of_it() {
-        let (inbox, post) = both();
+        let (inbox, view) = both();
         let load = || inbox.load(&[&[1; 600_000]]);
-        let freight = load();
-        let body = inbox.consign(b"", Some(&freight), holder(3, 1));
-        let (_, letters) = open(&body, Some(&post)).unwrap();
-        drop(freight);
-        assert!(matches!(load().0[..], [Load::Inline(_)]), "the worker still has it");
-        drop(letters);
-        assert!(matches!(load().0[..], [Load::InSlot(_)]));
+        let buffers = load();
+        let body = inbox.encode(b"", Some(&buffers), holder(3, 1));
+        let (_, received) = open(&body, Some(&view)).unwrap();
+        drop(buffers);
+        assert!(matches!(load().0[..], [TaskBuffer::Inline(_)]), "the worker still has it");
+        drop(received);
+        assert!(matches!(load().0[..], [TaskBuffer::InSlot(_)]));
         let kept = load();
-        assert!(matches!(load().0[..], [Load::Inline(_)]), "the task may be sent again");
+        assert!(matches!(load().0[..], [TaskBuffer::Inline(_)]), "the task may be sent again");
         drop(kept);
         assert_eq!(inbox.used().1, 0);
     }
@@ -319,10 +333,10 @@ mod tests {
     #[test]
     fn what_a_dead_worker_had_comes_back_when_its_end_is_known() {
         let (inbox, _) = both();
-        let freight = inbox.load(&[&[1; 600_000]]);
+        let buffers = inbox.load(&[&[1; 600_000]]);
         // It was sent, and never opened.
-        inbox.consign(b"", Some(&freight), holder(3, 1));
-        drop(freight);
+        inbox.encode(b"", Some(&buffers), holder(3, 1));
+        drop(buffers);
         assert_eq!(inbox.used().1, 1);
         inbox.reclaim(holder(3, 0));
         assert_eq!(inbox.used().1, 1, "that was another one");
@@ -332,25 +346,25 @@ mod tests {
 
     #[test]
     fn a_task_that_was_sent_again_is_the_next_ones() {
-        let (inbox, post) = both();
-        let freight = inbox.load(&[&[1; 600_000]]);
-        let body = inbox.consign(b"", Some(&freight), holder(3, 1));
-        let (_, letters) = open(&body, Some(&post)).unwrap();
-        inbox.consign(b"", Some(&freight), holder(4, 0));
-        drop((freight, letters));
+        let (inbox, view) = both();
+        let buffers = inbox.load(&[&[1; 600_000]]);
+        let body = inbox.encode(b"", Some(&buffers), holder(3, 1));
+        let (_, received) = open(&body, Some(&view)).unwrap();
+        inbox.encode(b"", Some(&buffers), holder(4, 0));
+        drop((buffers, received));
         assert_eq!(inbox.used().1, 1, "letting go late takes nothing from another");
     }
 
     #[test]
     fn a_frame_that_names_memory_outside_of_the_inbox_is_none() {
-        let (_, post) = both();
+        let (_, view) = both();
         let wild = |place| {
-            let said = Place::Inline { offset: 56, length: 0 };
-            open(&wire::write_table(&[said, place]), Some(&post)).is_none()
+            let message = BufferLocation::Inline { offset: 56, length: 0 };
+            open(&wire::write_table(&[message, place]), Some(&view)).is_none()
         };
-        assert!(wild(Place::Slot { slot: 0, offset: 1 << 40, length: 5 }));
-        assert!(wild(Place::Slot { slot: 1 << 20, offset: 8192, length: 5 }));
-        assert!(wild(Place::Slot { slot: 0, offset: 0, length: 5 }));
-        assert!(open(&wire::write_table(&[]), Some(&post)).is_none());
+        assert!(wild(BufferLocation::Slot { slot: 0, offset: 1 << 40, length: 5 }));
+        assert!(wild(BufferLocation::Slot { slot: 1 << 20, offset: 8192, length: 5 }));
+        assert!(wild(BufferLocation::Slot { slot: 0, offset: 0, length: 5 }));
+        assert!(open(&wire::write_table(&[]), Some(&view)).is_none());
     }
 }

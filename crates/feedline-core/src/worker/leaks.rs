@@ -26,7 +26,7 @@ pub struct Bounds {
 
 /// What a worker uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Use {
+pub struct ResourceUse {
     /// Resident memory in bytes, now and when it was ready.
     pub resident: u64,
     /// What it held when it was ready.
@@ -84,7 +84,7 @@ impl Leak {
     }
 
     /// In words.
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
             Leak::Memory { resident, limit } => {
                 format!(
@@ -107,7 +107,7 @@ impl Leak {
 }
 
 /// Whether this worker is over a bound of its own.
-pub fn of_worker(used: Use, bounds: Bounds) -> Option<Leak> {
+pub fn of_worker(used: ResourceUse, bounds: Bounds) -> Option<Leak> {
     if let Some(limit) = bounds.memory
         && used.resident > limit
     {
@@ -128,14 +128,14 @@ pub fn of_worker(used: Use, bounds: Bounds) -> Option<Leak> {
 }
 
 /// The worker that is renewed first when memory runs short: the one that has grown most.
-pub fn fattest<T: Copy>(workers: &[(T, Use)], left: u64, all: u64) -> Option<(T, Leak)> {
+pub fn fattest<T: Copy>(workers: &[(T, ResourceUse)], left: u64, all: u64) -> Option<(T, Leak)> {
     let percent = |percent: u64| (all / 100).saturating_mul(percent);
     let short =
         percent(LEFT_PERCENT).max(percent(LEFT_PERCENT_OF_LITTLE).min(LITTLE_LEFT)).min(ENOUGH);
     if left >= short {
         return None;
     }
-    let grown = |used: &Use| used.resident.saturating_sub(used.resident_at_first);
+    let grown = |used: &ResourceUse| used.resident.saturating_sub(used.resident_at_first);
     let (worker, used) = workers.iter().max_by_key(|(_, used)| grown(used))?;
     (grown(used) >= GROWN).then_some((*worker, Leak::Shortage { resident: used.resident, left }))
 }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     const BOUNDS: Bounds = Bounds { memory: Some(1 << 30), samples: Some(100), descriptors: 1024 };
-    const USED: Use = Use {
+    const USED: ResourceUse = ResourceUse {
         resident: 200 << 20,
         resident_at_first: 100 << 20,
         samples: 5,
@@ -162,23 +162,23 @@ mod tests {
     #[test]
     fn each_bound_is_told_with_its_numbers() {
         let over = [
-            Use { resident: (1 << 30) + 1, ..USED },
-            Use { samples: 100, ..USED },
-            Use { descriptors: 820, ..USED },
+            ResourceUse { resident: (1 << 30) + 1, ..USED },
+            ResourceUse { samples: 100, ..USED },
+            ResourceUse { descriptors: 820, ..USED },
         ];
         let words: Vec<_> =
-            over.iter().map(|used| of_worker(*used, BOUNDS).unwrap().words()).collect();
+            over.iter().map(|used| of_worker(*used, BOUNDS).unwrap().describe()).collect();
         insta::assert_snapshot!(words.join("\n"));
     }
 
     #[test]
     fn when_memory_is_short_the_one_that_has_grown_most_goes() {
-        let workers = [(0, USED), (1, Use { resident: 900 << 20, ..USED }), (2, USED)];
+        let workers = [(0, USED), (1, ResourceUse { resident: 900 << 20, ..USED }), (2, USED)];
         assert_eq!(fattest(&workers, 4 << 30, 8 << 30), None);
         let (worker, leak) = fattest(&workers, 100 << 20, 8 << 30).unwrap();
         assert_eq!((worker, leak.name()), (1, "shortage of memory"));
         assert!(fattest(&workers, 60 << 20, 512 << 20).is_some());
-        let lean = Use { resident: 101 << 20, ..USED };
+        let lean = ResourceUse { resident: 101 << 20, ..USED };
         assert_eq!(fattest(&[(0, lean)], 100 << 20, 8 << 30), None);
     }
 }

@@ -1,30 +1,18 @@
-//! From bytes to the values of a sample: on native threads, or in worker processes.
+//! Worker processes: `supervisor` decides and `processes` does what it decides.
 //!
-//! `recipe` says what is done, `geometry` where every pixel comes from, `native` does it, `output`
-//! writes the numbers into the sample's row of the batch.
-//!
-//! Processes: `supervisor` decides and `processes` does; `wire` is what trainer and worker say to each
-//! other, `arena` the memory in which batches travel, `inbox` that in which tasks do, `blackbox` what
-//! remains of a dead worker.
+//! `wire` is what trainer and worker say to each other, `arena` the shared memory in which batches travel, `inbox` the
+//! shared memory in which tasks do, `connection` the worker's end, `blackbox` what remains of a dead worker and
+//! `certificate` the cause of its death.
 
-pub mod answer;
 pub mod arena;
 pub mod blackbox;
 pub mod certificate;
-mod geometry;
+pub mod connection;
+pub mod crash_log;
 pub mod inbox;
-pub mod lastwords;
 pub mod leaks;
-mod native;
-pub mod predicate;
 pub mod processes;
-mod recipe;
-pub mod station;
+pub mod result;
 pub mod supervisor;
 pub mod wire;
 pub mod zygote;
-
-pub use feedline_kernels::output::{Layout, Output};
-pub use geometry::{Prepared, Step as PlacedStep};
-pub use native::Native;
-pub use recipe::{Decoding, Picture, Recipe, Size, Step};

@@ -8,7 +8,7 @@ pub const HEAD: usize = 40;
 
 /// What a frame is. The first four go to the worker, the others come from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum FrameKind {
     /// A task to be done.
     Task,
     /// A new epoch begins; answered like a task.
@@ -36,24 +36,24 @@ pub enum Said {
     Note,
 }
 
-const ALL: [Said; 12] = [
-    Said::Task,
-    Said::Resume,
-    Said::Stop,
-    Said::Trial,
-    Said::Ready,
-    Said::StartFailed,
-    Said::Result,
-    Said::Faulty,
-    Said::Raised,
-    Said::Exhausted,
-    Said::Survived,
-    Said::Note,
+const ALL: [FrameKind; 12] = [
+    FrameKind::Task,
+    FrameKind::Resume,
+    FrameKind::Stop,
+    FrameKind::Trial,
+    FrameKind::Ready,
+    FrameKind::StartFailed,
+    FrameKind::Result,
+    FrameKind::Faulty,
+    FrameKind::Raised,
+    FrameKind::Exhausted,
+    FrameKind::Survived,
+    FrameKind::Note,
 ];
 
 /// What an answer is made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct BatchTiming {
     /// How many samples.
     pub samples: u32,
     /// The position of the one that took longest.
@@ -64,43 +64,44 @@ pub struct Tally {
 
 /// What stands before the body of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct FrameHead {
     /// What it is.
-    pub said: Said,
+    pub kind: FrameKind,
     /// Which task it is about.
     pub task: u64,
     /// Bytes of the body.
     pub length: u64,
     /// What an answer is made of; nothing in other frames.
-    pub tally: Tally,
+    pub timing: BatchTiming,
 }
 
-impl Head {
+impl FrameHead {
     /// Without a tally.
-    pub fn new(said: Said, task: u64, length: u64) -> Head {
-        Head { said, task, length, tally: Tally::default() }
+    pub fn new(kind: FrameKind, task: u64, length: u64) -> FrameHead {
+        FrameHead { kind, task, length, timing: BatchTiming::default() }
     }
 
     /// As it goes over the wire.
     pub fn to_bytes(self) -> [u8; HEAD] {
-        let code = ALL.iter().position(|said| *said == self.said).unwrap_or_default() as u64;
+        let code = ALL.iter().position(|kind| *kind == self.kind).unwrap_or_default() as u64;
         let mut bytes = [0; HEAD];
         bytes[..8].copy_from_slice(&code.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.task.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.length.to_le_bytes());
-        bytes[24..28].copy_from_slice(&self.tally.samples.to_le_bytes());
-        bytes[28..32].copy_from_slice(&self.tally.slowest.to_le_bytes());
-        bytes[32..].copy_from_slice(&self.tally.nanoseconds.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.timing.samples.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.timing.slowest.to_le_bytes());
+        bytes[32..].copy_from_slice(&self.timing.nanoseconds.to_le_bytes());
         bytes
     }
 
     /// None if it is no head at all.
-    pub fn from_bytes(bytes: &[u8; HEAD]) -> Option<Head> {
+    pub fn from_bytes(bytes: &[u8; HEAD]) -> Option<FrameHead> {
         let [code, task, length, counts, nanoseconds] =
             [0, 8, 16, 24, 32].map(|at| word(bytes, at).unwrap_or_default());
-        let said = *ALL.get(usize::try_from(code).ok()?)?;
-        let tally = Tally { samples: counts as u32, slowest: (counts >> 32) as u32, nanoseconds };
-        Some(Head { said, task, length, tally })
+        let kind = *ALL.get(usize::try_from(code).ok()?)?;
+        let timing =
+            BatchTiming { samples: counts as u32, slowest: (counts >> 32) as u32, nanoseconds };
+        Some(FrameHead { kind, task, length, timing })
     }
 }
 
@@ -113,29 +114,33 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame {
     /// What it is.
-    pub said: Said,
+    pub kind: FrameKind,
     /// Which task it is about.
     pub task: u64,
     /// What it is made of.
-    pub tally: Tally,
+    pub timing: BatchTiming,
     /// The rest.
     pub body: Vec<u8>,
 }
 
 /// The stream is not made of frames; nothing more can be read from it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Garbled;
+pub struct ProtocolError;
 
 /// Makes frames of bytes as they come in.
 #[derive(Default)]
 pub struct Assembler {
     head: Vec<u8>,
-    begun: Option<(Head, Vec<u8>)>,
+    begun: Option<(FrameHead, Vec<u8>)>,
 }
 
 impl Assembler {
     /// Takes all the bytes, and hands each frame that they complete to `out`.
-    pub fn push(&mut self, mut bytes: &[u8], mut out: impl FnMut(Frame)) -> Result<(), Garbled> {
+    pub fn push(
+        &mut self,
+        mut bytes: &[u8],
+        mut out: impl FnMut(Frame),
+    ) -> Result<(), ProtocolError> {
         while !bytes.is_empty() || self.is_whole() {
             if let Some((head, mut body)) = self.begun.take() {
                 let missing = head.length - body.len() as u64;
@@ -143,7 +148,7 @@ impl Assembler {
                 body.extend_from_slice(&bytes[..taken]);
                 bytes = &bytes[taken..];
                 if body.len() as u64 == head.length {
-                    out(Frame { said: head.said, task: head.task, tally: head.tally, body });
+                    out(Frame { kind: head.kind, task: head.task, timing: head.timing, body });
                 } else {
                     self.begun = Some((head, body));
                 }
@@ -152,7 +157,7 @@ impl Assembler {
                 self.head.extend_from_slice(&bytes[..taken]);
                 bytes = &bytes[taken..];
                 if let Ok(head) = <&[u8; HEAD]>::try_from(self.head.as_slice()) {
-                    let head = Head::from_bytes(head).ok_or(Garbled)?;
+                    let head = FrameHead::from_bytes(head).ok_or(ProtocolError)?;
                     self.head.clear();
                     self.begun = Some((head, Vec::new()));
                 }
@@ -169,7 +174,7 @@ impl Assembler {
 
 /// Where a buffer of an answer lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum BufferLocation {
     /// In the frame itself, from that byte of the body on.
     Inline {
         /// The first byte.
@@ -197,13 +202,13 @@ pub fn table_bytes(buffers: usize) -> usize {
 }
 
 /// Writes the table of an answer's buffers.
-pub fn write_table(places: &[Place]) -> Vec<u8> {
+pub fn write_table(places: &[BufferLocation]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(table_bytes(places.len()));
     bytes.extend_from_slice(&(places.len() as u64).to_le_bytes());
     for place in places {
         let words = match *place {
-            Place::Inline { offset, length } => [INLINE, offset, length],
-            Place::Slot { slot, offset, length } => [u64::from(slot), offset, length],
+            BufferLocation::Inline { offset, length } => [INLINE, offset, length],
+            BufferLocation::Slot { slot, offset, length } => [u64::from(slot), offset, length],
         };
         for word in words {
             bytes.extend_from_slice(&word.to_le_bytes());
@@ -213,7 +218,7 @@ pub fn write_table(places: &[Place]) -> Vec<u8> {
 }
 
 /// Reads it again. None if the body is too short, or a buffer lies outside of it.
-pub fn read_table(body: &[u8]) -> Option<Vec<Place>> {
+pub fn read_table(body: &[u8]) -> Option<Vec<BufferLocation>> {
     let count = usize::try_from(word(body, 0)?).ok()?;
     // Before the list is made: a wild count must not make one.
     if count > body.len() / ENTRY {
@@ -225,10 +230,14 @@ pub fn read_table(body: &[u8]) -> Option<Vec<Place>> {
             let [slot, offset, length] =
                 [word(body, at)?, word(body, at + 8)?, word(body, at + 16)?];
             if slot != INLINE {
-                return Some(Place::Slot { slot: u32::try_from(slot).ok()?, offset, length });
+                return Some(BufferLocation::Slot {
+                    slot: u32::try_from(slot).ok()?,
+                    offset,
+                    length,
+                });
             }
             let is_inside = offset.checked_add(length)? <= body.len() as u64;
-            is_inside.then_some(Place::Inline { offset, length })
+            is_inside.then_some(BufferLocation::Inline { offset, length })
         })
         .collect()
 }
@@ -240,17 +249,17 @@ mod tests {
 
     fn bytes(frame: &Frame) -> Vec<u8> {
         let length = frame.body.len() as u64;
-        let head = Head { said: frame.said, task: frame.task, length, tally: frame.tally };
+        let head = FrameHead { kind: frame.kind, task: frame.task, length, timing: frame.timing };
         [head.to_bytes().as_slice(), &frame.body].concat()
     }
 
     fn frame() -> impl Strategy<Value = Frame> {
         let counts = (any::<u32>(), any::<u32>(), any::<u64>());
         let body = prop::collection::vec(any::<u8>(), 0..100);
-        (0..ALL.len(), any::<u64>(), counts, body).prop_map(|(said, task, counts, body)| {
+        (0..ALL.len(), any::<u64>(), counts, body).prop_map(|(kind, task, counts, body)| {
             let (samples, slowest, nanoseconds) = counts;
-            let tally = Tally { samples, slowest, nanoseconds };
-            Frame { said: ALL[said], task, tally, body }
+            let timing = BatchTiming { samples, slowest, nanoseconds };
+            Frame { kind: ALL[kind], task, timing, body }
         })
     }
 
@@ -285,7 +294,7 @@ mod tests {
         fn a_table_is_read_as_it_was_written(slots in prop::collection::vec((any::<u32>(), any::<u64>(), any::<u64>()), 0..20)) {
             let places: Vec<_> = slots
                 .into_iter()
-                .map(|(slot, offset, length)| Place::Slot { slot, offset, length })
+                .map(|(slot, offset, length)| BufferLocation::Slot { slot, offset, length })
                 .collect();
             prop_assert_eq!(read_table(&write_table(&places)), Some(places));
         }
@@ -293,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_buffer_outside_of_the_frame_is_refused() {
-        let mut body = write_table(&[Place::Inline { offset: 32, length: 5 }]);
+        let mut body = write_table(&[BufferLocation::Inline { offset: 32, length: 5 }]);
         body.extend_from_slice(b"1234");
         assert_eq!(read_table(&body), None);
         body.push(b'5');
@@ -302,6 +311,6 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_no_stream_of_frames_is_garbled() {
-        assert_eq!(Assembler::default().push(&[0xff; HEAD], |_| {}), Err(Garbled));
+        assert_eq!(Assembler::default().push(&[0xff; HEAD], |_| {}), Err(ProtocolError));
     }
 }

@@ -5,25 +5,25 @@ const HEAD: usize = 16;
 
 /// What the trainer asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// A worker for a post; its socket, arena and the boxes come as descriptors.
+pub enum ZygoteRequest {
+    /// A worker for a worker; its socket, arena and the boxes come as descriptors.
     Fork {
-        /// Which post.
-        post: u32,
+        /// Which worker.
+        worker_id: u32,
         /// The how-manyeth there.
         generation: u32,
     },
     /// An end to a worker.
     Kill {
-        /// Which post.
-        post: u32,
+        /// Which worker.
+        worker_id: u32,
         /// The how-manyeth there.
         generation: u32,
     },
-    /// That a worker writes down where it is, into its last words.
+    /// That a worker writes down where it is, into its crash log.
     Dump {
-        /// Which post.
-        post: u32,
+        /// Which worker.
+        worker_id: u32,
         /// The how-manyeth there.
         generation: u32,
     },
@@ -34,16 +34,16 @@ pub enum Request {
     },
 }
 
-impl Request {
-    /// As it goes over the wire: kind, post, generation, nothing.
+impl ZygoteRequest {
+    /// As it goes over the wire: kind, worker, generation, nothing.
     pub fn to_bytes(self) -> [u8; HEAD] {
         let words = match self {
-            Request::Fork { post, generation } => [1, post, generation, 0],
-            Request::Kill { post, generation } => [2, post, generation, 0],
+            ZygoteRequest::Fork { worker_id, generation } => [1, worker_id, generation, 0],
+            ZygoteRequest::Kill { worker_id, generation } => [2, worker_id, generation, 0],
             // 3 is the work itself, which Python sends.
-            Request::Dump { post, generation } => [4, post, generation, 0],
+            ZygoteRequest::Dump { worker_id, generation } => [4, worker_id, generation, 0],
             // 5 is what Python sends with the work.
-            Request::Ping { number } => [6, number, 0, 0],
+            ZygoteRequest::Ping { number } => [6, number, 0, 0],
         };
         let mut bytes = [0; HEAD];
         for (target, word) in bytes.chunks_exact_mut(4).zip(words) {
@@ -55,13 +55,13 @@ impl Request {
 
 /// What the zygote reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum ZygoteReport {
     /// It holds the data set and can fork.
     Ready,
     /// A worker was forked.
     Forked {
-        /// Which post.
-        post: u32,
+        /// Which worker.
+        worker_id: u32,
         /// The how-manyeth there.
         generation: u32,
         /// Its process.
@@ -69,8 +69,8 @@ pub enum Report {
     },
     /// The system refused to fork.
     Refused {
-        /// Which post.
-        post: u32,
+        /// Which worker.
+        worker_id: u32,
         /// The how-manyeth there.
         generation: u32,
         /// The number of the system's error.
@@ -78,8 +78,8 @@ pub enum Report {
     },
     /// A worker has ended and was reaped.
     Ended {
-        /// Which post.
-        post: u32,
+        /// Which worker.
+        worker_id: u32,
         /// The how-manyeth there.
         generation: u32,
         /// The exit code, or less than zero: the signal.
@@ -96,24 +96,29 @@ pub enum Report {
     },
 }
 
-impl Report {
+impl ZygoteReport {
     /// None if it is no report at all.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Report> {
+    pub fn from_bytes(bytes: &[u8]) -> Option<ZygoteReport> {
         let (head, rest) = bytes.split_at_checked(HEAD)?;
         let word = |at: usize| -> u32 {
             head[at * 4..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
         };
-        let (post, generation, value) = (word(1), word(2), word(3));
+        let (worker_id, generation, value) = (word(1), word(2), word(3));
         Some(match word(0) {
-            1 => Report::Ready,
-            2 => Report::Forked { post, generation, pid: value },
-            3 => Report::Refused { post, generation, error: value.cast_signed() },
+            1 => ZygoteReport::Ready,
+            2 => ZygoteReport::Forked { worker_id, generation, pid: value },
+            3 => ZygoteReport::Refused { worker_id, generation, error: value.cast_signed() },
             4 => {
                 let peak_bytes = rest.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-                Report::Ended { post, generation, status: value.cast_signed(), peak_bytes }
+                ZygoteReport::Ended {
+                    worker_id,
+                    generation,
+                    status: value.cast_signed(),
+                    peak_bytes,
+                }
             }
-            5 => Report::Failed(rest.to_vec()),
-            6 => Report::Alive { number: post },
+            5 => ZygoteReport::Failed(rest.to_vec()),
+            6 => ZygoteReport::Alive { number: worker_id },
             _ => return None,
         })
     }
@@ -129,18 +134,19 @@ mod tests {
 
     #[test]
     fn reports_are_read_as_the_zygote_writes_them() {
-        let ended = Report::Ended { post: 3, generation: 7, status: -9, peak_bytes: 4096 };
+        let ended =
+            ZygoteReport::Ended { worker_id: 3, generation: 7, status: -9, peak_bytes: 4096 };
         let peak = 4096_u64.to_le_bytes();
-        assert_eq!(Report::from_bytes(&packet([4, 3, 7, -9], &peak)), Some(ended));
-        let failed = Report::Failed(b"why".to_vec());
-        assert_eq!(Report::from_bytes(&packet([5, 0, 0, 0], b"why")), Some(failed));
-        let alive = Report::Alive { number: 9 };
-        assert_eq!(Report::from_bytes(&packet([6, 9, 0, 0], b"")), Some(alive));
+        assert_eq!(ZygoteReport::from_bytes(&packet([4, 3, 7, -9], &peak)), Some(ended));
+        let failed = ZygoteReport::Failed(b"why".to_vec());
+        assert_eq!(ZygoteReport::from_bytes(&packet([5, 0, 0, 0], b"why")), Some(failed));
+        let alive = ZygoteReport::Alive { number: 9 };
+        assert_eq!(ZygoteReport::from_bytes(&packet([6, 9, 0, 0], b"")), Some(alive));
     }
 
     #[test]
     fn what_is_no_report_is_none() {
-        assert_eq!(Report::from_bytes(b"short"), None);
-        assert_eq!(Report::from_bytes(&packet([99, 0, 0, 0], b"")), None);
+        assert_eq!(ZygoteReport::from_bytes(b"short"), None);
+        assert_eq!(ZygoteReport::from_bytes(&packet([99, 0, 0, 0], b"")), None);
     }
 }

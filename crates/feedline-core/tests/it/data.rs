@@ -26,13 +26,13 @@ pub(crate) fn photographs(count: usize, bad: &[usize]) -> TempDir {
     folder
 }
 
-pub(crate) fn loader(source: Arc<dyn Source>, words: &str) -> Loader {
-    let settings = Settings::parse(words, &given(&*source)).unwrap();
+pub(crate) fn loader(source: Arc<dyn Source>, config: &str) -> Loader {
+    let settings = Settings::parse(config, &given(&*source)).unwrap();
     Loader::new(source, settings).unwrap()
 }
 
-pub(crate) fn folder_loader(folder: &Path, words: &str) -> Loader {
-    loader(Arc::new(Folder::images(folder).unwrap()), words)
+pub(crate) fn folder_loader(folder: &Path, config: &str) -> Loader {
+    loader(Arc::new(Folder::images(folder).unwrap()), config)
 }
 
 /// Everything in a batch, to compare.

@@ -1,7 +1,7 @@
 //! Epochs: the same batches whatever the threads, every sample accounted for, nothing left behind.
 
 use feedline_core::error::Kind;
-use feedline_core::sample::{Batch, Dtype, Field, Loaned};
+use feedline_core::sample::{Batch, BorrowedArray, Dtype, Field};
 use feedline_core::source::memory::Arrays;
 use feedline_core::sys::slab::Borrowed;
 use feedline_core::testing::photos::photo_jpeg;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::data::{content, folder_loader, indices, loader, photographs};
 
-fn words(extra: &str) -> String {
+fn config(extra: &str) -> String {
     format!(
         r#"[{{"call": "shuffle", "seed": 3}}, {{"call": "decode"}}, {{"call": "random_resized_crop", "size": 24}},
            {{"call": "flip"}}, {{"call": "batch", "size": 7}}, {{"call": "loader", {extra}}}]"#
@@ -34,9 +34,9 @@ proptest! {
         let folder = photographs(40, &bad);
         let action = if replace { "replace" } else { "skip" };
         let plain = folder_loader(
-            folder.path(), &words(&format!(r#""threads": 1, "readers": 1, "faults": "{action}""#)),
+            folder.path(), &config(&format!(r#""threads": 1, "readers": 1, "faults": "{action}""#)),
         );
-        let other = folder_loader(folder.path(), &words(&format!(
+        let other = folder_loader(folder.path(), &config(&format!(
             r#""threads": {threads}, "readers": {readers}, "prefetch": {prefetch}, "files": {files},
                "memory": "2MiB", "faults": "{action}""#
         )));
@@ -57,8 +57,8 @@ proptest! {
 #[test]
 fn a_run_can_go_on_after_every_batch() {
     let folder = photographs(30, &[4, 11, 29]);
-    let words = words(r#""faults": "action=skip,limit=5""#);
-    let whole = folder_loader(folder.path(), &words);
+    let config = config(r#""faults": "action=skip,limit=5""#);
+    let whole = folder_loader(folder.path(), &config);
     let mut expected = Vec::new();
     let mut checkpoints = vec![whole.checkpoint()];
     for _ in 0..2 {
@@ -68,7 +68,7 @@ fn a_run_can_go_on_after_every_batch() {
         }
     }
     for (taken, checkpoint) in checkpoints.iter().enumerate() {
-        let resumed = folder_loader(folder.path(), &words);
+        let resumed = folder_loader(folder.path(), &config);
         resumed.resume(checkpoint).unwrap();
         let mut found = Vec::new();
         while found.len() < expected.len() - taken {
@@ -84,8 +84,8 @@ fn a_run_can_go_on_after_every_batch() {
 #[test]
 fn a_checkpoint_of_other_settings_is_refused() {
     let folder = photographs(10, &[]);
-    let one = folder_loader(folder.path(), &words(r#""threads": 1"#));
-    let other = words(r#""threads": 1"#).replace("\"seed\": 3", "\"seed\": 4");
+    let one = folder_loader(folder.path(), &config(r#""threads": 1"#));
+    let other = config(r#""threads": 1"#).replace("\"seed\": 3", "\"seed\": 4");
     let other = folder_loader(folder.path(), &other);
     assert_eq!(other.resume(&one.checkpoint()).unwrap_err().kind(), Kind::CheckpointMismatch);
 }
@@ -93,9 +93,9 @@ fn a_checkpoint_of_other_settings_is_refused() {
 #[test]
 fn the_first_fault_is_raised_after_the_batches_before_it() {
     let folder = photographs(30, &[17]);
-    let words =
+    let config =
         r#"[{"call": "decode"}, {"call": "center_crop", "size": 8}, {"call": "batch", "size": 5}]"#;
-    let loader = folder_loader(folder.path(), words);
+    let loader = folder_loader(folder.path(), config);
     let mut epoch = loader.epoch().unwrap();
     for _ in 0..3 {
         assert!(epoch.next().unwrap().is_ok());
@@ -114,7 +114,7 @@ fn the_first_fault_is_raised_after_the_batches_before_it() {
 #[test]
 fn a_limit_ends_the_run_with_the_count() {
     let folder = photographs(30, &[1, 2, 3]);
-    let loader = folder_loader(folder.path(), &words(r#""faults": "action=skip,limit=2""#));
+    let loader = folder_loader(folder.path(), &config(r#""faults": "action=skip,limit=2""#));
     let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
     assert_eq!(error.kind(), Kind::TooManyFaults);
     assert!(error.message().starts_with("3 faults are more than the limit of 2"), "{error}");
@@ -124,7 +124,7 @@ fn a_limit_ends_the_run_with_the_count() {
 fn where_everything_is_bad_there_is_no_replacement() {
     let all: Vec<_> = (0..12).collect();
     let folder = photographs(12, &all);
-    let loader = folder_loader(folder.path(), &words(r#""faults": "action=replace,limit=none""#));
+    let loader = folder_loader(folder.path(), &config(r#""faults": "action=replace,limit=none""#));
     let error = loader.epoch().unwrap().find_map(Result::err).unwrap();
     assert_eq!(error.kind(), Kind::NoReplacement);
 }
@@ -157,11 +157,11 @@ fn most_samples_of_a_batch_decide_which_shape_fits() {
     }
     for threads in [1, 3] {
         for faults in ["skip", "action=skip,fill=false"] {
-            let words = format!(
+            let config = format!(
                 r#"[{{"call": "decode"}}, {{"call": "batch", "size": 8}},
                     {{"call": "loader", "threads": {threads}, "faults": "{faults}"}}]"#
             );
-            let loader = folder_loader(folder.path(), &words);
+            let loader = folder_loader(folder.path(), &config);
             let batches: Vec<_> = loader.epoch().unwrap().map(Result::unwrap).collect();
             let delivered: Vec<u64> = indices(&batches).concat();
             // The last samples fill the slots of those that do not fit.
@@ -179,14 +179,15 @@ fn most_samples_of_a_batch_decide_which_shape_fits() {
 fn numbers(rows: u64) -> Arc<Arrays> {
     let values: Vec<u8> = (0..rows as u32).flat_map(u32::to_ne_bytes).collect();
     let field = Field::fixed("x", Dtype::Uint32, &[]);
-    let array = Loaned { field, memory: Arc::new(Borrowed::of(values)), stride: 4, first: 0 };
+    let array =
+        BorrowedArray { field, memory: Arc::new(Borrowed::of(values)), stride: 4, first: 0 };
     Arc::new(Arrays::new(vec![array], rows).unwrap())
 }
 
 #[test]
 fn arrays_come_back_row_by_row_and_dropped_rows_are_told() {
-    let words = r#"[{"call": "batch", "size": 64, "drop_last": true}]"#;
-    let loader = loader(numbers(1000), words);
+    let config = r#"[{"call": "batch", "size": 64, "drop_last": true}]"#;
+    let loader = loader(numbers(1000), config);
     let rows: Vec<u8> =
         batches(&loader).iter().flat_map(|batch| batch.bytes("x").unwrap().to_vec()).collect();
     let expected: Vec<u8> = (0..960_u32).flat_map(u32::to_ne_bytes).collect();

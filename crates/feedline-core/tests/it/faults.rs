@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::data::{content, folder_loader, indices, photographs};
 
 /// Words of a loader of whole files, with trouble on purpose.
-fn words(rank: u64, world: u64, size: u64, drop_last: bool, rest: &str) -> String {
+fn config(rank: u64, world: u64, size: u64, drop_last: bool, rest: &str) -> String {
     format!(
         r#"[{{"call": "shuffle", "seed": 5}}, {{"call": "shard", "rank": {rank}, "world": {world}}},
             {{"call": "batch", "size": {size}, "drop_last": {drop_last}, "index": true}},
@@ -47,9 +47,9 @@ proptest! {
         let mut lengths = Vec::new();
         let mut seen = Vec::new();
         for rank in 0..world {
-            let words = |threads| words(rank, world, size, drop_last, &rest(threads));
-            let one = folder_loader(folder.path(), &words(1));
-            let many = folder_loader(folder.path(), &words(threads));
+            let config = |threads| config(rank, world, size, drop_last, &rest(threads));
+            let one = folder_loader(folder.path(), &config(1));
+            let many = folder_loader(folder.path(), &config(threads));
             let (expected, found) = (epoch(&one), epoch(&many));
             prop_assert_eq!(&expected, &found, "for any threads");
             let report = many.report();
@@ -84,8 +84,8 @@ proptest! {
         let rest = format!(
             r#""threads": 2, "chaos": {{"seed": {seed}, "raise": 0.3}}, "faults": "skip,limit=0.95,window=24{fill}""#
         );
-        let words = words(0, world, size, drop_last, &rest);
-        let whole = folder_loader(folder.path(), &words);
+        let config = config(0, world, size, drop_last, &rest);
+        let whole = folder_loader(folder.path(), &config);
         let mut expected = Vec::new();
         let mut checkpoints = vec![whole.checkpoint()];
         for _ in 0..2 {
@@ -95,7 +95,7 @@ proptest! {
             }
         }
         for (taken, checkpoint) in checkpoints.iter().enumerate() {
-            let resumed = folder_loader(folder.path(), &words);
+            let resumed = folder_loader(folder.path(), &config);
             resumed.resume(checkpoint).unwrap();
             let mut found = Vec::new();
             for _ in 0..3 {
@@ -124,18 +124,18 @@ fn a_window_of_faults_is_judged_the_same_after_a_checkpoint() {
     let made = |seed: u64| {
         let chaos = format!(r#""chaos": {{"seed": {seed}, "raise": 0.3}}"#);
         let rest = format!(r#"{chaos}, "faults": "skip,limit=0.4,window=10""#);
-        words(0, 1, 4, false, &rest)
+        config(0, 1, 4, false, &rest)
     };
     let run = |seed: u64| outcome(&folder_loader(folder.path(), &made(seed)));
     // A run that ends some batches after the first, because of faults before and after it.
     let seed = (0..100).find(|seed| run(*seed).1.is_some() && run(*seed).0.len() == 2).unwrap();
     let (expected, stopped) = run(seed);
     assert!(stopped.as_deref().is_some_and(|text| text.contains("of the last 10 samples")));
-    let words = made(seed);
-    let again = folder_loader(folder.path(), &words);
+    let config = made(seed);
+    let again = folder_loader(folder.path(), &config);
     let mut running = again.epoch().unwrap();
     running.next().unwrap().unwrap();
-    let resumed = folder_loader(folder.path(), &words);
+    let resumed = folder_loader(folder.path(), &config);
     resumed.resume(&again.checkpoint()).unwrap();
     let (rest, stopped_again) = outcome(&resumed);
     assert_eq!(rest, expected[1..]);
@@ -147,7 +147,7 @@ fn a_window_of_faults_is_judged_the_same_after_a_checkpoint() {
 fn what_may_pass_is_tried_again_and_counted() {
     let folder = photographs(40, &[]);
     let rest = r#""chaos": {"seed": 1, "eio": 0.3}, "faults": "retry=20,backoff=0.001""#;
-    let loader = folder_loader(folder.path(), &words(0, 1, 8, false, rest));
+    let loader = folder_loader(folder.path(), &config(0, 1, 8, false, rest));
     let samples: usize = epoch(&loader).iter().map(Vec::len).sum();
     let report = loader.report();
     assert_eq!((samples, report.skipped), (40, 0));
@@ -160,17 +160,17 @@ fn what_may_pass_is_tried_again_and_counted() {
 #[test]
 fn what_lasts_is_tried_again_only_where_it_is_named() {
     let folder = photographs(12, &[3, 7]);
-    let words = |faults: &str| {
+    let config = |faults: &str| {
         format!(
             r#"[{{"call": "decode"}}, {{"call": "center_crop", "size": 8}}, {{"call": "batch", "size": 4}},
                 {{"call": "loader", "faults": "{faults}"}}]"#
         )
     };
-    let plain = folder_loader(folder.path(), &words("skip,retry=3,backoff=0"));
+    let plain = folder_loader(folder.path(), &config("skip,retry=3,backoff=0"));
     epoch(&plain);
     assert_eq!((plain.report().retried, plain.report().skipped), (0, 2));
     let named =
-        folder_loader(folder.path(), &words("skip,by_type.CorruptImageError=retry:2,backoff=0"));
+        folder_loader(folder.path(), &config("skip,by_type.CorruptImageError=retry:2,backoff=0"));
     epoch(&named);
     let report = named.report();
     assert_eq!((report.retried, report.skipped), (4, 2));
@@ -181,7 +181,7 @@ fn what_lasts_is_tried_again_only_where_it_is_named() {
 fn closing_ends_the_wait_for_another_try() {
     let folder = photographs(12, &[]);
     let rest = r#""chaos": {"eio": 1.0}, "faults": "retry=100,backoff=60,patience=0""#;
-    let loader = folder_loader(folder.path(), &words(0, 1, 4, false, rest));
+    let loader = folder_loader(folder.path(), &config(0, 1, 4, false, rest));
     let mut running = loader.epoch().unwrap();
     while loader.report().retried == 0 {
         assert!(running.next_within(Duration::from_millis(20)).is_ok());
@@ -195,17 +195,17 @@ fn closing_ends_the_wait_for_another_try() {
 fn excluded_samples_are_as_if_they_had_never_been_there() {
     let folder = photographs(20, &[2, 9]);
     let bad = folder.path().join("bad.jsonl");
-    let words = |faults: &str, exclude: &str| {
+    let config = |faults: &str, exclude: &str| {
         format!(
             r#"[{{"call": "shuffle", "seed": 1}}, {{"call": "decode"}}, {{"call": "center_crop", "size": 8}},
                 {{"call": "batch", "size": 3}}, {{"call": "loader", "faults": "{faults}"{exclude}}}]"#
         )
     };
     let first =
-        folder_loader(folder.path(), &words(&format!("skip,quarantine={}", bad.display()), ""));
+        folder_loader(folder.path(), &config(&format!("skip,quarantine={}", bad.display()), ""));
     let mut skipped = epoch(&first).concat();
     let exclude = format!(r#", "exclude": "{}""#, bad.display());
-    let second = folder_loader(folder.path(), &words("raise", &exclude));
+    let second = folder_loader(folder.path(), &config("raise", &exclude));
     let found = epoch(&second).concat();
     assert_eq!((found.len(), second.report().expected, second.report().excluded), (18, 18, 2));
     let mut sorted = found.clone();
@@ -224,7 +224,7 @@ fn a_list_of_another_data_set_is_refused() {
         fs::write(&list, text).unwrap();
         let rest = format!(r#""exclude": "{}""#, list.display());
         let source = Arc::new(Folder::images(folder.path()).unwrap());
-        let settings = Settings::parse(&words(0, 1, 2, false, &rest), &given(&*source)).unwrap();
+        let settings = Settings::parse(&config(0, 1, 2, false, &rest), &given(&*source)).unwrap();
         Loader::new(source, settings).err().map(|error| error.message().to_owned())
     };
     let said = refused(r#"{"index": 7, "kind": "CorruptImageError"}"#).unwrap();
@@ -245,7 +245,7 @@ fn outage(folder: &Path, faults: &str, back: bool) -> (Vec<u64>, Option<Kind>, L
     let away = folder.with_extension("away");
     let rest =
         format!(r#""threads": 2, "readers": 3, "prefetch": 0, "files": 1, "faults": "{faults}""#);
-    let loader = folder_loader(folder, &words(0, 1, 4, false, &rest));
+    let loader = folder_loader(folder, &config(0, 1, 4, false, &rest));
     let mut running = loader.epoch().unwrap();
     let mut found = indices(&[running.next().unwrap().unwrap()]).concat();
     fs::rename(folder, &away).unwrap();
@@ -300,7 +300,7 @@ fn nothing_is_skipped_because_a_source_was_away() {
 fn a_file_that_is_missing_in_a_source_that_is_there_is_a_fault_at_once() {
     let data = photographs(12, &[]);
     let rest = r#""faults": "skip,retry=5,patience=600""#;
-    let loader = folder_loader(data.path(), &words(0, 1, 4, false, rest));
+    let loader = folder_loader(data.path(), &config(0, 1, 4, false, rest));
     fs::remove_file(data.path().join("cat/0002.jpg")).unwrap();
     let found = epoch(&loader).concat();
     assert_eq!((found.len(), loader.report().skipped, loader.report().retried), (11, 1, 0));
@@ -310,7 +310,7 @@ fn a_file_that_is_missing_in_a_source_that_is_there_is_a_fault_at_once() {
 fn a_consumer_that_waits_for_long_is_told_why_once() {
     let data = photographs(4, &[]);
     let rest = r#""stall": 0.2, "readers": 1, "chaos": {"slow": 1.0, "seconds": 0.9}"#;
-    let loader = folder_loader(data.path(), &words(0, 1, 1, false, rest));
+    let loader = folder_loader(data.path(), &config(0, 1, 1, false, rest));
     let mut running = loader.epoch().unwrap();
     let mut stalls = Vec::new();
     while stalls.is_empty() {
@@ -325,8 +325,8 @@ fn a_consumer_that_waits_for_long_is_told_why_once() {
 #[test]
 fn the_slowest_samples_are_in_the_report() {
     let data = photographs(20, &[]);
-    let words = r#"[{"call": "decode"}, {"call": "resize", "size": 16}, {"call": "center_crop", "size": 16}, {"call": "batch", "size": 5}]"#;
-    let loader = folder_loader(data.path(), words);
+    let config = r#"[{"call": "decode"}, {"call": "resize", "size": 16}, {"call": "center_crop", "size": 16}, {"call": "batch", "size": 5}]"#;
+    let loader = folder_loader(data.path(), config);
     epoch(&loader);
     let slowest = loader.report().slowest;
     assert_eq!(slowest.len(), 10);

@@ -2,7 +2,7 @@
 
 use feedline_core::error::{Error, Kind};
 use feedline_core::format::{Container, tfrecord};
-use feedline_core::sample::{Dtype, Extent, Field, Loaned};
+use feedline_core::sample::{BorrowedArray, Dtype, Extent, Field};
 use feedline_core::source::Source;
 use feedline_core::source::files::Files;
 use feedline_core::source::folder::Folder;
@@ -30,7 +30,8 @@ fn every_source_keeps_the_contract() {
     check_source(&Files::list(&paths, Some(vec![4, -2])).unwrap());
     let field = Field::fixed("x", Dtype::Float32, &[3]);
     let memory = Arc::new(Borrowed::of(vec![0; 12 * 7]));
-    let arrays = Arrays::new(vec![Loaned { field, memory, stride: 12, first: 0 }], 7).unwrap();
+    let arrays =
+        Arrays::new(vec![BorrowedArray { field, memory, stride: 12, first: 0 }], 7).unwrap();
     check_source(&arrays);
     let shards = shards(folder.path());
     let records = Records::new(
@@ -63,7 +64,7 @@ fn shards(folder: &Path) -> Vec<PathBuf> {
 fn an_array_without_its_memory_is_refused() {
     let field = Field::fixed("x", Dtype::Float32, &[3]);
     let memory = Arc::new(Borrowed::of(vec![0; 12 * 7 - 1]));
-    assert!(Arrays::new(vec![Loaned { field, memory, stride: 12, first: 0 }], 7).is_err());
+    assert!(Arrays::new(vec![BorrowedArray { field, memory, stride: 12, first: 0 }], 7).is_err());
 }
 
 fn touch(folder: &Path, names: &[&str]) {

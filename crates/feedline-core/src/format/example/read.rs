@@ -22,9 +22,9 @@ const NAMED: usize = 8;
 pub struct Parser {
     wanted: Arc<[Wanted]>,
     picture: Option<usize>,
-    tasks: Vec<Task>,
-    features: Keys,
-    lists: Keys,
+    tasks: Vec<FieldTask>,
+    features: SortedKeys,
+    lists: SortedKeys,
     /// How many bytes of values a byte of a record can become, and what defaults add to that.
     growth: usize,
     defaults: usize,
@@ -32,16 +32,16 @@ pub struct Parser {
 
 /// What is to be done for one field, worked out once.
 #[derive(Clone, Copy, Debug)]
-struct Task {
+struct FieldTask {
     /// Among the keys of features or of lists.
     slot: usize,
     /// How many values there must be, or of how many a group consists.
     values: usize,
-    into: Into,
+    into: FieldTarget,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Into {
+enum FieldTarget {
     Picture,
     Row(Dtype),
     Array(Dtype),
@@ -52,14 +52,14 @@ enum Into {
 
 /// Names, each once, in order.
 #[derive(Debug, Default)]
-struct Keys(Vec<Box<[u8]>>);
+struct SortedKeys(Vec<Box<[u8]>>);
 
-impl Keys {
-    fn new<'a>(keys: impl Iterator<Item = &'a str>) -> Keys {
+impl SortedKeys {
+    fn new<'a>(keys: impl Iterator<Item = &'a str>) -> SortedKeys {
         let mut keys: Vec<Box<[u8]>> = keys.map(|key| key.as_bytes().into()).collect();
         keys.sort_unstable();
         keys.dedup();
-        Keys(keys)
+        SortedKeys(keys)
     }
 
     #[inline]
@@ -93,7 +93,7 @@ impl Parser {
         }
         let keys = |is_sequence| {
             let fields = wanted.iter().filter(move |field| field.is_sequence == is_sequence);
-            Keys::new(fields.map(|field| &*field.key))
+            SortedKeys::new(fields.map(|field| &*field.key))
         };
         let (features, lists) = (keys(false), keys(true));
         let mut tasks = Vec::new();
@@ -103,16 +103,16 @@ impl Parser {
             let (Shape::Fixed(shape) | Shape::Variable(shape)) = &field.shape;
             let values = shape.iter().product();
             let into = match field.field().kind {
-                _ if Some(number) == picture => Into::Picture,
-                FieldKind::Fixed { dtype, .. } => Into::Row(dtype),
+                _ if Some(number) == picture => FieldTarget::Picture,
+                FieldKind::Fixed { dtype, .. } => FieldTarget::Row(dtype),
                 FieldKind::Variable { dtype, .. } | FieldKind::Ragged { dtype } => {
-                    Into::Array(dtype)
+                    FieldTarget::Array(dtype)
                 }
-                FieldKind::Bytes => Into::Bytes,
-                FieldKind::Text | FieldKind::Json => Into::Text,
-                FieldKind::List | FieldKind::Texts => Into::List,
+                FieldKind::Bytes => FieldTarget::Bytes,
+                FieldKind::Text | FieldKind::Json => FieldTarget::Text,
+                FieldKind::List | FieldKind::Texts => FieldTarget::List,
             };
-            tasks.push(Task { slot, values, into });
+            tasks.push(FieldTask { slot, values, into });
         }
         let others = || wanted.iter().zip(&tasks).filter(|(_, task)| task.is_other());
         // The bytes of a record belong to one key, but a key may belong to several fields.
@@ -176,7 +176,7 @@ impl Parser {
         self.find(record, features, lists).map_err(|error| no_example(record, error))?;
         let mut rows = rows.iter_mut();
         for (field, task) in self.wanted.iter().zip(&self.tasks) {
-            if let Into::Picture = task.into {
+            if let FieldTarget::Picture = task.into {
                 continue;
             }
             if field.is_sequence {
@@ -185,26 +185,34 @@ impl Parser {
             }
             let values = self.values(record, field, features[task.slot])?;
             match (task.into, &values.kind) {
-                (Into::Row(dtype), _) => {
+                (FieldTarget::Row(dtype), _) => {
                     let row = rows.next().expect("a row for each field of one shape");
                     self.row(record, field, dtype, &values, row)?;
                 }
-                (Into::Picture, _) => {}
-                (Into::Array(_) | Into::Bytes | Into::Text | Into::List, None) => {
+                (FieldTarget::Picture, _) => {}
+                (
+                    FieldTarget::Array(_)
+                    | FieldTarget::Bytes
+                    | FieldTarget::Text
+                    | FieldTarget::List,
+                    None,
+                ) => {
                     others.push(default(record, field, task)?);
                 }
-                (Into::Array(dtype), Some(_)) => {
+                (FieldTarget::Array(dtype), Some(_)) => {
                     others.push(self.array(record, field, task, dtype, &values)?);
                 }
-                (Into::Bytes, Some(_)) => {
+                (FieldTarget::Bytes, Some(_)) => {
                     let bytes = self.one(record, field, &values)?;
                     others.push(Value::Bytes(Piece::from(bytes.to_vec())));
                 }
-                (Into::Text, Some(_)) => {
+                (FieldTarget::Text, Some(_)) => {
                     let text = text(field, self.one(record, field, &values)?)?;
                     others.push(Value::Text(text.into()));
                 }
-                (Into::List, Some(_)) => others.push(self.list(record, field, task, &values)?),
+                (FieldTarget::List, Some(_)) => {
+                    others.push(self.list(record, field, task, &values)?)
+                }
             }
         }
         Ok(())
@@ -280,7 +288,7 @@ impl Parser {
         &self,
         record: &[u8],
         field: &Wanted,
-        task: &Task,
+        task: &FieldTask,
         dtype: Dtype,
         values: &Values<'_>,
     ) -> Result<Value> {
@@ -309,7 +317,7 @@ impl Parser {
         &self,
         record: &[u8],
         field: &Wanted,
-        task: &Task,
+        task: &FieldTask,
         values: &Values<'_>,
     ) -> Result<Value> {
         let mut list = Vec::new();
@@ -333,7 +341,7 @@ impl Parser {
         &self,
         record: &[u8],
         field: &Wanted,
-        task: &Task,
+        task: &FieldTask,
         held: Held<'_>,
     ) -> Result<Value> {
         if let Held::Nothing = held {
@@ -349,10 +357,12 @@ impl Parser {
             step += 1;
             match task.into {
                 _ if !fits => Ok(()),
-                Into::Array(dtype) => append(&values, dtype, &mut bytes),
-                Into::Picture | Into::Row(_) | Into::Bytes | Into::Text | Into::List => {
-                    values.bytes(|value| list.push(value.to_vec()))
-                }
+                FieldTarget::Array(dtype) => append(&values, dtype, &mut bytes),
+                FieldTarget::Picture
+                | FieldTarget::Row(_)
+                | FieldTarget::Bytes
+                | FieldTarget::Text
+                | FieldTarget::List => values.bytes(|value| list.push(value.to_vec())),
             }
         });
         walked.map_err(|error| no_example(record, error))?;
@@ -363,22 +373,26 @@ impl Parser {
             list.iter().try_for_each(|value| text(field, value).map(|_| ()))?;
         }
         Ok(match task.into {
-            Into::Array(dtype) => {
+            FieldTarget::Array(dtype) => {
                 let (Shape::Fixed(inner) | Shape::Variable(inner)) = &field.shape;
                 Value::Array(Array { dtype, shape: [&[step], &inner[..]].concat(), bytes })
             }
-            Into::Picture | Into::Row(_) | Into::Bytes | Into::Text | Into::List => {
-                Value::List(pieces(list))
-            }
+            FieldTarget::Picture
+            | FieldTarget::Row(_)
+            | FieldTarget::Bytes
+            | FieldTarget::Text
+            | FieldTarget::List => Value::List(pieces(list)),
         })
     }
 }
 
-impl Task {
+impl FieldTask {
     fn is_other(&self) -> bool {
         match self.into {
-            Into::Array(_) | Into::Bytes | Into::Text | Into::List => true,
-            Into::Picture | Into::Row(_) => false,
+            FieldTarget::Array(_) | FieldTarget::Bytes | FieldTarget::Text | FieldTarget::List => {
+                true
+            }
+            FieldTarget::Picture | FieldTarget::Row(_) => false,
         }
     }
 
@@ -386,11 +400,11 @@ impl Task {
     fn growth(&self) -> usize {
         match self.into {
             // A number takes a byte or more.
-            Into::Array(Dtype::Int64) => 8,
+            FieldTarget::Array(Dtype::Int64) => 8,
             // An empty value takes two bytes, and its place in the list that of a vector.
-            Into::List => 1 + size_of::<Vec<u8>>().div_ceil(2),
-            Into::Array(_) | Into::Bytes | Into::Text => 1,
-            Into::Picture | Into::Row(_) => 0,
+            FieldTarget::List => 1 + size_of::<Vec<u8>>().div_ceil(2),
+            FieldTarget::Array(_) | FieldTarget::Bytes | FieldTarget::Text => 1,
+            FieldTarget::Picture | FieldTarget::Row(_) => 0,
         }
     }
 }
@@ -433,7 +447,7 @@ fn native(floats: &[u8], put: &mut impl FnMut(&[u8])) {
     }
 }
 
-fn groups(field: &Wanted, task: &Task, dtype: Dtype, bytes: Vec<u8>) -> Value {
+fn groups(field: &Wanted, task: &FieldTask, dtype: Dtype, bytes: Vec<u8>) -> Value {
     let (Shape::Fixed(inner) | Shape::Variable(inner)) = &field.shape;
     let count = bytes.len() / (task.values * dtype.bytes()).max(1);
     Value::Array(Array { dtype, shape: [&[count], &inner[..]].concat(), bytes })
@@ -452,17 +466,19 @@ fn pieces(list: Vec<Vec<u8>>) -> Vec<Piece> {
 }
 
 /// What stands there where the record has nothing.
-fn default(record: &[u8], field: &Wanted, task: &Task) -> Result<Value> {
+fn default(record: &[u8], field: &Wanted, task: &FieldTask) -> Result<Value> {
     let Some(default) = &field.default else { return Err(missing(record, field)) };
     Ok(match task.into {
-        Into::Array(dtype) => groups(field, task, dtype, default.clone()),
-        Into::Text => Value::Text(text(field, default)?.into()),
-        Into::List if field.is_sequence => Value::List(Vec::new()),
-        Into::List => match field.shape {
+        FieldTarget::Array(dtype) => groups(field, task, dtype, default.clone()),
+        FieldTarget::Text => Value::Text(text(field, default)?.into()),
+        FieldTarget::List if field.is_sequence => Value::List(Vec::new()),
+        FieldTarget::List => match field.shape {
             Shape::Fixed(_) => Value::List(pieces(vec![default.clone(); task.values])),
             Shape::Variable(_) => Value::List(Vec::new()),
         },
-        Into::Bytes | Into::Picture | Into::Row(_) => Value::Bytes(Piece::from(default.clone())),
+        FieldTarget::Bytes | FieldTarget::Picture | FieldTarget::Row(_) => {
+            Value::Bytes(Piece::from(default.clone()))
+        }
     })
 }
 

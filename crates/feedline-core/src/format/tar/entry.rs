@@ -23,7 +23,7 @@ impl Bytes for &[u8] {
 }
 
 /// What stands at an offset.
-pub(super) enum Step {
+pub(super) enum EntryStep {
     /// A block of zeros.
     Zeros,
     /// A member, whether or not it counts.
@@ -71,22 +71,22 @@ struct Extension {
 }
 
 /// Reads the headers at `start`.
-pub(super) fn entry(bytes: &mut impl Bytes, start: u64) -> Result<Step> {
+pub(super) fn entry(bytes: &mut impl Bytes, start: u64) -> Result<EntryStep> {
     let mut extension = Extension::default();
     let mut at = start;
     loop {
         let block = bytes.at(at, BLOCK)?;
         if block.len() < BLOCK {
             let within = format!("the header at byte {at}");
-            return Ok(Step::Short { needed: at.saturating_add(BLOCK as u64), within });
+            return Ok(EntryStep::Short { needed: at.saturating_add(BLOCK as u64), within });
         }
         let header = match Block::of(block) {
-            Block::Zeros if at == start => return Ok(Step::Zeros),
+            Block::Zeros if at == start => return Ok(EntryStep::Zeros),
             Block::Zeros => {
                 let why = "only zeros are there, after an extended header".into();
-                return Ok(Step::Bad { at, why });
+                return Ok(EntryStep::Bad { at, why });
             }
-            Block::Bad(why) => return Ok(Step::Bad { at, why }),
+            Block::Bad(why) => return Ok(EntryStep::Bad { at, why }),
             Block::Header(header) => header,
         };
         let data = at.saturating_add(BLOCK as u64);
@@ -108,7 +108,7 @@ pub(super) fn entry(bytes: &mut impl Bytes, start: u64) -> Result<Step> {
                 },
                 false => data,
             };
-            return Ok(Step::Entry(extension.member(kind, is_folder, name, data, size)));
+            return Ok(EntryStep::Entry(extension.member(kind, is_folder, name, data, size)));
         }
         let size = header.size;
         let end = padded(data, size);
@@ -118,7 +118,7 @@ pub(super) fn entry(bytes: &mut impl Bytes, start: u64) -> Result<Step> {
             let payload = bytes.at(data, size as usize)?;
             if (payload.len() as u64) < size {
                 let within = format!("the name after the header at byte {at}");
-                return Ok(Step::Short { needed: end, within });
+                return Ok(EntryStep::Short { needed: end, within });
             }
             match kind {
                 b'L' => {
@@ -130,20 +130,20 @@ pub(super) fn entry(bytes: &mut impl Bytes, start: u64) -> Result<Step> {
             }
         }
         if kind == b'g' && at == start {
-            return Ok(Step::Entry(extension.member(kind, false, Vec::new(), end, 0)));
+            return Ok(EntryStep::Entry(extension.member(kind, false, Vec::new(), end, 0)));
         }
         at = end;
     }
 }
 
 /// Passes over the blocks that go on with the map of a sparse file.
-fn sparse_map(bytes: &mut impl Bytes, mut at: u64) -> Result<std::result::Result<u64, Step>> {
+fn sparse_map(bytes: &mut impl Bytes, mut at: u64) -> Result<std::result::Result<u64, EntryStep>> {
     loop {
         let block = bytes.at(at, BLOCK)?;
         let next = at.saturating_add(BLOCK as u64);
         if block.len() < BLOCK {
             let within = format!("the map of a sparse file at byte {at}");
-            return Ok(Err(Step::Short { needed: next, within }));
+            return Ok(Err(EntryStep::Short { needed: next, within }));
         }
         let more = block[504] != 0;
         at = next;

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Kind, Result};
 
-use super::entry::{Step, entry, shown};
+use super::entry::{EntryStep, entry, shown};
 use super::sample::{Part, extension};
 
 /// A file in a sample.
@@ -49,14 +49,14 @@ impl<'a> Members<'a> {
         while self.at < self.span.len() as u64 {
             let mut bytes = self.span;
             let mut entry = match entry(&mut bytes, self.at)? {
-                Step::Entry(entry) => entry,
-                Step::Zeros => {
+                EntryStep::Entry(entry) => entry,
+                EntryStep::Zeros => {
                     return Err(damaged(format!("only zeros at byte {} of it", self.at)));
                 }
-                Step::Bad { at, why } => {
+                EntryStep::Bad { at, why } => {
                     return Err(damaged(format!("no header at byte {at} of it: {why}")));
                 }
-                Step::Short { within, .. } => {
+                EntryStep::Short { within, .. } => {
                     return Err(damaged(format!("it ends within {within}")));
                 }
             };

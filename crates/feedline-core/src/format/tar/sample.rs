@@ -59,7 +59,7 @@ fn is_about_the_archive(name: &[u8]) -> bool {
 }
 
 /// A sample whose members come one after another.
-pub(super) struct Gathered {
+pub(super) struct SampleInProgress {
     pub key: Vec<u8>,
     pub start: u64,
     pub end: u64,
@@ -67,10 +67,10 @@ pub(super) struct Gathered {
     extensions: HashSet<String>,
 }
 
-impl Gathered {
-    pub(super) fn new(key: &[u8], start: u64) -> Gathered {
+impl SampleInProgress {
+    pub(super) fn new(key: &[u8], start: u64) -> SampleInProgress {
         let extensions = HashSet::new();
-        Gathered { key: key.to_vec(), start, end: start, problem: None, extensions }
+        SampleInProgress { key: key.to_vec(), start, end: start, problem: None, extensions }
     }
 
     pub(super) fn add(&mut self, entry: &Entry, end: u64, problem: Option<String>) {

@@ -6,9 +6,9 @@ use std::collections::HashSet;
 use crate::error::Result;
 use crate::format::{ReadAt, Scanned};
 
-use super::entry::{Bytes, Entry, Step, entry, padded, record, shown};
+use super::entry::{Bytes, Entry, EntryStep, entry, padded, record, shown};
 use super::header::{BLOCK, Block, Claim};
-use super::sample::{Gathered, Part};
+use super::sample::{Part, SampleInProgress};
 
 /// How much is read at once where headers lie close together, and where they do not.
 const NEAR: usize = 64 << 10;
@@ -74,7 +74,7 @@ struct Scan<'a, 'b> {
     bytes: Window<'a, 'b>,
     size: u64,
     pieces: Vec<Piece>,
-    open: Option<Gathered>,
+    open: Option<SampleInProgress>,
 }
 
 impl Scan<'_, '_> {
@@ -86,12 +86,12 @@ impl Scan<'_, '_> {
         let (mut at, mut zeros, mut is_ended) = (0, 0, false);
         while at < self.size {
             match entry(&mut self.bytes, at)? {
-                Step::Zeros => {
+                EntryStep::Zeros => {
                     zeros += 1;
                     is_ended = true;
                     at += BLOCK as u64;
                 }
-                Step::Short { within, .. } => {
+                EntryStep::Short { within, .. } => {
                     let rest = self.bytes.at(at, BLOCK)?;
                     if is_ended && rest.len() < BLOCK && rest.iter().all(|byte| *byte == 0) {
                         break;
@@ -100,14 +100,14 @@ impl Scan<'_, '_> {
                     self.lose(at, size, format!("the file ends at byte {size}, within {within}"));
                     return self.finish(true);
                 }
-                Step::Bad { at: bad, why } => {
+                EntryStep::Bad { at: bad, why } => {
                     let next = resume(&mut self.bytes, bad, self.size)?.unwrap_or(self.size);
                     let place = if is_ended { "after the end marker, " } else { "" };
                     self.lose(at, next, format!("{place}there is no header at byte {bad}: {why}"));
                     is_ended |= next == self.size;
                     (at, zeros) = (next, 0);
                 }
-                Step::Entry(entry) => {
+                EntryStep::Entry(entry) => {
                     if zeros == 1 {
                         let zero = at - BLOCK as u64;
                         let what = format!("a single block of zeros, at byte {zero}, ends nothing");
@@ -158,7 +158,7 @@ impl Scan<'_, '_> {
             Part::Member { key, problem } => {
                 let key = &entry.name[..key];
                 self.open
-                    .get_or_insert_with(|| Gathered::new(key, start))
+                    .get_or_insert_with(|| SampleInProgress::new(key, start))
                     .add(&entry, end, problem);
             }
         }
@@ -217,7 +217,7 @@ pub(super) fn resume(bytes: &mut impl Bytes, bad: u64, size: u64) -> Result<Opti
     // Without the name in its extended header, a member would count to another sample.
     if let Some(from) = next
         && is_extension
-        && let Step::Entry(entry) = entry(bytes, from)?
+        && let EntryStep::Entry(entry) = entry(bytes, from)?
     {
         next = Some(entry.end.min(size));
     }
@@ -232,9 +232,9 @@ fn is_inside(bytes: &mut impl Bytes, mut at: u64, end: u64) -> Result<bool> {
     }
     while at < end {
         match entry(bytes, at)? {
-            Step::Zeros => return Ok(true),
-            Step::Entry(entry) => at = entry.end,
-            Step::Bad { .. } | Step::Short { .. } => return Ok(false),
+            EntryStep::Zeros => return Ok(true),
+            EntryStep::Entry(entry) => at = entry.end,
+            EntryStep::Bad { .. } | EntryStep::Short { .. } => return Ok(false),
         }
     }
     Ok(false)

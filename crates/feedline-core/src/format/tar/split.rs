@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use crate::format::Split;
 
-use super::entry::{Step, entry, shown};
+use super::entry::{EntryStep, entry, shown};
 use super::header::BLOCK;
-use super::sample::{Gathered, Part};
+use super::sample::{Part, SampleInProgress};
 use super::scan::resume;
 
 /// Beyond this, a stretch without a header is given up in parts.
@@ -37,7 +37,7 @@ impl Splitter {
             return self.end(is_end);
         }
         self.has_begun = true;
-        let mut open: Option<Gathered> = None;
+        let mut open: Option<SampleInProgress> = None;
         let mut at = 0;
         loop {
             let have = bytes.len();
@@ -53,10 +53,10 @@ impl Splitter {
             }
             let Ok(step) = entry(&mut &*bytes, at) else { return more(have, have + BLOCK) };
             match step {
-                Step::Short { needed, .. } if !is_end => {
+                EntryStep::Short { needed, .. } if !is_end => {
                     return more(have, usize::try_from(needed).unwrap_or(usize::MAX));
                 }
-                Step::Short { within, .. } => {
+                EntryStep::Short { within, .. } => {
                     let rest = &bytes[at as usize..];
                     if self.is_ended && open.is_none() && rest.iter().all(|byte| *byte == 0) {
                         return Split::Passed(have);
@@ -64,7 +64,7 @@ impl Splitter {
                     self.is_ended = true;
                     return Split::Damaged(have, format!("the archive ends within {within}"));
                 }
-                Step::Zeros => {
+                EntryStep::Zeros => {
                     if let Some(open) = open {
                         return self.finished(open);
                     }
@@ -72,7 +72,7 @@ impl Splitter {
                     self.is_ended = true;
                     return Split::Passed(BLOCK);
                 }
-                Step::Bad { at: bad, why } => {
+                EntryStep::Bad { at: bad, why } => {
                     let next = resume(&mut &*bytes, bad, have as u64).ok().flatten();
                     if next.is_none() && !is_end && have < MOST_LOST {
                         return more(have, have + NEXT);
@@ -85,7 +85,7 @@ impl Splitter {
                     let what = format!("there is no header: {why}; {next} bytes are skipped");
                     return Split::Damaged(next, what);
                 }
-                Step::Entry(mut entry) => {
+                EntryStep::Entry(mut entry) => {
                     if self.zeros == 1 {
                         self.zeros = 0;
                         self.lost = Some(Vec::new());
@@ -121,7 +121,7 @@ impl Splitter {
                         }
                         Part::Member { key, problem } => {
                             let key = &entry.name[..key];
-                            let open = open.get_or_insert_with(|| Gathered::new(key, 0));
+                            let open = open.get_or_insert_with(|| SampleInProgress::new(key, 0));
                             open.add(&entry, end, problem);
                         }
                     }
@@ -131,7 +131,7 @@ impl Splitter {
         }
     }
 
-    fn finished(&mut self, open: Gathered) -> Split {
+    fn finished(&mut self, open: SampleInProgress) -> Split {
         let length = open.end as usize;
         let (_, shape) = open.traits();
         let lost = self.lost.take();

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tar::{Builder, EntryType, Header};
 
-use super::entry::{Step, entry};
+use super::entry::{EntryStep, entry};
 use super::sample::Part;
 use super::*;
 use crate::error::Kind;
@@ -86,13 +86,15 @@ fn check_cover(bytes: &[u8], scanned: &Scanned) {
         let mut at = from;
         while at < to {
             match entry(&mut &*bytes, at).unwrap() {
-                Step::Zeros => at += 512,
-                Step::Entry(mut entry) => {
+                EntryStep::Zeros => at += 512,
+                EntryStep::Entry(mut entry) => {
                     assert!(matches!(Part::of(&mut entry), Part::Passed), "byte {at} is a member");
                     at = entry.end;
                 }
-                Step::Short { .. } if bytes[at as usize..].iter().all(|byte| *byte == 0) => at = to,
-                Step::Short { .. } | Step::Bad { .. } => panic!("byte {at} is nobody's"),
+                EntryStep::Short { .. } if bytes[at as usize..].iter().all(|byte| *byte == 0) => {
+                    at = to
+                }
+                EntryStep::Short { .. } | EntryStep::Bad { .. } => panic!("byte {at} is nobody's"),
             }
         }
         assert!(at == to || to == bytes.len() as u64);

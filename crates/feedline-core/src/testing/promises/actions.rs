@@ -3,130 +3,143 @@
 use std::time::Duration;
 
 use super::watch::Watched;
-use super::{Due, Outcome, Promises, Verdict, Worker, Zygote, keep};
-use crate::worker::supervisor::{Action, Death, Life, Task};
+use super::{Checked, CheckedOutcome, CheckedWorker, CheckedZygote, Due, PromiseChecker, keep};
+use crate::worker::supervisor::{Death, Incarnation, SupervisorAction, TaskNumber};
 
-impl Promises {
+impl PromiseChecker {
     pub(super) fn check_action(
         &mut self,
-        action: &Action,
+        action: &SupervisorAction,
         due: &mut Due,
         now: Duration,
-    ) -> Verdict {
+    ) -> Checked {
         let running = self.is_running();
         let allowed_later = match action {
-            Action::BearZygote { .. }
-            | Action::EndZygote
-            | Action::PingZygote { .. }
-            | Action::ZygoteSlow
-            | Action::ZygoteHung
-            | Action::Fork { .. }
-            | Action::Send { .. }
-            | Action::Accept { .. }
-            | Action::GiveUp { .. }
-            | Action::Dump { .. }
-            | Action::Stalled { .. }
-            | Action::Reborn { .. }
-            | Action::Retired { .. }
-            | Action::Fail(_) => false,
-            Action::Stop { .. }
-            | Action::Kill { .. }
-            | Action::Discard { .. }
-            | Action::Died(_)
-            | Action::Closed => true,
+            SupervisorAction::StartZygote { .. }
+            | SupervisorAction::EndZygote
+            | SupervisorAction::PingZygote { .. }
+            | SupervisorAction::ZygoteSlow
+            | SupervisorAction::ZygoteHung
+            | SupervisorAction::Fork { .. }
+            | SupervisorAction::Send { .. }
+            | SupervisorAction::Accept { .. }
+            | SupervisorAction::GiveUp { .. }
+            | SupervisorAction::Dump { .. }
+            | SupervisorAction::Stalled { .. }
+            | SupervisorAction::RestartedFresh { .. }
+            | SupervisorAction::Retired { .. }
+            | SupervisorAction::Fail(_) => false,
+            SupervisorAction::Stop { .. }
+            | SupervisorAction::Kill { .. }
+            | SupervisorAction::Discard { .. }
+            | SupervisorAction::Died(_)
+            | SupervisorAction::Closed => true,
         };
         keep(running || allowed_later, || format!("{action:?} after the run had ended"))?;
-        due.ping |=
-            matches!(action, Action::Fork { .. } | Action::Kill { .. } | Action::Dump { .. });
+        due.ping |= matches!(
+            action,
+            SupervisorAction::Fork { .. }
+                | SupervisorAction::Kill { .. }
+                | SupervisorAction::Dump { .. }
+        );
         match action {
-            Action::BearZygote { fresh } => {
+            SupervisorAction::StartZygote { fresh } => {
                 keep(due.bear, || "a zygote was started that nobody misses".into())?;
-                keep(*fresh == self.reborn, || "a zygote of the wrong kind was started".into())?;
+                keep(*fresh == self.restarted_fresh, || {
+                    "a zygote of the wrong kind was started".into()
+                })?;
                 due.bear = false;
-                self.zygote = Zygote::Booting;
+                self.zygote = CheckedZygote::Booting;
             }
-            Action::EndZygote => {
+            SupervisorAction::EndZygote => {
                 keep(due.end_zygote, || "the zygote was ended without a reason".into())?;
                 due.end_zygote = false;
-                self.zygote = Zygote::Ending { since: now };
+                self.zygote = CheckedZygote::ExitKind { since: now };
             }
-            Action::PingZygote { number } => self.check_ping(*number, due, now)?,
-            Action::ZygoteSlow => {
+            SupervisorAction::PingZygote { number } => self.check_ping(*number, due, now)?,
+            SupervisorAction::ZygoteSlow => {
                 keep(due.zygote_slow, || "the zygote is not slow".into())?;
                 due.zygote_slow = false;
             }
-            Action::ZygoteHung => {
+            SupervisorAction::ZygoteHung => {
                 keep(due.zygote_hung, || "the zygote does not hang".into())?;
                 due.zygote_hung = false;
             }
-            Action::Dump { life } => {
+            SupervisorAction::Dump { incarnation } => {
                 let watched = due.watched.take();
-                keep(watched == Some(Watched::Dump(*life)), || format!("{action:?}"))?;
+                keep(watched == Some(Watched::CheckedDump(*incarnation)), || {
+                    format!("{action:?}")
+                })?;
             }
-            Action::Stalled { life, seen } => {
+            SupervisorAction::Stalled { incarnation, seen } => {
                 let watched = due.watched.take();
-                keep(watched == Some(Watched::Stalled(*life, *seen)), || format!("{action:?}"))?;
+                keep(watched == Some(Watched::Stalled(*incarnation, *seen)), || {
+                    format!("{action:?}")
+                })?;
             }
-            Action::Reborn { life, seen } => {
+            SupervisorAction::RestartedFresh { incarnation, seen } => {
                 let watched = due.watched.take();
-                keep(watched == Some(Watched::Reborn(*life, *seen)), || format!("{action:?}"))?;
-                keep(!self.reborn, || "a second rebirth".into())?;
-                self.reborn = true;
+                keep(watched == Some(Watched::RestartedFresh(*incarnation, *seen)), || {
+                    format!("{action:?}")
+                })?;
+                keep(!self.restarted_fresh, || "a second rebirth".into())?;
+                self.restarted_fresh = true;
                 due.end_zygote = true;
             }
-            Action::Retired { life } => {
-                let place = due.retired.iter().position(|other| other == life);
-                let place = place.ok_or_else(|| format!("{life:?} has not retired"))?;
+            SupervisorAction::Retired { incarnation } => {
+                let place = due.retired.iter().position(|other| other == incarnation);
+                let place = place.ok_or_else(|| format!("{incarnation:?} has not retired"))?;
                 due.retired.remove(place);
             }
-            Action::Fork { life } => self.check_fork(*life, due, now)?,
-            Action::Send { life, task, trial } => {
-                self.check_send(*life, *task, *trial, due, now)?
+            SupervisorAction::Fork { incarnation } => self.check_fork(*incarnation, due, now)?,
+            SupervisorAction::Send { incarnation, task, trial } => {
+                self.check_send(*incarnation, *task, *trial, due, now)?
             }
-            Action::Stop { life } => self.check_stop(*life, due, now)?,
-            Action::Kill { life } => self.check_kill(*life, due, now)?,
-            Action::Accept { task } => {
+            SupervisorAction::Stop { incarnation } => self.check_stop(*incarnation, due, now)?,
+            SupervisorAction::Kill { incarnation } => self.check_kill(*incarnation, due, now)?,
+            SupervisorAction::Accept { task } => {
                 keep(due.accept.take() == Some(*task), || format!("nobody answered {task}"))?;
                 let entry = &mut self.entries[*task as usize];
                 keep(entry.outcome.is_none(), || format!("{task} got a second result"))?;
-                entry.outcome = Some(Outcome::Answer);
+                entry.outcome = Some(CheckedOutcome::TaskResult);
             }
-            Action::Discard { task, life } => {
-                keep(due.discard.take() == Some((*task, *life)), || {
+            SupervisorAction::Discard { task, incarnation } => {
+                keep(due.discard.take() == Some((*task, *incarnation)), || {
                     format!("a good answer to {task} was thrown away")
                 })?;
             }
-            Action::GiveUp { task, at, why } => {
-                let told = (*task, *at, *why);
-                let place = due.give_up.iter().position(|other| *other == told);
+            SupervisorAction::GiveUp { task, at, why } => {
+                let reported = (*task, *at, *why);
+                let place = due.give_up.iter().position(|other| *other == reported);
                 let place = place.ok_or_else(|| format!("{action:?} has no reason"))?;
                 due.give_up.remove(place);
             }
-            Action::Died(death) => {
-                let Death { life, stage, ending, tasks, overdue, .. } = death.clone();
-                let told = (life, stage, ending, tasks, overdue);
-                let place = due.died.iter().position(|other| *other == told);
+            SupervisorAction::Died(death) => {
+                let Death { incarnation, stage, exit, tasks, overdue, .. } = death.clone();
+                let reported = (incarnation, stage, exit, tasks, overdue);
+                let place = due.died.iter().position(|other| *other == reported);
                 let place = place.ok_or_else(|| format!("the log tells of {death:?}"))?;
                 due.died.remove(place);
-                let post = death.life.post;
+                let worker_id = death.incarnation.worker_id;
                 // Only the death of a successor leaves a holder behind who was there before.
-                let holder = self.benches[post as usize].holder();
-                let without = holder.is_some_and(|holder| holder.life.generation < life.generation);
-                let needed = self.is_needed(post) && !without;
+                let holder = self.workers_by_id[worker_id as usize].holder();
+                let without = holder
+                    .is_some_and(|holder| holder.incarnation.generation < incarnation.generation);
+                let needed = self.is_needed(worker_id) && !without;
                 let goes_on = running && due.failure.is_none() && needed;
                 keep(death.replaced == goes_on && death.at == now, || format!("wrong: {death:?}"))?;
             }
-            Action::Fail(failure) => {
+            SupervisorAction::Fail(failure) => {
                 keep(due.failure.take() == Some(*failure), || format!("unfounded {failure:?}"))?;
                 self.ending_since = Some(now);
             }
-            Action::Closed => {
+            SupervisorAction::Closed => {
                 keep(self.must_be_closed(now), || "Closed came too early".into())?;
                 let since = self.close_at.unwrap_or(now);
                 keep(now <= since + self.settings.grace * 3, || "Closed came too late".into())?;
-                let running = self.benches.iter().flat_map(|bench| &bench.workers);
+                let running = self.workers_by_id.iter().flat_map(|by_id| &by_id.workers);
                 for worker in running {
-                    keep(worker.killed, || format!("{:?} was left alive", worker.life))?;
+                    keep(worker.killed, || format!("{:?} was left alive", worker.incarnation))?;
                 }
                 self.closed = true;
             }
@@ -134,35 +147,39 @@ impl Promises {
         Ok(())
     }
 
-    fn check_fork(&mut self, life: Life, due: &mut Due, now: Duration) -> Verdict {
-        keep(self.zygote == Zygote::Ready, || format!("{life:?} has no zygote"))?;
+    fn check_fork(&mut self, incarnation: Incarnation, due: &mut Due, now: Duration) -> Checked {
+        keep(self.zygote == CheckedZygote::Ready, || format!("{incarnation:?} has no zygote"))?;
         let renewal = due.renewal.take();
-        let renews = renewal == Some(life);
+        let renews = renewal == Some(incarnation);
         keep(renews || renewal.is_none(), || format!("{renewal:?} was to be forked"))?;
-        keep(renews || self.is_needed(life.post), || format!("{life:?} is not needed"))?;
-        if let Some(at) = self.next_try(life.post) {
-            keep(now >= at, || format!("{life:?} was retried at {now:?}, before {at:?}"))?;
+        keep(renews || self.is_needed(incarnation.worker_id), || {
+            format!("{incarnation:?} is not needed")
+        })?;
+        if let Some(at) = self.next_try(incarnation.worker_id) {
+            keep(now >= at, || format!("{incarnation:?} was retried at {now:?}, before {at:?}"))?;
         }
-        let bench = self.bench(life.post);
-        let vacant = bench.holder().is_none();
-        keep(vacant || renews, || format!("{life:?} is a second one on its post"))?;
-        keep(bench.workers.len() < 2, || format!("{life:?} is a third one on its post"))?;
-        keep(life.generation == bench.forks, || format!("{life:?} is out of order"))?;
-        bench.forks += 1;
-        bench.workers.push(Worker::new(life));
+        let by_id = self.by_id(incarnation.worker_id);
+        let vacant = by_id.holder().is_none();
+        keep(vacant || renews, || format!("{incarnation:?} is a second one on its post"))?;
+        keep(by_id.workers.len() < 2, || format!("{incarnation:?} is a third one on its post"))?;
+        keep(incarnation.generation == by_id.forks, || format!("{incarnation:?} is out of order"))?;
+        by_id.forks += 1;
+        by_id.workers.push(CheckedWorker::new(incarnation));
         Ok(())
     }
 
     fn check_send(
         &mut self,
-        life: Life,
-        task: Task,
+        incarnation: Incarnation,
+        task: TaskNumber,
         trial: Option<u64>,
         due: &mut Due,
         now: Duration,
-    ) -> Verdict {
-        keep(self.zygote == Zygote::Ready, || format!("{life:?} goes with its zygote"))?;
-        if due.again == Some((life, task)) {
+    ) -> Checked {
+        keep(self.zygote == CheckedZygote::Ready, || {
+            format!("{incarnation:?} goes with its zygote")
+        })?;
+        if due.again == Some((incarnation, task)) {
             due.again = None;
             return keep(trial.is_none(), || format!("{task} is retried"));
         }
@@ -170,48 +187,52 @@ impl Promises {
         let pin = entry.pin;
         keep(entry.outcome.is_none(), || format!("{task} was sent after its result"))?;
         keep(!entry.held, || format!("{task} was sent twice"))?;
-        keep(pin.is_none_or(|post| post == life.post), || format!("{task} went to {life:?}"))?;
+        keep(pin.is_none_or(|worker_id| worker_id == incarnation.worker_id), || {
+            format!("{task} went to {incarnation:?}")
+        })?;
         let wanted = entry.trial.map(|(_, position)| position);
         keep(wanted == trial, || format!("{task} was sent with {trial:?} for {wanted:?}"))?;
-        if let Some((post, _)) = entry.trial {
-            keep(post == life.post, || format!("{task} is tried on another post"))?;
+        if let Some((worker_id, _)) = entry.trial {
+            keep(worker_id == incarnation.worker_id, || {
+                format!("{task} is tried on another post")
+            })?;
         } else {
-            let tries = self.trials(life.post).next();
+            let tries = self.trials(incarnation.worker_id).next();
             keep(tries.is_none(), || format!("{task} was sent before the trial of {tries:?}"))?;
         }
-        let older = (self.settled as Task..task).find(|older| {
+        let older = (self.settled as TaskNumber..task).find(|older| {
             let entry = &self.entries[*older as usize];
             let is_other = pin.is_none() && (entry.trial.is_some() || trial.is_some());
             entry.pin == pin && self.waits_for(*older) && !is_other
         });
         keep(older.is_none(), || format!("{task} was sent before {older:?}"))?;
         let depth = self.settings.depth as usize;
-        let least = self.able().map(|worker| worker.at_hand.len()).min().unwrap_or(0);
-        let bench = &self.benches[life.post as usize];
-        keep(bench.is_holder(life), || format!("{life:?} does not hold its post"))?;
-        let in_order = (pin.is_none() && trial.is_none()) || bench.is_handed_over();
-        keep(in_order, || format!("{task} came to {life:?} too early"))?;
-        let worker = self.known(life, "Send")?;
-        keep(worker.is_at_work(), || format!("{task} was sent to {life:?}, not at work"))?;
-        keep(worker.trial.is_none(), || format!("{task} disturbs the trial of {life:?}"))?;
+        let least = self.able().map(|worker| worker.assigned.len()).min().unwrap_or(0);
+        let by_id = &self.workers_by_id[incarnation.worker_id as usize];
+        keep(by_id.is_holder(incarnation), || format!("{incarnation:?} does not hold its post"))?;
+        let in_order = (pin.is_none() && trial.is_none()) || by_id.is_handed_over();
+        keep(in_order, || format!("{task} came to {incarnation:?} too early"))?;
+        let worker = self.known(incarnation, "Send")?;
+        keep(worker.is_at_work(), || format!("{task} was sent to {incarnation:?}, not at work"))?;
+        keep(worker.trial.is_none(), || format!("{task} disturbs the trial of {incarnation:?}"))?;
         if pin.is_some() {
             let in_order = worker.newest_pinned.is_none_or(|newest| newest < task);
-            keep(in_order, || format!("{task} reached {life:?} after a newer one"))?;
+            keep(in_order, || format!("{task} reached {incarnation:?} after a newer one"))?;
             worker.newest_pinned = Some(task);
         } else if trial.is_none() {
-            let held = worker.at_hand.len();
-            keep(held < depth && held == least, || format!("{life:?} has enough: {held}"))?;
+            let held = worker.assigned.len();
+            keep(held < depth && held == least, || format!("{incarnation:?} has enough: {held}"))?;
         }
         if trial.is_some() {
-            let alone = worker.fresh && worker.at_hand.is_empty();
-            keep(alone, || format!("{life:?} tries {task} and is not fresh"))?;
+            let alone = worker.fresh && worker.assigned.is_empty();
+            keep(alone, || format!("{incarnation:?} tries {task} and is not fresh"))?;
         }
         worker.fresh = false;
         worker.trial = trial;
-        if worker.at_hand.is_empty() {
+        if worker.assigned.is_empty() {
             worker.busy_since = now;
         }
-        worker.at_hand.push(task);
+        worker.assigned.push(task);
         let entry = &mut self.entries[task as usize];
         entry.trial = None;
         entry.held = true;
@@ -220,41 +241,42 @@ impl Promises {
         Ok(())
     }
 
-    fn check_stop(&mut self, life: Life, due: &mut Due, now: Duration) -> Verdict {
+    fn check_stop(&mut self, incarnation: Incarnation, due: &mut Due, now: Duration) -> Checked {
         let running = self.is_running();
-        if due.stop == Some(life) {
+        if due.stop == Some(incarnation) {
             due.stop = None;
         } else if running {
-            let retired = self.bench(life.post).retired && !self.waits(Some(life.post));
-            let tries = self.trials(life.post).next().is_some();
-            let worker = self.known(life, "Stop")?;
+            let retired = self.by_id(incarnation.worker_id).retired
+                && !self.waits(Some(incarnation.worker_id));
+            let tries = self.trials(incarnation.worker_id).next().is_some();
+            let worker = self.known(incarnation, "Stop")?;
             // It has worked, and another one must come for the trial.
             let stale = tries && !worker.fresh;
             let busy = worker.trial.is_some() || (tries && worker.fresh);
-            keep((retired || stale) && !busy, || format!("{life:?} is still needed"))?;
+            keep((retired || stale) && !busy, || format!("{incarnation:?} is still needed"))?;
         }
-        let worker = self.known(life, "Stop")?;
-        keep(worker.is_at_work(), || format!("Stop for {life:?}, which is not at work"))?;
+        let worker = self.known(incarnation, "Stop")?;
+        keep(worker.is_at_work(), || format!("Stop for {incarnation:?}, which is not at work"))?;
         worker.stopped = true;
-        worker.idle_since = worker.at_hand.is_empty().then_some(now);
+        worker.idle_since = worker.assigned.is_empty().then_some(now);
         Ok(())
     }
 
-    fn check_kill(&mut self, life: Life, due: &mut Due, now: Duration) -> Verdict {
+    fn check_kill(&mut self, incarnation: Incarnation, due: &mut Due, now: Duration) -> Checked {
         let grace = self.settings.grace;
         let ending_since = self.ending_since;
         let hang = match &due.watched {
-            Some(Watched::Kill(other, hang)) if *other == life => Some(*hang),
+            Some(Watched::Kill(other, hang)) if *other == incarnation => Some(*hang),
             Some(_) | None => None,
         };
-        let failed = due.kill == Some(life);
-        let worker = self.known(life, "Kill")?;
-        keep(!worker.killed, || format!("{life:?} was killed twice"))?;
+        let failed = due.kill == Some(incarnation);
+        let worker = self.known(incarnation, "Kill")?;
+        keep(!worker.killed, || format!("{incarnation:?} was killed twice"))?;
         let may = match ending_since {
             Some(since) => !worker.ready || now >= since + grace,
             None => worker.idle_since.is_some_and(|since| now >= since + grace),
         };
-        keep(may || hang.is_some() || failed, || format!("{life:?} was killed too early"))?;
+        keep(may || hang.is_some() || failed, || format!("{incarnation:?} was killed too early"))?;
         worker.killed = true;
         worker.overdue = hang;
         if hang.is_some() {

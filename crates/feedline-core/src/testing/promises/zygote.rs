@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Due, Promises, Verdict, Zygote, keep};
-use crate::worker::supervisor::Failure;
+use super::{Checked, CheckedZygote, Due, PromiseChecker, keep};
+use crate::worker::supervisor::RunFailure;
 
 /// An answer that the zygote owes.
 #[derive(Clone, Copy)]
@@ -19,16 +19,16 @@ impl Awaited {
     }
 }
 
-impl Promises {
+impl PromiseChecker {
     /// Since when the zygote owes an answer, and it is not time to look at it again.
     pub(super) fn book_zygote_started(&mut self, now: Duration) {
-        if self.zygote == Zygote::Booting {
+        if self.zygote == CheckedZygote::Booting {
             self.awaited = Some(Awaited::until(now + self.start_patience()));
         }
     }
 
     pub(super) fn book_zygote_answer(&mut self, ping: Option<u32>, now: Duration) {
-        if self.zygote != Zygote::Ready || self.awaited.is_none() {
+        if self.zygote != CheckedZygote::Ready || self.awaited.is_none() {
             return;
         }
         let is_all = ping == Some(self.last_ping);
@@ -37,22 +37,22 @@ impl Promises {
     }
 
     fn start_patience(&self) -> Duration {
-        let is_fork = self.settings.may_be_fresh && !self.reborn;
+        let is_fork = self.settings.may_be_fresh && !self.restarted_fresh;
         if is_fork { self.settings.zygote_patience } else { self.settings.zygote_start }
     }
 
     pub(super) fn book_zygote_seen(&mut self, ran: bool, due: &mut Due, now: Duration) {
         let patience = match self.zygote {
-            Zygote::Booting => self.start_patience(),
-            Zygote::Ready => self.settings.zygote_patience,
-            Zygote::None | Zygote::Ending { .. } => return,
+            CheckedZygote::Booting => self.start_patience(),
+            CheckedZygote::Ready => self.settings.zygote_patience,
+            CheckedZygote::None | CheckedZygote::ExitKind { .. } => return,
         };
         let is_running = self.is_running();
         let Some(awaited) = self.awaited.as_mut().filter(|it| is_running && it.look_at <= now)
         else {
             return;
         };
-        if ran && (self.zygote == Zygote::Booting || awaited.extensions < 10) {
+        if ran && (self.zygote == CheckedZygote::Booting || awaited.extensions < 10) {
             due.zygote_slow = awaited.extensions == 0;
             awaited.extensions += 1;
             awaited.suspected = false;
@@ -64,14 +64,14 @@ impl Promises {
             due.zygote_hung = true;
             due.end_zygote = true;
             self.awaited = None;
-            let too_many = if self.zygote == Zygote::Booting {
+            let too_many = if self.zygote == CheckedZygote::Booting {
                 self.zygote_failures += 1;
                 self.zygote_failures == 3
             } else {
                 self.hung_zygotes += 1;
                 self.hung_zygotes == 3
             };
-            due.failure = too_many.then_some(Failure::ZygoteHangs);
+            due.failure = too_many.then_some(RunFailure::ZygoteHangs);
         }
     }
 
@@ -84,8 +84,8 @@ impl Promises {
         }
     }
 
-    pub(super) fn check_ping(&mut self, number: u32, due: &mut Due, now: Duration) -> Verdict {
-        keep(self.zygote == Zygote::Ready, || "a ping for no zygote".into())?;
+    pub(super) fn check_ping(&mut self, number: u32, due: &mut Due, now: Duration) -> Checked {
+        keep(self.zygote == CheckedZygote::Ready, || "a ping for no zygote".into())?;
         keep(due.ping, || "a ping that nothing was asked before".into())?;
         due.ping = false;
         keep(number == self.last_ping.wrapping_add(1), || format!("ping {number} out of order"))?;

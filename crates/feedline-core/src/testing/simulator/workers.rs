@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Event, SIGKILL, SLACK, World};
-use crate::worker::supervisor::{Ending, Happening, Life, Seen, Task, Work};
+use super::{SIGKILL, SLACK, SimulatedEvent, SimulatedWorld};
+use crate::worker::supervisor::{
+    ExitKind, Incarnation, Observation, TaskNumber, WorkerActivity, WorkerEvent,
+};
 
 /// What is wrong with a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ill {
+pub(super) enum SampleTrouble {
     /// It kills the worker that works on it.
     Poison,
     /// It kills this many times yet.
@@ -21,11 +23,11 @@ pub(super) enum Ill {
     HangsTimes(u32),
 }
 
-impl Ill {
+impl SampleTrouble {
     pub(super) fn kills(self) -> bool {
         match self {
-            Ill::Poison | Ill::Kills(_) | Ill::KillsTired => true,
-            Ill::Hangs | Ill::HangsTimes(_) => false,
+            SampleTrouble::Poison | SampleTrouble::Kills(_) | SampleTrouble::KillsTired => true,
+            SampleTrouble::Hangs | SampleTrouble::HangsTimes(_) => false,
         }
     }
 
@@ -35,7 +37,7 @@ impl Ill {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SimulatedState {
     Forking,
     Booting,
     Up,
@@ -50,31 +52,31 @@ pub(super) enum ZygoteState {
 }
 
 /// A zygote that does not answer.
-pub(super) struct Stuck {
+pub(super) struct StuckZygote {
     /// It uses the processor all the same.
     pub(super) spins: bool,
     /// What waits until it goes on.
-    backlog: Vec<Event>,
+    backlog: Vec<SimulatedEvent>,
     /// Since when something was asked of it.
     asked: Option<Duration>,
 }
 
 /// How the work on a sample goes.
 #[derive(Clone, Copy)]
-enum Course {
+enum SampleCourse {
     Ends,
     Dies,
     Hangs { asleep: bool },
 }
 
 /// A worker as it is.
-pub(super) struct Worker {
+pub(super) struct SimulatedWorker {
     pub(super) zygote: u64,
-    pub(super) state: State,
+    pub(super) state: SimulatedState,
     /// Tasks, and at which position one is to be tried.
-    pub(super) inbox: VecDeque<(Task, Option<u64>)>,
+    pub(super) inbox: VecDeque<(TaskNumber, Option<u64>)>,
     /// The sample it is at.
-    pub(super) at: Option<(Task, u64)>,
+    pub(super) at: Option<(TaskNumber, u64)>,
     /// Since when it does what it does.
     pub(super) since: Duration,
     pub(super) blocked: bool,
@@ -91,69 +93,77 @@ pub(super) struct Worker {
     pub(super) last_out: Duration,
 }
 
-impl Worker {
+impl SimulatedWorker {
     /// What its black box says, also when it is dead.
-    pub(super) fn seen(&self) -> Seen {
+    pub(super) fn seen(&self) -> Observation {
         let work = match (self.state, self.at) {
-            (_, Some(_)) if self.blocked => Work::Blocked,
-            (_, Some(_)) => Work::Sample,
-            (State::Forking | State::Booting, None) => Work::Starting,
-            (State::Up | State::Dead, None) => Work::Waiting,
+            (_, Some(_)) if self.blocked => WorkerActivity::Blocked,
+            (_, Some(_)) => WorkerActivity::Sample,
+            (SimulatedState::Forking | SimulatedState::Booting, None) => WorkerActivity::Starting,
+            (SimulatedState::Up | SimulatedState::Dead, None) => WorkerActivity::Waiting,
         };
         let (task, position) = self.at.unzip();
         let (asleep, stopped) = (self.asleep, self.stopped);
-        Seen { task, position, since: self.since, work, asleep, stopped, is_dumping: false }
+        Observation { task, position, since: self.since, work, asleep, stopped, is_dumping: false }
     }
 }
 
 /// Samples of a task.
-fn samples(task: Task) -> u64 {
+fn samples(task: TaskNumber) -> u64 {
     1 + task % 3
 }
 
-impl World {
-    pub(super) fn bear_zygote(&mut self, fresh: bool) {
+impl SimulatedWorld {
+    pub(super) fn start_zygote(&mut self, fresh: bool) {
         // Whatever the one before did, the engine has let go of it.
-        self.zygotes_told = self.zygotes;
+        self.zygotes_reported = self.zygotes;
         for worker in self.workers.iter_mut().flatten() {
-            worker.state = State::Dead;
+            worker.state = SimulatedState::Dead;
         }
         self.zygotes += 1;
         self.zygote = ZygoteState::Booting;
         self.zygote_is_fresh = fresh;
         self.zygote_stuck = None;
         let zygote = self.zygotes;
-        self.at(Duration::ZERO, Event::Tell(Happening::ZygoteStarted));
-        if self.chance.hits(self.weather.zygote_hang) {
+        self.at(Duration::ZERO, SimulatedEvent::Tell(WorkerEvent::ZygoteStarted));
+        if self.dice.hits(self.rates.zygote_hang) {
             self.report.hangs += 1;
-            self.zygote_stuck = Some(Stuck { spins: false, backlog: Vec::new(), asked: None });
+            self.zygote_stuck =
+                Some(StuckZygote { spins: false, backlog: Vec::new(), asked: None });
             return;
         }
-        let when = self.chance.micros(100, 200_000);
-        let fails = self.chance.hits(self.weather.zygote_failure);
-        self.at(when, if fails { Event::ZygoteDies(zygote) } else { Event::ZygoteBoots(zygote) });
+        let when = self.dice.micros(100, 200_000);
+        let fails = self.dice.hits(self.rates.zygote_failure);
+        self.at(
+            when,
+            if fails {
+                SimulatedEvent::ZygoteDies(zygote)
+            } else {
+                SimulatedEvent::ZygoteBoots(zygote)
+            },
+        );
     }
 
     pub(super) fn end_zygote(&mut self) {
-        if self.chance.hits(200) {
+        if self.dice.hits(200) {
             self.report.zygotes_stubborn += 1;
             return;
         }
         let soon = self.soon();
-        self.at(soon, Event::ZygoteDies(self.zygotes));
+        self.at(soon, SimulatedEvent::ZygoteDies(self.zygotes));
     }
 
     pub(super) fn zygote_boots(&mut self, zygote: u64) {
         self.zygote = ZygoteState::Ready;
         let soon = self.soon();
-        self.at(soon, Event::Tell(Happening::ZygoteReady));
-        if self.chance.hits(self.weather.zygote_death) {
-            let when = soon + self.chance.micros(0, 300_000);
-            self.at(when, Event::ZygoteDies(zygote));
+        self.at(soon, SimulatedEvent::Tell(WorkerEvent::ZygoteReady));
+        if self.dice.hits(self.rates.zygote_death) {
+            let when = soon + self.dice.micros(0, 300_000);
+            self.at(when, SimulatedEvent::ZygoteDies(zygote));
         }
-        if self.chance.hits(self.weather.zygote_stuck) {
-            let when = soon + self.chance.micros(0, 300_000);
-            self.at(when, Event::ZygoteSticks(zygote));
+        if self.dice.hits(self.rates.zygote_stuck) {
+            let when = soon + self.dice.micros(0, 300_000);
+            self.at(when, SimulatedEvent::ZygoteSticks(zygote));
         }
     }
 
@@ -162,12 +172,12 @@ impl World {
             return;
         }
         self.report.zygotes_stuck += 1;
-        let spins = self.chance.hits(200);
-        self.zygote_stuck = Some(Stuck { spins, backlog: Vec::new(), asked: None });
-        if self.chance.hits(300) {
-            let reach = self.chance.one_of([50_000, 3_000_000]);
-            let when = self.chance.micros(0, reach);
-            self.at(when, Event::ZygoteGoesOn(zygote));
+        let spins = self.dice.hits(200);
+        self.zygote_stuck = Some(StuckZygote { spins, backlog: Vec::new(), asked: None });
+        if self.dice.hits(300) {
+            let reach = self.dice.one_of([50_000, 3_000_000]);
+            let when = self.dice.micros(0, reach);
+            self.at(when, SimulatedEvent::ZygoteGoesOn(zygote));
         }
     }
 
@@ -186,41 +196,43 @@ impl World {
     pub(super) fn ping_arrives(&mut self, zygote: u64, number: u32) {
         if zygote == self.zygotes && self.zygote == ZygoteState::Ready {
             let soon = self.soon();
-            self.at(soon, Event::Tell(Happening::ZygoteAnswered { ping: Some(number) }));
+            self.at(soon, SimulatedEvent::Tell(WorkerEvent::ZygoteAnswered { ping: Some(number) }));
         }
     }
 
     /// What only the zygote does waits while it is stuck.
-    pub(super) fn unless_stuck(&mut self, event: Event) -> Option<Event> {
+    pub(super) fn unless_stuck(&mut self, event: SimulatedEvent) -> Option<SimulatedEvent> {
         let of_zygote = match &event {
-            Event::Forks(life) | Event::KillArrives(life) => Some(*life),
-            Event::Tell(Happening::Ended { life, .. } | Happening::Refused { life, .. }) => {
-                Some(*life)
+            SimulatedEvent::Forks(incarnation) | SimulatedEvent::KillArrives(incarnation) => {
+                Some(*incarnation)
             }
-            Event::PingArrives(..) => None,
-            Event::Tell(_)
-            | Event::ZygoteEndIsSeen(_)
-            | Event::ZygoteBoots(_)
-            | Event::ZygoteDies(_)
-            | Event::ZygoteSticks(_)
-            | Event::ZygoteGoesOn(_)
-            | Event::Boots(_)
-            | Event::TaskArrives(..)
-            | Event::StopArrives(_)
-            | Event::SampleEnds(_)
-            | Event::Unblocks(_)
-            | Event::Dies(..)
-            | Event::Consumes
-            | Event::Retires(_)
-            | Event::Closes => return Some(event),
+            SimulatedEvent::Tell(
+                WorkerEvent::Ended { incarnation, .. } | WorkerEvent::Refused { incarnation, .. },
+            ) => Some(*incarnation),
+            SimulatedEvent::PingArrives(..) => None,
+            SimulatedEvent::Tell(_)
+            | SimulatedEvent::ZygoteEndIsSeen(_)
+            | SimulatedEvent::ZygoteBoots(_)
+            | SimulatedEvent::ZygoteDies(_)
+            | SimulatedEvent::ZygoteSticks(_)
+            | SimulatedEvent::ZygoteGoesOn(_)
+            | SimulatedEvent::Boots(_)
+            | SimulatedEvent::TaskArrives(..)
+            | SimulatedEvent::StopArrives(_)
+            | SimulatedEvent::SampleEnds(_)
+            | SimulatedEvent::Unblocks(_)
+            | SimulatedEvent::Dies(..)
+            | SimulatedEvent::Consumes
+            | SimulatedEvent::Retires(_)
+            | SimulatedEvent::Closes => return Some(event),
         };
         let zygotes = self.zygotes;
-        if of_zygote.is_some_and(|life| self.worker(life).zygote != zygotes) {
+        if of_zygote.is_some_and(|incarnation| self.worker(incarnation).zygote != zygotes) {
             return Some(event);
         }
         let now = self.now;
         let Some(stuck) = &mut self.zygote_stuck else { return Some(event) };
-        if matches!(event, Event::PingArrives(..)) {
+        if matches!(event, SimulatedEvent::PingArrives(..)) {
             stuck.asked.get_or_insert(now);
         }
         stuck.backlog.push(event);
@@ -229,13 +241,13 @@ impl World {
 
     /// Whether the zygote has owed an answer for longer than it may.
     pub(super) fn is_stuck_too_long(&self) -> bool {
-        let Some(Stuck { spins: false, asked: Some(asked), .. }) = &self.zygote_stuck else {
+        let Some(StuckZygote { spins: false, asked: Some(asked), .. }) = &self.zygote_stuck else {
             return false;
         };
         // It may have answered something else right before it got stuck.
         let latest = *asked + self.settings.zygote_patience + self.settings.dump_time * 7 + SLACK;
         let is_watched = self.promises.is_running() && self.promises.can_fork();
-        is_watched && self.weather.blind == 0 && self.now > latest
+        is_watched && self.rates.blind == 0 && self.now > latest
     }
 
     /// All its workers die unseen; what they had said before still comes, maybe after the news of
@@ -251,17 +263,17 @@ impl World {
         self.zygote_stuck = None;
         let workers = self.workers.iter_mut().flatten();
         for worker in workers.filter(|worker| worker.zygote == zygote) {
-            worker.state = State::Dead;
+            worker.state = SimulatedState::Dead;
         }
         let soon = self.soon();
-        self.at(soon, Event::ZygoteEndIsSeen(zygote));
+        self.at(soon, SimulatedEvent::ZygoteEndIsSeen(zygote));
     }
 
-    pub(super) fn fork(&mut self, life: Life) {
+    pub(super) fn fork(&mut self, incarnation: Incarnation) {
         let dead = self.zygote == ZygoteState::Dead;
-        self.workers[life.post as usize].push(Worker {
+        self.workers[incarnation.worker_id as usize].push(SimulatedWorker {
             zygote: self.zygotes,
-            state: if dead { State::Dead } else { State::Forking },
+            state: if dead { SimulatedState::Dead } else { SimulatedState::Forking },
             inbox: VecDeque::new(),
             at: None,
             since: self.now,
@@ -277,157 +289,161 @@ impl World {
             last_out: self.now,
         });
         let soon = self.soon();
-        self.at(soon, Event::Forks(life));
-        if self.restless && self.chance.hits(100) {
+        self.at(soon, SimulatedEvent::Forks(incarnation));
+        if self.restless && self.dice.hits(100) {
             let soon = self.soon();
-            self.at(soon, Event::Retires(life.post));
+            self.at(soon, SimulatedEvent::Retires(incarnation.worker_id));
         }
     }
 
     /// Whether a worker was forked with a lock that nobody will open.
     fn falls_asleep(&mut self) -> bool {
-        !self.zygote_is_fresh && self.chance.hits(self.weather.asleep)
+        !self.zygote_is_fresh && self.dice.hits(self.rates.asleep)
     }
 
-    pub(super) fn forks(&mut self, life: Life) {
-        if self.worker(life).state == State::Dead {
+    pub(super) fn forks(&mut self, incarnation: Incarnation) {
+        if self.worker(incarnation).state == SimulatedState::Dead {
             return;
         }
         let now = self.now;
-        let drought = self.weather.drought.is_some_and(|(from, to)| from <= now && now < to);
-        let lasting = self.chance.hits(self.weather.lasting_refusal);
-        let is_successor = self.supervisor.life(life.post) != Some(life);
-        if drought || lasting || self.chance.hits(self.weather.refusal) {
+        let drought = self.rates.drought.is_some_and(|(from, to)| from <= now && now < to);
+        let lasting = self.dice.hits(self.rates.lasting_refusal);
+        let is_successor = self.supervisor.incarnation(incarnation.worker_id) != Some(incarnation);
+        if drought || lasting || self.dice.hits(self.rates.refusal) {
             let passing = !lasting;
             self.report.refusals_passing += u64::from(passing);
             self.report.refusals_lasting += u64::from(lasting);
             self.report.successors_failed += u64::from(is_successor);
-            self.worker(life).state = State::Dead;
-            self.say(life, Happening::Refused { life, passing });
+            self.worker(incarnation).state = SimulatedState::Dead;
+            self.say(incarnation, WorkerEvent::Refused { incarnation, passing });
             return;
         }
-        self.worker(life).state = State::Booting;
-        if self.worker(life).kill_came {
-            return self.die(life, Ending::Killed(SIGKILL));
+        self.worker(incarnation).state = SimulatedState::Booting;
+        if self.worker(incarnation).kill_came {
+            return self.die(incarnation, ExitKind::Killed(SIGKILL));
         }
-        let falls_asleep = self.chance.hits(200) && self.falls_asleep();
-        if falls_asleep || self.chance.hits(self.weather.boot_hang) {
-            let stopped = self.chance.hits(300);
-            let worker = self.worker(life);
+        let falls_asleep = self.dice.hits(200) && self.falls_asleep();
+        if falls_asleep || self.dice.hits(self.rates.boot_hang) {
+            let stopped = self.dice.hits(300);
+            let worker = self.worker(incarnation);
             worker.hangs = true;
             worker.asleep = falls_asleep;
             worker.stopped = stopped;
             self.report.hangs += 1;
             return;
         }
-        let slow = self.chance.hits(self.weather.slow_start);
+        let slow = self.dice.hits(self.rates.slow_start);
         self.report.slow_starts += u64::from(slow);
-        let when = self.chance.micros(100, if slow { 20_000_000 } else { 50_000 });
-        if self.chance.hits(self.weather.boot_death) {
+        let when = self.dice.micros(100, if slow { 20_000_000 } else { 50_000 });
+        if self.dice.hits(self.rates.boot_death) {
             self.report.successors_failed += u64::from(is_successor);
-            let ending = self.ending();
-            return self.at(when, Event::Dies(life, ending));
+            let exit = self.exit();
+            return self.at(when, SimulatedEvent::Dies(incarnation, exit));
         }
-        self.at(when, Event::Boots(life));
+        self.at(when, SimulatedEvent::Boots(incarnation));
     }
 
-    pub(super) fn boots(&mut self, life: Life) {
-        if self.worker(life).state == State::Dead {
+    pub(super) fn boots(&mut self, incarnation: Incarnation) {
+        if self.worker(incarnation).state == SimulatedState::Dead {
             return;
         }
-        let is_successor = self.supervisor.life(life.post) != Some(life);
-        if self.chance.hits(self.weather.start_failure) {
+        let is_successor = self.supervisor.incarnation(incarnation.worker_id) != Some(incarnation);
+        if self.dice.hits(self.rates.start_failure) {
             self.report.start_failures += 1;
             self.report.successors_failed += u64::from(is_successor);
-            self.say(life, Happening::StartFailed { life });
-            return self.die(life, Ending::Exited(1));
+            self.say(incarnation, WorkerEvent::StartFailed { incarnation });
+            return self.die(incarnation, ExitKind::Exited(1));
         }
         self.report.successions += u64::from(is_successor);
-        self.worker(life).state = State::Up;
-        self.say(life, Happening::Ready { life });
-        if self.chance.hits(self.weather.death_anytime) {
-            let when = self.chance.micros(0, 200_000);
-            let ending = self.ending();
-            self.at(when, Event::Dies(life, ending));
+        self.worker(incarnation).state = SimulatedState::Up;
+        self.say(incarnation, WorkerEvent::Ready { incarnation });
+        if self.dice.hits(self.rates.death_anytime) {
+            let when = self.dice.micros(0, 200_000);
+            let exit = self.exit();
+            self.at(when, SimulatedEvent::Dies(incarnation, exit));
         }
     }
 
     /// Takes up the next task, or stops if it was asked to and has none.
-    pub(super) fn work(&mut self, life: Life) {
+    pub(super) fn work(&mut self, incarnation: Incarnation) {
         let now = self.now;
-        let worker = self.worker(life);
-        if worker.state != State::Up || worker.at.is_some() || worker.hangs || worker.leaves {
+        let worker = self.worker(incarnation);
+        if worker.state != SimulatedState::Up
+            || worker.at.is_some()
+            || worker.hangs
+            || worker.leaves
+        {
             return;
         }
         worker.since = now;
         let (next, stops) = (worker.inbox.front().copied(), worker.stops);
         if let Some((task, trial)) = next {
-            self.begin_sample(life, task, trial.unwrap_or(0));
+            self.begin_sample(incarnation, task, trial.unwrap_or(0));
         } else if stops {
-            if self.chance.hits(self.weather.stop_hang) {
-                self.worker(life).hangs = true;
+            if self.dice.hits(self.rates.stop_hang) {
+                self.worker(incarnation).hangs = true;
                 self.report.hangs += 1;
             } else {
-                self.worker(life).leaves = true;
-                let when = self.chance.micros(10, 20_000);
-                let dies = self.chance.hits(self.weather.stop_death);
-                let ending = if dies { self.ending() } else { Ending::Exited(0) };
-                self.at(when, Event::Dies(life, ending));
+                self.worker(incarnation).leaves = true;
+                let when = self.dice.micros(10, 20_000);
+                let dies = self.dice.hits(self.rates.stop_death);
+                let exit = if dies { self.exit() } else { ExitKind::Exited(0) };
+                self.at(when, SimulatedEvent::Dies(incarnation, exit));
             }
         }
     }
 
-    fn begin_sample(&mut self, life: Life, task: Task, position: u64) {
+    fn begin_sample(&mut self, incarnation: Incarnation, task: TaskNumber, position: u64) {
         let now = self.now;
         // Some die between two samples, where nothing can be blamed.
-        if self.chance.hits(self.weather.work_death / 3) {
-            let ending = self.ending();
-            self.worker(life).at = None;
-            return self.die(life, ending);
+        if self.dice.hits(self.rates.work_death / 3) {
+            let exit = self.exit();
+            self.worker(incarnation).at = None;
+            return self.die(incarnation, exit);
         }
-        let blocks = self.chance.hits(self.weather.blocked);
-        let worker = self.worker(life);
+        let blocks = self.dice.hits(self.rates.blocked);
+        let worker = self.worker(incarnation);
         worker.at = Some((task, position));
         worker.since = now;
         worker.blocked = blocks;
         if blocks {
-            if self.chance.hits(60) {
-                let stopped = self.chance.hits(500);
-                let worker = self.worker(life);
+            if self.dice.hits(60) {
+                let stopped = self.dice.hits(500);
+                let worker = self.worker(incarnation);
                 worker.hangs = true;
                 worker.stopped = stopped;
                 self.report.hangs += 1;
                 return;
             }
-            let when = self.chance.micros(100, 3_000_000);
-            return self.at(when, Event::Unblocks(life));
+            let when = self.dice.micros(100, 3_000_000);
+            return self.at(when, SimulatedEvent::Unblocks(incarnation));
         }
-        self.take_course(life, task, position);
+        self.take_course(incarnation, task, position);
     }
 
-    pub(super) fn unblocks(&mut self, life: Life) {
+    pub(super) fn unblocks(&mut self, incarnation: Incarnation) {
         let now = self.now;
-        let worker = self.worker(life);
-        if worker.state == State::Dead {
+        let worker = self.worker(incarnation);
+        if worker.state == SimulatedState::Dead {
             return;
         }
         worker.blocked = false;
         worker.since = now;
         if let Some((task, position)) = worker.at {
-            self.take_course(life, task, position);
+            self.take_course(incarnation, task, position);
         }
     }
 
-    fn take_course(&mut self, life: Life, task: Task, position: u64) {
-        let course = self.course(life, task, position);
-        let is_slow = self.chance.hits(self.weather.slow_sample);
-        let when = self.chance.micros(10, if is_slow { 3_000_000 } else { 20_000 });
-        let ending = self.ending();
+    fn take_course(&mut self, incarnation: Incarnation, task: TaskNumber, position: u64) {
+        let course = self.course(incarnation, task, position);
+        let is_slow = self.dice.hits(self.rates.slow_sample);
+        let when = self.dice.micros(10, if is_slow { 3_000_000 } else { 20_000 });
+        let exit = self.exit();
         match course {
-            Course::Ends => self.at(when, Event::SampleEnds(life)),
-            Course::Dies => self.at(when, Event::Dies(life, ending)),
-            Course::Hangs { asleep } => {
-                let worker = self.worker(life);
+            SampleCourse::Ends => self.at(when, SimulatedEvent::SampleEnds(incarnation)),
+            SampleCourse::Dies => self.at(when, SimulatedEvent::Dies(incarnation, exit)),
+            SampleCourse::Hangs { asleep } => {
+                let worker = self.worker(incarnation);
                 worker.hangs = true;
                 worker.asleep = asleep;
                 self.report.hangs += 1;
@@ -435,49 +451,56 @@ impl World {
         }
     }
 
-    fn course(&mut self, life: Life, task: Task, position: u64) -> Course {
-        let is_first = self.worker(life).done == 0;
+    fn course(
+        &mut self,
+        incarnation: Incarnation,
+        task: TaskNumber,
+        position: u64,
+    ) -> SampleCourse {
+        let is_first = self.worker(incarnation).done == 0;
         if is_first && self.falls_asleep() {
-            return Course::Hangs { asleep: true };
+            return SampleCourse::Hangs { asleep: true };
         }
         if let Some(ill) = self.ills.get_mut(&(task, position)) {
             match ill {
-                Ill::Poison => return Course::Dies,
-                Ill::KillsTired if !is_first => return Course::Dies,
-                Ill::Hangs => return Course::Hangs { asleep: self.chance.hits(300) },
-                Ill::Kills(times) if *times > 0 => {
+                SampleTrouble::Poison => return SampleCourse::Dies,
+                SampleTrouble::KillsTired if !is_first => return SampleCourse::Dies,
+                SampleTrouble::Hangs => return SampleCourse::Hangs { asleep: self.dice.hits(300) },
+                SampleTrouble::Kills(times) if *times > 0 => {
                     *times -= 1;
-                    return Course::Dies;
+                    return SampleCourse::Dies;
                 }
-                Ill::HangsTimes(times) if *times > 0 => {
+                SampleTrouble::HangsTimes(times) if *times > 0 => {
                     *times -= 1;
-                    return Course::Hangs { asleep: false };
+                    return SampleCourse::Hangs { asleep: false };
                 }
-                Ill::KillsTired | Ill::Kills(_) | Ill::HangsTimes(_) => {}
+                SampleTrouble::KillsTired
+                | SampleTrouble::Kills(_)
+                | SampleTrouble::HangsTimes(_) => {}
             }
         }
-        if self.chance.hits(self.weather.work_hang) {
-            Course::Hangs { asleep: self.chance.hits(300) }
-        } else if self.chance.hits(self.weather.work_death) {
-            Course::Dies
+        if self.dice.hits(self.rates.work_hang) {
+            SampleCourse::Hangs { asleep: self.dice.hits(300) }
+        } else if self.dice.hits(self.rates.work_death) {
+            SampleCourse::Dies
         } else {
-            Course::Ends
+            SampleCourse::Ends
         }
     }
 
     /// Deals out what is wrong with a task.
-    pub(super) fn make_ill(&mut self, task: Task) {
+    pub(super) fn make_ill(&mut self, task: TaskNumber) {
         for position in 0..samples(task) {
-            let times = self.chance.from(1, 2) as u32;
+            let times = self.dice.from(1, 2) as u32;
             let ills = [
-                (self.weather.poison / 2, Ill::Poison),
-                (self.weather.flaky_killer, Ill::Kills(times)),
-                (self.weather.tired_killer, Ill::KillsTired),
-                (self.weather.hanging / 2, Ill::Hangs),
-                (self.weather.hangs_once, Ill::HangsTimes(1)),
+                (self.rates.poison / 2, SampleTrouble::Poison),
+                (self.rates.flaky_killer, SampleTrouble::Kills(times)),
+                (self.rates.tired_killer, SampleTrouble::KillsTired),
+                (self.rates.hanging / 2, SampleTrouble::Hangs),
+                (self.rates.hangs_once, SampleTrouble::HangsTimes(1)),
             ];
             for (rate, ill) in ills {
-                if self.chance.hits(rate) {
+                if self.dice.hits(rate) {
                     self.ills.insert((task, position), ill);
                     break;
                 }
@@ -485,10 +508,10 @@ impl World {
         }
     }
 
-    pub(super) fn sample_ends(&mut self, life: Life) {
+    pub(super) fn sample_ends(&mut self, incarnation: Incarnation) {
         let now = self.now;
-        let worker = self.worker(life);
-        if worker.state == State::Dead {
+        let worker = self.worker(incarnation);
+        if worker.state == SimulatedState::Dead {
             return;
         }
         worker.done += 1;
@@ -496,70 +519,71 @@ impl World {
         let Some((task, position)) = worker.at.take() else { return };
         let trial = worker.inbox.front().and_then(|(_, trial)| *trial);
         if trial.is_none() && position + 1 < samples(task) {
-            return self.begin_sample(life, task, position + 1);
+            return self.begin_sample(incarnation, task, position + 1);
         }
-        if trial.is_some() && !self.chance.hits(50) {
-            self.worker(life).inbox.pop_front();
+        if trial.is_some() && !self.dice.hits(50) {
+            self.worker(incarnation).inbox.pop_front();
             self.report.trials_survived += 1;
-            self.say(life, Happening::Survived { life, task });
-            return self.work(life);
+            self.say(incarnation, WorkerEvent::Survived { incarnation, task });
+            return self.work(incarnation);
         }
         self.report.trials_answered += u64::from(trial.is_some());
-        self.finishes(life);
+        self.finishes(incarnation);
     }
 
-    fn finishes(&mut self, life: Life) {
-        let length = self.worker(life).inbox.len();
-        let overtakes = length > 1 && self.chance.hits(self.weather.disorder);
+    fn finishes(&mut self, incarnation: Incarnation) {
+        let length = self.worker(incarnation).inbox.len();
+        let overtakes = length > 1 && self.dice.hits(self.rates.disorder);
         self.report.overtakings += u64::from(overtakes);
         let place = if overtakes { length - 1 } else { 0 };
-        let (task, _) = self.worker(life).inbox.remove(place).expect("it was working on one");
-        self.say(life, Happening::Answered { life, task });
-        if self.chance.hits(self.weather.leak) {
+        let (task, _) =
+            self.worker(incarnation).inbox.remove(place).expect("it was working on one");
+        self.say(incarnation, WorkerEvent::TaskDone { incarnation, task });
+        if self.dice.hits(self.rates.leak) {
             self.report.leaks += 1;
             let soon = self.soon();
-            self.at(soon, Event::Tell(Happening::Renew { life }));
+            self.at(soon, SimulatedEvent::Tell(WorkerEvent::Renew { incarnation }));
         }
-        if self.chance.hits(self.weather.death_after_answer) {
-            let ending = self.ending();
-            return self.die(life, ending);
+        if self.dice.hits(self.rates.death_after_answer) {
+            let exit = self.exit();
+            return self.die(incarnation, exit);
         }
-        self.work(life);
+        self.work(incarnation);
     }
 
-    pub(super) fn die(&mut self, life: Life, ending: Ending) {
-        let worker = self.worker(life);
-        if worker.state == State::Dead {
+    pub(super) fn die(&mut self, incarnation: Incarnation, exit: ExitKind) {
+        let worker = self.worker(incarnation);
+        if worker.state == SimulatedState::Dead {
             return;
         }
-        worker.state = State::Dead;
+        worker.state = SimulatedState::Dead;
         let at = worker.at.map(|(_, position)| position);
-        if self.chance.hits(500) {
-            self.say(life, Happening::HungUp { life });
+        if self.dice.hits(500) {
+            self.say(incarnation, WorkerEvent::HungUp { incarnation });
         }
-        self.say(life, Happening::Ended { life, ending, at });
+        self.say(incarnation, WorkerEvent::Ended { incarnation, exit, at });
     }
 
-    pub(super) fn kill(&mut self, life: Life) {
-        let state = self.worker(life).state;
-        let booting = matches!(state, State::Forking | State::Booting);
+    pub(super) fn kill(&mut self, incarnation: Incarnation) {
+        let state = self.worker(incarnation).state;
+        let booting = matches!(state, SimulatedState::Forking | SimulatedState::Booting);
         let running = self.promises.is_running();
-        let overdue = running && self.worker(life).at.is_some();
+        let overdue = running && self.worker(incarnation).at.is_some();
         self.report.kills_booting += u64::from(booting);
         self.report.kills_overdue += u64::from(overdue);
         self.report.kills_retired += u64::from(running && !overdue);
         self.report.kills_after_grace += u64::from(!booting && !running);
         let mut when = self.soon();
-        if self.chance.hits(self.weather.slow_kill) {
+        if self.dice.hits(self.rates.slow_kill) {
             self.report.kills_too_slow += 1;
             when += self.settings.grace * 4;
         }
-        self.at(when, Event::KillArrives(life));
-        let born = !matches!(state, State::Forking | State::Dead);
-        if born && self.chance.hits(self.weather.death_while_killed) {
+        self.at(when, SimulatedEvent::KillArrives(incarnation));
+        let born = !matches!(state, SimulatedState::Forking | SimulatedState::Dead);
+        if born && self.dice.hits(self.rates.death_while_killed) {
             self.report.deaths_while_killed += 1;
-            let ending = self.ending();
-            self.at(when / 2, Event::Dies(life, ending));
+            let exit = self.exit();
+            self.at(when / 2, SimulatedEvent::Dies(incarnation, exit));
         }
     }
 }

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use super::Options;
+use super::PoolOptions;
 use crate::sys::limits;
-use crate::sys::process::Stance;
-use crate::worker::blackbox::{Doing, Snapshot};
-use crate::worker::certificate::{Certificate, Facts, Posture, certify};
-use crate::worker::lastwords::LastWords;
-use crate::worker::supervisor::{Death, Seen, Work};
+use crate::sys::process::ProcStat;
+use crate::worker::blackbox::{Activity, Snapshot};
+use crate::worker::certificate::{Certificate, DeathFacts, ProcessState, certify};
+use crate::worker::crash_log::CrashLog;
+use crate::worker::supervisor::{Death, Observation, WorkerActivity};
 
 /// Counters that are looked at again and again: what has changed since says who did it.
 pub(super) struct Evidence {
@@ -29,20 +29,20 @@ impl Evidence {
         &mut self,
         death: &Death,
         peak_bytes: u64,
-        posture: Option<Posture>,
-        words: Option<&LastWords>,
+        process_state: Option<ProcessState>,
+        crash_log: Option<&CrashLog>,
         is_cut_off: bool,
-        options: &Options,
+        options: &PoolOptions,
     ) -> Certificate {
         let (group, machine) = limits::memory_kills();
         let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
         let kills = (since(group, self.group_kills), since(machine, self.machine_kills));
         (self.group_kills, self.machine_kills) = (group, machine);
         let memory = limits::memory_of_group();
-        certify(&Facts {
-            ending: Some(death.ending),
+        certify(&DeathFacts {
+            exit: Some(death.exit),
             overdue: death.overdue.then_some(options.settings.deadline).flatten(),
-            posture,
+            process_state,
             is_cut_off,
             peak_bytes,
             group_kills: kills.0,
@@ -52,38 +52,38 @@ impl Evidence {
             processor_limit: limits::processor_seconds(),
             address_limit: limits::address_space(),
             shared_free: limits::shared_memory_free(),
-            words: words.map(LastWords::text).unwrap_or_default(),
-            workers: (options.workers_name, options.settings.posts),
+            crash_log: crash_log.map(CrashLog::text).unwrap_or_default(),
+            workers: (options.workers_name, options.settings.worker_count),
             folders: options.folders.clone(),
         })
     }
 }
 
 /// How a process stands, given the processor time it had used at the look before.
-pub(super) fn posture(stance: Stance, ticks_before: Option<u64>) -> Posture {
-    match stance.letter {
-        'T' | 't' => Posture::IsStopped,
-        'D' => Posture::WaitsForDevice,
-        'S' if ticks_before.is_some_and(|before| before != stance.ticks) => Posture::Runs,
-        'S' if stance.waits_for_lock => Posture::WaitsForLock,
-        'S' => Posture::Sleeps,
-        _ => Posture::Runs,
+pub(super) fn process_state(proc_stat: ProcStat, ticks_before: Option<u64>) -> ProcessState {
+    match proc_stat.letter {
+        'T' | 't' => ProcessState::IsStopped,
+        'D' => ProcessState::WaitsForDevice,
+        'S' if ticks_before.is_some_and(|before| before != proc_stat.ticks) => ProcessState::Runs,
+        'S' if proc_stat.waits_for_lock => ProcessState::WaitsForLock,
+        'S' => ProcessState::Sleeps,
+        _ => ProcessState::Runs,
     }
 }
 
 /// What the supervisor is told of a worker.
 pub(super) fn seen(
     snapshot: Option<Snapshot>,
-    posture: Option<Posture>,
+    process_state: Option<ProcessState>,
     started: u64,
     forked: Duration,
     is_dumping: bool,
-) -> Seen {
-    let asleep = posture == Some(Posture::WaitsForLock);
-    let stopped = posture == Some(Posture::IsStopped);
+) -> Observation {
+    let asleep = process_state == Some(ProcessState::WaitsForLock);
+    let stopped = process_state == Some(ProcessState::IsStopped);
     let Some(snapshot) = snapshot else {
-        let work = Work::Starting;
-        return Seen {
+        let work = WorkerActivity::Starting;
+        return Observation {
             task: None,
             position: None,
             since: forked,
@@ -93,16 +93,16 @@ pub(super) fn seen(
             is_dumping,
         };
     };
-    let work = match snapshot.doing {
-        Doing::Starting => Work::Starting,
-        Doing::Waiting => Work::Waiting,
+    let work = match snapshot.activity {
+        Activity::Starting => WorkerActivity::Starting,
+        Activity::Waiting => WorkerActivity::Waiting,
         // Pickling a batch calls methods of the user.
-        Doing::Fetching | Doing::Collating | Doing::Answering => Work::Sample,
-        Doing::OutOfArena | Doing::Pausing | Doing::Sending => Work::Blocked,
+        Activity::Fetching | Activity::Collating | Activity::Answering => WorkerActivity::Sample,
+        Activity::OutOfArena | Activity::Pausing | Activity::Sending => WorkerActivity::Blocked,
     };
-    Seen {
+    Observation {
         task: snapshot.task,
-        position: snapshot.position.filter(|_| snapshot.doing == Doing::Fetching),
+        position: snapshot.position.filter(|_| snapshot.activity == Activity::Fetching),
         since: Duration::from_nanos(snapshot.since.saturating_sub(started)),
         work,
         asleep,

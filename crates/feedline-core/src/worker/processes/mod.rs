@@ -5,7 +5,7 @@
 //! threads. While nobody waits, a thread of ours watches for deaths and for workers that become ready:
 //! a replacement is at work before the trainer comes back.
 
-mod engine;
+mod dispatcher;
 mod evidence;
 mod zygote_process;
 
@@ -14,26 +14,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use self::engine::{BELL, Engine, Parcel, ZYGOTE};
+use self::dispatcher::{Dispatcher, EVENT_FD, StoredTask, ZYGOTE};
 use self::zygote_process::ZygoteProcess;
-use super::answer::Answer;
 use super::blackbox::Snapshot;
-use super::certificate::{Certificate, CodeFolders, Posture};
-use super::inbox::{Freight, Inbox};
+use super::certificate::{Certificate, CodeFolders, ProcessState};
+use super::inbox::{Inbox, TaskBuffers};
 use super::leaks::{Bounds, Leak};
-use super::supervisor::{Death, Failure, Happening, Life, Reason, Settings};
-use super::wire::Said;
+use super::result::TaskResult;
+use super::supervisor::{Death, Incarnation, Reason, RunFailure, SupervisorSettings, WorkerEvent};
+use super::wire::FrameKind;
 use crate::sys::clock;
 use crate::sys::lock::Mutex;
-use crate::sys::process::Home;
-use crate::sys::socket::{Bell, Poll, Socket};
-use crate::sys::thread::Crew;
+use crate::sys::process::OwnerProcess;
+use crate::sys::socket::{EventFd, Poll, Socket};
+use crate::sys::thread::Threads;
 
 /// What is fixed for a set of workers.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct PoolOptions {
     /// For the supervisor.
-    pub settings: Settings,
+    pub settings: SupervisorSettings,
     /// Bytes that the arena of one worker may use before it waits.
     pub arena_bytes: u64,
     /// Bytes that buffers of tasks may use on their way; at zero they travel in frames.
@@ -47,35 +47,35 @@ pub struct Options {
 }
 
 /// What the one who waits is told.
-pub enum Outcome {
+pub enum PoolEvent {
     /// The one result of a task.
-    Answer(Answer),
+    TaskResult(TaskResult),
     /// The one result of a task: one of its samples kills workers, or hangs.
-    GaveUp(GivenUp),
+    GaveUp(FailedTask),
     /// A worker has died.
-    Died(Obituary),
+    Died(DeathReport),
     /// A worker does not go on.
-    Stalled(Standstill),
+    Stalled(Stall),
     /// Workers of a zygote that is a fork hang: the next one is a fresh interpreter.
-    Reborn(Standstill),
+    RestartedFresh(Stall),
     /// The zygote does not answer.
     ZygoteLate(ZygoteLate),
     /// A worker that leaked has been replaced.
     Retired(Retired),
     /// A worker has something to say.
     Note {
-        /// Its post.
-        post: u32,
+        /// Its worker.
+        worker_id: u32,
         /// What.
         text: Vec<u8>,
     },
-    /// A zygote must be born, which only the trainer's own thread can do.
-    BearZygote {
+    /// A zygote must be started, which only the trainer's own thread can do.
+    StartZygote {
         /// As a fresh interpreter, although the last one was a fork.
         fresh: bool,
     },
     /// The run is over.
-    Failed(Broken),
+    Failed(PoolFailure),
     /// Something else has happened that the one who waits wanted to know.
     Woken,
     /// Nothing, in the time given.
@@ -84,7 +84,7 @@ pub enum Outcome {
 
 /// A task that is not retried.
 #[derive(Clone, Debug)]
-pub struct GivenUp {
+pub struct FailedTask {
     /// Which one.
     pub task: u64,
     /// The position of the sample whose fault that is, where it is known.
@@ -97,7 +97,7 @@ pub struct GivenUp {
 
 /// Who died, of what, and what its box said.
 #[derive(Clone, Debug)]
-pub struct Obituary {
+pub struct DeathReport {
     /// What the supervisor knows.
     pub death: Death,
     /// The process.
@@ -112,15 +112,15 @@ pub struct Obituary {
 
 /// A worker that does not go on.
 #[derive(Clone, Debug)]
-pub struct Standstill {
+pub struct Stall {
     /// Which one.
-    pub life: Life,
+    pub incarnation: Incarnation,
     /// The process.
     pub pid: Option<u32>,
     /// What it is at.
     pub last: Option<Snapshot>,
     /// How the system says it stands.
-    pub posture: Option<Posture>,
+    pub process_state: Option<ProcessState>,
     /// Where it is, innermost first.
     pub stack: Vec<String>,
 }
@@ -131,7 +131,7 @@ pub struct ZygoteLate {
     /// The process.
     pub pid: Option<u32>,
     /// How the system says it stands.
-    pub posture: Option<Posture>,
+    pub process_state: Option<ProcessState>,
     /// Whether it was killed: it did not use the processor either.
     pub is_killed: bool,
 }
@@ -140,7 +140,7 @@ pub struct ZygoteLate {
 #[derive(Clone, Debug)]
 pub struct Retired {
     /// Which one.
-    pub life: Life,
+    pub incarnation: Incarnation,
     /// The process.
     pub pid: Option<u32>,
     /// Why.
@@ -150,26 +150,26 @@ pub struct Retired {
 }
 
 /// Why a run is over.
-pub struct Broken {
+pub struct PoolFailure {
     /// In the supervisor's words.
-    pub failure: Failure,
+    pub failure: RunFailure,
     /// In the worker's or the zygote's words, where it had some.
-    pub words: Option<Words>,
+    pub start_error: Option<StartError>,
     /// The number of the system's error, where it refused something.
     pub os_error: Option<i32>,
 }
 
 /// What somebody who could not start has to say.
-pub enum Words {
+pub enum StartError {
     /// A worker: an answer to be opened.
-    Worker(Answer),
+    Worker(TaskResult),
     /// The zygote: bytes of its own.
     Zygote(Vec<u8>),
 }
 
 /// How a worker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Presence {
+pub struct WorkerStatus {
     /// Its process, once it was forked.
     pub pid: Option<u32>,
     /// Whether it takes tasks.
@@ -178,32 +178,32 @@ pub struct Presence {
 
 /// Worker processes, supervised.
 pub struct Processes {
-    inner: Arc<Inner>,
-    crew: Crew,
-    home: Home,
+    inner: Arc<PoolInner>,
+    threads: Threads,
+    home: OwnerProcess,
 }
 
 /// Ends a wait for workers, from any thread.
-pub struct Waker(Weak<Inner>);
+pub struct Waker(Weak<PoolInner>);
 
 impl Waker {
-    /// The wait that is, or the next one, ends with `Outcome::Woken`.
+    /// The wait that is, or the next one, ends with `PoolEvent::Woken`.
     pub fn wake(&self) {
         let Some(inner) = self.0.upgrade() else { return };
         if !inner.is_woken.swap(true, Ordering::AcqRel) {
-            inner.bell.ring();
+            inner.event_fd.ring();
         }
     }
 }
 
-struct Inner {
-    engine: Mutex<Engine>,
+struct PoolInner {
+    dispatcher: Mutex<Dispatcher>,
     inbox: Option<Arc<Inbox>>,
     poll: Poll,
-    bell: Bell,
+    event_fd: EventFd,
     /// What the watching thread waits for: the zygote, and workers that are not ready yet.
     watch: Poll,
-    watch_bell: Bell,
+    watch_event_fd: EventFd,
     is_over: AtomicBool,
     is_woken: AtomicBool,
     started: Instant,
@@ -212,34 +212,34 @@ struct Inner {
 
 impl Processes {
     /// Nobody yet: the first outcome asks for a zygote.
-    pub fn new(options: Options) -> io::Result<Processes> {
+    pub fn new(options: PoolOptions) -> io::Result<Processes> {
         let inbox = match options.inbox_bytes {
             0 => None,
             bytes => Some(Arc::new(Inbox::create(bytes)?)),
         };
-        let inner = Arc::new(Inner {
-            engine: Mutex::new(Engine::new(options, inbox.clone())?),
+        let inner = Arc::new(PoolInner {
+            dispatcher: Mutex::new(Dispatcher::new(options, inbox.clone())?),
             inbox,
             poll: Poll::new()?,
-            bell: Bell::new()?,
+            event_fd: EventFd::new()?,
             watch: Poll::new()?,
-            watch_bell: Bell::new()?,
+            watch_event_fd: EventFd::new()?,
             is_over: AtomicBool::new(false),
             is_woken: AtomicBool::new(false),
             started: clock::now(),
             started_nanoseconds: clock::nanoseconds(),
         });
-        inner.poll.watch(&inner.bell, BELL)?;
-        inner.watch.watch(&inner.watch_bell, BELL)?;
-        let crew = Crew::default();
+        inner.poll.watch(&inner.event_fd, EVENT_FD)?;
+        inner.watch.watch(&inner.watch_event_fd, EVENT_FD)?;
+        let threads = Threads::default();
         {
-            let mut engine = inner.engine.lock();
-            let actions = engine.supervisor.start(inner.now());
-            engine.apply(&inner, actions);
+            let mut dispatcher = inner.dispatcher.lock();
+            let actions = dispatcher.supervisor.start(inner.now());
+            dispatcher.apply(&inner, actions);
         }
         let watcher = Arc::clone(&inner);
-        crew.spawn("feedline-watch", move || watcher.watch())?;
-        Ok(Processes { inner, crew, home: Home::here() })
+        threads.spawn("feedline-watch", move || watcher.watch())?;
+        Ok(Processes { inner, threads, home: OwnerProcess::here() })
     }
 
     /// True in a fork of the process that made it, where nothing of it may be touched.
@@ -248,32 +248,32 @@ impl Processes {
     }
 
     /// The zygote that was asked for. It reports by itself when it is ready.
-    pub fn zygote_born(&self, socket: Socket, pid: u32) -> io::Result<()> {
-        let mut engine = self.inner.engine.lock();
+    pub fn zygote_started(&self, socket: Socket, pid: u32) -> io::Result<()> {
+        let mut dispatcher = self.inner.dispatcher.lock();
         self.inner.poll.watch(&socket, ZYGOTE)?;
         self.inner.watch.watch(&socket, ZYGOTE)?;
-        engine.zygote = Some(ZygoteProcess::new(socket, pid));
-        engine.happen(&self.inner, Happening::ZygoteStarted);
+        dispatcher.zygote = Some(ZygoteProcess::new(socket, pid));
+        dispatcher.happen(&self.inner, WorkerEvent::ZygoteStarted);
         Ok(())
     }
 
     /// A zygote that is ready already, from an earlier set of workers.
     pub fn zygote_ready(&self, socket: Socket, pid: u32) -> io::Result<()> {
-        self.zygote_born(socket, pid)?;
-        let mut engine = self.inner.engine.lock();
-        engine.happen(&self.inner, Happening::ZygoteReady);
+        self.zygote_started(socket, pid)?;
+        let mut dispatcher = self.inner.dispatcher.lock();
+        dispatcher.happen(&self.inner, WorkerEvent::ZygoteReady);
         Ok(())
     }
 
-    /// The zygote could not be born.
+    /// The zygote could not be started.
     pub fn zygote_refused(&self) {
-        let mut engine = self.inner.engine.lock();
-        engine.happen(&self.inner, Happening::ZygoteEnded);
+        let mut dispatcher = self.inner.dispatcher.lock();
+        dispatcher.happen(&self.inner, WorkerEvent::ZygoteEnded);
     }
 
     /// Puts buffers where workers find them; they can go with several tasks, one after another. None
     /// where there is no inbox.
-    pub fn load(&self, buffers: &[&[u8]]) -> Option<Arc<Freight>> {
+    pub fn load(&self, buffers: &[&[u8]]) -> Option<Arc<TaskBuffers>> {
         self.inner.inbox.as_ref().map(|inbox| Arc::new(inbox.load(buffers)))
     }
 
@@ -282,21 +282,22 @@ impl Processes {
         self.inner.inbox.as_ref().map_or((0, 0), |inbox| inbox.used())
     }
 
-    /// Hands a task in; pinned to a post, or to any free worker.
+    /// Hands a task in; pinned to a worker, or to any free worker.
     pub fn submit(
         &self,
         task: u64,
-        said: Said,
-        post: Option<u32>,
+        kind: FrameKind,
+        worker_id: Option<u32>,
         body: Vec<u8>,
-        freight: Option<Arc<Freight>>,
+        task_buffers: Option<Arc<TaskBuffers>>,
     ) {
-        let mut engine = self.inner.engine.lock();
-        let parcel = Parcel { said, body, freight, post: post.unwrap_or_default() };
-        engine.parcels.insert(task, parcel);
-        engine.happen(&self.inner, Happening::Submitted { task, post });
-        if !engine.out.is_empty() {
-            self.inner.bell.ring();
+        let mut dispatcher = self.inner.dispatcher.lock();
+        let stored_task =
+            StoredTask { kind, body, task_buffers, worker_id: worker_id.unwrap_or_default() };
+        dispatcher.stored_tasks.insert(task, stored_task);
+        dispatcher.happen(&self.inner, WorkerEvent::Submitted { task, worker_id });
+        if !dispatcher.out.is_empty() {
+            self.inner.event_fd.ring();
         }
     }
 
@@ -305,101 +306,102 @@ impl Processes {
         Waker(Arc::downgrade(&self.inner))
     }
 
-    /// A post is not needed any more.
-    pub fn retire(&self, post: u32) {
-        let mut engine = self.inner.engine.lock();
-        engine.happen(&self.inner, Happening::Retire { post });
+    /// A worker is not needed any more.
+    pub fn retire(&self, worker_id: u32) {
+        let mut dispatcher = self.inner.dispatcher.lock();
+        dispatcher.happen(&self.inner, WorkerEvent::Retire { worker_id });
     }
 
     /// Waits for something to tell. `oldest` is the task that the consumer waits for.
-    pub fn next(&self, oldest: u64, at_most: Duration) -> Outcome {
+    pub fn next(&self, oldest: u64, at_most: Duration) -> PoolEvent {
         let until = clock::now() + at_most;
         let mut names = Vec::new();
         loop {
             let limit = {
-                let mut engine = self.inner.engine.lock();
-                engine.set_oldest(oldest);
-                engine.pump(&self.inner, &names);
-                if let Some(outcome) = engine.out.pop_front() {
+                let mut dispatcher = self.inner.dispatcher.lock();
+                dispatcher.set_oldest(oldest);
+                dispatcher.pump(&self.inner, &names);
+                if let Some(outcome) = dispatcher.out.pop_front() {
                     return outcome;
                 }
                 if self.inner.is_woken.swap(false, Ordering::AcqRel) {
-                    return Outcome::Woken;
+                    return PoolEvent::Woken;
                 }
                 let now = clock::now();
                 if now >= until {
-                    return Outcome::Nothing;
+                    return PoolEvent::Nothing;
                 }
-                let deadline = engine.deadline(&self.inner).map_or(until, |then| then.min(until));
+                let deadline =
+                    dispatcher.deadline(&self.inner).map_or(until, |then| then.min(until));
                 deadline.saturating_duration_since(now)
             };
             names = match self.inner.poll.wait(Some(limit)) {
                 Ok(names) => names,
                 Err(_) => {
-                    self.inner.engine.lock().descriptors_closed(&self.inner);
+                    self.inner.dispatcher.lock().descriptors_closed(&self.inner);
                     continue;
                 }
             };
             if names.is_empty() && clock::now() < until {
                 // A signal, perhaps: the caller looks, and comes back.
-                let mut engine = self.inner.engine.lock();
-                engine.pump(&self.inner, &[]);
-                return engine.out.pop_front().unwrap_or(Outcome::Nothing);
+                let mut dispatcher = self.inner.dispatcher.lock();
+                dispatcher.pump(&self.inner, &[]);
+                return dispatcher.out.pop_front().unwrap_or(PoolEvent::Nothing);
             }
         }
     }
 
-    /// How the worker of a post is, if there is one or one is to be forked.
-    pub fn presence(&self, post: u32) -> Option<Presence> {
-        let engine = self.inner.engine.lock();
-        let life = engine.supervisor.life(post)?;
-        let running = engine.running.get(&life);
+    /// How the worker of a worker is, if there is one or one is to be forked.
+    pub fn presence(&self, worker_id: u32) -> Option<WorkerStatus> {
+        let dispatcher = self.inner.dispatcher.lock();
+        let incarnation = dispatcher.supervisor.incarnation(worker_id)?;
+        let running = dispatcher.running.get(&incarnation);
         let pid = running.and_then(|running| running.pid);
-        Some(Presence { pid, is_ready: running.is_some_and(|running| running.is_ready) })
+        Some(WorkerStatus { pid, is_ready: running.is_some_and(|running| running.is_ready) })
     }
 
-    /// What the worker of a post is at.
-    pub fn last_of(&self, post: u32) -> Option<Snapshot> {
-        let engine = self.inner.engine.lock();
-        engine.snapshot(engine.supervisor.life(post)?)
+    /// What the worker of a worker is at.
+    pub fn last_of(&self, worker_id: u32) -> Option<Snapshot> {
+        let dispatcher = self.inner.dispatcher.lock();
+        dispatcher.snapshot(dispatcher.supervisor.incarnation(worker_id)?)
     }
 
     /// Ends all workers, within the supervisor's grace; then hands the zygote back, which may be used
     /// again or let go.
     pub fn close(&self) -> Option<Socket> {
         {
-            let mut engine = self.inner.engine.lock();
-            if !engine.supervisor.is_closed() {
-                engine.happen(&self.inner, Happening::Close);
+            let mut dispatcher = self.inner.dispatcher.lock();
+            if !dispatcher.supervisor.is_closed() {
+                dispatcher.happen(&self.inner, WorkerEvent::Close);
             }
         }
         loop {
             let limit = {
-                let engine = self.inner.engine.lock();
-                if engine.supervisor.is_closed() {
+                let dispatcher = self.inner.dispatcher.lock();
+                if dispatcher.supervisor.is_closed() {
                     break;
                 }
                 let until =
-                    engine.deadline(&self.inner).map_or(Duration::from_millis(50), |then| {
+                    dispatcher.deadline(&self.inner).map_or(Duration::from_millis(50), |then| {
                         then.saturating_duration_since(clock::now())
                     });
                 until.min(Duration::from_millis(50))
             };
             let names = self.inner.poll.wait(Some(limit));
-            let mut engine = self.inner.engine.lock();
+            let mut dispatcher = self.inner.dispatcher.lock();
             match names {
-                Ok(names) => engine.pump(&self.inner, &names),
-                Err(_) => engine.abandon(&self.inner),
+                Ok(names) => dispatcher.pump(&self.inner, &names),
+                Err(_) => dispatcher.abandon(&self.inner),
             }
         }
         self.inner.is_over.store(true, Ordering::Release);
-        self.inner.watch_bell.ring();
-        self.crew.wait(Duration::from_secs(1));
-        let mut engine = self.inner.engine.lock();
-        engine.running.clear();
-        engine.parcels.clear();
-        engine.out.clear();
-        let zygote = engine.zygote.take()?.socket;
+        self.inner.watch_event_fd.ring();
+        self.threads.wait(Duration::from_secs(1));
+        let mut dispatcher = self.inner.dispatcher.lock();
+        dispatcher.running.clear();
+        dispatcher.stored_tasks.clear();
+        dispatcher.out.clear();
+        let zygote = dispatcher.zygote.take()?.socket;
         self.inner.poll.forget(&zygote);
         self.inner.watch.forget(&zygote);
         Some(zygote)
@@ -415,7 +417,7 @@ impl Drop for Processes {
     }
 }
 
-impl Inner {
+impl PoolInner {
     fn now(&self) -> Duration {
         clock::now().saturating_duration_since(self.started)
     }
@@ -423,26 +425,26 @@ impl Inner {
     fn watch(&self) {
         loop {
             let limit = {
-                let mut engine = self.engine.lock();
-                engine.watched_until = engine.supervisor.next_deadline();
-                engine.deadline(self).map(|then| then.saturating_duration_since(clock::now()))
+                let mut dispatcher = self.dispatcher.lock();
+                dispatcher.watched_until = dispatcher.supervisor.next_deadline();
+                dispatcher.deadline(self).map(|then| then.saturating_duration_since(clock::now()))
             };
             let is_broken = self.watch.wait(limit).is_err();
-            self.watch_bell.hush();
+            self.watch_event_fd.clear();
             if self.is_over.load(Ordering::Acquire) {
                 return;
             }
-            let mut engine = self.engine.lock();
+            let mut dispatcher = self.dispatcher.lock();
             match self.poll.wait(Some(Duration::ZERO)) {
-                Ok(names) if !is_broken => engine.pump(self, &names),
+                Ok(names) if !is_broken => dispatcher.pump(self, &names),
                 Ok(_) | Err(_) => {
                     // The trainer's own thread finds it in `next`; there is nothing to wait for here.
-                    engine.descriptors_closed(self);
+                    dispatcher.descriptors_closed(self);
                     return;
                 }
             }
-            if !engine.out.is_empty() {
-                self.bell.ring();
+            if !dispatcher.out.is_empty() {
+                self.event_fd.ring();
             }
         }
     }

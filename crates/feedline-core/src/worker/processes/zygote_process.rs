@@ -2,7 +2,7 @@
 
 use crate::sys::process::{self, Handle};
 use crate::sys::socket::Socket;
-use crate::worker::certificate::Posture;
+use crate::worker::certificate::ProcessState;
 
 use super::evidence;
 
@@ -16,21 +16,21 @@ pub(super) struct ZygoteProcess {
 
 impl ZygoteProcess {
     pub(super) fn new(socket: Socket, pid: u32) -> ZygoteProcess {
-        let ticks = process::stance(pid).map(|stance| stance.ticks);
+        let ticks = process::proc_stat(pid).map(|proc_stat| proc_stat.ticks);
         ZygoteProcess { socket, pid, handle: Handle::open(pid), ticks }
     }
 
     /// From now on, processor time that it uses counts as progress.
     pub(super) fn note_ticks(&mut self) {
-        self.ticks = process::stance(self.pid).map(|stance| stance.ticks);
+        self.ticks = process::proc_stat(self.pid).map(|proc_stat| proc_stat.ticks);
     }
 
     /// How it stands, and whether it has used the processor or waited for a device since the last look.
-    pub(super) fn look(&mut self) -> (Option<Posture>, bool) {
-        let Some(stance) = process::stance(self.pid) else { return (None, false) };
-        let before = self.ticks.replace(stance.ticks);
-        let ran = stance.letter == 'D' || before.is_some_and(|before| before != stance.ticks);
-        (Some(evidence::posture(stance, Some(stance.ticks))), ran)
+    pub(super) fn look(&mut self) -> (Option<ProcessState>, bool) {
+        let Some(proc_stat) = process::proc_stat(self.pid) else { return (None, false) };
+        let before = self.ticks.replace(proc_stat.ticks);
+        let ran = proc_stat.letter == 'D' || before.is_some_and(|before| before != proc_stat.ticks);
+        (Some(evidence::process_state(proc_stat, Some(proc_stat.ticks))), ran)
     }
 
     /// Kills it, and the kernel its workers with it.

@@ -6,8 +6,10 @@
 
 use std::time::Duration;
 
-use super::place::{Hang, Place, Standing, Worker};
-use super::words::{Action, Life, Seen, Settings, Task, Work};
+use super::messages::{
+    Incarnation, Observation, SupervisorAction, SupervisorSettings, TaskNumber, WorkerActivity,
+};
+use super::worker_record::{HangLocation, WorkerRecord, WorkerState, WorkerStatus};
 use super::{Supervisor, Zygote};
 
 /// A worker that has not written its stack yet is given this many times the time for it.
@@ -15,23 +17,23 @@ pub(crate) const DUMP_EXTENSIONS: u32 = 20;
 
 /// What is watched of one worker.
 #[derive(Default, Debug)]
-pub(super) struct Watch {
+pub(super) struct WorkerWatch {
     /// When to look at it next, if there is anything to see.
     pub(super) look_at: Option<Duration>,
     /// Since when it has had something to do without a pause.
     busy_since: Duration,
-    dump: Option<Dump>,
+    dump: Option<StackDump>,
     /// Where it stalled and was told of, as far as the task is still at hand.
-    told: Vec<Spot>,
+    reported: Vec<SampleInTask>,
 }
 
 /// A task, and the position of a sample in it.
-type Spot = (Option<Task>, Option<u64>);
+type SampleInTask = (Option<TaskNumber>, Option<u64>);
 
 /// A dump that was asked for.
 #[derive(Clone, Copy, Debug)]
-struct Dump {
-    spot: Spot,
+struct StackDump {
+    spot: SampleInTask,
     at: Duration,
     /// Whether the worker slept before. The dump itself wakes it, so that it is not asked later.
     asleep: bool,
@@ -39,20 +41,20 @@ struct Dump {
 
 /// What a worker has passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Passed {
+enum LimitPassed {
     Deadline,
     Stall,
 }
 
-impl Watch {
+impl WorkerWatch {
     /// Of a worker that begins to start.
-    pub(super) fn starting(settings: &Settings, now: Duration) -> Watch {
+    pub(super) fn starting(settings: &SupervisorSettings, now: Duration) -> WorkerWatch {
         let look_at = patience(settings).map(|limit| now.saturating_add(limit));
-        Watch { look_at, ..Watch::default() }
+        WorkerWatch { look_at, ..WorkerWatch::default() }
     }
 
     /// The worker has been given something to do; what it was doing before goes on being watched.
-    pub(super) fn begin(&mut self, settings: &Settings, now: Duration) {
+    pub(super) fn begin(&mut self, settings: &SupervisorSettings, now: Duration) {
         if self.look_at.is_none() {
             self.busy_since = now;
             self.look_at = patience(settings).map(|limit| now.saturating_add(limit));
@@ -63,12 +65,12 @@ impl Watch {
     pub(super) fn end(&mut self) {
         self.look_at = None;
         self.dump = None;
-        self.told.clear();
+        self.reported.clear();
     }
 }
 
 /// How long a sample may take until anybody cares.
-fn patience(settings: &Settings) -> Option<Duration> {
+fn patience(settings: &SupervisorSettings) -> Option<Duration> {
     match (settings.deadline, settings.stall) {
         (Some(deadline), Some(stall)) => Some(deadline.min(stall)),
         (deadline, stall) => deadline.or(stall),
@@ -77,20 +79,23 @@ fn patience(settings: &Settings) -> Option<Duration> {
 
 /// The deadline of a worker that is seen so, and the time after which it has stalled.
 fn limits(
-    worker: &Worker,
-    seen: &Seen,
-    settings: &Settings,
+    worker: &WorkerState,
+    seen: &Observation,
+    settings: &SupervisorSettings,
 ) -> (Option<Duration>, Option<Duration>) {
     let deadline = match seen.work {
-        Work::Starting if worker.is_booting() && seen.stopped => settings.deadline,
+        WorkerActivity::Starting if worker.is_booting() && seen.stopped => settings.deadline,
         // What users do at the start may take long, and is no sample.
-        Work::Starting if worker.is_booting() => {
+        WorkerActivity::Starting if worker.is_booting() => {
             settings.deadline.map(|deadline| deadline.max(settings.start_limit))
         }
-        Work::Sample if worker.is_working() => settings.deadline,
+        WorkerActivity::Sample if worker.is_working() => settings.deadline,
         // Whatever it waits for, one that was stopped does not go on when it comes.
-        Work::Blocked if worker.is_working() && seen.stopped => settings.deadline,
-        Work::Starting | Work::Sample | Work::Waiting | Work::Blocked => return (None, None),
+        WorkerActivity::Blocked if worker.is_working() && seen.stopped => settings.deadline,
+        WorkerActivity::Starting
+        | WorkerActivity::Sample
+        | WorkerActivity::Waiting
+        | WorkerActivity::Blocked => return (None, None),
     };
     let is_before = |stall: &Duration| deadline.is_none_or(|end| *stall < end);
     (deadline, settings.stall.filter(is_before))
@@ -98,35 +103,35 @@ fn limits(
 
 impl Supervisor {
     /// Whom to look at when [`Supervisor::next_deadline`] has come, right before `TimePassed` is
-    /// said: what is found goes into [`super::Happening::Seen`], for each.
-    pub fn to_look_at(&self, now: Duration) -> Vec<Life> {
+    /// said: what is found goes into [`super::WorkerEvent::Observation`], for each.
+    pub fn to_look_at(&self, now: Duration) -> Vec<Incarnation> {
         if !self.is_running() {
             return Vec::new();
         }
-        let is_due = |worker: &&Worker| worker.watch.look_at.is_some_and(|at| at <= now);
-        self.workers().filter(is_due).map(|worker| worker.life).collect()
+        let is_due = |worker: &&WorkerState| worker.watch.look_at.is_some_and(|at| at <= now);
+        self.workers().filter(is_due).map(|worker| worker.incarnation).collect()
     }
 
-    pub(super) fn seen(&mut self, life: Life, seen: Seen) {
+    pub(super) fn seen(&mut self, incarnation: Incarnation, seen: Observation) {
         let (now, settings) = (self.now, &self.settings);
-        let may_be_reborn = settings.may_be_fresh && !self.is_reborn;
+        let may_restart_fresh = settings.may_be_fresh && !self.is_restarted_fresh;
         if !self.is_running() || self.zygote != Zygote::Ready {
             return;
         }
-        let Some(place) = self.places.get_mut(life.post as usize) else { return };
-        let Some(worker) = place.worker_mut(life) else { return };
+        let Some(record) = self.records.get_mut(incarnation.worker_id as usize) else { return };
+        let Some(worker) = record.worker_mut(incarnation) else { return };
         if !worker.is_booting() && !worker.is_working() {
             return;
         }
         // One that was stopped before it could begin what it was sent does not know of it: it is late all
         // the same, but its task is not to blame.
-        let has_begun = seen.work != Work::Waiting;
-        let seen = match (has_begun, worker.at_hand.front()) {
-            (false, Some(&task)) if worker.is_working() => Seen {
+        let has_begun = seen.work != WorkerActivity::Waiting;
+        let seen = match (has_begun, worker.assigned.front()) {
+            (false, Some(&task)) if worker.is_working() => Observation {
                 task: Some(task),
                 position: None,
                 since: seen.since.max(worker.watch.busy_since),
-                work: Work::Sample,
+                work: WorkerActivity::Sample,
                 ..seen
             },
             (false, _) | (true, _) => seen,
@@ -134,9 +139,9 @@ impl Supervisor {
         let (deadline, stall) = limits(worker, &seen, settings);
         let spent = now.saturating_sub(seen.since);
         let passed = if deadline.is_some_and(|deadline| spent >= deadline) {
-            Some(Passed::Deadline)
+            Some(LimitPassed::Deadline)
         } else {
-            stall.is_some_and(|stall| spent >= stall).then_some(Passed::Stall)
+            stall.is_some_and(|stall| spent >= stall).then_some(LimitPassed::Stall)
         };
         let spot = (seen.task, seen.position);
         // When it can be late next, whatever it does from now on.
@@ -150,7 +155,7 @@ impl Supervisor {
             watch.look_at = on_time.or(later);
             return;
         };
-        if passed == Passed::Stall && watch.told.contains(&spot) {
+        if passed == LimitPassed::Stall && watch.reported.contains(&spot) {
             watch.dump = None;
             watch.look_at = after_stall;
             return;
@@ -158,9 +163,9 @@ impl Supervisor {
         // It may have gone on since the dump and come to the same sample again.
         let dump = watch.dump.filter(|dump| dump.spot == spot && seen.since <= dump.at);
         let Some(dump) = dump else {
-            watch.dump = Some(Dump { spot, at: now, asleep: seen.asleep });
+            watch.dump = Some(StackDump { spot, at: now, asleep: seen.asleep });
             watch.look_at = Some(now.saturating_add(settings.dump_time));
-            self.actions.push(Action::Dump { life });
+            self.actions.push(SupervisorAction::Dump { incarnation });
             return;
         };
         // On a busy machine its turn to write may come late; one that was stopped has none.
@@ -173,39 +178,40 @@ impl Supervisor {
             return;
         }
         watch.dump = None;
-        if dump.asleep && !worker.has_worked && may_be_reborn {
-            return self.be_reborn(life, seen);
+        if dump.asleep && !worker.has_worked && may_restart_fresh {
+            return self.restart_fresh(incarnation, seen);
         }
         match passed {
-            Passed::Deadline => {
-                let task = seen.task.or(worker.at_hand.front().copied());
-                let hang = task.filter(|_| has_begun).map(|task| Hang { task, at: seen.position });
-                worker.standing = Standing::Overdue { stage: worker.stage(), hang };
+            LimitPassed::Deadline => {
+                let task = seen.task.or(worker.assigned.front().copied());
+                let hang =
+                    task.filter(|_| has_begun).map(|task| HangLocation { task, at: seen.position });
+                worker.status = WorkerStatus::Overdue { stage: worker.stage(), hang };
                 worker.watch.end();
-                self.actions.push(Action::Kill { life });
+                self.actions.push(SupervisorAction::Kill { incarnation });
             }
-            Passed::Stall => {
-                let at_hand = &worker.at_hand;
-                watch.told.retain(|(task, _)| task.is_none_or(|task| at_hand.contains(&task)));
-                watch.told.push(spot);
+            LimitPassed::Stall => {
+                let assigned = &worker.assigned;
+                watch.reported.retain(|(task, _)| task.is_none_or(|task| assigned.contains(&task)));
+                watch.reported.push(spot);
                 watch.look_at = after_stall;
-                self.actions.push(Action::Stalled { life, seen });
+                self.actions.push(SupervisorAction::Stalled { incarnation, seen });
             }
         }
     }
 
     /// All workers are to come from a fresh interpreter: none of them is worth keeping, because all
     /// were forked with the same locks.
-    fn be_reborn(&mut self, life: Life, seen: Seen) {
-        self.is_reborn = true;
-        self.actions.push(Action::Reborn { life, seen });
+    fn restart_fresh(&mut self, incarnation: Incarnation, seen: Observation) {
+        self.is_restarted_fresh = true;
+        self.actions.push(SupervisorAction::RestartedFresh { incarnation, seen });
         self.end_zygote();
     }
 
     /// A look that was due and did not happen is due again soon.
     pub(super) fn put_off_looks(&mut self) {
         let (now, soon) = (self.now, self.now.saturating_add(self.settings.dump_time));
-        for worker in self.places.iter_mut().flat_map(Place::workers_mut) {
+        for worker in self.records.iter_mut().flat_map(WorkerRecord::workers_mut) {
             if worker.watch.look_at.is_some_and(|at| at <= now) {
                 worker.watch.look_at = Some(soon);
             }

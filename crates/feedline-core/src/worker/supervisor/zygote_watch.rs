@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::words::{Action, Failure};
+use super::messages::{RunFailure, SupervisorAction};
 use super::{Supervisor, ZYGOTE_FAILURES, Zygote};
 
 /// How often in a row a zygote that does not answer, but uses the processor, is given more time.
@@ -33,7 +33,7 @@ pub(super) struct ZygoteWatch {
 
 impl Supervisor {
     /// Whether to look at the zygote when [`Supervisor::next_deadline`] has come, right before
-    /// `TimePassed`: what is found goes into [`super::Happening::ZygoteSeen`].
+    /// `TimePassed`: what is found goes into [`super::WorkerEvent::ZygoteSeen`].
     pub fn must_look_at_zygote(&self, now: Duration) -> bool {
         self.is_running() && self.zygote_watch.look_at.is_some_and(|at| at <= now)
     }
@@ -66,7 +66,7 @@ impl Supervisor {
         }
         let number = self.zygote_watch.last_ping.wrapping_add(1);
         self.zygote_watch.last_ping = number;
-        self.actions.push(Action::PingZygote { number });
+        self.actions.push(SupervisorAction::PingZygote { number });
     }
 
     fn await_zygote(&mut self, patience: Duration) {
@@ -77,7 +77,7 @@ impl Supervisor {
 
     /// How long a zygote may take to start: a fresh interpreter imports and unpickles, a fork does not.
     fn start_patience(&self) -> Duration {
-        if self.settings.may_be_fresh && !self.is_reborn {
+        if self.settings.may_be_fresh && !self.is_restarted_fresh {
             self.settings.zygote_patience
         } else {
             self.settings.zygote_start
@@ -91,12 +91,12 @@ impl Supervisor {
         let (patience, most) = match self.zygote {
             Zygote::Booting => (self.start_patience(), u32::MAX),
             Zygote::Ready => (self.settings.zygote_patience, MOST_EXTENSIONS),
-            Zygote::Unborn | Zygote::Ending { .. } | Zygote::Gone => return,
+            Zygote::NotForked | Zygote::ExitKind { .. } | Zygote::Gone => return,
         };
         let watch = &mut self.zygote_watch;
         if ran && watch.extensions < most {
             if watch.extensions == 0 {
-                self.actions.push(Action::ZygoteSlow);
+                self.actions.push(SupervisorAction::ZygoteSlow);
             }
             watch.extensions += 1;
             watch.is_suspected = false;
@@ -112,7 +112,7 @@ impl Supervisor {
     /// Kills the zygote. Its workers did nothing wrong; what they had goes to the next ones.
     fn zygote_hangs(&mut self) {
         self.zygote_watch = ZygoteWatch::default();
-        self.actions.push(Action::ZygoteHung);
+        self.actions.push(SupervisorAction::ZygoteHung);
         let is_last = if self.zygote == Zygote::Booting {
             self.zygote_failures += 1;
             self.zygote_failures >= ZYGOTE_FAILURES
@@ -122,7 +122,7 @@ impl Supervisor {
         };
         self.end_zygote();
         if is_last {
-            self.fail(Failure::ZygoteHangs);
+            self.fail(RunFailure::ZygoteHangs);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the supervisor decides, case by case. The simulator puts it through the rest.
 
-mod succession;
+mod renewal;
 mod trial;
 mod watch;
 mod zygote_watch;
@@ -12,26 +12,26 @@ const GRACE: Duration = Duration::from_secs(5);
 const DUMP: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(30);
 const START: Duration = Duration::from_secs(300);
-const KILLED: Ending = Ending::Killed(9);
+const KILLED: ExitKind = ExitKind::Killed(9);
 
 /// A supervisor whose zygote answers each ping at once, so that none is seen.
 struct Healthy(Supervisor);
 
 impl Healthy {
-    fn new(settings: Settings) -> Healthy {
+    fn new(settings: SupervisorSettings) -> Healthy {
         Healthy(Supervisor::new(settings))
     }
 
-    fn handle(&mut self, happening: Happening, now: Duration) -> Vec<Action> {
+    fn handle(&mut self, happening: WorkerEvent, now: Duration) -> Vec<SupervisorAction> {
         let mut actions = self.0.handle(happening, now);
         // It is always the last of its step.
         let ping = match actions.last() {
-            Some(&Action::PingZygote { number }) => Some(number),
+            Some(&SupervisorAction::PingZygote { number }) => Some(number),
             Some(_) | None => None,
         };
         if ping.is_some() {
             actions.pop();
-            let happening = Happening::ZygoteAnswered { ping };
+            let happening = WorkerEvent::ZygoteAnswered { ping };
             assert_eq!(self.0.handle(happening, now), []);
         }
         actions
@@ -52,9 +52,9 @@ impl std::ops::DerefMut for Healthy {
     }
 }
 
-fn settings(posts: u32) -> Settings {
-    Settings {
-        posts,
+fn settings(worker_count: u32) -> SupervisorSettings {
+    SupervisorSettings {
+        worker_count,
         depth: 2,
         max_deaths: 3,
         within: Duration::from_secs(60),
@@ -74,89 +74,116 @@ fn settings(posts: u32) -> Settings {
     }
 }
 
-fn life(post: Post, generation: u32) -> Life {
-    Life { post, generation }
+fn incarnation(worker_id: WorkerId, generation: u32) -> Incarnation {
+    Incarnation { worker_id, generation }
 }
 
-fn send(post: Post, generation: u32, task: Task) -> Action {
-    Action::Send { life: life(post, generation), task, trial: None }
+fn send(worker_id: WorkerId, generation: u32, task: TaskNumber) -> SupervisorAction {
+    SupervisorAction::Send { incarnation: incarnation(worker_id, generation), task, trial: None }
 }
 
-/// A run whose posts are forked, and not ready yet.
-fn booting(settings: Settings) -> Healthy {
+/// A run whose workers are forked, and not ready yet.
+fn booting(settings: SupervisorSettings) -> Healthy {
     let mut supervisor = Healthy::new(settings);
-    assert_eq!(supervisor.start(Duration::ZERO), [Action::BearZygote { fresh: false }]);
-    supervisor.handle(Happening::ZygoteReady, NOW);
+    assert_eq!(supervisor.start(Duration::ZERO), [SupervisorAction::StartZygote { fresh: false }]);
+    supervisor.handle(WorkerEvent::ZygoteReady, NOW);
     supervisor
 }
 
-/// A run whose every post is ready.
-fn ready(settings: Settings) -> Healthy {
-    let posts = settings.posts;
+/// A run whose every worker is ready.
+fn ready(settings: SupervisorSettings) -> Healthy {
+    let worker_count = settings.worker_count;
     let mut supervisor = booting(settings);
-    for post in 0..posts {
-        supervisor.handle(Happening::Ready { life: life(post, 0) }, NOW);
+    for worker_id in 0..worker_count {
+        supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(worker_id, 0) }, NOW);
     }
     supervisor
 }
 
-fn submit(supervisor: &mut Healthy, task: Task, post: Option<Post>) -> Vec<Action> {
-    supervisor.handle(Happening::Submitted { task, post }, NOW)
+fn submit(
+    supervisor: &mut Healthy,
+    task: TaskNumber,
+    worker_id: Option<WorkerId>,
+) -> Vec<SupervisorAction> {
+    supervisor.handle(WorkerEvent::Submitted { task, worker_id }, NOW)
 }
 
-fn end(supervisor: &mut Healthy, life: Life, ending: Ending, now: Duration) -> Vec<Action> {
-    supervisor.handle(Happening::Ended { life, ending, at: None }, now)
+fn end(
+    supervisor: &mut Healthy,
+    incarnation: Incarnation,
+    exit: ExitKind,
+    now: Duration,
+) -> Vec<SupervisorAction> {
+    supervisor.handle(WorkerEvent::Ended { incarnation, exit, at: None }, now)
 }
 
 /// A worker dies by itself, at this position of its first task.
-fn die_at(supervisor: &mut Healthy, life: Life, at: Option<u64>) -> Vec<Action> {
-    supervisor.handle(Happening::Ended { life, ending: KILLED, at }, NOW)
+fn die_at(
+    supervisor: &mut Healthy,
+    incarnation: Incarnation,
+    at: Option<u64>,
+) -> Vec<SupervisorAction> {
+    supervisor.handle(WorkerEvent::Ended { incarnation, exit: KILLED, at }, NOW)
 }
 
-fn answer(supervisor: &mut Healthy, life: Life, task: Task) -> Vec<Action> {
-    supervisor.handle(Happening::Answered { life, task }, NOW)
+fn result(
+    supervisor: &mut Healthy,
+    incarnation: Incarnation,
+    task: TaskNumber,
+) -> Vec<SupervisorAction> {
+    supervisor.handle(WorkerEvent::TaskDone { incarnation, task }, NOW)
 }
 
-fn is_ready(supervisor: &mut Healthy, life: Life) -> Vec<Action> {
-    supervisor.handle(Happening::Ready { life }, NOW)
+fn is_ready(supervisor: &mut Healthy, incarnation: Incarnation) -> Vec<SupervisorAction> {
+    supervisor.handle(WorkerEvent::Ready { incarnation }, NOW)
 }
 
-fn fork(post: Post, generation: u32) -> Action {
-    Action::Fork { life: life(post, generation) }
+fn fork(worker_id: WorkerId, generation: u32) -> SupervisorAction {
+    SupervisorAction::Fork { incarnation: incarnation(worker_id, generation) }
 }
 
 /// What is done besides telling the log.
-fn deeds(actions: Vec<Action>) -> Vec<Action> {
-    actions.into_iter().filter(|action| !matches!(action, Action::Died(_))).collect()
+fn deeds(actions: Vec<SupervisorAction>) -> Vec<SupervisorAction> {
+    actions.into_iter().filter(|action| !matches!(action, SupervisorAction::Died(_))).collect()
 }
 
 #[test]
 fn every_post_is_forked_in_order_once_the_zygote_is_ready() {
     let mut supervisor = Healthy::new(settings(3));
     supervisor.start(Duration::ZERO);
-    let forks = supervisor.handle(Happening::ZygoteReady, NOW);
-    assert_eq!(forks, [0, 1, 2].map(|post| Action::Fork { life: life(post, 0) }));
+    let forks = supervisor.handle(WorkerEvent::ZygoteReady, NOW);
+    assert_eq!(
+        forks,
+        [0, 1, 2]
+            .map(|worker_id| SupervisorAction::Fork { incarnation: incarnation(worker_id, 0) })
+    );
 }
 
 #[test]
 fn a_killed_worker_loses_its_task_once_and_is_replaced() {
     let mut supervisor = ready(settings(1));
     submit(&mut supervisor, 7, Some(0));
-    let actions = end(&mut supervisor, life(0, 0), KILLED, NOW);
+    let actions = end(&mut supervisor, incarnation(0, 0), KILLED, NOW);
     let death = Death {
-        life: life(0, 0),
-        ending: KILLED,
+        incarnation: incarnation(0, 0),
+        exit: KILLED,
         at: NOW,
-        stage: Stage::Busy,
+        stage: WorkerStage::Busy,
         tasks: vec![7],
         replaced: true,
         overdue: false,
     };
-    assert_eq!(actions, [Action::Died(death.clone()), Action::Fork { life: life(0, 1) }]);
+    assert_eq!(
+        actions,
+        [
+            SupervisorAction::Died(death.clone()),
+            SupervisorAction::Fork { incarnation: incarnation(0, 1) }
+        ]
+    );
     assert_eq!(supervisor.deaths(), [death]);
-    let actions = supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
+    let actions = supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, 1) }, NOW);
     assert_eq!(actions, [send(0, 1, 7)]);
-    assert_eq!(end(&mut supervisor, life(0, 0), KILLED, NOW), []);
+    assert_eq!(end(&mut supervisor, incarnation(0, 0), KILLED, NOW), []);
 }
 
 #[test]
@@ -165,10 +192,10 @@ fn lost_tasks_are_sent_again_in_their_order_and_before_newer_ones() {
     for task in 0..3 {
         submit(&mut supervisor, task, Some(0));
     }
-    supervisor.handle(Happening::Answered { life: life(0, 0), task: 0 }, NOW);
-    end(&mut supervisor, life(0, 0), KILLED, NOW);
+    supervisor.handle(WorkerEvent::TaskDone { incarnation: incarnation(0, 0), task: 0 }, NOW);
+    end(&mut supervisor, incarnation(0, 0), KILLED, NOW);
     submit(&mut supervisor, 3, Some(0));
-    let actions = supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
+    let actions = supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, 1) }, NOW);
     assert_eq!(actions, [send(0, 1, 1), send(0, 1, 2), send(0, 1, 3)]);
 }
 
@@ -176,37 +203,53 @@ fn lost_tasks_are_sent_again_in_their_order_and_before_newer_ones() {
 fn an_answer_counts_once_and_only_from_who_has_the_task() {
     let mut supervisor = ready(settings(1));
     submit(&mut supervisor, 0, Some(0));
-    end(&mut supervisor, life(0, 0), KILLED, NOW);
-    supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
-    let mut answer = |life| supervisor.handle(Happening::Answered { life, task: 0 }, NOW);
-    assert_eq!(answer(life(0, 0)), [Action::Discard { task: 0, life: life(0, 0) }]);
-    assert_eq!(answer(life(0, 1)), [Action::Accept { task: 0 }]);
-    assert_eq!(answer(life(0, 1)), [Action::Discard { task: 0, life: life(0, 1) }]);
+    end(&mut supervisor, incarnation(0, 0), KILLED, NOW);
+    supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, 1) }, NOW);
+    let mut result =
+        |incarnation| supervisor.handle(WorkerEvent::TaskDone { incarnation, task: 0 }, NOW);
+    assert_eq!(
+        result(incarnation(0, 0)),
+        [SupervisorAction::Discard { task: 0, incarnation: incarnation(0, 0) }]
+    );
+    assert_eq!(result(incarnation(0, 1)), [SupervisorAction::Accept { task: 0 }]);
+    assert_eq!(
+        result(incarnation(0, 1)),
+        [SupervisorAction::Discard { task: 0, incarnation: incarnation(0, 1) }]
+    );
     assert_eq!(supervisor.outstanding(), 0);
 }
 
 #[test]
 fn unpinned_tasks_go_to_the_idlest_up_to_the_depth_and_come_back_to_the_front() {
     let mut supervisor = ready(settings(2));
-    let sent: Vec<Action> = (0..6).flat_map(|task| submit(&mut supervisor, task, None)).collect();
+    let sent: Vec<SupervisorAction> =
+        (0..6).flat_map(|task| submit(&mut supervisor, task, None)).collect();
     assert_eq!(sent, [send(0, 0, 0), send(1, 0, 1), send(0, 0, 2), send(1, 0, 3)]);
-    end(&mut supervisor, life(0, 0), KILLED, NOW);
-    let actions = supervisor.handle(Happening::Answered { life: life(1, 0), task: 1 }, NOW);
-    assert_eq!(actions, [Action::Accept { task: 1 }, send(1, 0, 0)]);
-    let actions = supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
+    end(&mut supervisor, incarnation(0, 0), KILLED, NOW);
+    let actions =
+        supervisor.handle(WorkerEvent::TaskDone { incarnation: incarnation(1, 0), task: 1 }, NOW);
+    assert_eq!(actions, [SupervisorAction::Accept { task: 1 }, send(1, 0, 0)]);
+    let actions = supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, 1) }, NOW);
     assert_eq!(actions, [send(0, 1, 2), send(0, 1, 4)]);
 }
 
 #[test]
 fn one_death_more_than_are_borne_ends_the_run() {
     let mut supervisor = ready(settings(4));
-    for post in 0..3 {
-        let actions = end(&mut supervisor, life(post, 0), Ending::Exited(0), NOW);
-        assert_eq!(deeds(actions), [Action::Fork { life: life(post, 1) }]);
+    for worker_id in 0..3 {
+        let actions = end(&mut supervisor, incarnation(worker_id, 0), ExitKind::Exited(0), NOW);
+        assert_eq!(
+            deeds(actions),
+            [SupervisorAction::Fork { incarnation: incarnation(worker_id, 1) }]
+        );
     }
-    let actions = deeds(end(&mut supervisor, life(3, 0), KILLED, NOW));
-    assert_eq!(actions[0], Action::Fail(Failure::TooManyDeaths));
-    assert_eq!(actions[1..], [0, 1, 2].map(|post| Action::Kill { life: life(post, 1) }));
+    let actions = deeds(end(&mut supervisor, incarnation(3, 0), KILLED, NOW));
+    assert_eq!(actions[0], SupervisorAction::Fail(RunFailure::TooManyDeaths));
+    assert_eq!(
+        actions[1..],
+        [0, 1, 2]
+            .map(|worker_id| SupervisorAction::Kill { incarnation: incarnation(worker_id, 1) })
+    );
     assert_eq!(supervisor.deaths().len(), 4);
 }
 
@@ -215,9 +258,12 @@ fn old_deaths_do_not_count() {
     let mut supervisor = ready(settings(1));
     for generation in 0..10 {
         let now = Duration::from_secs(61) * generation;
-        supervisor.handle(Happening::Ready { life: life(0, generation) }, now);
-        let actions = deeds(end(&mut supervisor, life(0, generation), KILLED, now));
-        assert_eq!(actions, [Action::Fork { life: life(0, generation + 1) }]);
+        supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, generation) }, now);
+        let actions = deeds(end(&mut supervisor, incarnation(0, generation), KILLED, now));
+        assert_eq!(
+            actions,
+            [SupervisorAction::Fork { incarnation: incarnation(0, generation + 1) }]
+        );
     }
 }
 
@@ -225,18 +271,28 @@ fn old_deaths_do_not_count() {
 fn a_post_that_dies_starting_three_times_in_a_row_ends_the_run() {
     let mut supervisor = booting(settings(1));
     for generation in 0..2 {
-        end(&mut supervisor, life(0, generation), Ending::Exited(1), NOW);
+        end(&mut supervisor, incarnation(0, generation), ExitKind::Exited(1), NOW);
     }
-    let actions = deeds(end(&mut supervisor, life(0, 2), Ending::Exited(1), NOW));
-    assert_eq!(actions, [Action::Fail(Failure::DiesStarting { life: life(0, 2) })]);
+    let actions = deeds(end(&mut supervisor, incarnation(0, 2), ExitKind::Exited(1), NOW));
+    assert_eq!(
+        actions,
+        [SupervisorAction::Fail(RunFailure::DiesStarting { incarnation: incarnation(0, 2) })]
+    );
 }
 
 #[test]
 fn a_worker_that_cannot_start_ends_the_run() {
     let mut supervisor = booting(settings(1));
-    let actions = supervisor.handle(Happening::StartFailed { life: life(0, 0) }, NOW);
-    let failure = Failure::CannotStart { life: life(0, 0) };
-    assert_eq!(actions, [Action::Fail(failure), Action::Kill { life: life(0, 0) }]);
+    let actions =
+        supervisor.handle(WorkerEvent::StartFailed { incarnation: incarnation(0, 0) }, NOW);
+    let failure = RunFailure::CannotStart { incarnation: incarnation(0, 0) };
+    assert_eq!(
+        actions,
+        [
+            SupervisorAction::Fail(failure),
+            SupervisorAction::Kill { incarnation: incarnation(0, 0) }
+        ]
+    );
 }
 
 #[test]
@@ -245,17 +301,21 @@ fn a_refused_fork_is_tried_again_with_growing_waits_and_then_ends_the_run() {
     let mut now = NOW;
     let mut waits = Vec::new();
     for generation in 0..20 {
-        let refused = Happening::Refused { life: life(0, generation), passing: true };
+        let refused =
+            WorkerEvent::Refused { incarnation: incarnation(0, generation), passing: true };
         let actions = supervisor.handle(refused, now);
         let Some(deadline) = supervisor.next_deadline() else {
-            let failure = Failure::Refused { post: 0, passing: true };
-            assert_eq!(actions, [Action::Fail(failure)]);
+            let failure = RunFailure::Refused { worker_id: 0, passing: true };
+            assert_eq!(actions, [SupervisorAction::Fail(failure)]);
             break;
         };
         waits.push((deadline - now).as_millis());
         now = deadline;
-        let actions = supervisor.handle(Happening::TimePassed, now);
-        assert_eq!(actions, [Action::Fork { life: life(0, generation + 1) }]);
+        let actions = supervisor.handle(WorkerEvent::TimePassed, now);
+        assert_eq!(
+            actions,
+            [SupervisorAction::Fork { incarnation: incarnation(0, generation + 1) }]
+        );
     }
     assert_eq!(waits, [10, 20, 40, 80, 160, 320, 370]);
 }
@@ -263,16 +323,20 @@ fn a_refused_fork_is_tried_again_with_growing_waits_and_then_ends_the_run() {
 #[test]
 fn a_post_that_comes_back_has_no_refusals_held_against_it() {
     let later = NOW + Duration::from_secs(100);
-    let refused = |generation| Happening::Refused { life: life(0, generation), passing: true };
-    let retire = Happening::Retire { post: 0 };
+    let refused = |generation| WorkerEvent::Refused {
+        incarnation: incarnation(0, generation),
+        passing: true,
+    };
+    let retire = WorkerEvent::Retire { worker_id: 0 };
     for before in [[retire, refused(0)], [refused(0), retire]] {
         let mut supervisor = booting(settings(1));
         for happening in before {
             assert_eq!(supervisor.handle(happening, NOW), []);
         }
         assert_eq!(supervisor.next_deadline(), None);
-        let actions = supervisor.handle(Happening::Submitted { task: 0, post: Some(0) }, later);
-        assert_eq!(actions, [Action::Fork { life: life(0, 1) }]);
+        let actions =
+            supervisor.handle(WorkerEvent::Submitted { task: 0, worker_id: Some(0) }, later);
+        assert_eq!(actions, [SupervisorAction::Fork { incarnation: incarnation(0, 1) }]);
         assert_eq!(supervisor.handle(refused(1), later), []);
         assert_eq!(supervisor.next_deadline(), Some(later + FIRST_WAIT));
     }
@@ -281,40 +345,44 @@ fn a_post_that_comes_back_has_no_refusals_held_against_it() {
 #[test]
 fn a_refusal_that_does_not_pass_ends_the_run_at_once() {
     let mut supervisor = booting(settings(1));
-    let refused = Happening::Refused { life: life(0, 0), passing: false };
-    let failure = Failure::Refused { post: 0, passing: false };
-    assert_eq!(supervisor.handle(refused, NOW), [Action::Fail(failure)]);
+    let refused = WorkerEvent::Refused { incarnation: incarnation(0, 0), passing: false };
+    let failure = RunFailure::Refused { worker_id: 0, passing: false };
+    assert_eq!(supervisor.handle(refused, NOW), [SupervisorAction::Fail(failure)]);
 }
 
 #[test]
 fn a_task_that_kills_its_workers_is_given_up_and_those_behind_it_are_not() {
-    let mut supervisor = ready(Settings { attempts: Some(2), ..settings(1) });
+    let mut supervisor = ready(SupervisorSettings { attempts: Some(2), ..settings(1) });
     submit(&mut supervisor, 0, Some(0));
     submit(&mut supervisor, 1, Some(0));
-    end(&mut supervisor, life(0, 0), KILLED, NOW);
-    supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
-    let actions = deeds(end(&mut supervisor, life(0, 1), KILLED, NOW));
+    end(&mut supervisor, incarnation(0, 0), KILLED, NOW);
+    supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, 1) }, NOW);
+    let actions = deeds(end(&mut supervisor, incarnation(0, 1), KILLED, NOW));
     assert_eq!(
         actions,
         [
-            Action::GiveUp { task: 0, at: None, why: Reason::Kills },
-            Action::Fork { life: life(0, 2) }
+            SupervisorAction::GiveUp { task: 0, at: None, why: Reason::Kills },
+            SupervisorAction::Fork { incarnation: incarnation(0, 2) }
         ]
     );
-    let actions = supervisor.handle(Happening::Ready { life: life(0, 2) }, NOW);
+    let actions = supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, 2) }, NOW);
     assert_eq!(actions, [send(0, 2, 1)]);
 }
 
 #[test]
 fn a_zygote_takes_all_workers_along_and_counts_as_one_death() {
-    let mut supervisor = ready(Settings { max_deaths: 1, attempts: Some(1), ..settings(2) });
+    let mut supervisor =
+        ready(SupervisorSettings { max_deaths: 1, attempts: Some(1), ..settings(2) });
     submit(&mut supervisor, 0, Some(1));
-    let actions = supervisor.handle(Happening::ZygoteEnded, NOW);
-    assert_eq!(deeds(actions), [Action::BearZygote { fresh: false }]);
+    let actions = supervisor.handle(WorkerEvent::ZygoteEnded, NOW);
+    assert_eq!(deeds(actions), [SupervisorAction::StartZygote { fresh: false }]);
     assert_eq!(supervisor.deaths().len(), 2);
-    let forks = supervisor.handle(Happening::ZygoteReady, NOW);
-    assert_eq!(forks, [0, 1].map(|post| Action::Fork { life: life(post, 1) }));
-    let actions = supervisor.handle(Happening::Ready { life: life(1, 1) }, NOW);
+    let forks = supervisor.handle(WorkerEvent::ZygoteReady, NOW);
+    assert_eq!(
+        forks,
+        [0, 1].map(|worker_id| SupervisorAction::Fork { incarnation: incarnation(worker_id, 1) })
+    );
+    let actions = supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(1, 1) }, NOW);
     assert_eq!(actions, [send(1, 1, 0)]);
 }
 
@@ -324,96 +392,111 @@ fn a_zygote_that_ends_three_times_before_it_is_ready_ends_the_run() {
     supervisor.start(Duration::ZERO);
     for _ in 0..2 {
         assert_eq!(
-            supervisor.handle(Happening::ZygoteEnded, NOW),
-            [Action::BearZygote { fresh: false }]
+            supervisor.handle(WorkerEvent::ZygoteEnded, NOW),
+            [SupervisorAction::StartZygote { fresh: false }]
         );
     }
-    let actions = supervisor.handle(Happening::ZygoteEnded, NOW);
-    assert_eq!(actions, [Action::Fail(Failure::ZygoteCannotStart)]);
-    assert_eq!(supervisor.handle(Happening::Close, NOW), [Action::Closed]);
+    let actions = supervisor.handle(WorkerEvent::ZygoteEnded, NOW);
+    assert_eq!(actions, [SupervisorAction::Fail(RunFailure::ZygoteCannotStart)]);
+    assert_eq!(supervisor.handle(WorkerEvent::Close, NOW), [SupervisorAction::Closed]);
 }
 
 #[test]
 fn without_replacement_a_death_ends_the_run_as_soon_as_there_is_work() {
-    let mut supervisor = ready(Settings { replace: false, ..settings(2) });
-    assert_eq!(deeds(end(&mut supervisor, life(0, 0), KILLED, NOW)), []);
+    let mut supervisor = ready(SupervisorSettings { replace: false, ..settings(2) });
+    assert_eq!(deeds(end(&mut supervisor, incarnation(0, 0), KILLED, NOW)), []);
     assert_eq!(submit(&mut supervisor, 0, Some(1)), [send(1, 0, 0)]);
     let actions = submit(&mut supervisor, 1, Some(0));
-    assert_eq!(actions[0], Action::Fail(Failure::Death { life: life(0, 0) }));
-    let mut supervisor = ready(Settings { replace: false, ..settings(1) });
+    assert_eq!(
+        actions[0],
+        SupervisorAction::Fail(RunFailure::Death { incarnation: incarnation(0, 0) })
+    );
+    let mut supervisor = ready(SupervisorSettings { replace: false, ..settings(1) });
     submit(&mut supervisor, 0, None);
-    let actions = deeds(end(&mut supervisor, life(0, 0), KILLED, NOW));
-    assert_eq!(actions, [Action::Fail(Failure::Death { life: life(0, 0) })]);
+    let actions = deeds(end(&mut supervisor, incarnation(0, 0), KILLED, NOW));
+    assert_eq!(
+        actions,
+        [SupervisorAction::Fail(RunFailure::Death { incarnation: incarnation(0, 0) })]
+    );
 }
 
 #[test]
 fn a_retired_post_ends_without_a_death_and_comes_back_for_a_new_task() {
     let mut supervisor = ready(settings(1));
-    let actions = supervisor.handle(Happening::Retire { post: 0 }, NOW);
-    assert_eq!(actions, [Action::Stop { life: life(0, 0) }]);
-    assert_eq!(end(&mut supervisor, life(0, 0), Ending::Exited(0), NOW), []);
-    assert_eq!(submit(&mut supervisor, 0, Some(0)), [Action::Fork { life: life(0, 1) }]);
+    let actions = supervisor.handle(WorkerEvent::Retire { worker_id: 0 }, NOW);
+    assert_eq!(actions, [SupervisorAction::Stop { incarnation: incarnation(0, 0) }]);
+    assert_eq!(end(&mut supervisor, incarnation(0, 0), ExitKind::Exited(0), NOW), []);
+    assert_eq!(
+        submit(&mut supervisor, 0, Some(0)),
+        [SupervisorAction::Fork { incarnation: incarnation(0, 1) }]
+    );
 }
 
 #[test]
 fn a_retired_worker_may_finish_its_tasks_and_is_killed_if_it_stays_after_that() {
     let mut supervisor = ready(settings(1));
     submit(&mut supervisor, 0, Some(0));
-    supervisor.handle(Happening::Retire { post: 0 }, NOW);
+    supervisor.handle(WorkerEvent::Retire { worker_id: 0 }, NOW);
     assert_eq!(supervisor.next_deadline(), None);
-    supervisor.handle(Happening::Answered { life: life(0, 0), task: 0 }, NOW);
+    supervisor.handle(WorkerEvent::TaskDone { incarnation: incarnation(0, 0), task: 0 }, NOW);
     assert_eq!(supervisor.next_deadline(), Some(NOW + GRACE));
-    let actions = supervisor.handle(Happening::TimePassed, NOW + GRACE);
-    assert_eq!(actions, [Action::Kill { life: life(0, 0) }]);
-    assert_eq!(end(&mut supervisor, life(0, 0), KILLED, NOW + GRACE), []);
+    let actions = supervisor.handle(WorkerEvent::TimePassed, NOW + GRACE);
+    assert_eq!(actions, [SupervisorAction::Kill { incarnation: incarnation(0, 0) }]);
+    assert_eq!(end(&mut supervisor, incarnation(0, 0), KILLED, NOW + GRACE), []);
 }
 
 #[test]
 fn a_retired_worker_that_leaves_tasks_behind_has_died() {
     let mut supervisor = ready(settings(1));
     submit(&mut supervisor, 0, Some(0));
-    supervisor.handle(Happening::Retire { post: 0 }, NOW);
-    let actions = end(&mut supervisor, life(0, 0), Ending::Exited(0), NOW);
-    assert_eq!(deeds(actions), [Action::Fork { life: life(0, 1) }]);
-    let actions = supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
-    assert_eq!(actions, [send(0, 1, 0), Action::Stop { life: life(0, 1) }]);
+    supervisor.handle(WorkerEvent::Retire { worker_id: 0 }, NOW);
+    let actions = end(&mut supervisor, incarnation(0, 0), ExitKind::Exited(0), NOW);
+    assert_eq!(deeds(actions), [SupervisorAction::Fork { incarnation: incarnation(0, 1) }]);
+    let actions = supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, 1) }, NOW);
+    assert_eq!(actions, [send(0, 1, 0), SupervisorAction::Stop { incarnation: incarnation(0, 1) }]);
 }
 
 #[test]
 fn with_every_post_retired_one_comes_back_for_a_task_that_anybody_can_do() {
     let mut supervisor = ready(settings(1));
     submit(&mut supervisor, 0, None);
-    supervisor.handle(Happening::Retire { post: 0 }, NOW);
+    supervisor.handle(WorkerEvent::Retire { worker_id: 0 }, NOW);
     assert_eq!(
-        deeds(supervisor.handle(Happening::ZygoteEnded, NOW)),
-        [Action::BearZygote { fresh: false }]
+        deeds(supervisor.handle(WorkerEvent::ZygoteEnded, NOW)),
+        [SupervisorAction::StartZygote { fresh: false }]
     );
-    let actions = supervisor.handle(Happening::ZygoteReady, NOW);
-    assert_eq!(actions, [Action::Fork { life: life(0, 1) }]);
+    let actions = supervisor.handle(WorkerEvent::ZygoteReady, NOW);
+    assert_eq!(actions, [SupervisorAction::Fork { incarnation: incarnation(0, 1) }]);
 }
 
 #[test]
 fn closing_stops_who_is_ready_kills_who_is_not_and_ends_with_the_last() {
     let mut supervisor = booting(settings(2));
-    supervisor.handle(Happening::Ready { life: life(0, 0) }, NOW);
-    let actions = supervisor.handle(Happening::Close, NOW);
-    assert_eq!(actions, [Action::Stop { life: life(0, 0) }, Action::Kill { life: life(1, 0) }]);
-    assert_eq!(end(&mut supervisor, life(1, 0), KILLED, NOW), []);
-    let actions = end(&mut supervisor, life(0, 0), Ending::Exited(0), NOW);
-    assert_eq!(actions, [Action::Closed]);
-    assert_eq!(supervisor.handle(Happening::Close, NOW), []);
+    supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, 0) }, NOW);
+    let actions = supervisor.handle(WorkerEvent::Close, NOW);
+    assert_eq!(
+        actions,
+        [
+            SupervisorAction::Stop { incarnation: incarnation(0, 0) },
+            SupervisorAction::Kill { incarnation: incarnation(1, 0) }
+        ]
+    );
+    assert_eq!(end(&mut supervisor, incarnation(1, 0), KILLED, NOW), []);
+    let actions = end(&mut supervisor, incarnation(0, 0), ExitKind::Exited(0), NOW);
+    assert_eq!(actions, [SupervisorAction::Closed]);
+    assert_eq!(supervisor.handle(WorkerEvent::Close, NOW), []);
 }
 
 #[test]
 fn closing_kills_after_the_grace_and_ends_even_if_that_does_not_help() {
     let mut supervisor = ready(settings(1));
-    supervisor.handle(Happening::Close, NOW);
+    supervisor.handle(WorkerEvent::Close, NOW);
     assert_eq!(supervisor.next_deadline(), Some(NOW + GRACE));
-    let actions = supervisor.handle(Happening::TimePassed, NOW + GRACE);
-    assert_eq!(actions, [Action::Kill { life: life(0, 0) }]);
+    let actions = supervisor.handle(WorkerEvent::TimePassed, NOW + GRACE);
+    assert_eq!(actions, [SupervisorAction::Kill { incarnation: incarnation(0, 0) }]);
     assert_eq!(supervisor.next_deadline(), Some(NOW + GRACE * 3));
-    let actions = supervisor.handle(Happening::TimePassed, NOW + GRACE * 3);
-    assert_eq!(actions, [Action::Closed]);
+    let actions = supervisor.handle(WorkerEvent::TimePassed, NOW + GRACE * 3);
+    assert_eq!(actions, [SupervisorAction::Closed]);
     assert!(supervisor.is_closed());
 }
 
@@ -421,25 +504,25 @@ fn closing_kills_after_the_grace_and_ends_even_if_that_does_not_help() {
 fn closing_waits_for_a_zygote_that_is_being_born() {
     let mut supervisor = Healthy::new(settings(1));
     supervisor.start(Duration::ZERO);
-    assert_eq!(supervisor.handle(Happening::Close, NOW), []);
-    assert_eq!(supervisor.handle(Happening::ZygoteReady, NOW), [Action::Closed]);
+    assert_eq!(supervisor.handle(WorkerEvent::Close, NOW), []);
+    assert_eq!(supervisor.handle(WorkerEvent::ZygoteReady, NOW), [SupervisorAction::Closed]);
 }
 
 #[test]
 fn a_failed_run_stops_its_workers_and_is_closed_when_told() {
-    let mut supervisor = ready(Settings { max_deaths: 0, ..settings(2) });
-    let actions = deeds(end(&mut supervisor, life(0, 0), KILLED, NOW));
-    let stop = Action::Stop { life: life(1, 0) };
-    assert_eq!(actions, [Action::Fail(Failure::TooManyDeaths), stop]);
-    assert_eq!(end(&mut supervisor, life(1, 0), Ending::Exited(0), NOW), []);
+    let mut supervisor = ready(SupervisorSettings { max_deaths: 0, ..settings(2) });
+    let actions = deeds(end(&mut supervisor, incarnation(0, 0), KILLED, NOW));
+    let stop = SupervisorAction::Stop { incarnation: incarnation(1, 0) };
+    assert_eq!(actions, [SupervisorAction::Fail(RunFailure::TooManyDeaths), stop]);
+    assert_eq!(end(&mut supervisor, incarnation(1, 0), ExitKind::Exited(0), NOW), []);
     assert_eq!(supervisor.next_deadline(), None);
-    assert_eq!(supervisor.handle(Happening::Close, NOW), [Action::Closed]);
+    assert_eq!(supervisor.handle(WorkerEvent::Close, NOW), [SupervisorAction::Closed]);
 }
 
 #[test]
 fn settings_without_bounds_are_borne() {
-    let endless = Settings {
-        posts: 0,
+    let endless = SupervisorSettings {
+        worker_count: 0,
         depth: 0,
         within: Duration::MAX,
         refused_for: Duration::MAX,
@@ -448,11 +531,11 @@ fn settings_without_bounds_are_borne() {
     };
     let mut supervisor = Healthy::new(endless);
     supervisor.start(NOW);
-    supervisor.handle(Happening::ZygoteReady, NOW);
-    supervisor.handle(Happening::Refused { life: life(0, 0), passing: true }, NOW);
-    supervisor.handle(Happening::TimePassed, Duration::from_secs(1));
-    supervisor.handle(Happening::Ready { life: life(0, 1) }, NOW);
+    supervisor.handle(WorkerEvent::ZygoteReady, NOW);
+    supervisor.handle(WorkerEvent::Refused { incarnation: incarnation(0, 0), passing: true }, NOW);
+    supervisor.handle(WorkerEvent::TimePassed, Duration::from_secs(1));
+    supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, 1) }, NOW);
     assert_eq!(submit(&mut supervisor, 0, Some(5)), [send(0, 1, 0)]);
-    supervisor.handle(Happening::Close, NOW);
+    supervisor.handle(WorkerEvent::Close, NOW);
     assert_eq!(supervisor.next_deadline(), Some(Duration::MAX));
 }

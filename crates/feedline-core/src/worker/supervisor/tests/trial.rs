@@ -2,36 +2,49 @@
 
 use super::*;
 
-fn suspicious(posts: u32) -> Settings {
-    Settings { suspect_after: Some(2), max_deaths: 2, ..settings(posts) }
+fn suspicious(worker_count: u32) -> SupervisorSettings {
+    SupervisorSettings { suspect_after: Some(2), max_deaths: 2, ..settings(worker_count) }
 }
 
-fn trial(post: Post, generation: u32, task: Task, position: u64) -> Action {
-    Action::Send { life: life(post, generation), task, trial: Some(position) }
+fn trial(
+    worker_id: WorkerId,
+    generation: u32,
+    task: TaskNumber,
+    position: u64,
+) -> SupervisorAction {
+    SupervisorAction::Send {
+        incarnation: incarnation(worker_id, generation),
+        task,
+        trial: Some(position),
+    }
 }
 
-fn give_up(task: Task, at: Option<u64>) -> Action {
-    Action::GiveUp { task, at, why: Reason::Kills }
+fn give_up(task: TaskNumber, at: Option<u64>) -> SupervisorAction {
+    SupervisorAction::GiveUp { task, at, why: Reason::Kills }
 }
 
-fn survive(supervisor: &mut Healthy, life: Life, task: Task) -> Vec<Action> {
-    supervisor.handle(Happening::Survived { life, task }, NOW)
+fn survive(
+    supervisor: &mut Healthy,
+    incarnation: Incarnation,
+    task: TaskNumber,
+) -> Vec<SupervisorAction> {
+    supervisor.handle(WorkerEvent::Survived { incarnation, task }, NOW)
 }
 
 /// A run whose worker 0/2 has just been sent a task for trial at position 5, with another waiting
-/// for the post.
-fn on_trial(settings: Settings) -> Healthy {
+/// for the worker.
+fn on_trial(settings: SupervisorSettings) -> Healthy {
     let mut supervisor = ready(settings);
     submit(&mut supervisor, 0, Some(0));
     submit(&mut supervisor, 1, Some(0));
     for generation in 0..2 {
-        let actions = deeds(die_at(&mut supervisor, life(0, generation), Some(5)));
+        let actions = deeds(die_at(&mut supervisor, incarnation(0, generation), Some(5)));
         assert_eq!(actions, [fork(0, generation + 1)]);
         if generation == 0 {
-            is_ready(&mut supervisor, life(0, 1));
+            is_ready(&mut supervisor, incarnation(0, 1));
         }
     }
-    assert_eq!(is_ready(&mut supervisor, life(0, 2)), [trial(0, 2, 0, 5)]);
+    assert_eq!(is_ready(&mut supervisor, incarnation(0, 2)), [trial(0, 2, 0, 5)]);
     supervisor
 }
 
@@ -44,104 +57,106 @@ fn a_task_that_kills_at_one_sample_is_tried_first_and_alone_in_a_fresh_worker() 
 
 #[test]
 fn a_trial_waits_for_the_post_where_the_worker_died_also_if_anybody_can_do_the_task() {
-    let mut supervisor = ready(Settings { suspect_after: Some(1), depth: 1, ..settings(2) });
+    let mut supervisor =
+        ready(SupervisorSettings { suspect_after: Some(1), depth: 1, ..settings(2) });
     submit(&mut supervisor, 0, None);
-    assert_eq!(deeds(die_at(&mut supervisor, life(0, 0), Some(0))), [fork(0, 1)]);
-    assert_eq!(is_ready(&mut supervisor, life(0, 1)), [trial(0, 1, 0, 0)]);
+    assert_eq!(deeds(die_at(&mut supervisor, incarnation(0, 0), Some(0))), [fork(0, 1)]);
+    assert_eq!(is_ready(&mut supervisor, incarnation(0, 1)), [trial(0, 1, 0, 0)]);
 }
 
 #[test]
 fn a_task_that_kills_in_its_trial_is_given_up_and_its_deaths_are_forgiven() {
     let mut supervisor = on_trial(suspicious(1));
-    let actions = deeds(die_at(&mut supervisor, life(0, 2), None));
+    let actions = deeds(die_at(&mut supervisor, incarnation(0, 2), None));
     assert_eq!(actions, [give_up(0, Some(5)), fork(0, 3)]);
-    assert_eq!(is_ready(&mut supervisor, life(0, 3)), [send(0, 3, 1)]);
+    assert_eq!(is_ready(&mut supervisor, incarnation(0, 3)), [send(0, 3, 1)]);
     // Two deaths are allowed: if those before counted, the first of these would be one too many.
-    answer(&mut supervisor, life(0, 3), 1);
-    assert_eq!(deeds(die_at(&mut supervisor, life(0, 3), None)), [fork(0, 4)]);
-    is_ready(&mut supervisor, life(0, 4));
-    assert_eq!(deeds(die_at(&mut supervisor, life(0, 4), None)), [fork(0, 5)]);
-    is_ready(&mut supervisor, life(0, 5));
-    let actions = deeds(die_at(&mut supervisor, life(0, 5), None));
-    assert_eq!(actions, [Action::Fail(Failure::TooManyDeaths)]);
+    result(&mut supervisor, incarnation(0, 3), 1);
+    assert_eq!(deeds(die_at(&mut supervisor, incarnation(0, 3), None)), [fork(0, 4)]);
+    is_ready(&mut supervisor, incarnation(0, 4));
+    assert_eq!(deeds(die_at(&mut supervisor, incarnation(0, 4), None)), [fork(0, 5)]);
+    is_ready(&mut supervisor, incarnation(0, 5));
+    let actions = deeds(die_at(&mut supervisor, incarnation(0, 5), None));
+    assert_eq!(actions, [SupervisorAction::Fail(RunFailure::TooManyDeaths)]);
 }
 
 #[test]
 fn deaths_of_a_task_that_is_not_given_up_count() {
     let mut supervisor = on_trial(suspicious(1));
-    survive(&mut supervisor, life(0, 2), 0);
-    let actions = deeds(die_at(&mut supervisor, life(0, 2), Some(6)));
-    assert_eq!(actions, [Action::Fail(Failure::TooManyDeaths)]);
+    survive(&mut supervisor, incarnation(0, 2), 0);
+    let actions = deeds(die_at(&mut supervisor, incarnation(0, 2), Some(6)));
+    assert_eq!(actions, [SupervisorAction::Fail(RunFailure::TooManyDeaths)]);
 }
 
 #[test]
 fn a_task_that_survives_its_trial_is_done_by_the_same_worker_and_the_sample_is_cleared() {
-    let mut supervisor = on_trial(Settings { max_deaths: 9, ..suspicious(1) });
-    let actions = survive(&mut supervisor, life(0, 2), 0);
+    let mut supervisor = on_trial(SupervisorSettings { max_deaths: 9, ..suspicious(1) });
+    let actions = survive(&mut supervisor, incarnation(0, 2), 0);
     assert_eq!(actions, [send(0, 2, 0), send(0, 2, 1)]);
-    assert_eq!(survive(&mut supervisor, life(0, 2), 0), []);
-    die_at(&mut supervisor, life(0, 2), Some(5));
-    assert_eq!(is_ready(&mut supervisor, life(0, 3)), [send(0, 3, 0), send(0, 3, 1)]);
-    die_at(&mut supervisor, life(0, 3), Some(5));
-    assert_eq!(is_ready(&mut supervisor, life(0, 4)), [trial(0, 4, 0, 5)]);
+    assert_eq!(survive(&mut supervisor, incarnation(0, 2), 0), []);
+    die_at(&mut supervisor, incarnation(0, 2), Some(5));
+    assert_eq!(is_ready(&mut supervisor, incarnation(0, 3)), [send(0, 3, 0), send(0, 3, 1)]);
+    die_at(&mut supervisor, incarnation(0, 3), Some(5));
+    assert_eq!(is_ready(&mut supervisor, incarnation(0, 4)), [trial(0, 4, 0, 5)]);
 }
 
 #[test]
 fn an_answer_ends_a_trial_and_is_the_result() {
     let mut supervisor = on_trial(suspicious(1));
-    let actions = answer(&mut supervisor, life(0, 2), 0);
-    assert_eq!(actions, [Action::Accept { task: 0 }, send(0, 2, 1)]);
+    let actions = result(&mut supervisor, incarnation(0, 2), 0);
+    assert_eq!(actions, [SupervisorAction::Accept { task: 0 }, send(0, 2, 1)]);
 }
 
 #[test]
 fn deaths_at_different_samples_are_counted_apart() {
-    let mut supervisor = ready(Settings { max_deaths: 9, ..suspicious(1) });
+    let mut supervisor = ready(SupervisorSettings { max_deaths: 9, ..suspicious(1) });
     submit(&mut supervisor, 0, Some(0));
     for (generation, at) in [(0, Some(1)), (1, Some(2)), (2, None), (3, None)] {
-        die_at(&mut supervisor, life(0, generation), at);
-        let actions = is_ready(&mut supervisor, life(0, generation + 1));
+        die_at(&mut supervisor, incarnation(0, generation), at);
+        let actions = is_ready(&mut supervisor, incarnation(0, generation + 1));
         assert_eq!(actions, [send(0, generation + 1, 0)]);
     }
-    die_at(&mut supervisor, life(0, 4), Some(2));
-    assert_eq!(is_ready(&mut supervisor, life(0, 5)), [trial(0, 5, 0, 2)]);
+    die_at(&mut supervisor, incarnation(0, 4), Some(2));
+    assert_eq!(is_ready(&mut supervisor, incarnation(0, 5)), [trial(0, 5, 0, 2)]);
 }
 
 #[test]
 fn a_task_that_kills_between_samples_is_given_up_after_one_death_more() {
-    let mut supervisor = ready(Settings { max_deaths: 9, ..suspicious(1) });
+    let mut supervisor = ready(SupervisorSettings { max_deaths: 9, ..suspicious(1) });
     submit(&mut supervisor, 0, Some(0));
     for generation in 0..2 {
-        die_at(&mut supervisor, life(0, generation), None);
-        is_ready(&mut supervisor, life(0, generation + 1));
+        die_at(&mut supervisor, incarnation(0, generation), None);
+        is_ready(&mut supervisor, incarnation(0, generation + 1));
     }
-    let actions = deeds(die_at(&mut supervisor, life(0, 2), None));
+    let actions = deeds(die_at(&mut supervisor, incarnation(0, 2), None));
     assert_eq!(actions, [give_up(0, None), fork(0, 3)]);
 }
 
 #[test]
 fn the_attempts_decide_before_a_trial_does() {
-    let mut supervisor = ready(Settings { attempts: Some(2), max_deaths: 9, ..suspicious(1) });
+    let mut supervisor =
+        ready(SupervisorSettings { attempts: Some(2), max_deaths: 9, ..suspicious(1) });
     submit(&mut supervisor, 0, Some(0));
-    die_at(&mut supervisor, life(0, 0), Some(3));
-    is_ready(&mut supervisor, life(0, 1));
+    die_at(&mut supervisor, incarnation(0, 0), Some(3));
+    is_ready(&mut supervisor, incarnation(0, 1));
     // At another sample: neither of them is to blame more than the other.
-    assert_eq!(deeds(die_at(&mut supervisor, life(0, 1), Some(4))), [fork(0, 2)]);
-    is_ready(&mut supervisor, life(0, 2));
-    let actions = deeds(die_at(&mut supervisor, life(0, 2), Some(4)));
+    assert_eq!(deeds(die_at(&mut supervisor, incarnation(0, 1), Some(4))), [fork(0, 2)]);
+    is_ready(&mut supervisor, incarnation(0, 2));
+    let actions = deeds(die_at(&mut supervisor, incarnation(0, 2), Some(4)));
     assert_eq!(actions, [give_up(0, Some(4)), fork(0, 3)]);
 }
 
 #[test]
 fn a_trial_outlives_its_zygote_whether_it_has_begun_or_not() {
-    for post in [Some(0), None] {
-        let mut supervisor = ready(Settings { suspect_after: Some(1), ..settings(1) });
-        submit(&mut supervisor, 0, post);
-        die_at(&mut supervisor, life(0, 0), Some(5));
+    for worker_id in [Some(0), None] {
+        let mut supervisor = ready(SupervisorSettings { suspect_after: Some(1), ..settings(1) });
+        submit(&mut supervisor, 0, worker_id);
+        die_at(&mut supervisor, incarnation(0, 0), Some(5));
         for generation in 2..4 {
-            supervisor.handle(Happening::ZygoteEnded, NOW);
-            let actions = supervisor.handle(Happening::ZygoteReady, NOW);
+            supervisor.handle(WorkerEvent::ZygoteEnded, NOW);
+            let actions = supervisor.handle(WorkerEvent::ZygoteReady, NOW);
             assert_eq!(actions, [fork(0, generation)]);
-            let actions = is_ready(&mut supervisor, life(0, generation));
+            let actions = is_ready(&mut supervisor, incarnation(0, generation));
             assert_eq!(actions, [trial(0, generation, 0, 5)]);
         }
     }
@@ -149,55 +164,65 @@ fn a_trial_outlives_its_zygote_whether_it_has_begun_or_not() {
 
 #[test]
 fn a_retired_post_comes_back_for_a_trial_and_stops_after_it() {
-    let mut supervisor = ready(Settings { suspect_after: Some(1), ..settings(1) });
+    let mut supervisor = ready(SupervisorSettings { suspect_after: Some(1), ..settings(1) });
     submit(&mut supervisor, 0, None);
-    supervisor.handle(Happening::Retire { post: 0 }, NOW);
-    assert_eq!(deeds(die_at(&mut supervisor, life(0, 0), Some(0))), [fork(0, 1)]);
-    assert_eq!(is_ready(&mut supervisor, life(0, 1)), [trial(0, 1, 0, 0)]);
-    assert_eq!(supervisor.handle(Happening::Retire { post: 0 }, NOW), []);
-    let actions = answer(&mut supervisor, life(0, 1), 0);
-    assert_eq!(actions, [Action::Accept { task: 0 }, Action::Stop { life: life(0, 1) }]);
+    supervisor.handle(WorkerEvent::Retire { worker_id: 0 }, NOW);
+    assert_eq!(deeds(die_at(&mut supervisor, incarnation(0, 0), Some(0))), [fork(0, 1)]);
+    assert_eq!(is_ready(&mut supervisor, incarnation(0, 1)), [trial(0, 1, 0, 0)]);
+    assert_eq!(supervisor.handle(WorkerEvent::Retire { worker_id: 0 }, NOW), []);
+    let actions = result(&mut supervisor, incarnation(0, 1), 0);
+    assert_eq!(
+        actions,
+        [
+            SupervisorAction::Accept { task: 0 },
+            SupervisorAction::Stop { incarnation: incarnation(0, 1) }
+        ]
+    );
 }
 
 #[test]
 fn a_trial_waits_while_forks_are_refused() {
-    let mut supervisor = ready(Settings { suspect_after: Some(1), ..settings(1) });
+    let mut supervisor = ready(SupervisorSettings { suspect_after: Some(1), ..settings(1) });
     submit(&mut supervisor, 0, None);
-    die_at(&mut supervisor, life(0, 0), Some(0));
-    supervisor.handle(Happening::Refused { life: life(0, 1), passing: true }, NOW);
-    supervisor.handle(Happening::Retire { post: 0 }, NOW);
-    let actions = supervisor.handle(Happening::TimePassed, NOW + FIRST_WAIT);
+    die_at(&mut supervisor, incarnation(0, 0), Some(0));
+    supervisor.handle(WorkerEvent::Refused { incarnation: incarnation(0, 1), passing: true }, NOW);
+    supervisor.handle(WorkerEvent::Retire { worker_id: 0 }, NOW);
+    let actions = supervisor.handle(WorkerEvent::TimePassed, NOW + FIRST_WAIT);
     assert_eq!(actions, [fork(0, 2)]);
-    assert_eq!(is_ready(&mut supervisor, life(0, 2)), [trial(0, 2, 0, 0)]);
+    assert_eq!(is_ready(&mut supervisor, incarnation(0, 2)), [trial(0, 2, 0, 0)]);
 }
 
 #[test]
 fn a_trial_that_hangs_begins_again_until_the_hangs_are_enough() {
     let late = NOW + Duration::from_secs(100);
-    let limits = Settings { deadline: Some(GRACE), hangs: 2, max_deaths: 9, ..suspicious(1) };
+    let limits =
+        SupervisorSettings { deadline: Some(GRACE), hangs: 2, max_deaths: 9, ..suspicious(1) };
     let mut supervisor = on_trial(limits);
     for generation in 2..4 {
-        let life = life(0, generation);
-        let seen = Seen {
+        let incarnation = incarnation(0, generation);
+        let seen = Observation {
             task: Some(0),
             position: Some(5),
             since: NOW,
-            work: Work::Sample,
+            work: WorkerActivity::Sample,
             asleep: false,
             stopped: false,
             is_dumping: false,
         };
-        let seen = Happening::Seen { life, seen };
+        let seen = WorkerEvent::Observation { incarnation, seen };
         let late = late * generation;
-        assert_eq!(supervisor.handle(seen, late), [Action::Dump { life }]);
-        assert_eq!(supervisor.handle(seen, late + DUMP), [Action::Kill { life }]);
-        let actions = deeds(end(&mut supervisor, life, KILLED, late + DUMP));
+        assert_eq!(supervisor.handle(seen, late), [SupervisorAction::Dump { incarnation }]);
+        assert_eq!(supervisor.handle(seen, late + DUMP), [SupervisorAction::Kill { incarnation }]);
+        let actions = deeds(end(&mut supervisor, incarnation, KILLED, late + DUMP));
         if generation == 2 {
             assert_eq!(actions, [fork(0, 3)]);
-            assert_eq!(is_ready(&mut supervisor, super::life(0, 3)), [trial(0, 3, 0, 5)]);
+            assert_eq!(is_ready(&mut supervisor, super::incarnation(0, 3)), [trial(0, 3, 0, 5)]);
         } else {
             let why = Reason::Hangs;
-            assert_eq!(actions, [Action::GiveUp { task: 0, at: Some(5), why }, fork(0, 4)]);
+            assert_eq!(
+                actions,
+                [SupervisorAction::GiveUp { task: 0, at: Some(5), why }, fork(0, 4)]
+            );
         }
     }
 }

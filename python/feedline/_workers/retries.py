@@ -9,24 +9,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline import _native
+from feedline._workers.remote_error import RemoteError
 from feedline._workers.sources import Sources
-from feedline._workers.trouble import Trouble
 from feedline.faults import FaultPolicy, symptom
 
-__all__ = ["BAD", "Bad", "Faulty", "Tries"]
+__all__ = ["BAD", "FaultyResult", "PendingFault", "Retries"]
 
 # In the place of a sample that could not be made.
 BAD: Any = object()
 
 
 @dataclass
-class Bad:
+class PendingFault:
     """A sample that could not be made, or was made only after some tries."""
 
     position: int
     names: list[str]
     os_error: int | None
-    trouble: Trouble
+    remote_error: RemoteError
     path: str | None
     attempts: int
     # What the policy wants: "skip", "replace" or "raise"; "" if another try went well.
@@ -34,7 +34,7 @@ class Bad:
 
 
 @dataclass
-class Faulty:
+class FaultyResult:
     """A batch on its way to the trainer, with the faults of its samples, which are judged there.
 
     `batch` is None if nothing is left of it, or if it is still to be completed: then the worker holds the
@@ -42,12 +42,12 @@ class Faulty:
     """
 
     batch: Any
-    bad: list[Bad] = field(default_factory=list)
+    bad: list[PendingFault] = field(default_factory=list)
     is_held: bool = False
     before: bytes | None = None
 
 
-class Tries:
+class Retries:
     """What is done in the process that makes samples, when one of them raises."""
 
     def __init__(
@@ -57,24 +57,24 @@ class Tries:
         seed: int = 0,
         stage: str = "fetching",
         pause: Callable[[float], None] = time.sleep,
-        tell: Callable[[str, dict[str, Any]], None] | None = None,
+        notify: Callable[[str, dict[str, Any]], None] | None = None,
         raises: bool = True,
         folders: Iterable[str] = (),
         home: int | None = None,
     ) -> None:
-        """`stage` is what making a sample is called; `pause` waits; `tell` hears what becomes of the
+        """`stage` is what making a sample is called; `pause` waits; `notify` hears what becomes of the
         source. Unless it `raises`, what is to be raised is a fault as any other, for others to raise.
         `folders` were there when the loader was made. `home` is the worker's process: in a child that
         was forked in it, nothing is retried."""
-        self._policy = _native.Policy(policy.words())
-        self._sources = Sources(self._policy.patience, pause, tell, folders)
+        self._policy = _native.Policy(policy.config())
+        self._sources = Sources(self._policy.patience, pause, notify, folders)
         self._pause = pause
         self._seed = seed
         self._stage = stage
         self._raises = raises
         self._home = home
         # Of the batch at hand, in order; the code that makes it empties it.
-        self.bad: list[Bad] = []
+        self.bad: list[PendingFault] = []
 
     def again(self, raised: BaseException, make: Callable[[], Any], position: int, key: int = 0) -> Any:
         """The sample after all, or BAD. Raises where the policy wants that."""
@@ -123,11 +123,11 @@ class Tries:
         position: int,
         attempts: int,
         action: str,
-    ) -> Bad:
+    ) -> PendingFault:
         path = getattr(raised, "filename", None) or getattr(raised, "path", None)
-        trouble = Trouble.of(raised, position=position, stage=self._stage, exact=True)
+        remote_error = RemoteError.of(raised, position=position, stage=self._stage, exact=True)
         shown = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else None
-        return Bad(position, names, os_error, trouble, shown, attempts, action)
+        return PendingFault(position, names, os_error, remote_error, shown, attempts, action)
 
     def given_up(self, raised: BaseException, position: int) -> Any:
         """BAD, for a sample that cannot be retried. Raises where the policy wants that."""
@@ -139,7 +139,7 @@ class Tries:
         """Other samples were made meanwhile: what failed was not the source."""
         self._sources.is_well()
 
-    def take(self) -> list[Bad]:
+    def take(self) -> list[PendingFault]:
         """The faults so far, which are then forgotten."""
         bad, self.bad = self.bad, []
         return bad

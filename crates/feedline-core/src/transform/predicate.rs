@@ -67,10 +67,10 @@ pub enum Predicate<Of> {
 
 /// Where an operand is found when a sample is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum FieldLocation {
     /// The index of the sample.
     Index,
-    /// A number in a row of its seat.
+    /// A number in a row of its slot.
     Row(usize, Dtype),
     /// Text or bytes among its other values.
     Text(usize),
@@ -81,14 +81,19 @@ pub enum Place {
 impl Operand {
     /// Where it is found among these fields. The first of the other values is not there yet when the
     /// picture, which is made last, is one of them.
-    pub fn place(&self, call: &str, fields: &[Field], picture_is_other: bool) -> Result<Place> {
+    pub fn place(
+        &self,
+        call: &str,
+        fields: &[Field],
+        picture_is_other: bool,
+    ) -> Result<FieldLocation> {
         let (Operand::Value(name) | Operand::Length(name)) = self;
         let refused = |message: String, hint: String| {
             Err(Error::new(Kind::InvalidArgument, format!("{call}: {message}")).with_hint(hint))
         };
         let Some(at) = fields.iter().position(|field| &*field.name == name.as_str()) else {
             if *self == Operand::Value("index".into()) {
-                return Ok(Place::Index);
+                return Ok(FieldLocation::Index);
             }
             let names: Vec<_> = fields.iter().map(|field| &*field.name).collect();
             let hint = format!("there are {}", names.join(", "));
@@ -99,10 +104,10 @@ impl Operand {
         let other = (at - row).checked_sub(usize::from(picture_is_other));
         match (self, &field.kind, other) {
             (Operand::Value(_), FieldKind::Fixed { dtype, shape }, _) if shape.is_empty() => {
-                Ok(Place::Row(row, *dtype))
+                Ok(FieldLocation::Row(row, *dtype))
             }
             (Operand::Value(_), FieldKind::Text | FieldKind::Bytes, Some(other)) => {
-                Ok(Place::Text(other))
+                Ok(FieldLocation::Text(other))
             }
             (
                 Operand::Length(_),
@@ -112,7 +117,7 @@ impl Operand {
                 | FieldKind::List
                 | FieldKind::Texts,
                 Some(other),
-            ) => Ok(Place::Length(other)),
+            ) => Ok(FieldLocation::Length(other)),
             (
                 Operand::Value(_) | Operand::Length(_),
                 FieldKind::Fixed { .. }
@@ -143,21 +148,21 @@ impl Operand {
                         "only fields whose length differs from sample to sample have one".into(),
                     ),
                 };
-                refused(format!("field {name:?} has {has}: it is {}", field.kind.words()), hint)
+                refused(format!("field {name:?} has {has}: it is {}", field.kind.describe()), hint)
             }
         }
     }
 }
 
 /// What stands there.
-enum Found<'a> {
+enum FoundValue<'a> {
     Whole(i128),
     Real(f64),
     Text(&'a [u8]),
 }
 
-/// A sample before its picture is made: the rows of its seat, and its other values.
-pub struct Made<'a, Row> {
+/// A sample before its picture is made: the rows of its slot, and its other values.
+pub struct MadeSample<'a, Row> {
     /// Which one it is.
     pub ticket: Ticket,
     /// One for each field of one shape, in order.
@@ -166,17 +171,17 @@ pub struct Made<'a, Row> {
     pub others: &'a [Value],
 }
 
-impl<Row: Deref<Target = [u8]>> Made<'_, Row> {
-    fn look(&self, place: Place) -> Result<Found<'_>> {
+impl<Row: Deref<Target = [u8]>> MadeSample<'_, Row> {
+    fn look(&self, place: FieldLocation) -> Result<FoundValue<'_>> {
         Ok(match place {
-            Place::Index => Found::Whole(self.ticket.index.into()),
-            Place::Row(row, dtype) => number(dtype, &self.rows[row]),
-            Place::Text(other) => match &self.others[other] {
-                Value::Text(text) => Found::Text(text.as_bytes()),
-                Value::Bytes(bytes) => Found::Text(bytes),
+            FieldLocation::Index => FoundValue::Whole(self.ticket.index.into()),
+            FieldLocation::Row(row, dtype) => number(dtype, &self.rows[row]),
+            FieldLocation::Text(other) => match &self.others[other] {
+                Value::Text(text) => FoundValue::Text(text.as_bytes()),
+                Value::Bytes(bytes) => FoundValue::Text(bytes),
                 Value::Row(_) | Value::Array(_) | Value::List(_) => return Err(wrong()),
             },
-            Place::Length(other) => Found::Whole(match &self.others[other] {
+            FieldLocation::Length(other) => FoundValue::Whole(match &self.others[other] {
                 Value::Array(array) => array.shape.first().copied().unwrap_or(0) as i128,
                 Value::Bytes(bytes) => bytes.len() as i128,
                 Value::Text(text) => text.chars().count() as i128,
@@ -218,12 +223,16 @@ impl<Of> Predicate<Of> {
 impl Predicate<Operand> {
     /// The same, with places instead of names. Refuses fields that are not there, and words where there
     /// are numbers.
-    pub fn placed(&self, fields: &[Field], picture_is_other: bool) -> Result<Predicate<Place>> {
+    pub fn placed(
+        &self,
+        fields: &[Field],
+        picture_is_other: bool,
+    ) -> Result<Predicate<FieldLocation>> {
         self.try_map(&mut |operand, with| {
             let place = operand.place("filter", fields, picture_is_other)?;
             for constant in with {
                 let is_text = matches!(constant, Constant::Text(_));
-                if is_text != matches!(place, Place::Text(_)) {
+                if is_text != matches!(place, FieldLocation::Text(_)) {
                     let (Operand::Value(name) | Operand::Length(name)) = operand;
                     let message = format!(
                         "filter: {name:?} is {}, and is compared with {constant}",
@@ -238,9 +247,9 @@ impl Predicate<Operand> {
     }
 }
 
-impl Predicate<Place> {
+impl Predicate<FieldLocation> {
     /// Whether a sample is kept.
-    pub fn keeps<Row: Deref<Target = [u8]>>(&self, sample: &Made<'_, Row>) -> Result<bool> {
+    pub fn keeps<Row: Deref<Target = [u8]>>(&self, sample: &MadeSample<'_, Row>) -> Result<bool> {
         Ok(match self {
             Predicate::Compare(place, how, with) => how.holds(&sample.look(*place)?, with),
             Predicate::Among(place, these) => these.has(&sample.look(*place)?),
@@ -296,13 +305,13 @@ impl From<Vec<Constant>> for Members {
 }
 
 impl Members {
-    fn has(&self, found: &Found<'_>) -> bool {
+    fn has(&self, found: &FoundValue<'_>) -> bool {
         match found {
-            Found::Whole(number) => self.wholes.binary_search(number).is_ok(),
-            Found::Text(text) => {
+            FoundValue::Whole(number) => self.wholes.binary_search(number).is_ok(),
+            FoundValue::Text(text) => {
                 self.texts.binary_search_by(|one| one.as_bytes().cmp(text)).is_ok()
             }
-            Found::Real(number) => match whole_of(*number) {
+            FoundValue::Real(number) => match whole_of(*number) {
                 Some(whole) => self.wholes.binary_search(&whole).is_ok(),
                 None => !number.is_nan() && self.reals.contains(number),
             },
@@ -325,7 +334,7 @@ fn whole_of(number: f64) -> Option<i128> {
 
 impl Comparison {
     /// As Python has it: nothing but `!=` is true of what is not a number.
-    fn holds(self, found: &Found<'_>, with: &Constant) -> bool {
+    fn holds(self, found: &FoundValue<'_>, with: &Constant) -> bool {
         let order = found.compare(with);
         match self {
             Comparison::Less => order == Some(Ordering::Less),
@@ -338,25 +347,25 @@ impl Comparison {
     }
 }
 
-impl Found<'_> {
+impl FoundValue<'_> {
     fn compare(&self, with: &Constant) -> Option<Ordering> {
         match (self, with) {
-            (Found::Whole(one), Constant::Whole(other)) => Some(one.cmp(other)),
-            (Found::Real(one), Constant::Real(other)) => one.partial_cmp(other),
-            (Found::Whole(one), Constant::Real(other)) => (*one as f64).partial_cmp(other),
-            (Found::Real(one), Constant::Whole(other)) => one.partial_cmp(&(*other as f64)),
-            (Found::Text(one), Constant::Text(other)) => Some((*one).cmp(other.as_bytes())),
-            (Found::Text(_), Constant::Whole(_) | Constant::Real(_))
-            | (Found::Whole(_) | Found::Real(_), Constant::Text(_)) => None,
+            (FoundValue::Whole(one), Constant::Whole(other)) => Some(one.cmp(other)),
+            (FoundValue::Real(one), Constant::Real(other)) => one.partial_cmp(other),
+            (FoundValue::Whole(one), Constant::Real(other)) => (*one as f64).partial_cmp(other),
+            (FoundValue::Real(one), Constant::Whole(other)) => one.partial_cmp(&(*other as f64)),
+            (FoundValue::Text(one), Constant::Text(other)) => Some((*one).cmp(other.as_bytes())),
+            (FoundValue::Text(_), Constant::Whole(_) | Constant::Real(_))
+            | (FoundValue::Whole(_) | FoundValue::Real(_), Constant::Text(_)) => None,
         }
     }
 }
 
 /// The number in a row of one.
-fn number(dtype: Dtype, row: &[u8]) -> Found<'static> {
+fn number(dtype: Dtype, row: &[u8]) -> FoundValue<'static> {
     macro_rules! whole {
         ($type:ty) => {
-            Found::Whole(<$type>::from_ne_bytes(bytes(row)).into())
+            FoundValue::Whole(<$type>::from_ne_bytes(bytes(row)).into())
         };
     }
     match dtype {
@@ -368,9 +377,9 @@ fn number(dtype: Dtype, row: &[u8]) -> Found<'static> {
         Dtype::Int16 => whole!(i16),
         Dtype::Int32 => whole!(i32),
         Dtype::Int64 => whole!(i64),
-        Dtype::Float16 => Found::Real(half(u16::from_ne_bytes(bytes(row)))),
-        Dtype::Float32 => Found::Real(f32::from_ne_bytes(bytes(row)).into()),
-        Dtype::Float64 => Found::Real(f64::from_ne_bytes(bytes(row))),
+        Dtype::Float16 => FoundValue::Real(half(u16::from_ne_bytes(bytes(row)))),
+        Dtype::Float32 => FoundValue::Real(f32::from_ne_bytes(bytes(row)).into()),
+        Dtype::Float64 => FoundValue::Real(f64::from_ne_bytes(bytes(row))),
     }
 }
 
@@ -401,25 +410,33 @@ impl<Of> Bucketing<Of> {
 
 impl Bucketing<Operand> {
     /// The same, with the place instead of a name: the length of a field that has one, else its number.
-    pub fn placed(&self, fields: &[Field], picture_is_other: bool) -> Result<Bucketing<Place>> {
+    pub fn placed(
+        &self,
+        fields: &[Field],
+        picture_is_other: bool,
+    ) -> Result<Bucketing<FieldLocation>> {
         let (Operand::Value(name) | Operand::Length(name)) = &self.by;
         let place = |operand: Operand| operand.place("bucket", fields, picture_is_other);
         let by =
             place(Operand::Length(name.clone())).or_else(|error| match place(self.by.clone()) {
-                Ok(Place::Text(_)) | Err(_) => Err(error),
-                Ok(place @ (Place::Row(..) | Place::Index | Place::Length(_))) => Ok(place),
+                Ok(FieldLocation::Text(_)) | Err(_) => Err(error),
+                Ok(
+                    place @ (FieldLocation::Row(..)
+                    | FieldLocation::Index
+                    | FieldLocation::Length(_)),
+                ) => Ok(place),
             })?;
         Ok(Bucketing { by, boundaries: Arc::clone(&self.boundaries), sizes: self.sizes.clone() })
     }
 }
 
-impl Bucketing<Place> {
+impl Bucketing<FieldLocation> {
     /// The bucket of a sample.
-    pub fn bucket<Row: Deref<Target = [u8]>>(&self, sample: &Made<'_, Row>) -> Result<usize> {
+    pub fn bucket<Row: Deref<Target = [u8]>>(&self, sample: &MadeSample<'_, Row>) -> Result<usize> {
         let found = match sample.look(self.by)? {
-            Found::Whole(number) => number as f64,
-            Found::Real(number) => number,
-            Found::Text(_) => return Err(wrong()),
+            FoundValue::Whole(number) => number as f64,
+            FoundValue::Real(number) => number,
+            FoundValue::Text(_) => return Err(wrong()),
         };
         Ok(self.boundaries.partition_point(|boundary| *boundary <= found))
     }
@@ -450,7 +467,7 @@ mod tests {
         let rows = [3_i64.to_ne_bytes().to_vec(), vec![0; 16], 0.5_f32.to_ne_bytes().to_vec()];
         let tokens = Array { dtype: Dtype::Int64, shape: vec![5], bytes: vec![0; 40] };
         let others = [Value::Array(tokens), Value::Text("train".into())];
-        let sample = Made { ticket: TICKET, rows: &rows, others: &others };
+        let sample = MadeSample { ticket: TICKET, rows: &rows, others: &others };
         predicate.placed(&fields(), false).unwrap().keeps(&sample).unwrap()
     }
 
@@ -537,12 +554,12 @@ mod tests {
             let tokens = Array { dtype: Dtype::Int64, shape: vec![count], bytes: vec![] };
             let others = [Value::Array(tokens)];
             let rows: [Vec<u8>; 0] = [];
-            bucketing.bucket(&Made { ticket: TICKET, rows: &rows, others: &others }).unwrap()
+            bucketing.bucket(&MadeSample { ticket: TICKET, rows: &rows, others: &others }).unwrap()
         };
         assert_eq!([0, 3, 4, 7, 8, 100].map(bucket), [0, 0, 1, 1, 2, 2]);
         let weight = Bucketing { by: value("weight"), boundaries: [1.0].into(), sizes: None };
         let weight = weight.placed(&fields(), false).unwrap();
-        assert_eq!((weight.by, weight.buckets()), (Place::Row(2, Dtype::Float32), 2));
+        assert_eq!((weight.by, weight.buckets()), (FieldLocation::Row(2, Dtype::Float32), 2));
         let wrong = Bucketing { by: value("box"), boundaries: [1.0].into(), sizes: None };
         assert!(wrong.placed(&fields(), false).is_err());
     }

@@ -13,12 +13,12 @@ from multiprocessing import reduction, resource_sharer
 from multiprocessing.connection import Connection, rebuild_connection  # type: ignore[attr-defined]
 from typing import Any
 
-__all__ = ["Lent"]
+__all__ = ["SentDescriptors"]
 
 _SERVER: Any = resource_sharer._resource_sharer  # type: ignore[attr-defined]
 
 
-class Lent:
+class SentDescriptors:
     """The descriptors of one call; they are copies, and ours until `release`."""
 
     def __init__(self) -> None:

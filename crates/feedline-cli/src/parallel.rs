@@ -2,7 +2,7 @@
 
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::sys::lock::Mutex;
-use feedline_core::sys::thread::Crew;
+use feedline_core::sys::thread::Threads;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -57,16 +57,16 @@ where
             shared.results.lock()[number] = Some(result);
         }
     };
-    let crew = Crew::default();
+    let parallel = Threads::default();
     for number in 0..threads {
         let shared = Arc::clone(&shared);
         // One that is refused is missed by nobody: the others do its part.
-        let _ = crew.spawn(&format!("feedline-{number}"), move || run(shared));
+        let _ = parallel.spawn(&format!("feedline-{number}"), move || run(shared));
     }
-    if crew.count() == 0 {
+    if parallel.count() == 0 {
         run(Arc::clone(&shared));
     }
-    while !crew.wait(TELLING) {
+    while !parallel.wait(TELLING) {
         progress.set(shared.done.0.load(Ordering::Relaxed));
     }
     progress.set(shared.done.0.load(Ordering::Relaxed));

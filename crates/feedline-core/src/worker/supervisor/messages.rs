@@ -3,23 +3,23 @@
 use std::time::Duration;
 
 /// The number of a worker, kept by its replacements.
-pub type Post = u32;
+pub type WorkerId = u32;
 
 /// The number of a task; numbers grow with each submission.
-pub type Task = u64;
+pub type TaskNumber = u64;
 
 /// One worker process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Life {
-    /// The post it works for.
-    pub post: Post,
-    /// Counts the forks tried for this post, from 0.
+pub struct Incarnation {
+    /// The worker it works for.
+    pub worker_id: WorkerId,
+    /// Counts the forks tried for this worker, from 0.
     pub generation: u32,
 }
 
 /// How a worker ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ending {
+pub enum ExitKind {
     /// With this code.
     Exited(i32),
     /// By this signal.
@@ -30,7 +30,7 @@ pub enum Ending {
 
 /// What a worker was doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stage {
+pub enum WorkerStage {
     /// It was not ready yet.
     Booting,
     /// It was ready and had no task.
@@ -45,16 +45,16 @@ pub enum Stage {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Death {
     /// Who died.
-    pub life: Life,
+    pub incarnation: Incarnation,
     /// How.
-    pub ending: Ending,
+    pub exit: ExitKind,
     /// When, since the start of the run.
     pub at: Duration,
     /// What it was doing.
-    pub stage: Stage,
+    pub stage: WorkerStage,
     /// What it had at hand; the first was being worked on.
-    pub tasks: Vec<Task>,
-    /// Whether the post gets a new worker.
+    pub tasks: Vec<TaskNumber>,
+    /// Whether the worker gets a new worker.
     pub replaced: bool,
     /// Whether we killed it because a sample took longer than the deadline. It is then not counted
     /// for `max_deaths`.
@@ -72,7 +72,7 @@ pub enum Reason {
 
 /// What the black box of a worker says that it does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Work {
+pub enum WorkerActivity {
     /// It is not ready yet.
     Starting,
     /// It has nothing to do.
@@ -85,15 +85,15 @@ pub enum Work {
 
 /// What the engine found when it looked at a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Seen {
+pub struct Observation {
     /// The task it is at.
-    pub task: Option<Task>,
+    pub task: Option<TaskNumber>,
     /// The position in that task of the sample it is at.
     pub position: Option<u64>,
     /// Since when it does this, from the start of the run.
     pub since: Duration,
     /// What it does.
-    pub work: Work,
+    pub work: WorkerActivity,
     /// Whether it sleeps on a lock and has used no processor time.
     pub asleep: bool,
     /// Whether it was stopped by a signal.
@@ -104,28 +104,28 @@ pub struct Seen {
 
 /// Why a run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Failure {
+pub enum RunFailure {
     /// More workers died than the settings bear; [`Supervisor::deaths`] tells of them.
     TooManyDeaths,
     /// A worker left work undone, and the settings forbid to replace it.
     Death {
         /// Who died.
-        life: Life,
+        incarnation: Incarnation,
     },
     /// A worker said that it cannot start.
     CannotStart {
         /// Which one.
-        life: Life,
+        incarnation: Incarnation,
     },
-    /// A post died again and again before it was ready.
+    /// A worker died again and again before it was ready.
     DiesStarting {
         /// The last that died.
-        life: Life,
+        incarnation: Incarnation,
     },
-    /// No worker could be forked for a post.
+    /// No worker could be forked for a worker.
     Refused {
         /// For which.
-        post: Post,
+        worker_id: WorkerId,
         /// Whether the reason was one that passes, but did not for too long.
         passing: bool,
     },
@@ -139,13 +139,13 @@ pub enum Failure {
 
 /// What happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Happening {
+pub enum WorkerEvent {
     /// There is a new task. A number that is not above all before it is ignored.
     Submitted {
         /// Its number.
-        task: Task,
-        /// The post that must do it (counted round, if there are fewer), or any free worker.
-        post: Option<Post>,
+        task: TaskNumber,
+        /// The worker that must do it (counted round, if there are fewer), or any free worker.
+        worker_id: Option<WorkerId>,
     },
     /// The process of the zygote that was asked for exists; it is not ready yet.
     ZygoteStarted,
@@ -167,67 +167,67 @@ pub enum Happening {
     ZygoteEnded,
     /// A fork was refused.
     Refused {
-        /// Who was not born.
-        life: Life,
+        /// Who was not started.
+        incarnation: Incarnation,
         /// Whether another try is worth it (EAGAIN, ENOMEM).
         passing: bool,
     },
     /// A worker can take tasks now.
     Ready {
         /// Which one.
-        life: Life,
+        incarnation: Incarnation,
     },
     /// A worker said that it cannot start.
     StartFailed {
         /// Which one.
-        life: Life,
+        incarnation: Incarnation,
     },
     /// A worker answered.
-    Answered {
+    TaskDone {
         /// Which one.
-        life: Life,
+        incarnation: Incarnation,
         /// What.
-        task: Task,
+        task: TaskNumber,
     },
     /// The socket of a worker was closed at its other end, so it has likely ended.
     HungUp {
         /// Which one.
-        life: Life,
+        incarnation: Incarnation,
     },
     /// A worker was reaped; all its answers were handled before.
     Ended {
         /// Which one.
-        life: Life,
+        incarnation: Incarnation,
         /// How.
-        ending: Ending,
+        exit: ExitKind,
         /// The position in its first task at hand of the sample it was at, if it was at one.
         at: Option<u64>,
     },
     /// A worker has come through the trial of a task.
     Survived {
         /// Which one.
-        life: Life,
+        incarnation: Incarnation,
         /// What.
-        task: Task,
+        task: TaskNumber,
     },
     /// The engine has looked at a worker; [`Supervisor::to_look_at`] says when and at whom.
-    Seen {
+    Observation {
         /// At which one.
-        life: Life,
+        incarnation: Incarnation,
         /// What it found.
-        seen: Seen,
+        seen: Observation,
     },
     /// A worker leaks and is to be replaced without a pause. It is ignored unless this is the ready
-    /// worker of a post that has not retired, has no other worker, and tries no task.
+    /// worker of a worker that has not retired, has no other worker, and tries no task.
     Renew {
         /// Which one.
-        life: Life,
+        incarnation: Incarnation,
     },
-    /// A post is not needed any more, once the tasks it was given are done. A new task that is
+    /// A worker is not needed any more, once the tasks it was given are done. A new task that is
     /// pinned to it ends that.
     Retire {
         /// Which one.
-        post: Post,
+        worker_id: WorkerId,
     },
     /// Other code of the trainer's process has closed descriptors of ours, so that nobody can be heard.
     DescriptorsClosed,
@@ -239,9 +239,9 @@ pub enum Happening {
 
 /// What is to be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum SupervisorAction {
     /// Start a zygote. It is answered by `ZygoteReady` or `ZygoteEnded`.
-    BearZygote {
+    StartZygote {
         /// Whether it must be a fresh interpreter and no fork of the trainer.
         fresh: bool,
     },
@@ -259,15 +259,15 @@ pub enum Action {
     ZygoteHung,
     /// Fork a worker. It is answered by `Ready`, `Refused`, `StartFailed` or `Ended`.
     Fork {
-        /// Who is to be born.
-        life: Life,
+        /// Who is to be started.
+        incarnation: Incarnation,
     },
     /// Give a task to a worker that is ready.
     Send {
         /// To whom.
-        life: Life,
+        incarnation: Incarnation,
         /// What.
-        task: Task,
+        task: TaskNumber,
         /// The task is tried: only the sample at this position is worked on, with all care, and the
         /// worker says `Survived` instead of an answer.
         trial: Option<u64>,
@@ -275,30 +275,30 @@ pub enum Action {
     /// Ask a worker to end after what it has at hand.
     Stop {
         /// Whom.
-        life: Life,
+        incarnation: Incarnation,
     },
     /// Send SIGKILL. It may come before the fork was answered: then the worker must die as soon as
-    /// it is born.
+    /// it is started.
     Kill {
         /// To whom.
-        life: Life,
+        incarnation: Incarnation,
     },
     /// The answer being handled is the one result of this task.
     Accept {
         /// Which one.
-        task: Task,
+        task: TaskNumber,
     },
     /// The answer being handled is late or unknown: throw it away.
     Discard {
         /// Of which task.
-        task: Task,
+        task: TaskNumber,
         /// From whom.
-        life: Life,
+        incarnation: Incarnation,
     },
     /// The one result of this task is that it cannot be done.
     GiveUp {
         /// Which one.
-        task: Task,
+        task: TaskNumber,
         /// The position in it of the sample that is to blame, if it is known.
         at: Option<u64>,
         /// Why.
@@ -307,66 +307,68 @@ pub enum Action {
     /// Have a worker write down where its code is; it may take `dump_time`.
     Dump {
         /// Which one.
-        life: Life,
+        incarnation: Incarnation,
     },
     /// For the log: a worker makes no progress, and nothing is done about it.
     Stalled {
         /// Which one.
-        life: Life,
+        incarnation: Incarnation,
         /// What it is at.
-        seen: Seen,
+        seen: Observation,
     },
     /// For the log: a worker sleeps on a lock that its fork may have copied, so that all start
     /// again from a fresh interpreter.
-    Reborn {
+    RestartedFresh {
         /// Which one.
-        life: Life,
+        incarnation: Incarnation,
         /// What it is at.
-        seen: Seen,
+        seen: Observation,
     },
     /// For the log: a worker that was replaced without a pause has ended, with nothing left undone.
     Retired {
         /// Which one.
-        life: Life,
+        incarnation: Incarnation,
     },
     /// For the log: a worker died.
     Died(Death),
     /// The run has ended; only the closing is left.
-    Fail(Failure),
+    Fail(RunFailure),
     /// Nothing is left. It comes once, and last.
     Closed,
 }
 
-impl Action {
+impl SupervisorAction {
     /// Whether the zygote carries it out, and so must answer.
     pub(super) fn is_for_zygote(&self) -> bool {
         match self {
-            Action::Fork { .. } | Action::Kill { .. } | Action::Dump { .. } => true,
-            Action::BearZygote { .. }
-            | Action::EndZygote
-            | Action::PingZygote { .. }
-            | Action::ZygoteSlow
-            | Action::ZygoteHung
-            | Action::Send { .. }
-            | Action::Stop { .. }
-            | Action::Accept { .. }
-            | Action::Discard { .. }
-            | Action::GiveUp { .. }
-            | Action::Stalled { .. }
-            | Action::Reborn { .. }
-            | Action::Retired { .. }
-            | Action::Died(_)
-            | Action::Fail(_)
-            | Action::Closed => false,
+            SupervisorAction::Fork { .. }
+            | SupervisorAction::Kill { .. }
+            | SupervisorAction::Dump { .. } => true,
+            SupervisorAction::StartZygote { .. }
+            | SupervisorAction::EndZygote
+            | SupervisorAction::PingZygote { .. }
+            | SupervisorAction::ZygoteSlow
+            | SupervisorAction::ZygoteHung
+            | SupervisorAction::Send { .. }
+            | SupervisorAction::Stop { .. }
+            | SupervisorAction::Accept { .. }
+            | SupervisorAction::Discard { .. }
+            | SupervisorAction::GiveUp { .. }
+            | SupervisorAction::Stalled { .. }
+            | SupervisorAction::RestartedFresh { .. }
+            | SupervisorAction::Retired { .. }
+            | SupervisorAction::Died(_)
+            | SupervisorAction::Fail(_)
+            | SupervisorAction::Closed => false,
         }
     }
 }
 
 /// What a supervisor is told once.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Settings {
+pub struct SupervisorSettings {
     /// Workers; at least one.
-    pub posts: u32,
+    pub worker_count: u32,
     /// Tasks at hand of a worker above which it gets none that others can do; at least one. Pinned
     /// tasks are sent at once: the caller that submits them bounds them.
     pub depth: u32,
@@ -397,7 +399,7 @@ pub struct Settings {
     pub zygote_patience: Duration,
     /// How long a zygote that is a fresh interpreter may take to be ready.
     pub zygote_start: Duration,
-    /// How long forks of a post may be refused, from the first refusal on.
+    /// How long forks of a worker may be refused, from the first refusal on.
     pub refused_for: Duration,
     /// How long a worker that was asked to stop, and has no more to do, may take until it is
     /// killed.

@@ -8,11 +8,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from feedline._torch.fitting import Fitting, Misfit, name_misfits
-from feedline._workers.tries import BAD, Bad, Tries
+from feedline._torch.collatable import Fitting, Misfit, name_misfits
+from feedline._workers.retries import BAD, PendingFault, Retries
 from feedline.faults import FaultPolicy
 
-__all__ = ["Amended", "Failing", "Maker", "Odd", "bears", "getter", "is_list_of", "unfinished", "wants_fill"]
+__all__ = [
+    "Amended",
+    "Failing",
+    "Maker",
+    "UnequalSamples",
+    "bears",
+    "getter",
+    "is_list_of",
+    "unfinished",
+    "wants_fill",
+]
 
 # This many samples of an iterator that fail in a row are allowed if the policy sets no limit: one that
 # fails whenever it is asked would be asked for ever.
@@ -63,7 +73,7 @@ def getter(dataset: Any) -> Callable[[Any], Any]:
 
 
 @dataclass
-class Odd:
+class UnequalSamples:
     """A batch that could not be collated, and the samples that are the cause."""
 
     samples: list[Any]
@@ -75,11 +85,11 @@ class Odd:
     @classmethod
     def found(
         cls, raised: BaseException, samples: list[Any], fitting: Fitting, index: Callable[[int], Any]
-    ) -> Odd:
+    ) -> UnequalSamples:
         """Looks for them, and names them in a note. Places that are BAD are empty."""
         places = [place for place, sample in enumerate(samples) if sample is not BAD]
         misfits = [
-            Misfit(places[misfit.position], misfit.words)
+            Misfit(places[misfit.position], misfit.text)
             for misfit in fitting.misfits([samples[place] for place in places])
         ]
         name_misfits(raised, misfits, index)
@@ -96,11 +106,11 @@ class Odd:
 class Maker:
     """Makes samples of a map-style data set one by one, and bears those that fail."""
 
-    def __init__(self, dataset: Any, tries: Tries, replacement: Any = BAD) -> None:
+    def __init__(self, dataset: Any, retries: Retries, replacement: Any = BAD) -> None:
         """`replacement` stands in the place of a sample that is to be replaced; if it is BAD, the sample of
         another index does, which the trainer chooses."""
         self.dataset = dataset
-        self.tries = tries
+        self.retries = retries
         self.replacement = replacement
         self.has_getitems = bool(getattr(dataset, "__getitems__", None))
         self.get = getter(dataset)
@@ -123,14 +133,16 @@ class Maker:
 
     def tried(self, raised: BaseException, make: Callable[[], Any], position: int, key: int) -> Any:
         """What `make` gives after it failed for the first time."""
-        return self._or_replacement(self.tries.again(raised, make, position, key))
+        return self._or_replacement(self.retries.again(raised, make, position, key))
 
     def _or_replacement(self, sample: Any) -> Any:
-        if sample is BAD and self.replacement is not BAD and self.tries.bad[-1].action == "replace":
+        if sample is BAD and self.replacement is not BAD and self.retries.bad[-1].action == "replace":
             return self.replacement
         return sample
 
-    def refit(self, odd: Odd, fitting: Fitting, key: int, make: Callable[[int], Any] | None) -> None:
+    def refit(
+        self, odd: UnequalSamples, fitting: Fitting, key: int, make: Callable[[int], Any] | None
+    ) -> None:
         """Judges the samples that do not fit to the others of their batch. `make` makes the sample of a
         position once more; None where that cannot be done. What comes of it stands in `odd.samples`."""
         samples = odd.samples
@@ -143,15 +155,15 @@ class Maker:
             if samples[position] is self.replacement:
                 odd.raised.add_note("feedline: it is the replacement that FaultPolicy was given")
                 raise odd.raised
-            known = len(self.tries.bad)
+            known = len(self.retries.bad)
             if make is None:
-                sample = self.tries.given_up(odd.raised, position)
+                sample = self.retries.given_up(odd.raised, position)
             else:
                 again = functools.partial(_refitted, position, make, odd, good, fitting)
-                sample = self.tries.again(odd.raised, again, position, key)
-            for bad in self.tries.bad[known:]:
-                bad.trouble.message = f"it {misfit.words}"
-                bad.trouble.stage = "collate"
+                sample = self.retries.again(odd.raised, again, position, key)
+            for bad in self.retries.bad[known:]:
+                bad.remote_error.message = f"it {misfit.text}"
+                bad.remote_error.stage = "collate"
             samples[position] = self._or_replacement(sample)
             if sample is not BAD:
                 good = sorted([*good, position])
@@ -164,12 +176,14 @@ class Maker:
         try:
             samples: list[Any] = self.dataset.__getitems__(indices)
         except (Exception, SystemExit) as raised:
-            self.tries.end_if_forked(raised)
+            self.retries.end_if_forked(raised)
             return None
         return samples
 
 
-def _refitted(position: int, make: Callable[[int], Any], odd: Odd, good: list[int], fitting: Fitting) -> Any:
+def _refitted(
+    position: int, make: Callable[[int], Any], odd: UnequalSamples, good: list[int], fitting: Fitting
+) -> Any:
     """Another try of a sample, which has to fit to those that are good."""
     sample = make(position)
     places = sorted([*good, position])
@@ -192,7 +206,7 @@ def unfinished(samples: list[Any]) -> Iterator[int]:
     return (position for position, sample in enumerate(samples) if sample is BAD)
 
 
-def wants_fill(bad: list[Bad], *, fill: bool) -> bool:
+def wants_fill(bad: list[PendingFault], *, fill: bool) -> bool:
     """Whether another sample must come from elsewhere before the batch can be collated."""
     return any(one.action == "replace" or (one.action == "skip" and fill) for one in bad)
 

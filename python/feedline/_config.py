@@ -12,7 +12,7 @@ import numpy as np
 from feedline._described import described
 from feedline.errors import InvalidArgumentError
 
-__all__ = ["call_in_words", "check_finite", "in_words", "must_fit", "plain"]
+__all__ = ["as_json", "call_as_json", "check_finite", "must_fit", "plain"]
 
 
 def plain(value: Any) -> Any:
@@ -35,16 +35,16 @@ def must_fit(call: str, given: Mapping[str, Any]) -> None:
             raise InvalidArgumentError(f"{call}: {name} must fit into 64 bits, got {described(value)}")
 
 
-def in_words(calls: Sequence[dict[str, Any]]) -> str:
+def as_json(calls: Sequence[dict[str, Any]]) -> str:
     """Several calls; an argument that cannot be written down is refused, with its value."""
     try:
-        words = json.dumps(calls, allow_nan=False, ensure_ascii=False)
+        config = json.dumps(calls, allow_nan=False, ensure_ascii=False)
         # Half of a pair of UTF-16 is text in Python only.
-        words.encode()
+        config.encode()
     except (TypeError, ValueError):
         pass
     else:
-        return words
+        return config
     for call in calls:
         for name, value in call.items():
             if not _is_plain(value):
@@ -91,8 +91,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{described(name)}]", part) for name, part in value.items())
 
 
-def call_in_words(call: dict[str, Any]) -> str:
+def call_as_json(call: dict[str, Any]) -> str:
     """One call."""
     given = {name: plain(value) for name, value in call.items()}
     must_fit(call["call"], given)
-    return in_words([given])[1:-1]
+    return as_json([given])[1:-1]

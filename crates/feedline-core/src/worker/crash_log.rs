@@ -10,15 +10,15 @@ use crate::sys::memory::Shared;
 const BYTES: usize = 64 << 10;
 
 /// The memory of one worker.
-pub struct LastWords {
+pub struct CrashLog {
     shared: Shared,
 }
 
-impl LastWords {
+impl CrashLog {
     /// Empty, and the descriptor to which the worker writes.
-    pub fn create() -> io::Result<(Descriptor, LastWords)> {
+    pub fn create() -> io::Result<(Descriptor, CrashLog)> {
         let (file, shared) = Shared::create("feedline-last-words", BYTES)?;
-        Ok((file, LastWords { shared }))
+        Ok((file, CrashLog { shared }))
     }
 
     /// All that was written so far.
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn what_was_written_to_the_descriptor_is_read_when_the_writer_is_gone() {
-        let (file, words) = LastWords::create().unwrap();
+        let (file, words) = CrashLog::create().unwrap();
         assert_eq!(words.text(), "");
         let mut file = File::from(file.into_owned().unwrap());
         file.write_all(b"Fatal Python error: Segmentation fault\n").unwrap();

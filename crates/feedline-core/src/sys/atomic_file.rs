@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 /// Writes a file so that a reader sees all of it or what was there before. Nobody else may write to it.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut draft = Draft::guarded(path)?;
-    draft.add(bytes)?;
-    draft.finish(Existing::Replaced)
+    let mut atomic_file = AtomicFile::guarded(path)?;
+    atomic_file.add(bytes)?;
+    atomic_file.finish(Existing::Replaced)
 }
 
 /// Bytes that are written at once.
@@ -36,7 +36,7 @@ pub enum Existing {
 
 /// A file that is being written.
 #[derive(Debug)]
-pub struct Draft {
+pub struct AtomicFile {
     file: File,
     path: PathBuf,
     /// Its own name, where it must have one.
@@ -44,26 +44,26 @@ pub struct Draft {
     buffer: Vec<u8>,
 }
 
-impl Draft {
+impl AtomicFile {
     /// Begins what will be a file of that name; makes the folders for it.
-    pub fn new(path: &Path) -> io::Result<Draft> {
+    pub fn new(path: &Path) -> io::Result<AtomicFile> {
         fs::create_dir_all(folder_of(path))?;
-        Draft::with_mode(path, 0o666)
+        AtomicFile::with_mode(path, 0o666)
     }
 
     /// As `new`, for a file that others may read and nobody else may write to.
-    pub fn guarded(path: &Path) -> io::Result<Draft> {
+    pub fn guarded(path: &Path) -> io::Result<AtomicFile> {
         fs::create_dir_all(folder_of(path))?;
-        Draft::with_mode(path, 0o644)
+        AtomicFile::with_mode(path, 0o644)
     }
 
     /// As `new`, for a file that is nobody else's; so are the folders that are made for it.
-    pub fn private(path: &Path) -> io::Result<Draft> {
+    pub fn private(path: &Path) -> io::Result<AtomicFile> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder_of(path))?;
-        Draft::with_mode(path, 0o600)
+        AtomicFile::with_mode(path, 0o600)
     }
 
-    fn with_mode(path: &Path, mode: u32) -> io::Result<Draft> {
+    fn with_mode(path: &Path, mode: u32) -> io::Result<AtomicFile> {
         let nameless = match Path::new(DESCRIPTORS).exists() {
             true => {
                 let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -75,11 +75,11 @@ impl Draft {
         let (file, named) = match nameless {
             Some(file) => (file, None),
             None => {
-                let (name, made) = Draft::named(path, mode)?;
+                let (name, made) = AtomicFile::named(path, mode)?;
                 (made, Some(name))
             }
         };
-        Ok(Draft { file, path: path.to_owned(), named, buffer: Vec::new() })
+        Ok(AtomicFile { file, path: path.to_owned(), named, buffer: Vec::new() })
     }
 
     /// A new file under a hidden name. What lies there already, a link above all, is not touched.
@@ -167,7 +167,7 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for AtomicFile {
     fn drop(&mut self) {
         if let Some(name) = &self.named {
             // It has another name by now if it was finished.
@@ -202,23 +202,23 @@ mod tests {
     }
 
     /// As it is where the file system knows no files without a name.
-    fn named(path: &Path) -> Draft {
-        let (name, file) = Draft::named(path, 0o666).unwrap();
-        Draft { file, path: path.to_owned(), named: Some(name), buffer: Vec::new() }
+    fn named(path: &Path) -> AtomicFile {
+        let (name, file) = AtomicFile::named(path, 0o666).unwrap();
+        AtomicFile { file, path: path.to_owned(), named: Some(name), buffer: Vec::new() }
     }
 
     #[test]
     fn a_draft_has_no_name_until_it_is_finished() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/a.bin");
-        let mut draft = Draft::new(&path).unwrap();
+        let mut atomic_file = AtomicFile::new(&path).unwrap();
         let large = vec![7; BUFFER + 1];
-        draft.add(b"one").unwrap();
-        draft.add(&large).unwrap();
-        draft.add(b"two").unwrap();
-        draft.sync().unwrap();
+        atomic_file.add(b"one").unwrap();
+        atomic_file.add(&large).unwrap();
+        atomic_file.add(b"two").unwrap();
+        atomic_file.sync().unwrap();
         assert_eq!(names(path.parent().unwrap()), [] as [PathBuf; 0]);
-        draft.finish(Existing::Stays).unwrap();
+        atomic_file.finish(Existing::Stays).unwrap();
         assert_eq!(file::read_bytes(&path).unwrap(), [&b"one"[..], &large, b"two"].concat());
         assert_eq!(names(path.parent().unwrap()), std::slice::from_ref(&path));
     }
@@ -226,18 +226,19 @@ mod tests {
     #[test]
     fn what_exists_stays_unless_it_is_to_be_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        for (name, begin) in
-            [("a", (|path| Draft::new(path).unwrap()) as fn(&Path) -> Draft), ("b", named)]
-        {
+        for (name, begin) in [
+            ("a", (|path| AtomicFile::new(path).unwrap()) as fn(&Path) -> AtomicFile),
+            ("b", named),
+        ] {
             let path = folder.path().join(name);
             for (text, existing) in [
                 ("first", Existing::Stays),
                 ("second", Existing::Stays),
                 ("third", Existing::Replaced),
             ] {
-                let mut draft = begin(&path);
-                draft.add(text.as_bytes()).unwrap();
-                let finished = draft.finish(existing).map_err(|error| error.kind());
+                let mut atomic_file = begin(&path);
+                atomic_file.add(text.as_bytes()).unwrap();
+                let finished = atomic_file.finish(existing).map_err(|error| error.kind());
                 let (outcome, there) = match text {
                     "second" => (Err(io::ErrorKind::AlreadyExists), "first"),
                     _ => (Ok(()), text),
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!(file::read_text(&path).unwrap(), "index");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
         let private = folder.path().join("cache/b.index");
-        Draft::private(&private).unwrap().finish(Existing::Replaced).unwrap();
+        AtomicFile::private(&private).unwrap().finish(Existing::Replaced).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&private), mode(private.parent().unwrap())), (0o600, 0o700));
         assert_eq!(mode(&path) & 0o022, 0);
@@ -275,9 +276,9 @@ mod tests {
     fn a_draft_that_is_given_up_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
-        for mut draft in [Draft::new(&path).unwrap(), named(&path)] {
-            draft.add(b"half").unwrap();
-            draft.sync().unwrap();
+        for mut atomic_file in [AtomicFile::new(&path).unwrap(), named(&path)] {
+            atomic_file.add(b"half").unwrap();
+            atomic_file.sync().unwrap();
         }
         assert_eq!(names(folder.path()), [] as [PathBuf; 0]);
     }

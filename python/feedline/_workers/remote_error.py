@@ -14,7 +14,7 @@ from feedline._described import described, one_line
 from feedline.errors import FeedlineError
 from feedline.faults import explain_shortage
 
-__all__ = ["RemoteTraceback", "Trouble", "place"]
+__all__ = ["RemoteError", "RemoteTraceback", "place"]
 
 # Raised in the trainer's `next`, these would mean something else: the end of the epoch, of the program.
 _MEANT_OTHERWISE = (StopIteration, StopAsyncIteration, GeneratorExit, SystemExit, KeyboardInterrupt)
@@ -22,7 +22,7 @@ _MEANT_OTHERWISE = (StopIteration, StopAsyncIteration, GeneratorExit, SystemExit
 _OS_ERROR = ("errno", "strerror", "filename", "filename2")
 
 
-class _Words(str):
+class _Text(str):
     """A text that is shown as it is: KeyError shows the repr of its argument."""
 
     __slots__ = ()
@@ -39,7 +39,7 @@ class RemoteTraceback(Exception):  # noqa: N818
 
 
 @dataclass
-class Trouble:
+class RemoteError:
     """What was raised in a worker."""
 
     kind: bytes | None
@@ -58,7 +58,7 @@ class Trouble:
     @classmethod
     def of(
         cls, raised: BaseException, *, position: int | None = None, stage: str = "", exact: bool = False
-    ) -> Trouble:
+    ) -> RemoteError:
         """Keeps no reference to the exception: that would keep the frames alive. `exact`: it can be made
         again as it was, also where its type needs more than a text."""
         explain_shortage(raised)
@@ -75,7 +75,7 @@ class Trouble:
         return cls(kind, type(raised).__name__, _said(raised), text, position, stage, details, exact=whole)
 
     @classmethod
-    def told(cls, error: BaseException, *, position: int | None, stage: str) -> Trouble:
+    def reported(cls, error: BaseException, *, position: int | None, stage: str) -> RemoteError:
         """An error that the trainer has made itself, because there was nobody left to raise one."""
         message, *more = str(error).splitlines() or [""]
         name = type(error).__name__
@@ -109,7 +109,7 @@ class Trouble:
         try:
             kind: Any = pickle.loads(self.kind)
             if kind is KeyError:
-                return KeyError(_Words(text))
+                return KeyError(_Text(text))
             made = kind(message=text) if getattr(kind, "message", None) else kind(text)
         except Exception:
             return RuntimeError(text) if note is None else self.again(note)
@@ -226,10 +226,10 @@ def _unpacked(packed: bytes | None) -> BaseException:
 def _said(raised: BaseException) -> str:
     """Its words in one line; a `__str__` of the user's may fail too."""
     try:
-        words = str(raised).strip().splitlines()
+        lines = str(raised).strip().splitlines()
     except Exception:
         return f"<{type(raised).__name__} without words>"
-    return words[0] if words else type(raised).__name__
+    return lines[0] if lines else type(raised).__name__
 
 
 def place(

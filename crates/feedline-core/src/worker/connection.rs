@@ -5,10 +5,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::arena::{Arena, Piece};
-use super::blackbox::{ALL, Boxes, Doing, Owner, Word};
-use super::inbox::{self, Letter, Post};
-use super::wire::{self, Assembler, Frame, Head, Place, Said, Tally};
+use super::arena::{Arena, ArenaPiece};
+use super::blackbox::{ALL, Activity, BoxField, Boxes, Owner};
+use super::inbox::{self, ReceivedBuffer, WorkerInbox};
+use super::wire::{self, Assembler, BatchTiming, BufferLocation, Frame, FrameHead, FrameKind};
 use crate::sys::clock;
 use crate::sys::limits;
 use crate::sys::process;
@@ -28,7 +28,7 @@ const CHUNK: usize = 64 << 10;
 /// What came of waiting for a task.
 pub enum Received {
     /// This.
-    Order(Order),
+    ReceivedTask(ReceivedTask),
     /// Nothing yet: a signal came.
     Interrupted,
     /// The trainer is gone.
@@ -38,9 +38,9 @@ pub enum Received {
 }
 
 /// What the trainer has said.
-pub struct Order {
+pub struct ReceivedTask {
     /// What it is.
-    pub said: Said,
+    pub kind: FrameKind,
     /// Which task it is about.
     pub task: u64,
     /// Of which sample alone, in a trial.
@@ -48,7 +48,7 @@ pub struct Order {
     /// The task in words of the front.
     pub body: Vec<u8>,
     /// The buffers that go with it.
-    pub letters: Vec<Letter>,
+    pub buffers: Vec<ReceivedBuffer>,
 }
 
 /// What became of an answer.
@@ -65,7 +65,7 @@ pub enum Sent {
 }
 
 /// One worker process.
-pub struct Station {
+pub struct WorkerConnection {
     owner: Owner,
     socket: Socket,
     /// When the socket was last found to be ours, in nanoseconds.
@@ -73,72 +73,73 @@ pub struct Station {
     /// Samples that were begun since then.
     begun_since: u32,
     arena: Arena,
-    inbox: Option<Arc<Post>>,
+    inbox: Option<Arc<WorkerInbox>>,
     boxes: Boxes,
     incoming: Assembler,
     waiting: std::collections::VecDeque<Frame>,
-    packed: Option<Packed>,
+    packed: Option<PackedResult>,
     outgoing: (Vec<u8>, usize),
     weighed: u64,
-    tally: Tally,
+    timing: BatchTiming,
     /// When the sample at hand was begun, in nanoseconds.
     begun: u64,
 }
 
-struct Packed {
-    said: Said,
+struct PackedResult {
+    kind: FrameKind,
     task: u64,
     /// With each place in a slot: whether the batch itself lay there, so that others may still see it.
-    places: Vec<(Place, bool)>,
+    places: Vec<(BufferLocation, bool)>,
     inline: Vec<u8>,
     /// Slots filled for this answer, held until they are lent.
-    filled: Vec<Piece>,
+    filled: Vec<ArenaPiece>,
 }
 
-impl Station {
+impl WorkerConnection {
     /// Takes over what the zygote passed on.
     pub fn open(
-        post: u32,
+        worker_id: u32,
         generation: u32,
-        posts: u32,
+        worker_count: u32,
         socket: Socket,
         arena: OwnedFd,
         boxes: OwnedFd,
         inbox: Option<OwnedFd>,
-    ) -> io::Result<Station> {
+    ) -> io::Result<WorkerConnection> {
         let size = |file: &OwnedFd| -> io::Result<usize> {
             Ok(usize::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or_default())
         };
-        let holder = inbox::holder(post, generation);
-        let open_post = |file: OwnedFd| Post::open(&file, size(&file)?, holder).map(Arc::new);
-        let station = Station {
-            owner: Owner { post, generation },
+        let holder = inbox::holder(worker_id, generation);
+        let open_inbox =
+            |file: OwnedFd| WorkerInbox::open(&file, size(&file)?, holder).map(Arc::new);
+        let connection = WorkerConnection {
+            owner: Owner { worker_id, generation },
             looked: 0,
             begun_since: 0,
             socket,
             arena: Arena::open(&arena, size(&arena)?)?,
-            inbox: inbox.map(open_post).transpose()?,
-            boxes: Boxes::open(&boxes, posts)?,
+            inbox: inbox.map(open_inbox).transpose()?,
+            boxes: Boxes::open(&boxes, worker_count)?,
             incoming: Assembler::default(),
             waiting: std::collections::VecDeque::new(),
             packed: None,
             outgoing: (Vec::new(), 0),
             weighed: 0,
-            tally: Tally::default(),
+            timing: BatchTiming::default(),
             begun: 0,
         };
-        station.note(Word::Task, 0);
-        station.note(Word::Position, 0);
-        station.note(Word::IsCutOff, 0);
-        station.note(Word::Resident, process::resident_bytes());
-        station.note(Word::Descriptors, limits::open_files());
-        station.enter(Doing::Starting);
-        station.note(Word::Generation, u64::from(generation) + 1);
-        Ok(station)
+        connection.note(BoxField::Task, 0);
+        connection.note(BoxField::Position, 0);
+        connection.note(BoxField::IsCutOff, 0);
+        connection.note(BoxField::Resident, process::resident_bytes());
+        connection.note(BoxField::Descriptors, limits::open_files());
+        connection.enter(Activity::Starting);
+        connection.note(BoxField::Generation, u64::from(generation) + 1);
+        Ok(connection)
     }
 
     /// Writes a word of the box.
-    pub fn note(&self, word: Word, value: u64) {
+    pub fn note(&self, word: BoxField, value: u64) {
         self.boxes.set(self.owner, word, value);
     }
 
@@ -151,18 +152,18 @@ impl Station {
             self.begun_since = 0;
             return true;
         }
-        self.note(Word::IsCutOff, 1);
+        self.note(BoxField::IsCutOff, 1);
         if self.begun_since > 0 {
             // It may have been any of them.
-            self.note(Word::Position, ALL);
+            self.note(BoxField::Position, ALL);
         }
         false
     }
 
     /// Notes what the worker is at now.
-    pub fn enter(&self, doing: Doing) {
-        self.note(Word::Since, clock::nanoseconds());
-        self.note(Word::Stage, doing.code());
+    pub fn enter(&self, activity: Activity) {
+        self.note(BoxField::Since, clock::nanoseconds());
+        self.note(BoxField::Stage, activity.code());
     }
 
     /// Notes resident memory and open descriptors, where the last time is a while ago: asking costs
@@ -171,18 +172,18 @@ impl Station {
         let now = clock::nanoseconds();
         if now.saturating_sub(self.weighed) > WEIGH_EVERY {
             self.weighed = now;
-            self.note(Word::Resident, process::resident_bytes());
-            self.note(Word::Descriptors, limits::open_files());
+            self.note(BoxField::Resident, process::resident_bytes());
+            self.note(BoxField::Descriptors, limits::open_files());
         }
     }
 
     /// Notes which task begins.
     pub fn begin(&mut self, task: u64) {
-        self.tally = Tally::default();
+        self.timing = BatchTiming::default();
         self.begun = 0;
-        self.note(Word::Position, 0);
-        self.note(Word::Task, task + 1);
-        self.enter(Doing::Fetching);
+        self.note(BoxField::Position, 0);
+        self.note(BoxField::Task, task + 1);
+        self.enter(Activity::Fetching);
     }
 
     /// Notes at which sample of its batch the worker is. False if the one before has closed the connection; where
@@ -196,16 +197,16 @@ impl Station {
         }
         self.count(now);
         self.begun = now;
-        self.note(Word::Position, position);
-        self.note(Word::Since, now);
+        self.note(BoxField::Position, position);
+        self.note(BoxField::Since, now);
         true
     }
 
     /// Notes that the worker is at all samples of its batch at once; how many is said later.
     pub fn reach_all(&mut self) {
         self.begun = 0;
-        self.note(Word::Position, ALL);
-        self.note(Word::Since, clock::nanoseconds());
+        self.note(BoxField::Position, ALL);
+        self.note(BoxField::Since, clock::nanoseconds());
     }
 
     /// The samples are made: the last one is counted.
@@ -219,23 +220,23 @@ impl Station {
         if self.begun == 0 {
             return;
         }
-        self.tally.samples += 1;
+        self.timing.samples += 1;
         let taken = now.saturating_sub(self.begun);
-        if taken > self.tally.nanoseconds {
-            self.tally.nanoseconds = taken;
-            self.tally.slowest = self.boxes.get(self.owner, Word::Position) as u32;
+        if taken > self.timing.nanoseconds {
+            self.timing.nanoseconds = taken;
+            self.timing.slowest = self.boxes.get(self.owner, BoxField::Position) as u32;
         }
     }
 
     /// Says how many samples the answer has, where that is not the number of those reached.
     pub fn set_samples(&mut self, samples: u32) {
-        self.tally.samples = samples;
+        self.timing.samples = samples;
     }
 
     /// Sends a note at once: a body in one frame that answers nothing.
-    pub fn tell(&mut self, bytes: &[u8]) -> Sent {
-        let task = self.boxes.get(self.owner, Word::Task).saturating_sub(1);
-        let head = Head::new(Said::Note, task, bytes.len() as u64);
+    pub fn notify(&mut self, bytes: &[u8]) -> Sent {
+        let task = self.boxes.get(self.owner, BoxField::Task).saturating_sub(1);
+        let head = FrameHead::new(FrameKind::Note, task, bytes.len() as u64);
         self.outgoing = ([head.to_bytes().as_slice(), bytes].concat(), 0);
         self.go_on()
     }
@@ -247,7 +248,7 @@ impl Station {
 
     /// What held when a task began, in the words of this worker's predecessor.
     pub fn recall(&self, task: u64) -> Option<Vec<u8>> {
-        self.boxes.read_journal(self.owner.post, task)
+        self.boxes.read_journal(self.owner.worker_id, task)
     }
 
     /// Waits for the next frame.
@@ -259,7 +260,7 @@ impl Station {
                 return Received::CutOff;
             }
             if let Some(frame) = self.waiting.pop_front() {
-                return self.order(frame).map_or(Received::Ended, Received::Order);
+                return self.order(frame).map_or(Received::Ended, Received::ReceivedTask);
             }
             match self.socket.receive(&mut chunk) {
                 Moved::Bytes(bytes) => {
@@ -277,49 +278,49 @@ impl Station {
     }
 
     /// None if the frame is none of the trainer's.
-    fn order(&self, frame: Frame) -> Option<Order> {
-        let Frame { said, task, body, .. } = frame;
-        let (position, body) = match said {
-            Said::Stop => {
-                let (body, letters) = (Vec::new(), Vec::new());
-                return Some(Order { said, task, position: None, body, letters });
+    fn order(&self, frame: Frame) -> Option<ReceivedTask> {
+        let Frame { kind, task, body, .. } = frame;
+        let (position, body) = match kind {
+            FrameKind::Stop => {
+                let (body, buffers) = (Vec::new(), Vec::new());
+                return Some(ReceivedTask { kind, task, position: None, body, buffers });
             }
-            Said::Trial => {
+            FrameKind::Trial => {
                 let (position, rest) = body.split_first_chunk::<8>()?;
                 (Some(u64::from_le_bytes(*position)), rest)
             }
-            Said::Task | Said::Resume => (None, body.as_slice()),
-            Said::Ready
-            | Said::StartFailed
-            | Said::Result
-            | Said::Faulty
-            | Said::Raised
-            | Said::Exhausted
-            | Said::Survived
-            | Said::Note => return None,
+            FrameKind::Task | FrameKind::Resume => (None, body.as_slice()),
+            FrameKind::Ready
+            | FrameKind::StartFailed
+            | FrameKind::Result
+            | FrameKind::Faulty
+            | FrameKind::Raised
+            | FrameKind::Exhausted
+            | FrameKind::Survived
+            | FrameKind::Note => return None,
         };
-        let (body, letters) = inbox::open(body, self.inbox.as_ref())?;
-        Some(Order { said, task, position, body, letters })
+        let (body, buffers) = inbox::open(body, self.inbox.as_ref())?;
+        Some(ReceivedTask { kind, task, position, body, buffers })
     }
 
     /// Memory of the arena for a part of a task's batch. Waits while the arena is at its limit, but
     /// for the task that the trainer waits for. None if the arena has no such room at all.
-    pub fn take(&mut self, bytes: usize) -> Option<Piece> {
-        let task = self.boxes.get(self.owner, Word::Task).saturating_sub(1);
+    pub fn take(&mut self, bytes: usize) -> Option<ArenaPiece> {
+        let task = self.boxes.get(self.owner, BoxField::Task).saturating_sub(1);
         let mut has_waited = false;
         loop {
-            let is_urgent = task <= self.boxes.get(self.owner, Word::Oldest);
+            let is_urgent = task <= self.boxes.get(self.owner, BoxField::Oldest);
             let limit =
-                if is_urgent { u64::MAX } else { self.boxes.get(self.owner, Word::ArenaLimit) };
+                if is_urgent { u64::MAX } else { self.boxes.get(self.owner, BoxField::ArenaLimit) };
             let piece = self.arena.take(bytes as u64, limit);
             if piece.is_some() || is_urgent {
                 if has_waited {
-                    self.enter(Doing::Collating);
+                    self.enter(Activity::Collating);
                 }
                 return piece;
             }
             if !has_waited {
-                self.enter(Doing::OutOfArena);
+                self.enter(Activity::OutOfArena);
                 has_waited = true;
             }
             clock::pause(LOOK);
@@ -329,9 +330,9 @@ impl Station {
     /// Finds a place for each buffer of an answer. Then the caller lets go of the batch and calls
     /// `send`: what somebody holds on to after that is copied, so that trainer and worker never share
     /// memory that either may change.
-    pub fn pack(&mut self, said: Said, task: u64, buffers: &[&[u8]]) {
-        let mut packed = Packed {
-            said,
+    pub fn pack(&mut self, kind: FrameKind, task: u64, buffers: &[&[u8]]) {
+        let mut packed = PackedResult {
+            kind,
             task,
             places: Vec::with_capacity(buffers.len()),
             inline: Vec::new(),
@@ -344,7 +345,7 @@ impl Station {
         self.packed = Some(packed);
     }
 
-    fn place(&mut self, packed: &mut Packed, bytes: &[u8]) -> (Place, bool) {
+    fn place(&mut self, packed: &mut PackedResult, bytes: &[u8]) -> (BufferLocation, bool) {
         let length = bytes.len() as u64;
         if bytes.len() > SMALL {
             let found = self.arena.find(bytes.as_ptr() as usize, bytes.len());
@@ -352,12 +353,13 @@ impl Station {
                 && !self.arena.is_lent(slot)
                 && !packed.has_slot(slot)
             {
-                return (Place::Slot { slot, offset, length }, true);
+                return (BufferLocation::Slot { slot, offset, length }, true);
             }
             if let Some(piece) = self.take(bytes.len())
                 && piece.fill(bytes)
             {
-                let place = Place::Slot { slot: piece.slot(), offset: piece.offset(), length };
+                let place =
+                    BufferLocation::Slot { slot: piece.slot(), offset: piece.offset(), length };
                 packed.filled.push(piece);
                 return (place, false);
             }
@@ -368,18 +370,18 @@ impl Station {
     /// Sends what was packed.
     pub fn send(&mut self) -> Sent {
         let Some(mut packed) = self.packed.take() else { return Sent::All };
-        if self.boxes.get(self.owner, Word::Stage) == Doing::Answering.code() {
-            self.enter(Doing::Sending);
+        if self.boxes.get(self.owner, BoxField::Stage) == Activity::Answering.code() {
+            self.enter(Activity::Sending);
         }
         for number in 0..packed.places.len() {
-            if let (Place::Slot { slot, offset, length }, true) = packed.places[number]
+            if let (BufferLocation::Slot { slot, offset, length }, true) = packed.places[number]
                 && self.arena.is_held(slot)
             {
                 packed.places[number].0 = self.moved(&mut packed, offset, length);
             }
         }
         for (place, _) in &packed.places {
-            if let Place::Slot { slot, .. } = place {
+            if let BufferLocation::Slot { slot, .. } = place {
                 self.arena.lend(*slot);
             }
         }
@@ -388,14 +390,14 @@ impl Station {
             .places
             .iter()
             .map(|(place, _)| match *place {
-                Place::Inline { offset, length } => {
-                    Place::Inline { offset: offset + table, length }
+                BufferLocation::Inline { offset, length } => {
+                    BufferLocation::Inline { offset: offset + table, length }
                 }
-                Place::Slot { .. } => *place,
+                BufferLocation::Slot { .. } => *place,
             })
             .collect();
         let length = table + packed.inline.len() as u64;
-        let head = Head { said: packed.said, task: packed.task, length, tally: self.tally };
+        let head = FrameHead { kind: packed.kind, task: packed.task, length, timing: self.timing };
         let mut bytes = Vec::with_capacity(wire::HEAD + length as usize);
         bytes.extend_from_slice(&head.to_bytes());
         bytes.extend_from_slice(&wire::write_table(&places));
@@ -405,13 +407,13 @@ impl Station {
     }
 
     /// A copy of a part of the arena, elsewhere.
-    fn moved(&mut self, packed: &mut Packed, offset: u64, length: u64) -> Place {
+    fn moved(&mut self, packed: &mut PackedResult, offset: u64, length: u64) -> BufferLocation {
         let mut copy = vec![0; length as usize];
         self.arena.read(offset, &mut copy);
         if let Some(piece) = self.take(copy.len())
             && piece.fill(&copy)
         {
-            let place = Place::Slot { slot: piece.slot(), offset: piece.offset(), length };
+            let place = BufferLocation::Slot { slot: piece.slot(), offset: piece.offset(), length };
             packed.filled.push(piece);
             return place;
         }
@@ -436,18 +438,18 @@ impl Station {
     }
 }
 
-impl Packed {
+impl PackedResult {
     fn has_slot(&self, wanted: u32) -> bool {
         self.places
             .iter()
-            .any(|(place, _)| matches!(place, Place::Slot { slot, .. } if *slot == wanted))
+            .any(|(place, _)| matches!(place, BufferLocation::Slot { slot, .. } if *slot == wanted))
     }
 
-    fn append(&mut self, bytes: &[u8]) -> Place {
+    fn append(&mut self, bytes: &[u8]) -> BufferLocation {
         // Numbers must lie aligned in the frame, since arrays may be made on it.
         self.inline.resize(self.inline.len().next_multiple_of(8), 0);
         let offset = self.inline.len() as u64;
         self.inline.extend_from_slice(bytes);
-        Place::Inline { offset, length: bytes.len() as u64 }
+        BufferLocation::Inline { offset, length: bytes.len() as u64 }
     }
 }

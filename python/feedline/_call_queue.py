@@ -20,17 +20,17 @@ from feedline import _native, errors
 from feedline._account import Account
 from feedline._call import FailedCall, Function, Skipped
 from feedline._workers.calls import CALLING, Calls
-from feedline._workers.crew import Crew, GaveUp, Handle, load
-from feedline._workers.death import Death, Standstill
-from feedline._workers.lent import Lent
+from feedline._workers.death import Death, Stall
 from feedline._workers.pickling import ERRORS, by_name, by_value, not_picklable
-from feedline._workers.tries import Bad, Faulty
-from feedline._workers.trouble import Trouble
+from feedline._workers.remote_error import RemoteError
+from feedline._workers.retries import FaultyResult, PendingFault
+from feedline._workers.sent_descriptors import SentDescriptors
+from feedline._workers.worker_pool import GaveUp, Handle, WorkerPool, load
 from feedline.errors import DeadlineExceededError, WorkerDiedError, WorkerDiedWarning, WorkerStalledWarning
 from feedline.events import LOGGER
 from feedline.faults import hint_for, symptom
 
-__all__ = ["Call", "Pool", "parcel"]
+__all__ = ["Call", "CallQueue", "encode_calls"]
 
 _NO_ONE_IS_OLDEST = 2**63
 # In the place of a result: the call was made after all; it failed, whatever the policy.
@@ -57,7 +57,7 @@ class Call:
     positions: list[int] = field(default_factory=list)
     body: bytes = b""
     # Descriptors among the arguments.
-    lent: Lent = field(default_factory=Lent)
+    sent_descriptors: SentDescriptors = field(default_factory=SentDescriptors)
     # How many of them no count of the report has yet.
     uncounted: int = 0
 
@@ -67,7 +67,7 @@ class Call:
         if position is None or position >= count:
             more = f" and {count - 1} more" if count > 1 else ""
             return self.what(0) + more
-        return self.function.in_words(*self.calls[position])
+        return self.function.describe(*self.calls[position])
 
     def leave_out(self, position: int, result: Any) -> None:
         """One of the calls that are still to be made is not made; that is its result."""
@@ -86,19 +86,19 @@ class Call:
             _finish(self.future.set_result, every[0])
 
 
-class Pool:
+class CallQueue:
     """What is behind an executor: its calls, its workers, and the thread that hears of both. The thread
     keeps it alive until the last call is made, also when nobody has the executor any more."""
 
-    def __init__(self, work: Calls, words: dict[str, Any], account: Account, *, fresh: bool) -> None:
+    def __init__(self, work: Calls, config: dict[str, Any], account: Account, *, fresh: bool) -> None:
         self.account = account
         self._work = work
-        self._words = words
+        self._config = config
         self._fresh = fresh
         # Reentrant: while it is held, garbage may be collected, and a finalizer may submit a call.
         self._lock = threading.RLock()
         self._is_starting = False
-        self._crew: Crew | None = None
+        self._worker_pool: WorkerPool | None = None
         self._waiting: deque[Call] = deque()
         self._running: dict[int, Call] = {}
         self._numbers = itertools.count()
@@ -113,8 +113,8 @@ class Pool:
 
     @property
     def workers(self) -> list[Handle]:
-        crew = self._crew
-        return [] if crew is None else crew.workers
+        worker_pool = self._worker_pool
+        return [] if worker_pool is None else worker_pool.workers
 
     def add(self, call: Call) -> None:
         with self._lock:
@@ -130,25 +130,25 @@ class Pool:
             self._hand_in()
 
     def _start(self) -> None:
-        if self._crew is not None or self._is_starting:
+        if self._worker_pool is not None or self._is_starting:
             return
         self._is_starting = True
         try:
-            crew = Crew(self._work, self._words, fresh=self._fresh, name="Executor", front=self)
-            crew.start()
+            worker_pool = WorkerPool(self._work, self._config, fresh=self._fresh, name="Executor", front=self)
+            worker_pool.start()
         finally:
             self._is_starting = False
-        self._crew = crew
+        self._worker_pool = worker_pool
         self.thread = threading.Thread(target=self._listen, name="feedline-executor", daemon=True)
         _working.add(self)
         self.thread.start()
 
     def _hand_in(self) -> None:
         """Gives away what workers do next; the rest waits here, where it can be cancelled."""
-        if self._crew is None:
+        if self._worker_pool is None:
             # It is being started: then all that waits is given away.
             return
-        while self._waiting and len(self._running) < 2 * self._work.posts:
+        while self._waiting and len(self._running) < 2 * self._work.worker_count:
             call = self._waiting.popleft()
             if call.future.set_running_or_notify_cancel():
                 self._submit(call)
@@ -156,28 +156,28 @@ class Pool:
                 self.account.ledger.cancelled(call.uncounted)
 
     def _submit(self, call: Call) -> None:
-        assert self._crew is not None
+        assert self._worker_pool is not None
         task = next(self._numbers)
         self._running[task] = call
-        self._crew.submit(task, call.body)
+        self._worker_pool.submit(task, call.body)
 
     def _listen(self) -> None:
-        crew = self._crew
-        assert crew is not None
+        worker_pool = self._worker_pool
+        assert worker_pool is not None
         try:
             while not self._is_done():
-                self._hear(crew)
+                self._hear(worker_pool)
         except BaseException as raised:
             self._break(raised)
         finally:
-            self._crew = None
-            crew.close()
-            del crew
+            self._worker_pool = None
+            worker_pool.close()
+            del worker_pool
             self.account.close()
 
-    def _hear(self, crew: Crew) -> None:
-        answer = crew.next(_NO_ONE_IS_OLDEST, _LOOK)
-        self.account.tell()
+    def _hear(self, worker_pool: WorkerPool) -> None:
+        answer = worker_pool.next(_NO_ONE_IS_OLDEST, _LOOK)
+        self.account.notify()
         if answer is None:
             return
         with self._lock:
@@ -192,33 +192,33 @@ class Pool:
             with self._lock:
                 self._running[answer.task] = call
             raise
-        self.account.tell()
+        self.account.notify()
 
     def _is_done(self) -> bool:
         with self._lock:
             return self._is_shut and not self._running and not self._waiting
 
-    def _settle(self, call: Call, answer: _native.Answer | GaveUp) -> None:
+    def _settle(self, call: Call, answer: _native.TaskResult | GaveUp) -> None:
         if isinstance(answer, GaveUp):
             return self._given_up(call, answer)
         slowest, seconds = answer.slowest
         if seconds > self.account.slow_bar:
-            self.account.slow(call.what(slowest), seconds, answer.post, CALLING)
+            self.account.slow(call.what(slowest), seconds, answer.worker_id, CALLING)
         try:
             result = load(answer)
         except BaseException as raised:
             # Its frames would keep the answer's memory.
-            trouble = Trouble.told(raised.with_traceback(None), position=None, stage=CALLING)
-            return self._fail(call, _unjudged(trouble, raised), answer.task, answer.post)
+            remote_error = RemoteError.reported(raised.with_traceback(None), position=None, stage=CALLING)
+            return self._fail(call, _unjudged(remote_error, raised), answer.task, answer.worker_id)
         if answer.kind == "raised":
             # A result that cannot be pickled.
             error = result.again()
-            return self._fail(call, _unjudged(result, error), answer.task, answer.post, error)
-        results = result.batch if isinstance(result, Faulty) else result
-        for bad in result.bad if isinstance(result, Faulty) else ():
-            verdict = self._judged(call, bad, answer.task, answer.post)
+            return self._fail(call, _unjudged(result, error), answer.task, answer.worker_id, error)
+        results = result.batch if isinstance(result, FaultyResult) else result
+        for bad in result.bad if isinstance(result, FaultyResult) else ():
+            verdict = self._judged(call, bad, answer.task, answer.worker_id)
             if verdict is _FAILED:
-                return self._fail(call, bad, answer.task, answer.post)
+                return self._fail(call, bad, answer.task, answer.worker_id)
             if verdict is not _MADE:
                 results[bad.position] = verdict
         self.account.ledger.good(call.uncounted)
@@ -226,7 +226,7 @@ class Pool:
         return call.settle(results)
 
     def _judged(
-        self, call: Call, bad: Bad, task: int, worker: int | None, error: BaseException | None = None
+        self, call: Call, bad: PendingFault, task: int, worker: int | None, error: BaseException | None = None
     ) -> Any:
         """What stands in the place of a result, by the policy; _MADE if another try went well, _FAILED where
         the exception is to be raised. `error` is the exception, if the trainer has it."""
@@ -249,7 +249,7 @@ class Pool:
         return Skipped(what, self._named(call, bad, task, worker, error))
 
     def _fail(
-        self, call: Call, bad: Bad, task: int, worker: int | None, error: BaseException | None = None
+        self, call: Call, bad: PendingFault, task: int, worker: int | None, error: BaseException | None = None
     ) -> None:
         """The exception is what becomes of the calls, and their future has it."""
         position = min(bad.position, len(call.calls) - 1)
@@ -259,10 +259,10 @@ class Pool:
         _finish(call.future.set_exception, self._named(call, bad, task, worker, error))
 
     def _named(
-        self, call: Call, bad: Bad, task: int, worker: int | None, error: BaseException | None = None
+        self, call: Call, bad: PendingFault, task: int, worker: int | None, error: BaseException | None = None
     ) -> BaseException:
         """The exception of a call, which says which call it was."""
-        error = bad.trouble.again() if error is None else error
+        error = bad.remote_error.again() if error is None else error
         arguments, keywords = call.calls[min(bad.position, len(call.calls) - 1)]
         deaths = sum(task in death.tasks for death in self.deaths)
         is_own = isinstance(error, (WorkerDiedError, DeadlineExceededError))
@@ -289,13 +289,15 @@ class Pool:
         names, _ = symptom(error)
         position = given_up.at
         is_known = position is not None and position < len(call.positions)
-        trouble = Trouble.told(error, position=position, stage=CALLING)
+        remote_error = RemoteError.reported(error, position=position, stage=CALLING)
         # A report has one line for it, which names the call already.
-        trouble.message = trouble.message.removeprefix(f"{what} ")
-        trouble.message += f" {_without(what, deaths[-1])}" if deaths else ""
-        bad = Bad(position or 0, names, None, trouble, None, len(deaths), self.account.action(names))
-        # Calls that must not be repeated: others of the same parcel may have been made already.
-        is_once = self._words["attempts"] == 1
+        remote_error.message = remote_error.message.removeprefix(f"{what} ")
+        remote_error.message += f" {_without(what, deaths[-1])}" if deaths else ""
+        bad = PendingFault(
+            position or 0, names, None, remote_error, None, len(deaths), self.account.action(names)
+        )
+        # Calls that must not be repeated: others of the same task may have been made already.
+        is_once = self._config["attempts"] == 1
         if is_once or not is_known:
             return self._fail(call, bad, given_up.task, worker, error)
         verdict = self._judged(call, bad, given_up.task, worker, error)
@@ -307,8 +309,8 @@ class Pool:
         call.leave_out(bad.position, verdict)
         if not call.calls:
             return call.settle([])
-        # The others of the same parcel are made without it.
-        call.body = parcel(call.function.pickled, call.calls, call.lent)
+        # The others of the same task are made without it.
+        call.body = encode_calls(call.function.pickled, call.calls, call.sent_descriptors)
         with self._lock:
             self._submit(call)
         return None
@@ -349,14 +351,16 @@ class Pool:
         self._warned.update(death.tasks)
         calls = [self._running[task] for task in death.tasks if task in self._running]
         hangs = death.cause == "deadline passed"
-        attempts = self._words["hangs"] if hangs else self._words["attempts"]
+        attempts = self._config["hangs"] if hangs else self._config["attempts"]
         again = ", and the call is made again" if calls and attempts > 1 else ""
         self._warn(death.announced(f"it is replaced{again}"), WorkerDiedWarning, calls)
 
-    def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
+    def stalled(self, still: Stall, *, is_restarted_fresh: bool) -> None:
         call = None if still.task is None else self._running.get(still.task)
-        text = still.words("" if call is None else f"in {call.what(still.position)}", self._words["deadline"])
-        name = "zygote_restarted" if is_reborn else "worker_stalled"
+        text = still.describe(
+            "" if call is None else f"in {call.what(still.position)}", self._config["deadline"]
+        )
+        name = "zygote_restarted" if is_restarted_fresh else "worker_stalled"
         details = {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)}
         self.account.event(name, details)
         self._warn(text, WorkerStalledWarning, [] if call is None else [call])
@@ -375,13 +379,13 @@ class Pool:
             # Where warnings are errors, nothing here can raise one to the user: it is shown.
             warnings.showwarning(kind(text), kind, file, number)
 
-    def retired(self, told: dict[str, Any]) -> None:
-        self.account.event("worker_renewed", told)
+    def retired(self, reported: dict[str, Any]) -> None:
+        self.account.event("worker_renewed", reported)
 
-    def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
-        self.account.noted(name, details, post)
+    def noted(self, worker_id: int, name: str, details: dict[str, Any]) -> None:
+        self.account.noted(name, details, worker_id)
         # Now: while the source is unavailable, nothing else happens.
-        self.account.tell()
+        self.account.notify()
 
     def shut(self, *, cancel: bool = False) -> None:
         """Takes no more calls. The thread ends the workers when the last one is made."""
@@ -391,10 +395,10 @@ class Pool:
             if cancel:
                 cancelled = list(self._waiting)
                 self._waiting.clear()
-            crew = self._crew
-        if crew is not None:
+            worker_pool = self._worker_pool
+        if worker_pool is not None:
             # The thread need not wait for the next answer to see it.
-            crew.wake()
+            worker_pool.wake()
         # Without the lock: the callback may come back with another call.
         for call in cancelled:
             self.account.ledger.cancelled(call.uncounted)
@@ -415,7 +419,7 @@ def _finish(settle: Callable[[Any], None], value: Any) -> None:
 
 
 # Pools that may have calls to make; as the standard library's, they are made before Python ends.
-_working: weakref.WeakSet[Pool] = weakref.WeakSet()
+_working: weakref.WeakSet[CallQueue] = weakref.WeakSet()
 
 
 def _finish_all() -> None:
@@ -430,30 +434,30 @@ threading._register_atexit(_finish_all)  # type: ignore[attr-defined]
 os.register_at_fork(after_in_child=_working.clear)
 
 
-def parcel(function: bytes, calls: list[Any], lent: Lent) -> bytes:
-    """What goes to a worker: a function, and the arguments of each call, whose descriptors are `lent`."""
-    return len(function).to_bytes(8, "little") + function + _arguments(calls, lent)
+def encode_calls(function: bytes, calls: list[Any], sent_descriptors: SentDescriptors) -> bytes:
+    """The body of a task: a function, and the arguments of each call with their `sent_descriptors`."""
+    return len(function).to_bytes(8, "little") + function + _arguments(calls, sent_descriptors)
 
 
-def _arguments(calls: list[Any], lent: Lent) -> bytes:
+def _arguments(calls: list[Any], sent_descriptors: SentDescriptors) -> bytes:
     try:
-        return by_name(calls, lent.reducers)
+        return by_name(calls, sent_descriptors.reducers)
     except ERRORS:
-        lent.release()
+        sent_descriptors.release()
     try:
-        return by_value(calls, lent.reducers)
+        return by_value(calls, sent_descriptors.reducers)
     except ERRORS as reason:
-        dumps = functools.partial(by_value, reducers=lent.reducers)
+        dumps = functools.partial(by_value, reducers=sent_descriptors.reducers)
         try:
             raise not_picklable(calls[0][0], "arguments", reason, dumps) from reason
         finally:
-            lent.release()
+            sent_descriptors.release()
 
 
-def _unjudged(trouble: Trouble, error: BaseException) -> Bad:
+def _unjudged(remote_error: RemoteError, error: BaseException) -> PendingFault:
     """What no policy is asked about."""
     names, os_error = symptom(error)
-    return Bad(trouble.position or 0, names, os_error, trouble, None, 1, "raise")
+    return PendingFault(remote_error.position or 0, names, os_error, remote_error, None, 1, "raise")
 
 
 def _lost(what: str, deaths: list[Death], why: str) -> BaseException:

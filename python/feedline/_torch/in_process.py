@@ -15,12 +15,12 @@ from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIt
 
 from feedline import _native
 from feedline._native import call_interruptibly
-from feedline._torch.draws import Draws
+from feedline._torch.batch_maker import Failing, Maker, UnequalSamples, bears, is_list_of
+from feedline._torch.collatable import Fitting
 from feedline._torch.driver import Batch, Driver
-from feedline._torch.fitting import Fitting
-from feedline._torch.making import Failing, Maker, Odd, bears, is_list_of
-from feedline._workers.tries import BAD, Tries
-from feedline._workers.trouble import place
+from feedline._torch.random_state import Draws
+from feedline._workers.remote_error import place
+from feedline._workers.retries import BAD, Retries
 from feedline.faults import explain_shortage
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
     def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)
         self._driver: Driver[_Begun] = Driver(loader, self, self, ahead=1)
-        self._samples = loader._kept.samples
-        self._account = loader._kept.account
+        self._samples = loader._loader_state.samples
+        self._account = loader._loader_state.account
         self._maker = self._make_maker(loader)
         self._failing: Failing | None = None
         if loader.faults is not None and self._dataset_kind == _DatasetKind.Iterable:
@@ -90,16 +90,16 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
         if policy is None:
             return None
         pause = functools.partial(call_interruptibly, time.sleep)
-        seed, folders = int(self._base_seed), loader._kept.folders
-        tries = Tries(policy, seed=seed, pause=pause, tell=self._noted, folders=folders)
+        seed, folders = int(self._base_seed), loader._loader_state.folders
+        retries = Retries(policy, seed=seed, pause=pause, notify=self._noted, folders=folders)
         return Maker(
-            _Interruptible(self._dataset), tries, policy.replacement if policy.has_replacement else BAD
+            _Interruptible(self._dataset), retries, policy.replacement if policy.has_replacement else BAD
         )
 
     def _noted(self, name: str, details: dict[str, Any]) -> None:
         self._account.noted(name, details)
         # Now: while the source is unavailable, nothing else happens.
-        self._account.tell()
+        self._account.notify()
         self._account.notices.issue(is_safe=False)
 
     # Torch's own, with no frame of ours between it and the user's code: its warnings name that.
@@ -139,14 +139,14 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
             self._lose()
             raise
         finally:
-            self._account.tell()
+            self._account.notify()
         come = self._driver.ready.popleft()
         if isinstance(come, BaseException):
             self._begun = None
             # It says where it was.
             raise come from come.__cause__
         self._confirm = self._driver.delivery(come.samples, time.perf_counter() - began)
-        self._account.tell()
+        self._account.notify()
         data, come.content = come.content, None
         if self._pin_memory:
             data = _utils.pin_memory.pin_memory(data, self._pin_memory_device)
@@ -242,7 +242,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
             is_map = self._dataset_kind == _DatasetKind.Map
             has_index = self._auto_collation and (not is_map or len(samples) == len(self._indices))
             if has_index and isinstance(samples, (list, tuple)):
-                misfits = Odd.found(raised, list(samples), self._fitting, self._index_at).misfits
+                misfits = UnequalSamples.found(raised, list(samples), self._fitting, self._index_at).misfits
                 self._position = misfits[0].position if misfits else None
             raise
 
@@ -252,11 +252,11 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
     def _fitted(self, maker: Maker, samples: list[Any]) -> Any:
         """The batch of the good samples. BAD if some of them do not fit to the others, and the policy does
         not raise: these are BAD in `samples` then, unless another try or the user gave others."""
-        odd: Odd | None = None
+        odd: UnequalSamples | None = None
         try:
             return self._collated([sample for sample in samples if sample is not BAD])
         except Exception as raised:
-            odd = Odd.found(raised, samples, self._fitting, self._index_at)
+            odd = UnequalSamples.found(raised, samples, self._fitting, self._index_at)
             if not odd.misfits:
                 raise
             self._position = odd.misfits[0].position
@@ -297,10 +297,10 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
             (samples[offset],) = maker.make([indices[offset]], where, begun.number, [])
             begun.open.discard(offset)
         content: Any = BAD
-        if not any(bad.action for bad in maker.tries.bad):
+        if not any(bad.action for bad in maker.retries.bad):
             content = self._fitted(maker, samples) if self._auto_collation else self._collated(samples[0])
         good = sum(sample is not BAD for sample in samples)
-        bad = maker.tries.take()
+        bad = maker.retries.take()
         self._driver.came(begun, bad, content=content, samples=good, is_collated=content is not BAD)
 
     def _reach(self, position: int) -> int:
@@ -325,7 +325,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
                 content = self._fitted(self._maker, samples)
                 begun.places -= 0 if self._fills_batches else sum(sample is BAD for sample in samples)
                 samples[:] = [sample for sample in samples if sample is not BAD]
-        bad = [] if self._maker is None else self._maker.tries.take()
+        bad = [] if self._maker is None else self._maker.retries.take()
         if content is BAD and not any(one.action for one in bad) and fetcher.ended:
             raise _End
         self._driver.came(begun, bad, content=content, samples=0 if content is BAD else len(samples))
@@ -339,7 +339,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
                 fetcher.ended = True
             elif sample is not BAD:
                 samples.append(sample)
-            elif not self._bears():
+            elif not self._starts_zygote():
                 break
             elif not self._fills_batches and fetcher.auto_collation:
                 begun.places -= 1
@@ -347,10 +347,10 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
             samples.clear()
         return bool(samples)
 
-    def _bears(self) -> bool:
+    def _starts_zygote(self) -> bool:
         """Whether the iterator is asked on after a fault."""
         maker, policy = self._maker, self._account.policy
-        return maker is None or bears(policy, len(maker.tries.bad))
+        return maker is None or bears(policy, len(maker.retries.bad))
 
     def _next(self, iterator: Any, position: int) -> Any:
         """The next sample of an iterable data set; one that fails is skipped if the policy wants it."""

@@ -1,11 +1,11 @@
 //! A worker's end as a Python object.
 #![allow(unsafe_code, reason = "descriptors and buffers come from Python")]
 
-use feedline_core::sys::process::{self, Home};
+use feedline_core::sys::process::{self, OwnerProcess};
 use feedline_core::sys::socket::Socket;
-use feedline_core::worker::blackbox::Doing;
-use feedline_core::worker::station::{self, Received, Sent};
-use feedline_core::worker::wire::Said;
+use feedline_core::worker::blackbox::Activity;
+use feedline_core::worker::connection::{self, Received, Sent};
+use feedline_core::worker::wire::FrameKind;
 use pyo3::exceptions::{PyBaseException, PyBrokenPipeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -13,30 +13,30 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::memory::{Letter, Slot, slices, views};
+use crate::memory::{ReceivedBuffer, Slot, slices, views};
 
 /// What the trainer has said.
-type Order<'py> = (u8, u64, Option<u64>, Bound<'py, PyBytes>, Bound<'py, PyList>);
+type ReceivedTask<'py> = (u8, u64, Option<u64>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
 /// What a worker may answer, in the order of its numbers in Python.
-const ANSWERS: [Said; 7] = [
-    Said::Ready,
-    Said::StartFailed,
-    Said::Result,
-    Said::Raised,
-    Said::Exhausted,
-    Said::Survived,
-    Said::Faulty,
+const ANSWERS: [FrameKind; 7] = [
+    FrameKind::Ready,
+    FrameKind::StartFailed,
+    FrameKind::Result,
+    FrameKind::Raised,
+    FrameKind::Exhausted,
+    FrameKind::Survived,
+    FrameKind::Faulty,
 ];
 
 /// What a worker may be at, in the order of its numbers in Python.
-const DOINGS: [Doing; 6] = [
-    Doing::Starting,
-    Doing::Waiting,
-    Doing::Fetching,
-    Doing::Collating,
-    Doing::Answering,
-    Doing::Pausing,
+const DOINGS: [Activity; 6] = [
+    Activity::Starting,
+    Activity::Waiting,
+    Activity::Fetching,
+    Activity::Collating,
+    Activity::Answering,
+    Activity::Pausing,
 ];
 
 pyo3::create_exception!(
@@ -56,25 +56,25 @@ pyo3::create_exception!(
 /// One worker process: tasks come in, answers go out. In a child that the user's code has forked, nothing of it works:
 /// socket and arena are the worker's.
 #[pyclass(module = "feedline._native", frozen)]
-pub(crate) struct Station {
-    station: Mutex<station::Station>,
-    home: Home,
+pub(crate) struct WorkerConnection {
+    connection: Mutex<connection::WorkerConnection>,
+    home: OwnerProcess,
 }
 
-impl Station {
+impl WorkerConnection {
     /// Refused in a forked child. There the lock may be held by a thread that does not exist.
-    fn lock(&self) -> PyResult<MutexGuard<'_, station::Station>> {
+    fn lock(&self) -> PyResult<MutexGuard<'_, connection::WorkerConnection>> {
         if self.home.is_left() {
             return Err(ForkReturned::new_err(()));
         }
-        Ok(self.station.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(self.connection.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// As above, after a piece of the user's code: refused if that has closed the connection.
-    fn lock_after_code(&self) -> PyResult<MutexGuard<'_, station::Station>> {
-        let mut station = self.lock()?;
-        reached(station.check_connection())?;
-        Ok(station)
+    fn lock_after_code(&self) -> PyResult<MutexGuard<'_, connection::WorkerConnection>> {
+        let mut connection = self.lock()?;
+        reached(connection.check_connection())?;
+        Ok(connection)
     }
 
     fn sent(&self, py: Python<'_>, mut sent: Sent) -> PyResult<()> {
@@ -91,17 +91,17 @@ impl Station {
 }
 
 #[pymethods]
-impl Station {
+impl WorkerConnection {
     /// Takes over the descriptors that the zygote passed on: socket, arena, boxes, and perhaps the inbox.
     #[new]
-    #[pyo3(signature = (post, generation, posts, descriptors, inbox=None))]
+    #[pyo3(signature = (worker_id, generation, worker_count, descriptors, inbox=None))]
     fn new(
-        post: u32,
+        worker_id: u32,
         generation: u32,
-        posts: u32,
+        worker_count: u32,
         descriptors: (RawFd, RawFd, RawFd),
         inbox: Option<RawFd>,
-    ) -> PyResult<Station> {
+    ) -> PyResult<WorkerConnection> {
         let (socket, arena, boxes) = descriptors;
         // SAFETY: the zygote received them for this worker, and nobody else closes them.
         let (socket, arena, boxes, inbox) = unsafe {
@@ -112,8 +112,16 @@ impl Station {
                 inbox.map(|inbox| OwnedFd::from_raw_fd(inbox)),
             )
         };
-        let station = station::Station::open(post, generation, posts, socket, arena, boxes, inbox)?;
-        Ok(Station { station: Mutex::new(station), home: Home::here() })
+        let connection = connection::WorkerConnection::open(
+            worker_id,
+            generation,
+            worker_count,
+            socket,
+            arena,
+            boxes,
+            inbox,
+        )?;
+        Ok(WorkerConnection { connection: Mutex::new(connection), home: OwnerProcess::here() })
     }
 
     /// Whether this process is not the worker, but a child that was forked in it.
@@ -124,11 +132,11 @@ impl Station {
 
     /// Waits for an order: (0 task, 1 resume, 2 stop or 3 trial; task; the position of the one sample that is
     /// tried; body; the buffers beside it). None when the trainer is gone.
-    fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Order<'py>>> {
+    fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<ReceivedTask<'py>>> {
         loop {
             let received = py.detach(|| Ok::<_, PyErr>(self.lock()?.receive()))?;
             let order = match received {
-                Received::Order(order) => order,
+                Received::ReceivedTask(order) => order,
                 Received::Ended => return Ok(None),
                 Received::CutOff => return Err(CutOff::new_err(())),
                 Received::Interrupted => {
@@ -136,26 +144,26 @@ impl Station {
                     continue;
                 }
             };
-            let said = match order.said {
-                Said::Task => 0,
-                Said::Resume => 1,
-                Said::Stop => 2,
-                Said::Trial => 3,
-                Said::Ready
-                | Said::StartFailed
-                | Said::Result
-                | Said::Faulty
-                | Said::Raised
-                | Said::Exhausted
-                | Said::Survived
-                | Said::Note => return Ok(None),
+            let kind = match order.kind {
+                FrameKind::Task => 0,
+                FrameKind::Resume => 1,
+                FrameKind::Stop => 2,
+                FrameKind::Trial => 3,
+                FrameKind::Ready
+                | FrameKind::StartFailed
+                | FrameKind::Result
+                | FrameKind::Faulty
+                | FrameKind::Raised
+                | FrameKind::Exhausted
+                | FrameKind::Survived
+                | FrameKind::Note => return Ok(None),
             };
-            let letters = PyList::empty(py);
-            for letter in order.letters {
-                letters.append(Bound::new(py, Letter::new(letter))?)?;
+            let buffers = PyList::empty(py);
+            for letter in order.buffers {
+                buffers.append(Bound::new(py, ReceivedBuffer::new(letter))?)?;
             }
             let body = PyBytes::new(py, &order.body);
-            return Ok(Some((said, order.task, order.position, body, letters)));
+            return Ok(Some((kind, order.task, order.position, body, buffers)));
         }
     }
 
@@ -168,18 +176,18 @@ impl Station {
     fn pack(
         &self,
         py: Python<'_>,
-        said: usize,
+        kind: usize,
         task: u64,
         buffers: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let said = *ANSWERS
-            .get(said)
-            .ok_or_else(|| PyValueError::new_err(format!("there is no answer {said}")))?;
+        let kind = *ANSWERS
+            .get(kind)
+            .ok_or_else(|| PyValueError::new_err(format!("there is no answer {kind}")))?;
         let views = views(&buffers)?;
         // SAFETY: the views are held, and the worker's own thread is here, which changes no batch.
         let slices = unsafe { slices(&views) }?;
         py.detach(|| {
-            self.lock()?.pack(said, task, &slices);
+            self.lock()?.pack(kind, task, &slices);
             Ok(())
         })
     }
@@ -200,26 +208,26 @@ impl Station {
     /// reached.
     #[pyo3(signature = (samples=None))]
     fn made(&self, samples: Option<u32>) -> PyResult<()> {
-        let mut station = self.lock_after_code()?;
-        station.made();
+        let mut connection = self.lock_after_code()?;
+        connection.made();
         if let Some(samples) = samples {
-            station.set_samples(samples);
+            connection.set_samples(samples);
         }
         Ok(())
     }
 
     /// Tells the trainer something at once, which answers nothing.
-    fn tell(&self, py: Python<'_>, text: &[u8]) -> PyResult<()> {
-        let sent = py.detach(|| Ok::<_, PyErr>(self.lock()?.tell(text)))?;
+    fn notify(&self, py: Python<'_>, text: &[u8]) -> PyResult<()> {
+        let sent = py.detach(|| Ok::<_, PyErr>(self.lock()?.notify(text)))?;
         self.sent(py, sent)
     }
 
     /// Notes what the worker is at.
-    fn enter(&self, doing: usize) -> PyResult<()> {
-        let doing = *DOINGS
-            .get(doing)
-            .ok_or_else(|| PyValueError::new_err(format!("there is no stage {doing}")))?;
-        self.lock_after_code()?.enter(doing);
+    fn enter(&self, activity: usize) -> PyResult<()> {
+        let activity = *DOINGS
+            .get(activity)
+            .ok_or_else(|| PyValueError::new_err(format!("there is no stage {activity}")))?;
+        self.lock_after_code()?.enter(activity);
         Ok(())
     }
 
@@ -231,7 +239,7 @@ impl Station {
 
     /// An iterator over a list that notes in the box how far it has come.
     fn walk(slf: Bound<'_, Self>, list: Bound<'_, PyList>) -> Walk {
-        Walk { station: slf.unbind(), list: list.unbind(), position: AtomicUsize::new(0) }
+        Walk { connection: slf.unbind(), list: list.unbind(), position: AtomicUsize::new(0) }
     }
 
     /// Notes at which sample of the batch the worker is.
@@ -263,7 +271,7 @@ fn reached(is_connected: bool) -> PyResult<()> {
 /// Goes through the samples of a batch.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Walk {
-    station: Py<Station>,
+    connection: Py<WorkerConnection>,
     list: Py<PyList>,
     position: AtomicUsize,
 }
@@ -277,7 +285,7 @@ impl Walk {
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let position = self.position.fetch_add(1, Ordering::Relaxed);
         let Ok(item) = self.list.bind(py).get_item(position) else { return Ok(None) };
-        reached(self.station.get().lock()?.reach(position as u64))?;
+        reached(self.connection.get().lock()?.reach(position as u64))?;
         Ok(Some(item))
     }
 

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import _utils
 
 from feedline._described import described
-from feedline._torch.draws import Draws
+from feedline._torch.random_state import Draws
 
 __all__ = ["Fitting", "Misfit", "name_misfits"]
 
@@ -43,12 +43,12 @@ class Misfit:
 
     position: int
     # "gives a tensor of shape (3, 200, 224), the other 31 give (3, 224, 224)"
-    words: str
+    text: str
 
     def about(self, index: object) -> str:
         """With the index of the sample, if it has one."""
         named = f"the sample at position {self.position}" if index is None else f"sample {described(index)}"
-        return f"{named} {self.words}"
+        return f"{named} {self.text}"
 
 
 def name_misfits(raised: BaseException, misfits: Sequence[Misfit], index: Callable[[int], Any]) -> None:
@@ -64,7 +64,7 @@ class _Group:
     """Positions of samples that are alike, and do not fit to the others."""
 
     positions: list[int]
-    words: str
+    text: str
 
 
 class Fitting:
@@ -109,7 +109,7 @@ class Fitting:
             return []
         finally:
             self._draws.restore(state)
-        found = [Misfit(position, group.words) for group in groups for position in group.positions]
+        found = [Misfit(position, group.text) for group in groups for position in group.positions]
         return sorted(found, key=lambda misfit: misfit.position)
 
     def _groups(self, samples: list[Any]) -> list[_Group]:
@@ -150,7 +150,7 @@ class Fitting:
                 else:
                     odd += part
             if odd:
-                blamed.append(_Group(odd, group.words))
+                blamed.append(_Group(odd, group.text))
         return blamed
 
     def _fits(self, samples: list[Any], positions: list[int]) -> bool:
@@ -210,8 +210,8 @@ class Fitting:
             for aspect in _ASPECTS[1:]:
                 known = memory.get((place, aspect))
                 if known is not None and known != _key(value, aspect):
-                    words = f"gives {_described(value, aspect)}{_at(place)}, unlike earlier samples"
-                    return [_Group([0], words)]
+                    text = f"gives {_described(value, aspect)}{_at(place)}, unlike earlier samples"
+                    return [_Group([0], text)]
         return None
 
 
@@ -314,9 +314,9 @@ def _odd(
         own, other = parts[keys.index(key)], parts[keys.index(usual)]
         gives, give = _two(own, other, aspect)
         others = _others(counts[usual], total)
-        words = f"gives {gives}{_at(place)}, {others} {give}"
+        text = f"gives {gives}{_at(place)}, {others} {give}"
         odd = [position for position, one in zip(positions, keys, strict=True) if one == key]
-        groups.append(_Group(odd, words))
+        groups.append(_Group(odd, text))
     return groups
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from feedline._mapped.functions import Context, Draws, Step
 from feedline._mapped.samples import Samples
 from feedline._mapped.trees import Layout, Room, Run, joined, laid, runs_of, spec_of
+from feedline._workers.retries import BAD, PendingFault, Retries
 from feedline._workers.sources import folders_of
-from feedline._workers.tries import BAD, Bad, Tries
 from feedline.faults import FaultPolicy
 
-__all__ = ["Doer", "Job", "Made", "Plan", "Watcher"]
+__all__ = ["FunctionRunner", "Job", "Made", "Plan", "Watcher"]
 
 # In the place of a sample that a filter has left out.
 _LEFT_OUT: Any = object()
@@ -74,11 +74,11 @@ class Made:
     # The positions of good samples, if not all are.
     good: list[int] | None = None
     left_out: list[int] = field(default_factory=list)
-    bad: list[Bad] = field(default_factory=list)
+    bad: list[PendingFault] = field(default_factory=list)
     # What the samples of a batch are made of.
     spec: Any = None
 
-    def is_of_samples(self, bad: Bad, count: int) -> bool:
+    def is_of_samples(self, bad: PendingFault, count: int) -> bool:
         """Whether a function of samples has failed, in a job of that many, and not one of the batch."""
         return not self.is_batch or bad.position < count
 
@@ -100,12 +100,12 @@ class Watcher:
         return np.empty(shape, dtype)
 
 
-class Doer:
+class FunctionRunner:
     """Does jobs, one at a time."""
 
-    def __init__(self, plan: Plan, tries: Tries, watcher: Watcher, *, seeds_all: bool) -> None:
+    def __init__(self, plan: Plan, retries: Retries, watcher: Watcher, *, seeds_all: bool) -> None:
         self._plan = plan
-        self._tries = tries
+        self._retries = retries
         self._watcher = watcher
         wants_global = any("random" not in step.wants for step in plan.steps)
         self._draws = Draws(plan.seed, seeds_all=seeds_all and wants_global)
@@ -118,7 +118,7 @@ class Doer:
                 return self._samples(job, again)
             return self._batch(job, job.content, lambda: copy.deepcopy(again()))
         finally:
-            self._tries.take()
+            self._retries.take()
 
     def alone(self, job: Job, position: int) -> None:
         """Calls the functions for one sample."""
@@ -132,12 +132,12 @@ class Doer:
         made: list[Any] = []
         good: list[int] = []
         left_out: list[int] = []
-        pristine: list[Samples] = []
+        original: list[Samples] = []
 
         def once_more(position: int) -> Any:
-            if not pristine:
-                pristine.append(self._taken_apart(job, again()))
-            return self._sample(job, copy.deepcopy(pristine[0][position]), position)
+            if not original:
+                original.append(self._taken_apart(job, again()))
+            return self._sample(job, copy.deepcopy(original[0][position]), position)
 
         for position in range(samples.count):
             if position in job.dead:
@@ -147,7 +147,7 @@ class Doer:
                 sample = self._sample(job, samples[position], position)
             except (Exception, SystemExit) as raised:
                 make = functools.partial(once_more, position)
-                sample = self._tries.again(raised, make, position, job.positions[position])
+                sample = self._retries.again(raised, make, position, job.positions[position])
             if sample is _LEFT_OUT:
                 left_out.append(position)
             elif sample is not BAD:
@@ -156,7 +156,7 @@ class Doer:
         self._watcher.made(len(good))
         runs = runs_of(made, self._plan.layout, self._room)
         is_all = len(good) == samples.count
-        bad = self._tries.take()
+        bad = self._retries.take()
         if job.is_whole and is_all and len(runs) == 1 and self._plan.of_batches:
             spec = spec_of(runs[0], self._plan.layout)
             batch = joined(runs, self._plan.layout)
@@ -188,9 +188,11 @@ class Doer:
         try:
             made = self._call_for(job, batch)
         except (Exception, SystemExit) as raised:
-            made = self._tries.again(raised, lambda: self._call_for(job, again()), position, job.positions[0])
+            made = self._retries.again(
+                raised, lambda: self._call_for(job, again()), position, job.positions[0]
+            )
         self._watcher.made(position)
-        return Made(batch=None if made is BAD else made, is_batch=True, bad=self._tries.take())
+        return Made(batch=None if made is BAD else made, is_batch=True, bad=self._retries.take())
 
     def _call_for(self, job: Job, batch: Any) -> Any:
         indices = np.array(job.indices, dtype=np.int64)

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use crate::collate::Seat;
+use crate::collate::BatchSlot;
 use crate::sys::lock::{Condition, Mutex};
 
 /// Memory for orders that were not given out yet.
-pub(super) struct Line {
-    pub(super) seats: VecDeque<Seat>,
+pub(super) struct SlotSupply {
+    pub(super) batch_slots: VecDeque<BatchSlot>,
 }
 
 /// The slot before which orders are given out. Lists have no memory that is taken before they are made, so

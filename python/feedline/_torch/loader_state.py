@@ -10,10 +10,10 @@ from feedline._workers.death import Death
 from feedline._workers.sources import folders_of
 from feedline._workers.zygote import Zygote
 
-__all__ = ["Kept"]
+__all__ = ["LoaderState"]
 
 
-class Kept:
+class LoaderState:
     """The account, the deaths, and a fresh interpreter for the next epoch, since starting one takes seconds.
     Apart from the loader, so that loader and epoch do not keep each other alive."""
 

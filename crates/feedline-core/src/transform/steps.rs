@@ -69,7 +69,7 @@ pub enum Picture {
 
 /// All that is done to a picture.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Recipe {
+pub struct Transform {
     /// Where it comes from.
     pub picture: Picture,
     /// In order.
@@ -80,7 +80,7 @@ pub struct Recipe {
     pub seed: u64,
 }
 
-impl Recipe {
+impl Transform {
     /// Bytes a pixel.
     pub fn channels(&self) -> usize {
         match self.picture {

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 from feedline import _native
 from feedline._code import LIBRARIES, PACKAGE
-from feedline._words import call_in_words
-from feedline._workers.death import Death, Standstill, describe
+from feedline._config import call_as_json
+from feedline._workers.death import Death, Stall, describe
 from feedline._workers.pickling import ERRORS, Payload, not_picklable
+from feedline._workers.remote_error import RemoteError
 from feedline._workers.state import changes, visible_state
-from feedline._workers.trouble import Trouble
 from feedline._workers.worker import Work
 from feedline._workers.zygote import Zygote
 from feedline.errors import (
@@ -39,7 +39,7 @@ _REFUSED_FOR = 20.0
 _CHANGES = 8
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
-__all__ = ["Crew", "Front", "GaveUp", "Handle", "died", "load"]
+__all__ = ["Front", "GaveUp", "Handle", "WorkerPool", "died", "load"]
 
 
 @dataclass(frozen=True)
@@ -62,28 +62,28 @@ class Front(Protocol):
     def died(self, death: Death) -> None:
         """A worker has died."""
 
-    def stalled(self, still: Standstill, *, is_reborn: bool) -> None:
-        """A worker does not go on; if `is_reborn`, all are started anew from a fresh interpreter."""
+    def stalled(self, still: Stall, *, is_restarted_fresh: bool) -> None:
+        """A worker does not go on; if `is_restarted_fresh`, all are started anew from a fresh interpreter."""
 
     def zygote_event(self, name: str, text: str, *, warns: bool) -> None:
         """Something is to be told of the process that forks the workers."""
 
-    def retired(self, told: dict[str, Any]) -> None:
+    def retired(self, reported: dict[str, Any]) -> None:
         """A worker that leaked has been replaced."""
 
-    def noted(self, post: int, name: str, details: dict[str, Any]) -> None:
+    def noted(self, worker_id: int, name: str, details: dict[str, Any]) -> None:
         """A worker has something to say."""
 
 
 class Handle:
-    """The worker of one post, as `multiprocessing.Process` would show it."""
+    """The worker of one worker, as `multiprocessing.Process` would show it."""
 
-    def __init__(self, crew: Crew, post: int) -> None:
-        self._crew = weakref.ref(crew)
-        self._post = post
+    def __init__(self, worker_pool: WorkerPool, worker_id: int) -> None:
+        self._worker_pool = weakref.ref(worker_pool)
+        self._worker_id = worker_id
         self._pid: int | None = None
         self.daemon = True
-        self.name = f"feedline-worker-{post}"
+        self.name = f"feedline-worker-{worker_id}"
 
     @property
     def pid(self) -> int | None:
@@ -96,16 +96,16 @@ class Handle:
         return self._pid
 
     def _presence(self) -> tuple[int | None, bool] | None:
-        crew = self._crew()
-        presence = None if crew is None else crew.presence(self._post)
+        worker_pool = self._worker_pool()
+        presence = None if worker_pool is None else worker_pool.presence(self._worker_id)
         if presence is not None and presence[0] is not None:
             self._pid = presence[0]
         return presence
 
     def is_alive(self) -> bool:
         """Whether somebody is there, or is being started."""
-        crew = self._crew()
-        return crew is not None and crew.is_manned(self._post)
+        worker_pool = self._worker_pool()
+        return worker_pool is not None and worker_pool.is_manned(self._worker_id)
 
     def is_ready(self) -> bool:
         """Whether it takes tasks."""
@@ -135,13 +135,13 @@ class Handle:
             os.kill(pid, number)
 
 
-class Crew:
+class WorkerPool:
     """Workers with a zygote of their own."""
 
     def __init__(
         self,
         work: Work,
-        words: dict[str, Any],
+        config: dict[str, Any],
         *,
         fresh: bool,
         name: str,
@@ -163,10 +163,10 @@ class Crew:
         self._failure: BaseException | None = None
         self._is_closed = False
         self._retired: set[int] = set()
-        words_of_call = call_in_words({**words, "may_be_fresh": not fresh})
-        self._processes = _native.Processes(words_of_call, PACKAGE, list(LIBRARIES))
+        config_json = call_as_json({**config, "may_be_fresh": not fresh})
+        self._processes = _native.Processes(config_json, PACKAGE, list(LIBRARIES))
         _alive.add(self)
-        self.workers = [Handle(self, post) for post in range(work.posts)]
+        self.workers = [Handle(self, worker_id) for worker_id in range(work.worker_count)]
 
     def _pickle(self) -> Payload:
         try:
@@ -183,14 +183,14 @@ class Crew:
         self,
         task: int,
         body: bytes,
-        post: int | None = None,
+        worker_id: int | None = None,
         *,
         resume: bool = False,
-        freight: _native.Freight | None = None,
+        task_buffers: _native.TaskBuffers | None = None,
     ) -> None:
-        self._processes.submit(task, body, post, resume, freight)
+        self._processes.submit(task, body, worker_id, resume, task_buffers)
 
-    def load(self, buffers: list[Any]) -> _native.Freight | None:
+    def load(self, buffers: list[Any]) -> _native.TaskBuffers | None:
         """Puts buffers where workers find them, to go with tasks."""
         return self._processes.load(buffers)
 
@@ -208,24 +208,24 @@ class Crew:
         if self._home == os.getpid():
             self._processes.wake()
 
-    def retire(self, post: int) -> None:
-        self._retired.add(post)
-        self._processes.retire(post)
+    def retire(self, worker_id: int) -> None:
+        self._retired.add(worker_id)
+        self._processes.retire(worker_id)
 
-    def is_manned(self, post: int) -> bool:
-        """Whether a worker is at a post, or will be."""
+    def is_manned(self, worker_id: int) -> bool:
+        """Whether a worker is at a worker, or will be."""
         if self._is_closed or self._failure is not None:
             return False
-        return post not in self._retired or self._processes.presence(post) is not None
+        return worker_id not in self._retired or self._processes.presence(worker_id) is not None
 
-    def presence(self, post: int) -> tuple[int | None, bool] | None:
-        return None if self._is_closed else self._processes.presence(post)
+    def presence(self, worker_id: int) -> tuple[int | None, bool] | None:
+        return None if self._is_closed else self._processes.presence(worker_id)
 
-    def doing(self, post: int) -> dict[str, Any] | None:
+    def activity(self, worker_id: int) -> dict[str, Any] | None:
         """What a worker is at, from its black box."""
-        return None if self._is_closed else self._processes.doing(post)
+        return None if self._is_closed else self._processes.activity(worker_id)
 
-    def next(self, oldest: int, timeout: float | None = None) -> _native.Answer | GaveUp | None:
+    def next(self, oldest: int, timeout: float | None = None) -> _native.TaskResult | GaveUp | None:
         """The next result of a task, in the order in which they come; None after `timeout` seconds, or when
         it was woken for something else.
 
@@ -234,12 +234,12 @@ class Crew:
         while True:
             if self._failure is not None:
                 raise self._failure
-            told = self._processes.next(oldest, timeout)
-            if told is None:
+            reported = self._processes.next(oldest, timeout)
+            if reported is None:
                 return None
-            kind, thing = told
+            kind, thing = reported
             if kind == "answer":
-                answer: _native.Answer = thing
+                answer: _native.TaskResult = thing
                 return answer
             if kind == "gave up":
                 return GaveUp(**thing)
@@ -251,11 +251,11 @@ class Crew:
         """Takes note of what is no result."""
         front = self._front()
         if kind == "zygote":
-            self._bear(fresh=thing)
+            self._start_zygote(fresh=thing)
         elif kind == "failed":
             self._failure = self._broken(thing)
         elif kind == "died":
-            death = Death.told(thing)
+            death = Death.reported(thing)
             if front is not None:
                 death = front.explain(death)
             self.deaths.append(death)
@@ -269,19 +269,22 @@ class Crew:
             name = "zygote_killed" if thing["is_killed"] else "zygote_slow"
             front.zygote_event(name, _late(**thing), warns=True)
         elif kind == "note":
-            post, text = thing
+            worker_id, text = thing
             name, details = json.loads(text)
-            front.noted(post, name, details)
+            front.noted(worker_id, name, details)
         else:
-            still = Standstill.told(thing)
-            is_reborn = kind == "reborn"
-            front.stalled(still.reborn(self._refresh()) if is_reborn else still, is_reborn=is_reborn)
+            still = Stall.reported(thing)
+            is_restarted_fresh = kind == "reborn"
+            front.stalled(
+                still.restarted_fresh(self._refresh()) if is_restarted_fresh else still,
+                is_restarted_fresh=is_restarted_fresh,
+            )
 
     def start(self) -> None:
         """Bears the zygote now: the work is as it is at this moment."""
-        told = self._processes.next(0, 0.0)
-        if told is not None and told[0] == "zygote":
-            self._bear(fresh=False)
+        reported = self._processes.next(0, 0.0)
+        if reported is not None and reported[0] == "zygote":
+            self._start_zygote(fresh=False)
 
     def _refresh(self) -> NotPicklableError | None:
         """From now on zygotes are fresh interpreters; or else, why they cannot be."""
@@ -293,7 +296,7 @@ class Crew:
             self._fresh = True
         return None
 
-    def _bear(self, *, fresh: bool) -> None:
+    def _start_zygote(self, *, fresh: bool) -> None:
         """Starts the zygote. `fresh`: workers that were forked hang, so a new interpreter is tried, if the
         work can be sent to one."""
         if fresh:
@@ -320,7 +323,7 @@ class Crew:
                 time.sleep(wait)
                 wait = min(2 * wait, 1.0)
             else:
-                self._processes.zygote_born(self.zygote.lend(), self.zygote.pid, not loads)
+                self._processes.zygote_started(self.zygote.lend(), self.zygote.pid, not loads)
                 return
 
     def _compare_state(self) -> None:
@@ -337,13 +340,13 @@ class Crew:
             text += "".join(f"\n  {line}" for line in lines[:_CHANGES])
         front.zygote_event("zygote_replaced", text, warns=bool(lines))
 
-    def _broken(self, told: dict[str, Any]) -> BaseException:
-        why, worker = told["why"], told["worker"]
+    def _broken(self, reported: dict[str, Any]) -> BaseException:
+        why, worker = reported["why"], reported["worker"]
         history = describe(self.deaths)
-        if why == "cannot start" and "answer" in told:
-            trouble: Trouble = load(told["answer"])
+        if why == "cannot start" and "answer" in reported:
+            remote_error: RemoteError = load(reported["answer"])
             is_torch = self._name == "DataLoader"
-            return trouble.exception(f"in {self._name} worker process {worker}", "", exact=not is_torch)
+            return remote_error.exception(f"in {self._name} worker process {worker}", "", exact=not is_torch)
         if why == "death":
             return died(self.deaths[-1:], f"worker {worker} died")
         if why == "dies starting":
@@ -353,7 +356,7 @@ class Crew:
         if why == "too many deaths":
             return TooManyDeathsError.explained(f"too many workers died:{history}", deaths=tuple(self.deaths))
         if why == "refused":
-            number = told["os_error"]
+            number = reported["os_error"]
             reason = "unknown reason" if number is None else os.strerror(number)
             return WorkerNotStartedError.explained(
                 f"the system refused a process for worker {worker}: {reason}"
@@ -366,7 +369,7 @@ class Crew:
             text = "the process that forks the workers hangs, and so did those that replaced it"
             hint = "look for os.register_at_fork handlers that wait, or use multiprocessing_context='spawn'"
             return WorkerNotStartedError.explained(text, hint)
-        text = told.get("text", b"").decode(errors="replace")
+        text = reported.get("text", b"").decode(errors="replace")
         hint = "what is above must work in a fresh interpreter; a fork of this one needs nothing: use fork"
         message = f"the process that holds the data set could not start\n{text}".rstrip()
         return WorkerNotStartedError.explained(message, hint)
@@ -385,14 +388,14 @@ class Crew:
                 self.zygote = None
 
 
-def _late(pid: int | None, posture: str | None, *, is_killed: bool) -> str:
+def _late(pid: int | None, process_state: str | None, *, is_killed: bool) -> str:
     """A zygote that does not answer, in words."""
     lines = [f"the process that forks the workers (pid {pid}) does not answer"]
     if is_killed:
         lines[0] += "; it was killed and is replaced, and the batches of its workers are made again"
     else:
         lines[0] += ", but it uses the processor: it is given more time"
-    lines += [] if posture is None else [f"  how   {posture}"]
+    lines += [] if process_state is None else [f"  how   {process_state}"]
     if is_killed:
         hint = "it runs your code only in handlers of os.register_at_fork, and while it is unpickled"
         lines.append(f"hint: {hint}")
@@ -410,20 +413,20 @@ def died(deaths: list[Death], otherwise: str) -> WorkerDiedError:
     )
 
 
-def load(answer: _native.Answer) -> Any:
+def load(answer: _native.TaskResult) -> Any:
     """What an answer says, on the memory it came in."""
     pickled: Any
     pickled, *buffers = answer.open()
     return pickle.loads(pickled, buffers=buffers)
 
 
-_alive: weakref.WeakSet[Crew] = weakref.WeakSet()
+_alive: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    for crew in list(_alive):
+    for worker_pool in list(_alive):
         try:
-            crew.close()
+            worker_pool.close()
         except (FeedlineError, RuntimeError):
             continue
 

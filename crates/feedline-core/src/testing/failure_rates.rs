@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 /// SplitMix64, which is small and good enough to deal out bad luck.
-pub(super) struct Chance(pub(super) u64);
+pub(super) struct Dice(pub(super) u64);
 
-impl Chance {
+impl Dice {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -43,7 +43,7 @@ impl Chance {
 
 /// How often things go wrong, in times of a thousand; all zero in good weather.
 #[derive(Default, PartialEq, Eq, Debug)]
-pub(super) struct Weather {
+pub(super) struct FailureRates {
     pub(super) boot_death: u64,
     pub(super) start_failure: u64,
     pub(super) boot_hang: u64,
@@ -95,16 +95,16 @@ pub(super) struct Weather {
     pub(super) blind: u64,
 }
 
-impl Weather {
-    pub(super) fn new(chance: &mut Chance) -> Weather {
-        if chance.hits(100) {
-            return Weather::default();
+impl FailureRates {
+    pub(super) fn new(dice: &mut Dice) -> FailureRates {
+        if dice.hits(100) {
+            return FailureRates::default();
         }
         // Many disasters at once end a run before it is interesting, so most rates are nought in
         // most runs.
-        let forks_badly = chance.hits(300);
-        let mut rate = |most: u64| if chance.hits(700) { 0 } else { chance.from(1, most) };
-        let mut weather = Weather {
+        let forks_badly = dice.hits(300);
+        let mut rate = |most: u64| if dice.hits(700) { 0 } else { dice.from(1, most) };
+        let mut rates = FailureRates {
             boot_death: rate(400),
             start_failure: rate(40),
             boot_hang: rate(40),
@@ -139,10 +139,10 @@ impl Weather {
             leak: rate(300),
             blind: rate(100),
         };
-        if chance.hits(100) {
-            let from = chance.micros(0, 300_000);
-            weather.drought = Some((from, from + chance.micros(1_000, 20_000_000)));
+        if dice.hits(100) {
+            let from = dice.micros(0, 300_000);
+            rates.drought = Some((from, from + dice.micros(1_000, 20_000_000)));
         }
-        weather
+        rates
     }
 }

@@ -1,7 +1,7 @@
-//! Where every pixel of a result comes from: each step of a recipe placed for one picture, and which
+//! Where every pixel of a result comes from: each step of a transform placed for one picture, and which
 //! pixels each step must make so that the next has what it needs. Pure.
 
-use super::recipe::{Decoding, Picture, Recipe, Size, Step as Asked, shorter_to};
+use super::steps::{Decoding, Picture, Size, Step as Asked, Transform, shorter_to};
 use crate::decode::canvas::Rect;
 use crate::decode::resize::{Filter, Scale};
 use crate::decode::{Format, Header};
@@ -45,9 +45,9 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Places the steps of a recipe for a sample.
-    pub fn new(recipe: &Recipe, bytes: &[u8], ticket: Ticket) -> Result<Prepared> {
-        let (header, scaled, start) = match &recipe.picture {
+    /// Places the steps of a transform for a sample.
+    pub fn new(transform: &Transform, bytes: &[u8], ticket: Ticket) -> Result<Prepared> {
+        let (header, scaled, start) = match &transform.picture {
             Picture::Encoded(Decoding { options, scaled }) => {
                 let header = Header::read(bytes, options)?;
                 let size = Size { height: header.height, width: header.width };
@@ -56,10 +56,10 @@ impl Prepared {
             }
             Picture::Array { size, .. } => (None, false, *size),
         };
-        let mut steps = Vec::with_capacity(recipe.steps.len() + 1);
+        let mut steps = Vec::with_capacity(transform.steps.len() + 1);
         let mut size = start;
-        for (number, step) in recipe.steps.iter().enumerate() {
-            let mut random = Random::keyed(&[recipe.seed, ticket.position, number as u64]);
+        for (number, step) in transform.steps.iter().enumerate() {
+            let mut random = Random::keyed(&[transform.seed, ticket.position, number as u64]);
             size = place(*step, size, &mut random, &mut steps)?;
         }
         let (shrink, start) = if scaled { shrink(&mut steps, start) } else { (1, start) };
@@ -79,7 +79,7 @@ impl Prepared {
             };
             after = before;
         }
-        let channels = recipe.channels();
+        let channels = transform.channels();
         let canvases: usize = steps
             .iter()
             .zip(&sizes)

@@ -1,7 +1,7 @@
 //! Does to one picture what was prepared, with memory that is used from sample to sample.
 
 use super::geometry::{Prepared, Step};
-use super::recipe::{Picture, Recipe, Size};
+use super::steps::{Picture, Size, Transform};
 use crate::decode::Decoder;
 use crate::decode::canvas::{Canvas, Rect};
 use crate::decode::resize::Workshop;
@@ -18,15 +18,15 @@ pub struct Native {
 
 impl Native {
     /// Makes the result of one sample and writes it to `row`. `bytes` is the file, or the pixels
-    /// where the recipe starts from an array.
+    /// where the transform starts from an array.
     pub fn make(
         &mut self,
-        recipe: &Recipe,
+        transform: &Transform,
         prepared: &Prepared,
         bytes: &[u8],
         row: &mut [u8],
     ) -> Result<()> {
-        match (&recipe.picture, &prepared.header) {
+        match (&transform.picture, &prepared.header) {
             (Picture::Encoded(decoding), Some(header)) => {
                 // A crop that lies wholly outside still needs a picture to be outside of.
                 let wanted = match prepared.decoded {
@@ -38,9 +38,9 @@ impl Native {
                 self.decoder.decode(bytes, header, options, wanted, prepared.shrink, picture)?;
             }
             (Picture::Encoded(_) | Picture::Array { .. }, _) => {
-                let (size, channels) = match recipe.picture {
+                let (size, channels) = match transform.picture {
                     Picture::Array { size, channels } => (size, channels),
-                    Picture::Encoded(_) => (prepared.size, recipe.channels()),
+                    Picture::Encoded(_) => (prepared.size, transform.channels()),
                 };
                 self.picture.reshape(size.width, size.height, channels);
                 self.picture.bytes_mut().copy_from_slice(bytes);
@@ -72,7 +72,7 @@ impl Native {
                 }
             }
         }
-        recipe.output.write(&self.picture, frame, mirrored, row);
+        transform.output.write(&self.picture, frame, mirrored, row);
         Ok(())
     }
 

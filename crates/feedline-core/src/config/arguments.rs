@@ -9,7 +9,7 @@ use super::Choice;
 use crate::error::{Error, Kind, Result};
 use crate::fault::Limit;
 use crate::sample::Number;
-use crate::worker::Size;
+use crate::transform::Size;
 
 /// The longest side of a picture that can be asked for.
 pub(super) const MAX_SIDE: u64 = 1 << 16;
@@ -142,8 +142,8 @@ impl<'a> Call<'a> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let found = choices.iter().find(|(word, _)| value.as_str() == Some(word));
         found.map(|(_, choice)| Some(*choice)).ok_or_else(|| {
-            let words: Vec<_> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
-            self.bad(name, &format!("one of {}", words.join(", ")), value)
+            let text: Vec<_> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
+            self.bad(name, &format!("one of {}", text.join(", ")), value)
         })
     }
 
@@ -225,7 +225,7 @@ impl<'a> Call<'a> {
         let Some(value) = self.get(name) else { return Ok(Choice::Auto) };
         let bytes = match value.as_str() {
             Some("auto") => return Ok(Choice::Auto),
-            Some(words) => parse_bytes(words),
+            Some(text) => parse_bytes(text),
             None => value.as_u64(),
         };
         match bytes {
@@ -267,9 +267,9 @@ impl<'a> Call<'a> {
     }
 }
 
-fn parse_bytes(words: &str) -> Option<u64> {
-    let split = words.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(words.len());
-    let (number, unit) = words.split_at(split);
+fn parse_bytes(text: &str) -> Option<u64> {
+    let split = text.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
     let number: f64 = number.trim().parse().ok().filter(|number: &f64| *number >= 0.0)?;
     // A letter alone is a power of 1024, as for docker, systemd and Slurm; "GB" is one of 1000, as SI says.
     let unit: u64 = match unit.trim().to_ascii_lowercase().as_str() {
@@ -299,11 +299,11 @@ mod tests {
             [Some(4096), Some(512 << 20), Some(3 << 29), Some(2_000_000_000), Some(0)]
         );
         assert_eq!(["", "MiB", "5 apples", "-1MiB", "1e"].map(parse_bytes), [None; 5]);
-        for words in ["4G", "4 G", "4g", "4GiB", "4 GiB", "4096M", "0.00390625T"] {
-            assert_eq!(parse_bytes(words), Some(4 << 30), "{words}");
+        for text in ["4G", "4 G", "4g", "4GiB", "4 GiB", "4096M", "0.00390625T"] {
+            assert_eq!(parse_bytes(text), Some(4 << 30), "{text}");
         }
-        for words in ["4GB", "4 GB", "4gb", "4000 MB", "0.004TB"] {
-            assert_eq!(parse_bytes(words), Some(4_000_000_000), "{words}");
+        for text in ["4GB", "4 GB", "4gb", "4000 MB", "0.004TB"] {
+            assert_eq!(parse_bytes(text), Some(4_000_000_000), "{text}");
         }
     }
 }

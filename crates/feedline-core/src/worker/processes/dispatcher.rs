@@ -1,0 +1,741 @@
+//! What the sockets say and what is to be done about it, one at a time, under one lock.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::iter;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::evidence::{self, Evidence};
+use super::zygote_process::ZygoteProcess;
+use super::{
+    DeathReport, FailedTask, PoolEvent, PoolFailure, PoolInner, PoolOptions, Retired, Stall,
+    StartError, ZygoteLate,
+};
+use crate::sys::descriptor::Descriptor;
+use crate::sys::memory::Shared;
+use crate::sys::socket::{Moved, Socket};
+use crate::sys::{clock, limits, process};
+use crate::worker::arena::{self, LentBytes};
+use crate::worker::blackbox::{Activity, BoxField, Boxes, Owner, Snapshot};
+use crate::worker::certificate::{self, ProcessState};
+use crate::worker::crash_log::CrashLog;
+use crate::worker::inbox::{self, Inbox, TaskBuffers};
+use crate::worker::leaks::{self, Leak, ResourceUse};
+use crate::worker::result::TaskResult;
+use crate::worker::supervisor::{
+    Death, ExitKind, Incarnation, Supervisor, SupervisorAction, WorkerEvent,
+};
+use crate::worker::wire::{Assembler, Frame, FrameHead, FrameKind, HEAD};
+use crate::worker::zygote::{ZygoteReport, ZygoteRequest};
+
+pub(super) const ZYGOTE: u64 = u64::MAX;
+pub(super) const EVENT_FD: u64 = u64::MAX - 1;
+const CHUNK: usize = 64 << 10;
+/// EAGAIN, ENOMEM, ENFILE, EMFILE: what a refusal that passes looks like.
+const PASSING: [i32; 4] = [11, 12, 23, 24];
+/// EBADF: somebody else has closed a descriptor.
+const CLOSED: i32 = 9;
+/// How often it is looked whether all workers together use too much memory.
+const WEIGH_EVERY: Duration = Duration::from_millis(250);
+/// How long a renewal to save memory is given to help before the next.
+const RENEW_EVERY: Duration = Duration::from_secs(2);
+/// How long the workers of a zygote that is gone may take to end.
+const WORKERS_END: Duration = Duration::from_secs(2);
+
+pub(super) struct Dispatcher {
+    pub(super) supervisor: Supervisor,
+    options: PoolOptions,
+    boxes: Boxes,
+    boxes_file: Descriptor,
+    inbox: Option<Arc<Inbox>>,
+    pub(super) zygote: Option<ZygoteProcess>,
+    /// How the zygote stood at the last look.
+    zygote_state: Option<ProcessState>,
+    pub(super) running: HashMap<Incarnation, RunningWorker>,
+    /// Bodies of tasks that have no result yet: a task may have to be sent again.
+    pub(super) stored_tasks: HashMap<u64, StoredTask>,
+    pub(super) out: VecDeque<PoolEvent>,
+    start_error: Option<StartError>,
+    os_error: Option<i32>,
+    evidence: Evidence,
+    /// When all workers were weighed last, and when one was renewed to save memory.
+    weighed: Duration,
+    renewed: Option<Duration>,
+    /// When the watching thread comes by itself.
+    pub(super) watched_until: Option<Duration>,
+}
+
+/// A task as it was handed in.
+pub(super) struct StoredTask {
+    pub(super) kind: FrameKind,
+    pub(super) body: Vec<u8>,
+    pub(super) task_buffers: Option<Arc<TaskBuffers>>,
+    /// Who had it last.
+    pub(super) worker_id: u32,
+}
+
+pub(super) struct RunningWorker {
+    pub(super) pid: Option<u32>,
+    pub(super) is_ready: bool,
+    socket: Socket,
+    incoming: Assembler,
+    outgoing: VecDeque<u8>,
+    /// There was no room for the rest of `outgoing`: both polls watch for some.
+    is_blocked: bool,
+    arena: Arc<Shared>,
+    account: Arc<LentBytes>,
+    crash_log: CrashLog,
+    /// How it stood at the last look, and the processor time it had used.
+    process_state: Option<ProcessState>,
+    ticks: Option<u64>,
+    /// Since that look it was asked for its stack.
+    is_dumped: bool,
+    /// How long its crash log were when it was asked for its stack.
+    crash_log_before: Option<usize>,
+    used: ResourceUse,
+    /// The first and the last task it answered.
+    tasks: Option<(u64, u64)>,
+    leak: Option<Leak>,
+    peak_bytes: u64,
+    /// When that was asked for.
+    forked: Duration,
+}
+
+fn name(incarnation: Incarnation) -> u64 {
+    u64::from(incarnation.worker_id) << 32 | u64::from(incarnation.generation)
+}
+
+fn incarnation(name: u64) -> Incarnation {
+    Incarnation { worker_id: (name >> 32) as u32, generation: name as u32 }
+}
+
+fn owner(incarnation: Incarnation) -> Owner {
+    Owner { worker_id: incarnation.worker_id, generation: incarnation.generation }
+}
+
+impl Dispatcher {
+    pub(super) fn new(options: PoolOptions, inbox: Option<Arc<Inbox>>) -> io::Result<Dispatcher> {
+        let (boxes_file, boxes) = Boxes::create(options.settings.worker_count)?;
+        for worker_id in 0..options.settings.worker_count {
+            boxes.set_for_worker(worker_id, BoxField::ArenaLimit, options.arena_bytes);
+        }
+        Ok(Dispatcher {
+            supervisor: Supervisor::new(options.settings.clone()),
+            options,
+            boxes,
+            boxes_file,
+            inbox,
+            zygote: None,
+            zygote_state: None,
+            running: HashMap::new(),
+            stored_tasks: HashMap::new(),
+            out: VecDeque::new(),
+            start_error: None,
+            os_error: None,
+            evidence: Evidence::new(),
+            weighed: Duration::ZERO,
+            renewed: None,
+            watched_until: None,
+        })
+    }
+
+    /// What a worker is at.
+    pub(super) fn snapshot(&self, incarnation: Incarnation) -> Option<Snapshot> {
+        self.boxes.snapshot(owner(incarnation))
+    }
+
+    pub(super) fn deadline(&self, inner: &PoolInner) -> Option<Instant> {
+        self.supervisor.next_deadline().map(|then| inner.started + then)
+    }
+
+    pub(super) fn set_oldest(&self, oldest: u64) {
+        for worker_id in 0..self.options.settings.worker_count {
+            self.boxes.set_for_worker(worker_id, BoxField::Oldest, oldest);
+        }
+    }
+
+    /// Handles what is there to be handled, without waiting.
+    pub(super) fn pump(&mut self, inner: &PoolInner, names: &[u64]) {
+        for name in names {
+            match *name {
+                EVENT_FD => inner.event_fd.clear(),
+                ZYGOTE => self.hear_zygote(inner),
+                name => self.hear_worker(inner, incarnation(name)),
+            }
+        }
+        if self.deadline(inner).is_some_and(|then| then <= clock::now()) {
+            self.look(inner);
+            self.happen(inner, WorkerEvent::TimePassed);
+        }
+        self.wake_watcher(inner);
+    }
+
+    /// Has the watching thread come earlier, if there is something to be done before it would. Deadlines
+    /// move with each batch, mostly to later: that is no reason to wake anybody.
+    fn wake_watcher(&mut self, inner: &PoolInner) {
+        if let Some(deadline) = self.supervisor.next_deadline()
+            && self.watched_until.is_none_or(|until| deadline < until)
+        {
+            self.watched_until = Some(deadline);
+            inner.watch_event_fd.ring();
+        }
+    }
+
+    /// Tells the supervisor how the workers stand that may be late.
+    fn look(&mut self, inner: &PoolInner) {
+        if self.supervisor.must_look_at_zygote(inner.now())
+            && let Some(zygote) = &mut self.zygote
+        {
+            let (process_state, ran) = zygote.look();
+            self.zygote_state = process_state;
+            self.happen(inner, WorkerEvent::ZygoteSeen { ran });
+        }
+        for incarnation in self.supervisor.to_look_at(inner.now()) {
+            let snapshot = self.snapshot(incarnation);
+            let mut process_state = None;
+            if let Some(running) = self.running.get_mut(&incarnation)
+                && let Some(pid) = running.pid
+            {
+                // It is dead, and only the zygote has not said so yet: its sample is not to blame.
+                let Some(proc_stat) =
+                    process::proc_stat(pid).filter(|proc_stat| proc_stat.letter != 'Z')
+                else {
+                    continue;
+                };
+                process_state = Some(evidence::process_state(proc_stat, running.ticks));
+                running.ticks = Some(proc_stat.ticks);
+                // Writing its stack, as it was asked to, is no progress.
+                if !std::mem::take(&mut running.is_dumped) {
+                    running.process_state = process_state;
+                }
+            }
+            let running = self.running.get(&incarnation);
+            let forked = running.map_or(Duration::ZERO, |running| running.forked);
+            let is_dumping = running.is_some_and(|running| {
+                running
+                    .crash_log_before
+                    .is_some_and(|before| running.crash_log.text().len() == before)
+            });
+            let started = inner.started_nanoseconds;
+            let seen = evidence::seen(snapshot, process_state, started, forked, is_dumping);
+            self.happen(inner, WorkerEvent::Observation { incarnation, seen });
+        }
+    }
+
+    pub(super) fn happen(&mut self, inner: &PoolInner, happening: WorkerEvent) {
+        let actions = self.supervisor.handle(happening, inner.now());
+        self.apply(inner, actions);
+        self.wake_watcher(inner);
+    }
+
+    fn hear_zygote(&mut self, inner: &PoolInner) {
+        let mut packet = vec![0; CHUNK];
+        loop {
+            let Some(zygote) = &self.zygote else { return };
+            match zygote.socket.try_receive(&mut packet) {
+                Moved::Bytes(bytes) => self.zygote_said(inner, &packet[..bytes]),
+                Moved::WouldWait => return,
+                Moved::Ended => return self.zygote_ended(inner),
+                Moved::Closed => return self.descriptors_closed(inner),
+            }
+        }
+    }
+
+    fn zygote_said(&mut self, inner: &PoolInner, packet: &[u8]) {
+        let report = ZygoteReport::from_bytes(packet);
+        let ping = match report {
+            Some(ZygoteReport::Alive { number }) => Some(number),
+            Some(_) | None => None,
+        };
+        match report {
+            Some(ZygoteReport::Ready) => self.happen(inner, WorkerEvent::ZygoteReady),
+            Some(ZygoteReport::Forked { worker_id, generation, pid }) => {
+                if let Some(running) = self.running.get_mut(&Incarnation { worker_id, generation })
+                {
+                    running.pid = Some(pid);
+                }
+            }
+            Some(ZygoteReport::Refused { worker_id, generation, error }) => {
+                let incarnation = Incarnation { worker_id, generation };
+                self.leave(inner, incarnation);
+                self.os_error = Some(error);
+                let passing = PASSING.contains(&error);
+                self.happen(inner, WorkerEvent::Refused { incarnation, passing });
+            }
+            Some(ZygoteReport::Ended { worker_id, generation, status, peak_bytes }) => {
+                let incarnation = Incarnation { worker_id, generation };
+                // What it said before it died still counts.
+                self.hear_worker(inner, incarnation);
+                if let Some(running) = self.running.get_mut(&incarnation) {
+                    running.peak_bytes = peak_bytes;
+                }
+                let exit =
+                    if status < 0 { ExitKind::Killed(-status) } else { ExitKind::Exited(status) };
+                let happening = WorkerEvent::Ended { incarnation, exit, at: self.at(incarnation) };
+                let actions = self.supervisor.handle(happening, inner.now());
+                self.apply(inner, actions);
+                self.leave(inner, incarnation);
+            }
+            Some(ZygoteReport::Failed(text)) => self.start_error = Some(StartError::Zygote(text)),
+            Some(ZygoteReport::Alive { .. }) => {}
+            None => return self.zygote_ended(inner),
+        }
+        self.happen(inner, WorkerEvent::ZygoteAnswered { ping });
+    }
+
+    /// The position of the sample that a worker was at when it died.
+    fn at(&self, incarnation: Incarnation) -> Option<u64> {
+        let last = self.snapshot(incarnation)?;
+        match last.activity {
+            Activity::Fetching | Activity::Pausing => last.position,
+            Activity::Starting
+            | Activity::Waiting
+            | Activity::Collating
+            | Activity::Answering
+            | Activity::OutOfArena
+            | Activity::Sending => None,
+        }
+    }
+
+    fn zygote_ended(&mut self, inner: &PoolInner) {
+        if let Some(zygote) = self.zygote.take() {
+            inner.poll.forget(&zygote.socket);
+            inner.watch.forget(&zygote.socket);
+        }
+        // The kernel closes the files of a process before it kills its children: these may still be at work. What
+        // they answer until they are dead counts, and what they write down must not be newer than that.
+        let until = clock::now() + WORKERS_END;
+        for pid in self.running.values().filter_map(|running| running.pid) {
+            process::wait_for_end(pid, until.saturating_duration_since(clock::now()));
+        }
+        let incarnations: Vec<_> = self.running.keys().copied().collect();
+        for incarnation in &incarnations {
+            self.hear_worker(inner, *incarnation);
+        }
+        let actions = self.supervisor.handle(WorkerEvent::ZygoteEnded, inner.now());
+        self.apply(inner, actions);
+        for incarnation in incarnations {
+            self.leave(inner, incarnation);
+        }
+    }
+
+    fn leave(&mut self, inner: &PoolInner, incarnation: Incarnation) {
+        if let Some(running) = self.running.remove(&incarnation) {
+            inner.poll.forget(&running.socket);
+            inner.watch.forget(&running.socket);
+            if let Some(inbox) = &self.inbox {
+                inbox.reclaim(inbox::holder(incarnation.worker_id, incarnation.generation));
+            }
+        }
+    }
+
+    fn hear_worker(&mut self, inner: &PoolInner, incarnation: Incarnation) {
+        let mut chunk = [0; CHUNK];
+        let mut frames = Vec::new();
+        let mut has_hung_up = false;
+        loop {
+            let Some(running) = self.running.get_mut(&incarnation) else { return };
+            let moved = running.socket.try_receive(&mut chunk);
+            let bytes = match moved {
+                Moved::Bytes(bytes) => bytes,
+                Moved::WouldWait => break,
+                Moved::Ended => {
+                    // The end of the stream says nothing about how it ended: the zygote will.
+                    inner.poll.forget(&running.socket);
+                    inner.watch.forget(&running.socket);
+                    has_hung_up = true;
+                    break;
+                }
+                Moved::Closed => return self.descriptors_closed(inner),
+            };
+            if running.incoming.push(&chunk[..bytes], |frame| frames.push(frame)).is_err() {
+                inner.poll.forget(&running.socket);
+                self.send_to_zygote(ZygoteRequest::Kill {
+                    worker_id: incarnation.worker_id,
+                    generation: incarnation.generation,
+                });
+                break;
+            }
+            if bytes < CHUNK {
+                break;
+            }
+        }
+        for frame in frames {
+            self.worker_said(inner, incarnation, frame);
+        }
+        if has_hung_up {
+            self.happen(inner, WorkerEvent::HungUp { incarnation });
+        }
+        self.flush(inner, incarnation);
+    }
+
+    /// Other code of this process has closed descriptors of ours: nobody can be heard any more.
+    pub(super) fn descriptors_closed(&mut self, inner: &PoolInner) {
+        self.happen(inner, WorkerEvent::DescriptorsClosed);
+    }
+
+    /// Gives up what cannot be heard of any more, so that closing ends.
+    pub(super) fn abandon(&mut self, inner: &PoolInner) {
+        if let Some(zygote) = &self.zygote {
+            zygote.kill();
+        }
+        self.zygote_ended(inner);
+    }
+
+    fn worker_said(&mut self, inner: &PoolInner, incarnation: Incarnation, frame: Frame) {
+        let Some(running) = self.running.get_mut(&incarnation) else { return };
+        match frame.kind {
+            FrameKind::Ready => {
+                running.is_ready = true;
+                let owner = owner(incarnation);
+                running.used.resident_at_first = self.boxes.get(owner, BoxField::Resident);
+                running.used.descriptors_at_first = self.boxes.get(owner, BoxField::Descriptors);
+                inner.watch.forget(&running.socket);
+                self.happen(inner, WorkerEvent::Ready { incarnation });
+            }
+            FrameKind::Survived => {
+                self.happen(inner, WorkerEvent::Survived { incarnation, task: frame.task })
+            }
+            FrameKind::Note => self
+                .out
+                .push_back(PoolEvent::Note { worker_id: incarnation.worker_id, text: frame.body }),
+            FrameKind::StartFailed => {
+                let limit = self.options.arena_bytes / 2;
+                let result = TaskResult::new(
+                    frame,
+                    incarnation.worker_id,
+                    &running.arena,
+                    &running.account,
+                    limit,
+                );
+                self.start_error = result.map(StartError::Worker);
+                self.happen(inner, WorkerEvent::StartFailed { incarnation });
+            }
+            FrameKind::Result | FrameKind::Faulty | FrameKind::Raised | FrameKind::Exhausted => {
+                let (task, samples) = (frame.task, frame.timing.samples);
+                let limit = self.options.arena_bytes / 2;
+                let result = TaskResult::new(
+                    frame,
+                    incarnation.worker_id,
+                    &running.arena,
+                    &running.account,
+                    limit,
+                );
+                let Some(result) = result else {
+                    // A worker whose memory is in disorder writes nonsense: it counts as dead.
+                    let Incarnation { worker_id, generation } = incarnation;
+                    return self.send_to_zygote(ZygoteRequest::Kill { worker_id, generation });
+                };
+                let actions = self
+                    .supervisor
+                    .handle(WorkerEvent::TaskDone { incarnation, task }, inner.now());
+                if actions.contains(&SupervisorAction::Accept { task }) {
+                    self.stored_tasks.remove(&task);
+                    self.out.push_back(PoolEvent::TaskResult(result));
+                }
+                self.apply(inner, actions);
+                self.weigh(inner, incarnation, task, samples);
+            }
+            FrameKind::Task | FrameKind::Resume | FrameKind::Stop | FrameKind::Trial => {}
+        }
+    }
+
+    /// Looks, after an answer, whether a worker leaks, or all of them together use too much.
+    fn weigh(&mut self, inner: &PoolInner, incarnation: Incarnation, task: u64, samples: u32) {
+        let (resident, descriptors) = (
+            self.boxes.get(owner(incarnation), BoxField::Resident),
+            self.boxes.get(owner(incarnation), BoxField::Descriptors),
+        );
+        let Some(running) = self.running.get_mut(&incarnation) else { return };
+        running.used.resident = resident;
+        running.used.descriptors = descriptors;
+        running.used.samples += u64::from(samples);
+        running.tasks = Some((running.tasks.map_or(task, |(first, _)| first), task));
+        if let Some(leak) = leaks::of_worker(running.used, self.options.bounds) {
+            return self.renew(inner, incarnation, leak);
+        }
+        let now = inner.now();
+        if now.saturating_sub(self.weighed) < WEIGH_EVERY {
+            return;
+        }
+        self.weighed = now;
+        if self.renewed.is_some_and(|then| now.saturating_sub(then) < RENEW_EVERY) {
+            return;
+        }
+        let all = limits::memory_of_group()
+            .map(|(limit, _)| limit)
+            .into_iter()
+            .chain(limits::machine_memory())
+            .min()
+            .unwrap_or(u64::MAX);
+        let workers: Vec<_> = self
+            .running
+            .iter()
+            .map(|(incarnation, running)| (*incarnation, running.used))
+            .collect();
+        if let Some((incarnation, leak)) = leaks::fattest(&workers, limits::available_memory(), all)
+        {
+            self.renewed = Some(now);
+            self.renew(inner, incarnation, leak);
+        }
+    }
+
+    fn renew(&mut self, inner: &PoolInner, incarnation: Incarnation, leak: Leak) {
+        if let Some(running) = self.running.get_mut(&incarnation) {
+            running.leak.get_or_insert(leak);
+        }
+        self.happen(inner, WorkerEvent::Renew { incarnation });
+    }
+
+    pub(super) fn apply(&mut self, inner: &PoolInner, actions: Vec<SupervisorAction>) {
+        for action in actions {
+            match action {
+                SupervisorAction::StartZygote { fresh } => {
+                    self.out.push_back(PoolEvent::StartZygote { fresh })
+                }
+                SupervisorAction::EndZygote => self.abandon(inner),
+                SupervisorAction::PingZygote { number } => {
+                    if let Some(zygote) = &mut self.zygote {
+                        zygote.note_ticks();
+                    }
+                    self.send_to_zygote(ZygoteRequest::Ping { number });
+                }
+                SupervisorAction::ZygoteSlow => self.report_zygote(false),
+                SupervisorAction::ZygoteHung => self.report_zygote(true),
+                SupervisorAction::Fork { incarnation } => self.fork(inner, incarnation),
+                SupervisorAction::Send { incarnation, task, trial } => {
+                    self.send(inner, incarnation, task, trial)
+                }
+                SupervisorAction::Stop { incarnation } => {
+                    let head = FrameHead::new(FrameKind::Stop, 0, 0);
+                    self.dispatch(inner, incarnation, &head.to_bytes(), &[]);
+                }
+                SupervisorAction::Dump { incarnation } => {
+                    let Incarnation { worker_id, generation } = incarnation;
+                    if let Some(running) = self.running.get_mut(&incarnation) {
+                        running.is_dumped = true;
+                        running.crash_log_before = Some(running.crash_log.text().len());
+                    }
+                    self.send_to_zygote(ZygoteRequest::Dump { worker_id, generation });
+                }
+                SupervisorAction::Kill { incarnation: Incarnation { worker_id, generation } } => {
+                    self.send_to_zygote(ZygoteRequest::Kill { worker_id, generation });
+                }
+                // Accepted where it came in; what is discarded is dropped there.
+                SupervisorAction::Accept { .. } | SupervisorAction::Discard { .. } => {}
+                SupervisorAction::GiveUp { task, at, why } => {
+                    let stored_task = self.stored_tasks.remove(&task);
+                    let journal = stored_task.and_then(|stored_task| {
+                        self.boxes.read_journal(stored_task.worker_id, task)
+                    });
+                    self.out.push_back(PoolEvent::GaveUp(FailedTask { task, at, why, journal }));
+                }
+                SupervisorAction::Died(death) => {
+                    let death_report = self.death_report(death);
+                    self.out.push_back(PoolEvent::Died(death_report));
+                }
+                SupervisorAction::Stalled { incarnation, .. } => {
+                    let stall = self.stall(incarnation);
+                    self.out.push_back(PoolEvent::Stalled(stall));
+                }
+                SupervisorAction::RestartedFresh { incarnation, .. } => {
+                    let stall = self.stall(incarnation);
+                    self.out.push_back(PoolEvent::RestartedFresh(stall));
+                }
+                SupervisorAction::Retired { incarnation } => {
+                    let running = self.running.get(&incarnation);
+                    self.out.push_back(PoolEvent::Retired(Retired {
+                        incarnation,
+                        pid: running.and_then(|running| running.pid),
+                        leak: running.and_then(|running| running.leak.clone()),
+                        tasks: running.and_then(|running| running.tasks),
+                    }));
+                }
+                SupervisorAction::Fail(failure) => {
+                    let (start_error, os_error) = (self.start_error.take(), self.os_error);
+                    self.out.push_back(PoolEvent::Failed(PoolFailure {
+                        failure,
+                        start_error,
+                        os_error,
+                    }));
+                }
+                SupervisorAction::Closed => {}
+            }
+        }
+    }
+
+    fn report_zygote(&mut self, is_killed: bool) {
+        self.out.push_back(PoolEvent::ZygoteLate(ZygoteLate {
+            pid: self.zygote.as_ref().map(|zygote| zygote.pid),
+            process_state: self.zygote_state,
+            is_killed,
+        }));
+    }
+
+    fn death_report(&mut self, death: Death) -> DeathReport {
+        let incarnation = death.incarnation;
+        let last = self.snapshot(incarnation);
+        let running = self.running.get(&incarnation);
+        let pid = running.and_then(|running| running.pid);
+        let peak_bytes = running.map_or(0, |running| running.peak_bytes);
+        let process_state = running.and_then(|running| running.process_state);
+        let crash_log = running.map(|running| &running.crash_log);
+        let certificate = self.evidence.certify(
+            &death,
+            peak_bytes,
+            process_state,
+            crash_log,
+            last.is_some_and(|last| last.is_cut_off),
+            &self.options,
+        );
+        DeathReport { death, pid, last, certificate, peak_bytes }
+    }
+
+    fn stall(&self, incarnation: Incarnation) -> Stall {
+        let running = self.running.get(&incarnation);
+        let text = running.map(|running| running.crash_log.text()).unwrap_or_default();
+        Stall {
+            incarnation,
+            pid: running.and_then(|running| running.pid),
+            last: self.snapshot(incarnation),
+            process_state: running.and_then(|running| running.process_state),
+            stack: certificate::frames(&text, &self.options.folders),
+        }
+    }
+
+    fn fork(&mut self, inner: &PoolInner, incarnation: Incarnation) {
+        if let Err(error) = self.try_fork(inner, incarnation) {
+            self.leave(inner, incarnation);
+            if error.raw_os_error() == Some(CLOSED) {
+                return self.descriptors_closed(inner);
+            }
+            self.os_error = error.raw_os_error();
+            let passing = error.raw_os_error().is_some_and(|code| PASSING.contains(&code));
+            self.happen(inner, WorkerEvent::Refused { incarnation, passing });
+        }
+    }
+
+    fn try_fork(&mut self, inner: &PoolInner, incarnation: Incarnation) -> io::Result<()> {
+        let Some(zygote) = &self.zygote else { return Ok(()) };
+        let inbox_file = self.inbox.as_ref().map(|inbox| inbox.file());
+        // What is behind these numbers now would be mapped by the worker.
+        if !iter::once(&self.boxes_file).chain(inbox_file).all(Descriptor::is_intact) {
+            return Err(io::Error::from_raw_os_error(CLOSED));
+        }
+        let (ours, theirs) = Socket::pair()?;
+        // Address space only: four times what it may use, so that one huge batch finds room too.
+        let reserve = self.options.arena_bytes.saturating_mul(4).max(4 << 30);
+        let (arena_file, arena) = arena::create(reserve)?;
+        let (words_file, crash_log) = CrashLog::create()?;
+        inner.poll.watch(&ours, name(incarnation))?;
+        inner.watch.watch(&ours, name(incarnation))?;
+        let Incarnation { worker_id, generation } = incarnation;
+        let request = ZygoteRequest::Fork { worker_id, generation }.to_bytes();
+        let mut descriptors =
+            vec![theirs.as_fd(), arena_file.as_fd(), self.boxes_file.as_fd(), words_file.as_fd()];
+        descriptors.extend(inbox_file.map(AsFd::as_fd));
+        zygote.socket.try_send_with(&request, &descriptors)?;
+        let running = RunningWorker {
+            pid: None,
+            is_ready: false,
+            socket: ours,
+            incoming: Assembler::default(),
+            outgoing: VecDeque::new(),
+            is_blocked: false,
+            arena,
+            account: Arc::new(LentBytes::default()),
+            crash_log,
+            process_state: None,
+            ticks: None,
+            is_dumped: false,
+            crash_log_before: None,
+            used: ResourceUse::default(),
+            tasks: None,
+            leak: None,
+            peak_bytes: 0,
+            forked: inner.now(),
+        };
+        self.running.insert(incarnation, running);
+        Ok(())
+    }
+
+    fn send_to_zygote(&mut self, request: ZygoteRequest) {
+        if let Some(zygote) = &self.zygote {
+            // A zygote that takes no message is dead or dying, and its workers with it.
+            let _ = zygote.socket.try_send_with(&request.to_bytes(), &[]);
+        }
+    }
+
+    fn send(&mut self, inner: &PoolInner, incarnation: Incarnation, task: u64, trial: Option<u64>) {
+        let Some(stored_task) = self.stored_tasks.get_mut(&task) else { return };
+        stored_task.worker_id = incarnation.worker_id;
+        let task_buffers = stored_task.task_buffers.as_deref();
+        let body = match &self.inbox {
+            Some(inbox) => inbox.encode(
+                &stored_task.body,
+                task_buffers,
+                inbox::holder(incarnation.worker_id, incarnation.generation),
+            ),
+            None => inbox::body(&stored_task.body, task_buffers),
+        };
+        let (kind, body) = match trial {
+            Some(position) => {
+                (FrameKind::Trial, [position.to_le_bytes().as_slice(), &body].concat())
+            }
+            None => (stored_task.kind, body),
+        };
+        let head = FrameHead::new(kind, task, body.len() as u64).to_bytes();
+        self.dispatch(inner, incarnation, &head, &body);
+    }
+
+    fn dispatch(
+        &mut self,
+        inner: &PoolInner,
+        incarnation: Incarnation,
+        head: &[u8; HEAD],
+        body: &[u8],
+    ) {
+        let Some(running) = self.running.get_mut(&incarnation) else { return };
+        let was_empty = running.outgoing.is_empty();
+        running.outgoing.extend(head);
+        running.outgoing.extend(body);
+        if was_empty {
+            self.flush(inner, incarnation);
+        }
+    }
+
+    fn flush(&mut self, inner: &PoolInner, incarnation: Incarnation) {
+        let Some(running) = self.running.get_mut(&incarnation) else { return };
+        while !running.outgoing.is_empty() {
+            let (first, _) = running.outgoing.as_slices();
+            match running.socket.try_send(first) {
+                Moved::Bytes(bytes) => drop(running.outgoing.drain(..bytes)),
+                Moved::WouldWait => {
+                    // Somebody must come back when there is room, also while nobody waits.
+                    if !running.is_blocked {
+                        running.is_blocked = true;
+                        for poll in [&inner.poll, &inner.watch] {
+                            poll.forget(&running.socket);
+                            let _ = poll.watch_both(&running.socket, name(incarnation));
+                        }
+                    }
+                    return;
+                }
+                // It is dying: the task will be sent again to the next.
+                Moved::Ended => return running.outgoing.clear(),
+                Moved::Closed => {
+                    running.outgoing.clear();
+                    return self.descriptors_closed(inner);
+                }
+            }
+        }
+        if running.is_blocked {
+            running.is_blocked = false;
+            inner.watch.forget(&running.socket);
+            inner.poll.forget(&running.socket);
+            let _ = inner.poll.watch(&running.socket, name(incarnation));
+        }
+    }
+}
