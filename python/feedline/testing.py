@@ -212,7 +212,7 @@ def chaos(target: Any, seed: int = 0, **rates: Any) -> Any:
     if isinstance(target, Pipeline):
         return _ChaoticPipeline(target, settings)
     striker = _Striker(settings)
-    if hasattr(target, "_kept"):
+    if hasattr(target, "_loader_state"):
         return _chaotic_loader(target, striker)
     if hasattr(target, "__getitem__"):
         return _ChaoticDataset(target, striker)
@@ -229,7 +229,7 @@ def _chaotic_loader(loader: Any, striker: _Striker) -> Any:
     chaotic = copy.copy(loader)
     # torch's class forbids to set these after it was made; this one is not made again.
     chaotic.__dict__["dataset"] = _ChaoticDataset(loader.dataset, striker)
-    chaotic.__dict__["_kept"] = LoaderState(Account(loader.faults, loader.on_event), Samples(loader.dataset))
+    chaotic.__dict__["_loader_state"] = LoaderState(Account(loader.faults, loader.on_event), Samples(loader.dataset))
     chaotic.__dict__["_iterator"] = None
     return chaotic
 

@@ -136,7 +136,7 @@ class Workers:
             worker_pool.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_crew", None) is not None:
+        if getattr(self, "_worker_pool", None) is not None:
             self.close()
 
     # ---- what is known of the workers ----

@@ -560,6 +560,6 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             self._loader_state.put(worker_pool.zygote)
 
     def __del__(self) -> None:
-        if getattr(self, "_crew", None) is not None:
+        if getattr(self, "_worker_pool", None) is not None:
             self._shutdown_workers()
             self._driver.leave()
