@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,13 @@ import pytest
 from faults.remains import nothing_left, soon
 from faults.sets import WAYS, die
 from feedline import Event, Executor, FaultPolicy, Skipped
-from feedline.errors import DeadlineExceededError, TooManyFaultsError, WorkerDiedError, WorkerStalledWarning
+from feedline.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    TooManyFaultsError,
+    WorkerDiedError,
+    WorkerStalledWarning,
+)
 from programs import answer
 
 pytestmark = [
@@ -313,6 +320,52 @@ def test_one_fault_more_than_the_limit_breaks_the_pool_and_every_future_hears_of
         assert sum(isinstance(error, (LookupError, WorkerDiedError)) for error in errors) == 1
         with pytest.raises(TooManyFaultsError):
             pool.submit(fails, 1)
+
+
+def is_open(path: Path) -> bool:
+    links = Path("/proc/self/fd")
+    return any(os.path.realpath(link) == str(path) for link in links.iterdir())
+
+
+@pytest.mark.parametrize("way", ["map", "submit"])
+def test_a_pool_that_broke_closes_its_quarantine_file_and_goes_with_its_exception(
+    tmp_path: Path, way: str
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    break_by = {
+        "map": lambda pool: list(pool.map(fails, [3] * 200, buffersize=4)),
+        "submit": lambda pool: [pool.submit(fails, 3) for _ in itertools.count()],
+    }
+    gc.disable()
+    try:
+        with Executor(2, faults=FaultPolicy("skip", limit=1, quarantine=path)) as pool:
+            assert is_open(path)
+            with pytest.raises(TooManyFaultsError) as caught:
+                break_by[way](pool)
+        report = pool.report()
+        assert not is_open(path)
+        assert (report.failed, report.skipped, report.pending) == (1, 1, 0)
+        broken = weakref.ref(pool._pool)
+        del pool, caught
+        # What its frames keep is gone with the exception, without the garbage collector.
+        assert soon(lambda: broken() is None)
+    finally:
+        gc.enable()
+
+
+def test_a_call_that_fails_cancels_the_others_of_its_chunk_and_the_report_adds_up() -> None:
+    """A chunk has one future, so nobody gets the results of its other calls."""
+    with Executor(1, faults=FaultPolicy("skip", by_type={LookupError: "raise"})) as pool:
+        with pytest.raises(LookupError):
+            list(pool.map(fails, range(5), chunksize=5))
+        assert list(pool.map(fails, [0, 1], chunksize=2)) == [0, 1]
+        report = pool.report()
+    assert (report.submitted, report.returned, report.failed, report.cancelled) == (7, 2, 1, 4)
+
+
+def test_replace_by_type_needs_what_stands_in_the_place_of_results() -> None:
+    with pytest.raises(InvalidArgumentError, match="replacement="):
+        Executor(1, faults=FaultPolicy("skip", by_type={KeyError: "replace"}))
 
 
 def test_a_rule_for_a_class_of_errors_decides_over_the_rest() -> None:

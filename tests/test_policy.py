@@ -166,28 +166,56 @@ def test_only_what_may_pass_is_tried_again_unless_it_was_named() -> None:
     )
 
 
-def judged(ledger: _native.Ledger, error: BaseException, index: Any) -> tuple[str, Any]:
-    line = {"index": index, "kind": type(error).__name__, "stage": "worker", "message": str(error)}
-    return ledger.judge(*symptom(error), json.dumps(line))
+class Judged:
+    """Calls that fail, as an engine judges them and a ledger writes them down."""
+
+    def __init__(self, policy: fl.FaultPolicy) -> None:
+        self.rules = _native.Policy(policy.config())
+        self.ledger = _native.Ledger(policy.config())
+        self.engine = _native.CallEngine(self.rules)
+
+    def good(self) -> None:
+        batch = self.engine.plan(1)
+        assert self.engine.order() == batch
+        self.engine.came(batch, [])
+
+    def fail(self, error: BaseException, index: Any) -> tuple[str, str | None]:
+        """The verdict, and the text of an error if there were too many."""
+        names, os_error = symptom(error)
+        action = self.rules.wanted(names, os_error)
+        batch = self.engine.plan(1)
+        assert self.engine.order() == batch
+        bad = _native.BadSample(0, 7, "substitute" if action == "replace" else action)
+        record, *_ = self.engine.came(batch, [bad])
+        assert isinstance(record, _native.Action.Record)
+        assert record.fault == 7
+        line = {"index": index, "kind": type(error).__name__, "stage": "worker", "message": str(error)}
+        return record.verdict.name, self.ledger.record(names, os_error, json.dumps(line), record.verdict)
 
 
-def test_a_ledger_judges_counts_and_tells() -> None:
-    ledger = _native.Ledger(fl.FaultPolicy("skip", limit=1, by_type={KeyError: "replace"}).config())
+def test_what_an_engine_judges_a_ledger_counts_and_tells() -> None:
+    judged = Judged(fl.FaultPolicy("skip", limit=2, by_type={KeyError: "replace"}))
+    ledger = judged.ledger
     ledger.epoch_started(0, 10)
-    ledger.good(4)
+    for _ in range(4):
+        judged.good()
 
-    assert judged(ledger, StrangeError("odd"), 4) == ("skip", None)
-    verdict, (kind, message) = judged(ledger, KeyError("k"), ("a", 1))
+    assert judged.fail(StrangeError("odd"), 4) == ("skip", None)
+    assert judged.fail(KeyboardInterrupt(), 3) == ("fail", None)
+    assert judged.fail(KeyError("k"), 5) == ("substitute", None)
+    verdict, message = judged.fail(KeyError("k"), ("a", 1))
 
-    assert (verdict, kind) == ("stop", "TooManyFaultsError")
-    assert message.startswith("2 faults are more than the limit of 1")
-    assert judged(ledger, KeyboardInterrupt(), 3) == ("stop", None)
+    assert verdict == "too many"
+    assert message is not None
+    assert message.startswith("3 faults are more than the limit of 2")
     ledger.delivered(8, 0.5)
     ledger.epoch_abandoned()
     report = fl.Report._parse(ledger.report_json(), ledger.report_text())
-    assert (report.delivered, report.skipped, report.pending) == (8, 1, 1)
+    assert (report.delivered, report.skipped, report.replaced, report.pending) == (8, 1, 1, 0)
     names = [name for _, name, _, _ in ledger.take_events()]
-    assert names == ["epoch_started", "sample_skipped", "run_stopped", "run_stopped", "epoch_abandoned"]
+    assert names == [
+        "epoch_started", "sample_skipped", "call_failed", "sample_replaced", "run_stopped", "epoch_abandoned",
+    ]  # fmt: skip
     assert not ledger.has_events
 
 
@@ -219,9 +247,10 @@ def test_deaths_and_slow_samples_are_in_the_report() -> None:
 def test_events_are_logged_and_a_callback_that_raises_does_not_break_the_run(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ledger = _native.Ledger("skip")
+    judged = Judged(fl.FaultPolicy("skip"))
+    ledger = judged.ledger
     ledger.epoch_started(0, 3)
-    judged(ledger, StrangeError("odd"), 1)
+    judged.fail(StrangeError("odd"), 1)
     seen: list[fl.Event] = []
 
     def callback(event: fl.Event) -> None:
@@ -261,9 +290,12 @@ WRITER = """
 import json, sys
 from feedline import _native
 ledger = _native.Ledger("skip,quarantine=" + sys.argv[1])
+engine = _native.CallEngine(_native.Policy("skip,limit=none"))
+engine.plan(1)
+(record, *_) = engine.came(engine.order(), [_native.BadSample(0, 0, "skip")])
 for number in range(int(sys.argv[2]), int(sys.argv[3])):
     line = {"index": number, "kind": "ValueError", "message": "x" * 5000}
-    ledger.judge(["ValueError", "Exception"], None, json.dumps(line))
+    ledger.record(["ValueError", "Exception"], None, json.dumps(line), record.verdict)
     print(number, flush=True)
 """
 

@@ -1,4 +1,4 @@
-"""What becomes of the samples of a loader or the calls of an executor: judged, counted, told."""
+"""What becomes of the samples of a loader or the calls of an executor: written down, counted, told."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Account:
         self.notices = Notices(raises=raises)
         self._raises = raises
         self._on_event = on_event
-        self._rules = _native.Policy(self.policy.config())
+        self.rules = _native.Policy(self.policy.config())
         self.ledger = _native.Ledger(self.policy.config(), is_of_calls=is_of_calls)
         self._away = Outages()
         # Samples that took less than this are not among the slowest.
@@ -121,52 +121,21 @@ class Account:
 
     def action(self, names: list[str], os_error: int | None = None) -> str:
         """What the policy wants for such a fault."""
-        action, _ = self._rules.rule(names, os_error)
+        action, _ = self.rules.rule(names, os_error)
         return action
 
-    def wanted(self, bad: PendingFault) -> str:
-        """What is done about a fault unless there are too many; a lack of descriptors, say, is raised unless
-        the policy names it."""
-        return self._rules.wanted(bad.names, bad.os_error)
+    def wish(self, bad: PendingFault) -> str:
+        """What the policy wants, as the engine is told. A lack of descriptors, say, is raised unless the
+        policy names it."""
+        if bad.action == "raise":
+            return "raise"
+        action = self.rules.wanted(bad.names, bad.os_error)
+        return "substitute" if action == "replace" and self.policy.has_replacement else action
 
     def retries(self, names: list[str]) -> int:
         """How often the policy tries again after such a fault."""
-        _, retry = self._rules.rule(names, None)
-        return retry if self._rules.retry_after(names, None, 1, [0]) is not None else 0
-
-    def judge(
-        self,
-        bad: PendingFault,
-        index: object,
-        *,
-        epoch: int = 0,
-        worker: int | None = None,
-        call: dict[str, Any] | None = None,
-    ) -> tuple[str, tuple[str, str] | None]:
-        """The verdict on a fault: "skip", "replace" or "stop", then with kind and words of the error, if it
-        is not the fault's own; "good" for one that another try has fixed."""
-        line = self.line(bad, index, epoch, worker, call=call)
-        if not bad.action:
-            self.ledger.retried(line)
-            return "good", None
-        return self.ledger.judge(bad.names, bad.os_error, line)
-
-    def replaced(
-        self,
-        bad: PendingFault,
-        index: object,
-        worker: int | None,
-        epoch: int = 0,
-        call: dict[str, Any] | None = None,
-    ) -> None:
-        """Another sample takes the place of a bad one."""
-        self.ledger.replaced(self.line(bad, index, epoch, worker, call=call))
-
-    def failed(
-        self, bad: PendingFault, index: object, worker: int | None, call: dict[str, Any] | None
-    ) -> None:
-        """A call failed, and its future has the exception."""
-        self.ledger.failed(bad.names, bad.os_error, self.line(bad, index, 0, worker, call=call))
+        _, retry = self.rules.rule(names, None)
+        return retry if self.rules.retry_after(names, None, 1, [0]) is not None else 0
 
     def line(
         self,
@@ -208,8 +177,8 @@ class Account:
             self.event(name, news)
 
     def close(self) -> None:
-        """Of a front without epochs: sums up what was left out."""
-        warning = self.ledger.warning()
+        """Of a front without epochs: sums up what was left out, and closes the quarantine file."""
+        warning = self.ledger.close()
         if warning is not None:
             self.notices.add(warning, SampleSkippedWarning)
         self.notify()

@@ -87,8 +87,10 @@ class Skipped:
 class Function:
     """What is called, and how it is named. The arguments of a `functools.partial` are those of its calls."""
 
-    def __init__(self, function: Any, pickled: bytes) -> None:
+    def __init__(self, function: Any, pickled: bytes, folders: frozenset[str] = frozenset()) -> None:
+        """`folders` are those that it names."""
         self.pickled = pickled
+        self.folders = folders
         # While it is called: what it needs may end with it, such as a temporary folder.
         self._kept = function
         self._arguments: tuple[Any, ...] = ()

@@ -1,16 +1,18 @@
-"""What is behind an executor: its calls, its workers, and the thread that hears of both."""
+"""What is behind an executor: its calls, its workers, and the thread that hears of both. It tells the engine
+what came of calls and does what the engine says; it decides nothing."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 import os
+import pickle
 import threading
 import traceback
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from typing import Any
 from feedline import _native, errors
 from feedline._account import Account
 from feedline._call import FailedCall, Function, Skipped
+from feedline._native import Action
 from feedline._workers.calls import CALLING, Calls
 from feedline._workers.death import Death, Stall
 from feedline._workers.pickling import ERRORS, by_name, by_value, not_picklable
@@ -30,12 +33,9 @@ from feedline.errors import DeadlineExceededError, WorkerDiedError, WorkerDiedWa
 from feedline.events import LOGGER
 from feedline.faults import hint_for, symptom
 
-__all__ = ["Call", "CallQueue", "encode_calls"]
+__all__ = ["Call", "CallQueue"]
 
 _NO_ONE_IS_OLDEST = 2**63
-# In the place of a result: the call was made after all; it failed, whatever the policy.
-_MADE: Any = object()
-_FAILED: Any = object()
 # How often the listening thread looks whether there is still something to listen to, in seconds.
 _LOOK = 0.2
 
@@ -51,39 +51,68 @@ class Call:
     is_single: bool
     # File and line of the user's code that wants it.
     line: tuple[str, int]
-    # Results that are known already, by position among all of them: of calls that were judged.
-    settled: dict[int, Any] = field(default_factory=dict)
-    # The position among all of them of each call that is still to be made.
-    positions: list[int] = field(default_factory=list)
+    # The place of each call among all results, and the results that are known, by place.
+    places: list[int]
+    results: dict[int, Any] = field(default_factory=dict)
+    # As the engine counts it.
+    batch: int = -1
+    is_ordered: bool = False
+    # The calls that were sent last, as offsets, and what was sent.
+    sent: list[int] = field(default_factory=list)
     body: bytes = b""
     # Descriptors among the arguments.
     sent_descriptors: SentDescriptors = field(default_factory=SentDescriptors)
-    # How many of them no count of the report has yet.
-    uncounted: int = 0
+    # Folders that the function and the arguments name.
+    folders: list[str] = field(default_factory=list)
+
+    def pack(self) -> None:
+        """What goes to a worker: the calls that have no result yet."""
+        self.sent = [offset for offset, place in enumerate(self.places) if place not in self.results]
+        calls = [self.calls[offset] for offset in self.sent]
+        self.body = encode_calls(self.function.pickled, self.folders, calls, self.sent_descriptors)
+
+    def at(self, position: int | None) -> Any:
+        """The arguments of one of the calls that were sent; of the first if it is not known which."""
+        is_known = position is not None and position < len(self.sent)
+        return self.calls[self.sent[position if is_known else 0]]  # type: ignore[index]
 
     def what(self, position: int | None = None) -> str:
-        """One of the calls that are still to be made, in words; all of them if it is not known which."""
-        count = len(self.calls)
-        if position is None or position >= count:
-            more = f" and {count - 1} more" if count > 1 else ""
-            return self.what(0) + more
-        return self.function.describe(*self.calls[position])
+        """One of the calls that were sent, in words; all of them if it is not known which."""
+        count = len(self.sent)
+        more = "" if count == 1 or (position is not None and position < count) else f" and {count - 1} more"
+        return self.function.describe(*self.at(position)) + more
 
-    def leave_out(self, position: int, result: Any) -> None:
-        """One of the calls that are still to be made is not made; that is its result."""
-        self.settled[self.positions.pop(position)] = result
-        del self.calls[position]
+    def leave_out(self, offset: int, result: Any) -> None:
+        """One of the calls is not made, before any was sent; that is its result."""
+        self.results[self.places.pop(offset)] = result
+        del self.calls[offset]
 
-    def settle(self, results: list[Any]) -> None:
-        """`results` are those of the calls that were made last."""
-        known = {**self.settled, **dict(zip(self.positions, results, strict=True))}
-        every = [known[position] for position in sorted(known)]
+    def put(self, position: int, result: Any) -> None:
+        """The result of one of the calls that were sent."""
+        self.results[self.places[self.sent[position]]] = result
+
+    def settle(self) -> None:
+        """All results are known."""
+        every = [self.results[place] for place in sorted(self.results)]
         if not self.is_single:
             _finish(self.future.set_result, every)
         elif isinstance(every[0], Skipped) and every[0].error is not None:
             _finish(self.future.set_exception, every[0].error)
         else:
             _finish(self.future.set_result, every[0])
+
+
+@dataclass
+class _Came:
+    """What came of calls that were sent, until the engine has decided about it."""
+
+    call: Call
+    task: int
+    worker: int | None
+    # Faults, by the number that the engine has for them.
+    faults: list[PendingFault] = field(default_factory=list)
+    # What was raised, if it is in this process.
+    error: BaseException | None = None
 
 
 class CallQueue:
@@ -99,10 +128,12 @@ class CallQueue:
         self._lock = threading.RLock()
         self._is_starting = False
         self._worker_pool: WorkerPool | None = None
-        self._waiting: deque[Call] = deque()
+        self._engine = _native.CallEngine(account.rules)
+        # Calls that are not settled, as the engine counts them, and those that workers have, by task.
+        self._calls: dict[int, Call] = {}
         self._running: dict[int, Call] = {}
         self._numbers = itertools.count()
-        self._is_shut = False
+        self._is_shut = self._has_ended = False
         self._broken: BaseException | None = None
         self.thread: threading.Thread | None = None
         self.deaths: list[Death] = []
@@ -119,13 +150,13 @@ class CallQueue:
     def add(self, call: Call) -> None:
         with self._lock:
             if self._broken is not None:
-                raise self._broken
+                raise _copied(self._broken)
             if self._is_shut:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            call.uncounted = len(call.calls)
-            self.account.ledger.expect(call.uncounted)
+            self.account.ledger.expect(len(call.calls))
             self._line = call.line
-            self._waiting.append(call)
+            call.batch = self._engine.plan(len(call.calls))
+            self._calls[call.batch] = call
             self._start()
             self._hand_in()
 
@@ -148,12 +179,15 @@ class CallQueue:
         if self._worker_pool is None:
             # It is being started: then all that waits is given away.
             return
-        while self._waiting and len(self._running) < 2 * self._work.worker_count:
-            call = self._waiting.popleft()
+        while (
+            len(self._running) < 2 * self._work.worker_count and (batch := self._engine.order()) is not None
+        ):
+            call = self._calls[batch]
+            call.is_ordered = True
             if call.future.set_running_or_notify_cancel():
                 self._submit(call)
             else:
-                self.account.ledger.cancelled(call.uncounted)
+                self._perform(self._engine.cancel(batch))
 
     def _submit(self, call: Call) -> None:
         assert self._worker_pool is not None
@@ -165,7 +199,7 @@ class CallQueue:
         worker_pool = self._worker_pool
         assert worker_pool is not None
         try:
-            while not self._is_done():
+            while not self._has_ended:
                 self._hear(worker_pool)
         except BaseException as raised:
             self._break(raised)
@@ -183,93 +217,128 @@ class CallQueue:
         with self._lock:
             call = self._running.pop(answer.task, None)
             self._hand_in()
-        if call is None:
-            return
-        try:
-            self._settle(call, answer)
-        except BaseException:
-            # It must hear why the pool breaks, as all the others do.
-            with self._lock:
-                self._running[answer.task] = call
-            raise
-        self.account.notify()
+        if call is not None:
+            self._put(call, answer)
+            self.account.notify()
 
-    def _is_done(self) -> bool:
-        with self._lock:
-            return self._is_shut and not self._running and not self._waiting
+    # ---- what came of calls ----
 
-    def _settle(self, call: Call, answer: _native.TaskResult | GaveUp) -> None:
+    def _put(self, call: Call, answer: _native.TaskResult | GaveUp) -> None:
         if isinstance(answer, GaveUp):
-            return self._given_up(call, answer)
+            return self._give_up(call, answer)
         slowest, seconds = answer.slowest
         if seconds > self.account.slow_bar:
             self.account.slow(call.what(slowest), seconds, answer.worker_id, CALLING)
+        came = _Came(call, answer.task, answer.worker_id)
+        results: list[Any] = []
         try:
             result = load(answer)
         except BaseException as raised:
             # Its frames would keep the answer's memory.
             remote_error = RemoteError.reported(raised.with_traceback(None), position=None, stage=CALLING)
-            return self._fail(call, _unjudged(remote_error, raised), answer.task, answer.worker_id)
-        if answer.kind == "raised":
-            # A result that cannot be pickled.
-            error = result.again()
-            return self._fail(call, _unjudged(result, error), answer.task, answer.worker_id, error)
-        results = result.batch if isinstance(result, FaultyResult) else result
-        for bad in result.bad if isinstance(result, FaultyResult) else ():
-            verdict = self._judged(call, bad, answer.task, answer.worker_id)
-            if verdict is _FAILED:
-                return self._fail(call, bad, answer.task, answer.worker_id)
-            if verdict is not _MADE:
-                results[bad.position] = verdict
-        self.account.ledger.good(call.uncounted)
-        self.account.ledger.delivered(call.uncounted, 0.0)
-        return call.settle(results)
+            bad = [_unjudged(remote_error, raised)]
+        else:
+            if answer.kind == "raised":
+                # A result that cannot be pickled.
+                came.error = result.again()
+                bad = [_unjudged(result, came.error)]
+            else:
+                bad = result.bad if isinstance(result, FaultyResult) else []
+                results = result.batch if isinstance(result, FaultyResult) else result
+        for position, each in enumerate(results):
+            call.put(position, each)
+        for one in bad:
+            if not one.action:
+                self.account.ledger.retried(self._in_json(came, one))
+        came.faults = [one for one in bad if one.action]
+        samples = [self._bad_sample(came, fault) for fault in range(len(came.faults))]
+        return self._perform(self._engine.came(call.batch, samples), came)
 
-    def _judged(
-        self, call: Call, bad: PendingFault, task: int, worker: int | None, error: BaseException | None = None
-    ) -> Any:
-        """What stands in the place of a result, by the policy; _MADE if another try went well, _FAILED where
-        the exception is to be raised. `error` is the exception, if the trainer has it."""
-        if bad.action and "raise" in (bad.action, self.account.wanted(bad)):
-            # A lack of descriptors, say, is no fault of the call, so it is not skipped.
-            return _FAILED
-        what, in_json = call.what(bad.position), call.function.in_json(*call.calls[bad.position])
-        verdict, stopped = self.account.judge(bad, what, worker=worker, call=in_json)
-        if stopped is not None:
-            # It is counted as failed. The pool breaks, and counts the others.
-            call.uncounted -= 1
-            kind, message = stopped
-            raise getattr(errors, kind, errors.FeedlineError).explained(message)
-        if verdict == "good":
-            return _MADE
-        if verdict == "replace":
-            self.account.replaced(bad, what, worker, call=in_json)
-            return self.account.policy.replacement
-        call.uncounted -= 1
-        return Skipped(what, self._named(call, bad, task, worker, error))
+    def _bad_sample(self, came: _Came, fault: int) -> _native.BadSample:
+        bad = came.faults[fault]
+        return _native.BadSample(came.call.sent[bad.position], fault, self.account.wish(bad))
 
-    def _fail(
-        self, call: Call, bad: PendingFault, task: int, worker: int | None, error: BaseException | None = None
-    ) -> None:
-        """The exception is what becomes of the calls, and their future has it."""
-        position = min(bad.position, len(call.calls) - 1)
-        what, in_json = call.what(position), call.function.in_json(*call.calls[position])
-        self.account.failed(bad, what, worker, in_json)
-        self.account.ledger.cancelled(call.uncounted - 1)
-        _finish(call.future.set_exception, self._named(call, bad, task, worker, error))
+    def _give_up(self, call: Call, given_up: GaveUp) -> None:
+        """A call that kills its worker, or takes longer than it may: a fault as any other."""
+        deaths = [death for death in self.deaths if given_up.task in death.tasks]
+        what = call.what(given_up.at)
+        error = _lost(what, deaths, given_up.why)
+        names, _ = symptom(error)
+        remote_error = RemoteError.reported(error, position=given_up.at, stage=CALLING)
+        # A report has one line for it, which names the call already.
+        remote_error.message = remote_error.message.removeprefix(f"{what} ")
+        remote_error.message += f" {_without(what, deaths[-1])}" if deaths else ""
+        at = given_up.at if given_up.at is not None and given_up.at < len(call.sent) else None
+        # Of calls that must not be repeated, others of the same task may have been made already.
+        may_go_on = at is not None and self._config["attempts"] > 1
+        action = self.account.action(names) if may_go_on else "raise"
+        bad = PendingFault(at or 0, names, None, remote_error, None, len(deaths), action)
+        came = _Came(call, given_up.task, deaths[-1].worker if deaths else None, [bad], error)
+        self._perform(self._engine.lost(call.batch, self._bad_sample(came, 0)), came)
+        if call.batch in self._calls:
+            # The others of the same task are made without it.
+            call.pack()
+            with self._lock:
+                self._submit(call)
 
-    def _named(
-        self, call: Call, bad: PendingFault, task: int, worker: int | None, error: BaseException | None = None
-    ) -> BaseException:
+    # ---- what the engine decides ----
+
+    def _perform(self, actions: list[Action], came: _Came | None = None) -> None:
+        for action in actions:
+            match action:
+                case Action.Deliver(batch, samples):
+                    self.account.ledger.delivered(samples, 0.0)
+                    self._calls.pop(batch).settle()
+                case Action.Record(fault, verdict) if came is not None:
+                    self._record(came, came.faults[fault], verdict)
+                case Action.Cancel(batch, samples):
+                    self.account.ledger.cancelled(samples)
+                    self._cancel(self._calls.pop(batch))
+                case Action.End():
+                    self._has_ended = True
+                case Action.Raise() if self._broken is not None:
+                    raise self._broken
+                case _:
+                    raise errors.InternalError.explained(f"the pool cannot do this: {action}")
+
+    def _record(self, came: _Came, bad: PendingFault, verdict: _native.Verdict) -> None:
+        call, position = came.call, bad.position
+        line = self._in_json(came, bad)
+        too_many = self.account.ledger.record(bad.names, bad.os_error, line, verdict)
+        match verdict.name:
+            case "skip":
+                call.put(position, Skipped(call.what(position), self._error(came, bad)))
+            case "substitute":
+                call.put(position, self.account.policy.replacement)
+            case "fail":
+                _finish(call.future.set_exception, self._error(came, bad))
+            case _:
+                with self._lock:
+                    self._broken = errors.TooManyFaultsError.explained(too_many or "")
+
+    def _cancel(self, call: Call) -> None:
+        """Nobody gets the results of calls; their future may have the exception of one of them."""
+        if self._broken is not None and not call.future.done():
+            # The user may cancel it meanwhile.
+            with contextlib.suppress(InvalidStateError):
+                _finish(call.future.set_exception, _copied(self._broken))
+        elif not call.is_ordered and call.future.cancel():
+            call.future.set_running_or_notify_cancel()
+
+    def _in_json(self, came: _Came, bad: PendingFault) -> str:
+        call = came.call
+        in_json = call.function.in_json(*call.at(bad.position))
+        return self.account.line(bad, call.what(bad.position), 0, came.worker, call=in_json)
+
+    def _error(self, came: _Came, bad: PendingFault) -> BaseException:
         """The exception of a call, which says which call it was."""
-        error = bad.remote_error.again() if error is None else error
-        arguments, keywords = call.calls[min(bad.position, len(call.calls) - 1)]
-        deaths = sum(task in death.tasks for death in self.deaths)
+        error = bad.remote_error.again() if came.error is None else came.error
+        deaths = sum(came.task in death.tasks for death in self.deaths)
         is_own = isinstance(error, (WorkerDiedError, DeadlineExceededError))
         failed = FailedCall(
-            function=call.function.name,
-            arguments=call.function.arguments(arguments, keywords),
-            worker=worker,
+            function=came.call.function.name,
+            arguments=came.call.function.arguments(*came.call.at(bad.position)),
+            worker=came.worker,
             attempts=bad.attempts if is_own else bad.attempts + deaths,
         )
         # Somebody else's class may guard its attributes, or have one of that name.
@@ -279,41 +348,6 @@ class CallQueue:
             if not hasattr(error, "call"):
                 error.call = failed  # type: ignore[attr-defined]
         return error
-
-    def _given_up(self, call: Call, given_up: GaveUp) -> None:
-        """A call that kills its worker, or takes longer than it may: a fault as any other."""
-        deaths = [death for death in self.deaths if given_up.task in death.tasks]
-        worker = deaths[-1].worker if deaths else None
-        what = call.what(given_up.at)
-        error = _lost(what, deaths, given_up.why)
-        names, _ = symptom(error)
-        position = given_up.at
-        is_known = position is not None and position < len(call.positions)
-        remote_error = RemoteError.reported(error, position=position, stage=CALLING)
-        # A report has one line for it, which names the call already.
-        remote_error.message = remote_error.message.removeprefix(f"{what} ")
-        remote_error.message += f" {_without(what, deaths[-1])}" if deaths else ""
-        bad = PendingFault(
-            position or 0, names, None, remote_error, None, len(deaths), self.account.action(names)
-        )
-        # Calls that must not be repeated: others of the same task may have been made already.
-        is_once = self._config["attempts"] == 1
-        if is_once or not is_known:
-            return self._fail(call, bad, given_up.task, worker, error)
-        verdict = self._judged(call, bad, given_up.task, worker, error)
-        if verdict is _FAILED:
-            return self._fail(call, bad, given_up.task, worker, error)
-        if not isinstance(verdict, Skipped):
-            self.account.ledger.delivered(1, 0.0)
-            call.uncounted -= 1
-        call.leave_out(bad.position, verdict)
-        if not call.calls:
-            return call.settle([])
-        # The others of the same task are made without it.
-        call.body = encode_calls(call.function.pickled, call.calls, call.sent_descriptors)
-        with self._lock:
-            self._submit(call)
-        return None
 
     def _break(self, error: BaseException) -> None:
         # Its frames would keep the workers' memory.
@@ -325,15 +359,11 @@ class CallQueue:
             )
         with self._lock:
             self._broken = error
-            calls = [*self._running.values(), *self._waiting]
             self._running.clear()
-            self._waiting.clear()
-        for call in calls:
-            self.account.ledger.cancelled(call.uncounted)
-            if call.future.cancelled():
-                call.future.set_running_or_notify_cancel()
-            elif not call.future.done():
-                _finish(call.future.set_exception, error)
+            left = [action for batch in list(self._calls) for action in self._engine.cancel(batch)]
+        self._perform(left)
+
+    # ---- what is known of the workers ----
 
     def explain(self, death: Death) -> Death:
         for task in death.tasks:
@@ -389,21 +419,28 @@ class CallQueue:
 
     def shut(self, *, cancel: bool = False) -> None:
         """Takes no more calls. The thread ends the workers when the last one is made."""
-        cancelled: list[Call] = []
         with self._lock:
             self._is_shut = True
-            if cancel:
-                cancelled = list(self._waiting)
-                self._waiting.clear()
+            calls = self._calls.values() if cancel else ()
+            waiting = [call.batch for call in calls if not call.is_ordered]
+            left = [action for batch in waiting for action in self._engine.cancel(batch)]
+            left += self._engine.plan_ends()
             worker_pool = self._worker_pool
+        # Without the lock: the callback of a future may come back with another call.
+        self._perform(left)
         if worker_pool is not None:
             # The thread need not wait for the next answer to see it.
             worker_pool.wake()
-        # Without the lock: the callback may come back with another call.
-        for call in cancelled:
-            self.account.ledger.cancelled(call.uncounted)
-            if call.future.cancel():
-                call.future.set_running_or_notify_cancel()
+
+
+def _copied(error: BaseException) -> BaseException:
+    """What is raised keeps the frames that it comes through, and they the pool: each future has its own."""
+    try:
+        copied = copy.copy(error)
+    except Exception:
+        return error
+    copied.__cause__, copied.__suppress_context__ = error.__cause__, error.__suppress_context__
+    return copied
 
 
 def _finish(settle: Callable[[Any], None], value: Any) -> None:
@@ -434,9 +471,13 @@ threading._register_atexit(_finish_all)  # type: ignore[attr-defined]
 os.register_at_fork(after_in_child=_working.clear)
 
 
-def encode_calls(function: bytes, calls: list[Any], sent_descriptors: SentDescriptors) -> bytes:
-    """The body of a task: a function, and the arguments of each call with their `sent_descriptors`."""
-    return len(function).to_bytes(8, "little") + function + _arguments(calls, sent_descriptors)
+def encode_calls(
+    function: bytes, folders: list[str], calls: list[Any], sent_descriptors: SentDescriptors
+) -> bytes:
+    """What goes to a worker: a function, folders that were there, and the arguments of each call, whose
+    descriptors are `sent_descriptors`."""
+    head = pickle.dumps((function, folders))
+    return len(head).to_bytes(8, "little") + head + _arguments(calls, sent_descriptors)
 
 
 def _arguments(calls: list[Any], sent_descriptors: SentDescriptors) -> bytes:

@@ -20,7 +20,7 @@ from feedline import _native
 from feedline._account import OVERDUE, Account, check
 from feedline._arguments import suggests_all
 from feedline._call import FailedCall, Function, Skipped, key, shown
-from feedline._call_queue import Call, CallQueue, encode_calls
+from feedline._call_queue import Call, CallQueue
 from feedline._code import users_line, warn_user
 from feedline._config import call_as_json, check_finite
 from feedline._described import described
@@ -29,6 +29,7 @@ from feedline._workers.calls import Calls
 from feedline._workers.death import Death
 from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
+from feedline._workers.sources import NamedFolders
 from feedline._workers.worker_pool import Handle
 from feedline.errors import InvalidArgumentError
 from feedline.events import Event
@@ -105,13 +106,16 @@ class Executor(concurrent.futures.Executor):
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer must be callable, got {described(initializer)}")
         check(faults, on_event)
-        if faults is not None and faults.action == "replace" and not faults.has_replacement:
+        if faults is not None and "replace" in faults._deeds() and not faults.has_replacement:
             raise InvalidArgumentError.explained(
                 'action="replace" needs replacement= in an Executor: it is the result',
                 'write FaultPolicy("replace", replacement=...)',
             )
         self._excluded = _excluded(exclude)
         account = Account(faults, on_event, is_of_calls=True, raises=False)
+        # A worker whose first call cannot read its folder must know that it was there, to wait for it.
+        waits = faults is not None and account.rules.patience > 0
+        self._folders = NamedFolders() if waits else None
         method = start_method(mp_context, "Executor")
         asked = workers if workers is not None else max_workers
         self._count = len(os.sched_getaffinity(0)) if asked is None else asked
@@ -191,11 +195,14 @@ class Executor(concurrent.futures.Executor):
 
     def _submit(self, function: Function, calls: list[Any], *, is_single: bool = False) -> Future[Any]:
         future: Future[Any] = Future()
-        call = Call(future, function, calls, is_single, users_line(), positions=list(range(len(calls))))
+        call = Call(future, function, calls, is_single, users_line(), list(range(len(calls))))
         if self._excluded:
             self._exclude(call)
         if call.calls:
-            call.body = encode_calls(function.pickled, call.calls, call.sent_descriptors)
+            if self._folders is not None:
+                named = (self._folders.of_arguments(*each) for each in call.calls)
+                call.folders = list(function.folders.union(*named))
+            call.pack()
             if call.sent_descriptors:
                 # Also when it is cancelled, or the pool breaks.
                 future.add_done_callback(lambda _: call.sent_descriptors.release())
@@ -208,15 +215,16 @@ class Executor(concurrent.futures.Executor):
             future.cancel()
             future.set_running_or_notify_cancel()
         else:
-            call.settle([])
+            call.settle()
         return future
 
     def _exclude(self, call: Call) -> None:
         """Leaves out what an earlier run has written down."""
         before = len(call.calls)
-        for position in reversed(range(before)):
-            if key(call.function.in_json(*call.calls[position])) in self._excluded:
-                call.leave_out(position, Skipped(call.what(position), None))
+        for offset in reversed(range(before)):
+            arguments = call.calls[offset]
+            if key(call.function.in_json(*arguments)) in self._excluded:
+                call.leave_out(offset, Skipped(call.function.in_words(*arguments), None))
         self._pool.account.ledger.excluded(before - len(call.calls))
 
     def _function(self, function: Any) -> Function:
@@ -227,7 +235,8 @@ class Executor(concurrent.futures.Executor):
             looked_at.add(function)
             warn_of_shared_files(function, function.__name__, "the initializer")
         try:
-            return Function(function, by_value(function))
+            folders = frozenset() if self._folders is None else self._folders.of_function(function)
+            return Function(function, by_value(function), folders)
         except ERRORS as reason:
             raise not_picklable(function, "function", reason, by_value) from reason
 
@@ -353,15 +362,19 @@ class Results(_native.BatchIterator, Iterator[R]):
         return self._ready.popleft()
 
     def _wait(self, future: Future[list[R]]) -> list[R]:
-        while True:
-            left = None if self._until is None else self._until - time.monotonic()
-            try:
-                return future.result(_CHECK if left is None else max(0.0, min(left, _CHECK)))
-            except TimeoutError:
-                # The call itself may have raised one.
-                if future.done() or (left is not None and left <= _CHECK):
-                    raise
-                _native.check_interrupts()
+        try:
+            while True:
+                left = None if self._until is None else self._until - time.monotonic()
+                try:
+                    return future.result(_CHECK if left is None else max(0.0, min(left, _CHECK)))
+                except TimeoutError:
+                    # The call itself may have raised one.
+                    if future.done() or (left is not None and left <= _CHECK):
+                        raise
+                    _native.check_interrupts()
+        finally:
+            # The frames of its exception would keep it, and it them.
+            del future
 
     def report(self) -> CallReport:
         """What has become of all calls so far."""

@@ -229,7 +229,9 @@ def _chaotic_loader(loader: Any, striker: _Striker) -> Any:
     chaotic = copy.copy(loader)
     # torch's class forbids to set these after it was made; this one is not made again.
     chaotic.__dict__["dataset"] = _ChaoticDataset(loader.dataset, striker)
-    chaotic.__dict__["_loader_state"] = LoaderState(Account(loader.faults, loader.on_event), Samples(loader.dataset))
+    chaotic.__dict__["_loader_state"] = LoaderState(
+        Account(loader.faults, loader.on_event), Samples(loader.dataset)
+    )
     chaotic.__dict__["_iterator"] = None
     return chaotic
 

@@ -64,7 +64,7 @@ def worlds(draw: st.DrawFn) -> World:
         drop_last=draw(st.booleans()),
         ranks=ranks,
         policy={
-            "action": draw(st.sampled_from(["skip", "skip", "replace"])),
+            "action": draw(st.sampled_from(["skip", "skip", "replace", "raise"])),
             "retry": draw(st.sampled_from([0, 2])),
             "fill": draw(st.sampled_from([True, True, False])),
             "limit": limit,
@@ -157,7 +157,7 @@ def outcome(make: Any, quarantine: Path, policy: dict[str, Any]) -> Outcome:
     except errors.FeedlineError as raised:
         error = type(raised).__name__
     report = loader.report()
-    names = ["delivered", "skipped", "quarantined", "excluded"]
+    names = ["delivered", "skipped", "quarantined", "excluded", "retried"]
     # What is expected and repeated is summed up at the end of an epoch. A pipeline tells of a replacement
     # when it is found, a loader when its batch is complete.
     names += [] if error else ["expected", "repeated", "replaced"]
@@ -285,4 +285,4 @@ def test_the_worlds_have_faults_of_every_kind() -> None:
         seen.add(world.policy["action"])
 
     look()
-    assert seen == {"bad", "excluded", "ranks", "skip", "replace"}
+    assert seen == {"bad", "excluded", "ranks", "skip", "replace", "raise"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import feedline as fl
 import pytest
 import torch
-from feedline._workers.sources import Sources, folders_of
+from feedline._workers.sources import NamedFolders, Sources, folders_of
 from feedline.errors import SourceUnavailableError
 from feedline.torch import DataLoader
 
@@ -110,6 +111,73 @@ def test_an_executor_waits_for_a_folder_too(folder: Path) -> None:
 
     assert witness.reported[0] == "source_unavailable"
     assert witness.reported[-1] == "source_recovered"
+
+
+def first_read(folder: Path, name: str) -> int:
+    """Reads a file of a folder that is moved away just before; the process has opened no file in it."""
+    if not (folder.parent / "moved").exists():
+        (folder.parent / "moved").mkdir()
+        folder.rename(folder.parent / "away")
+    return int((folder / name).read_text())
+
+
+def read_file(path: Path | str) -> int:
+    return first_read(Path(path).parent, Path(path).name)
+
+
+def read_files(paths: list[str]) -> int:
+    return read_file(paths[0])
+
+
+@pytest.mark.parametrize("named_by", ["path", "text", "list", "keyword", "function"])
+def test_a_worker_of_an_executor_waits_for_a_folder_that_its_first_call_names(
+    folder: Path, named_by: str
+) -> None:
+    witness = Witness(folder)
+    with fl.Executor(1, faults=policy(), on_event=witness) as pool:
+        future = {
+            "path": lambda: pool.submit(read_file, folder / "3"),
+            "text": lambda: pool.submit(read_file, str(folder / "3")),
+            "list": lambda: pool.submit(read_files, [str(folder / "3")]),
+            "keyword": lambda: pool.submit(read_file, path=folder / "3"),
+            "function": lambda: pool.submit(functools.partial(first_read, folder), "3"),
+        }[named_by]()
+        assert future.result(60) == 3
+        assert pool.report().skipped == 0
+
+    assert (witness.reported[0], witness.reported[-1]) == ("source_unavailable", "source_recovered")
+
+
+class Strange(str):
+    """Its own code would fail."""
+
+    __slots__ = ()
+
+    def __contains__(self, part: object) -> bool:
+        raise RuntimeError("asked")
+
+
+def test_the_folders_that_arguments_name_are_looked_into_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    scandir = os.scandir
+
+    def look(path: str) -> Any:
+        looks.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", look)
+    folders = NamedFolders()
+
+    for index in range(3):
+        named = folders.of_arguments(
+            (folder / f"{index}", index), {"path": str(folder), "none": Strange("/a/b")}
+        )
+        assert named == {str(folder)}
+    assert folders.of_arguments((folder / "not" / "there", "a word"), {}) == set()
+
+    assert looks.count(str(folder)) == 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -2,8 +2,8 @@
 //! become batches and offsets in them, and results of samples come together.
 
 use feedline_core::engine::{
-    self, BadSlot, Engine, Finished, Membership, Moves, Order, Outcome, Plan, Position, Purpose,
-    Settings, Unfinished, Wish,
+    self, BadSlot, Engine, Finished, Membership, Moves, Order, Outcome, Plan, Position, Settings,
+    Standing, Unfinished, Wish,
 };
 use feedline_core::error::{Error, Kind};
 use feedline_core::random::Random;
@@ -31,13 +31,14 @@ pub(crate) struct Verdict(pub(crate) engine::Verdict);
 
 #[pymethods]
 impl Verdict {
-    /// "skip", "replace", "substitute", "raise" or "too many".
+    /// "skip", "replace", "substitute", "fail", "raise" or "too many".
     #[getter]
     fn name(&self) -> &'static str {
         match self.0 {
             engine::Verdict::Skip => "skip",
             engine::Verdict::Replace => "replace",
             engine::Verdict::Substitute => "substitute",
+            engine::Verdict::Fail => "fail",
             engine::Verdict::Raise => "raise",
             engine::Verdict::TooMany(_) => "too many",
         }
@@ -48,7 +49,7 @@ impl Verdict {
 #[pyclass(module = "feedline._native", frozen)]
 #[derive(Clone, Copy)]
 pub(crate) struct BadSample {
-    offset: u64,
+    pub(crate) offset: u64,
     fault: u64,
     wish: Wish,
     is_misfit: bool,
@@ -72,6 +73,12 @@ impl BadSample {
             }
         };
         Ok(BadSample { offset, fault, wish, is_misfit })
+    }
+}
+
+impl BadSample {
+    pub(crate) fn outcome(&self) -> Outcome {
+        Outcome::Bad { fault: self.fault, wish: self.wish }
     }
 }
 
@@ -102,6 +109,8 @@ pub(crate) enum Action {
     Deliver { batch: u64, samples: u64 },
     /// There is nothing to deliver of a batch.
     Discard { batch: u64 },
+    /// A batch is not delivered; so many of its samples have neither been skipped nor failed. Only of calls.
+    Cancel { batch: u64, samples: u64 },
     /// Raise this fault, after the batches before it.
     Raise { fault: u64 },
     /// This many samples were tried in the place of a bad one, and all were bad.
@@ -223,15 +232,14 @@ impl BatchEngine {
         let bad: Vec<BadSample> = bad.iter().map(|bad| **bad).collect();
         self.lock().came(batch, &bad, is_collated)
     }
-
-    /// What the limit of the policy depends on, as JSON.
-    #[getter]
-    fn standing(&self) -> String {
-        serde_json::to_string(self.lock().engine.standing()).unwrap_or_default()
-    }
 }
 
 impl BatchEngine {
+    /// What the limit of the policy depends on.
+    pub(crate) fn standing(&self) -> Standing {
+        self.lock().engine.standing().clone()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Batches> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -279,7 +287,7 @@ impl Batches {
         for order in std::mem::take(&mut made.awaited) {
             let own = bad.iter().find(|bad| first + bad.offset == order.slot && !bad.is_misfit);
             let outcome = match own {
-                Some(bad) => Outcome::Bad { fault: bad.fault, wish: bad.wish },
+                Some(bad) => bad.outcome(),
                 None => Outcome::Good { bucket: 0, shape: 0 },
             };
             self.engine.result(order, outcome, &mut actions);
@@ -367,7 +375,8 @@ impl Batches {
                 self.forget_first();
                 told.push(Action::Deliver { batch, samples: delivered.samples.len() as u64 });
             }
-            engine::Action::Drop { .. } => {}
+            // What is judged in order is not cancelled.
+            engine::Action::Drop { .. } | engine::Action::Cancel { .. } => {}
             engine::Action::Stop(stop) => told.push(stopped(stop)),
             engine::Action::End(account) => {
                 told.push(Action::End { dropped: account.dropped, repeated: account.repeated });
@@ -392,12 +401,11 @@ impl Batches {
     }
 
     fn order_below(&mut self, below: u64, told: &mut Vec<Action>) {
-        let planned = |slot| Order { slot, sequence: slot, purpose: Purpose::Planned };
         while let Some((first, size)) =
             self.planned.get((self.ordered - self.settled) as usize).copied()
             && first < below
         {
-            let awaited: Vec<_> = (first..below.min(first + size)).map(planned).collect();
+            let awaited: Vec<_> = (first..below.min(first + size)).map(Order::planned).collect();
             told.push(Action::Order { batch: self.ordered, samples: awaited.len() as u64 });
             self.begin(self.ordered, size, awaited);
             self.ordered += 1;
@@ -409,9 +417,10 @@ impl Batches {
         let place = match verdict.0 {
             engine::Verdict::Skip => Place::Empty,
             engine::Verdict::Substitute => Place::Given,
-            engine::Verdict::Replace | engine::Verdict::Raise | engine::Verdict::TooMany(_) => {
-                return;
-            }
+            engine::Verdict::Replace
+            | engine::Verdict::Fail
+            | engine::Verdict::Raise
+            | engine::Verdict::TooMany(_) => return,
         };
         if let Some(slot) = self.faults.remove(&fault) {
             self.put(slot, place);
@@ -443,9 +452,8 @@ impl Batches {
             self.faults.values_mut().filter(|slot| **slot == from).for_each(|slot| *slot = to);
             return;
         }
-        let planned = |slot| Order { slot, sequence: slot, purpose: Purpose::Planned };
         let size = self.planned.get((batch - self.settled) as usize).map_or(0, |(_, size)| *size);
-        self.begin(batch, size, (first..from).map(planned).collect());
+        self.begin(batch, size, (first..from).map(Order::planned).collect());
         let is_same = |action: &Action| matches!(action, Action::Remake { batch: other, .. } if *other == batch);
         told.retain(|action| !is_same(action));
         told.push(Action::Remake { batch, samples: from - first });
@@ -466,7 +474,7 @@ fn amended(batch: u64, places: &BTreeMap<u64, Place>) -> Action {
     Action::Amend { batch, fills, moves, left_out, given }
 }
 
-fn name_of(fault: engine::Fault) -> u64 {
+pub(crate) fn name_of(fault: engine::Fault) -> u64 {
     match fault {
         engine::Fault::Reported(fault) => fault,
         // Not without `Settings::misfit`.
@@ -474,7 +482,7 @@ fn name_of(fault: engine::Fault) -> u64 {
     }
 }
 
-fn stopped(stop: engine::Stop) -> Action {
+pub(crate) fn stopped(stop: engine::Stop) -> Action {
     match stop {
         engine::Stop::Raised(fault) | engine::Stop::TooMany(fault, _) => {
             Action::Raise { fault: name_of(fault) }

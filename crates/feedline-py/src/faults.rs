@@ -4,9 +4,7 @@
 use feedline_core::config::fault_policy;
 use feedline_core::error::{Error, Kind};
 use feedline_core::event::{Event, Slow};
-use feedline_core::fault::{
-    self, Change, FaultLine, FaultPolicy, Pace, Standing, Stop, Symptom, Try,
-};
+use feedline_core::fault::{self, Change, FaultLine, FaultPolicy, Pace, Symptom, Try};
 use feedline_core::loader;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
@@ -15,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::batch_engine::Verdict;
+use crate::batch_engine::{BatchEngine, Verdict};
 use crate::errors::raise;
 
 /// The user's wish for faults.
@@ -156,13 +154,6 @@ fn json(text: &str) -> PyResult<Value> {
     })
 }
 
-/// How an epoch stands, from JSON.
-pub(crate) fn standing(text: &str) -> PyResult<Standing> {
-    serde_json::from_value(json(text)?).map_err(|error| {
-        raise(Error::new(Kind::CheckpointMismatch, format!("this is no standing: {error}")))
-    })
-}
-
 #[pymethods]
 impl Ledger {
     #[new]
@@ -173,21 +164,9 @@ impl Ledger {
         new(policy).map(|ledger| Ledger(Arc::new(ledger))).map_err(raise)
     }
 
-    /// An epoch begins with this many samples due, or goes on where it stood.
-    #[pyo3(signature = (epoch, expected, standing = None))]
-    fn epoch_started(
-        &self,
-        epoch: u64,
-        expected: Option<u64>,
-        standing: Option<&str>,
-    ) -> PyResult<()> {
-        let standing: Standing = match standing {
-            None => Standing::default(),
-            Some(text) => self::standing(text)?,
-        };
-        let whole = expected.map(|expected| expected + standing.seen);
-        self.0.epoch_started(epoch, whole, expected, standing);
-        Ok(())
+    /// An epoch begins with this many samples due.
+    fn epoch_started(&self, epoch: u64, expected: Option<u64>) {
+        self.0.epoch_started(epoch, expected);
     }
 
     /// More samples are due.
@@ -210,38 +189,6 @@ impl Ledger {
         self.0.excluded(samples);
     }
 
-    /// This many good samples were left out because a filter wants it.
-    fn filtered(&self, samples: u64) {
-        self.0.filtered(samples);
-    }
-
-    /// This many samples were good.
-    fn good(&self, samples: u64) {
-        self.0.good(samples);
-    }
-
-    /// A sample was bad: ("skip", None), ("replace", None), or ("stop", None) where the fault itself is to
-    /// be raised, or ("stop", (kind, message)) where another error is.
-    fn judge(
-        &self,
-        py: Python<'_>,
-        names: Vec<String>,
-        os_error: Option<i32>,
-        line_json: &str,
-    ) -> PyResult<(&'static str, Option<(&'static str, String)>)> {
-        let line = line(line_json)?;
-        let symptom = Symptom { names, os_error };
-        // Writing to a disk may take its time.
-        Ok(match py.detach(|| self.0.judge(&symptom, line)) {
-            fault::Verdict::Skip => ("skip", None),
-            fault::Verdict::Replace => ("replace", None),
-            fault::Verdict::Stop(Stop::Raised) => ("stop", None),
-            fault::Verdict::Stop(Stop::TooMany(error)) => {
-                ("stop", Some((error.kind().name(), error.message().to_owned())))
-            }
-        })
-    }
-
     /// Writes down a fault that an engine has judged. The text of an error if there were too many.
     fn record(
         &self,
@@ -258,25 +205,9 @@ impl Ledger {
         Ok(error.map(|error| error.message().to_owned()))
     }
 
-    /// How the epoch stands at its end, as an engine says: JSON.
-    fn set_standing(&self, standing_json: &str) -> PyResult<()> {
-        self.0.set_standing(standing(standing_json)?);
-        Ok(())
-    }
-
-    /// A call failed, and its future has the exception.
-    fn failed(
-        &self,
-        py: Python<'_>,
-        names: Vec<String>,
-        os_error: Option<i32>,
-        line_json: &str,
-    ) -> PyResult<()> {
-        let line = line(line_json)?;
-        let symptom = Symptom { names, os_error };
-        // Writing to a disk may take its time.
-        py.detach(|| self.0.failed(&symptom, line));
-        Ok(())
+    /// How the epoch stands at its end.
+    fn set_standing(&self, engine: &BatchEngine) {
+        self.0.set_standing(engine.standing());
     }
 
     /// This many calls were not made, or nobody gets their result.
@@ -330,19 +261,15 @@ impl Ledger {
         self.0.epoch_ended(dropped).map_err(raise)
     }
 
-    /// What was left out or replaced so far, by cause, where anything was: for a front without epochs.
-    fn warning(&self) -> Option<String> {
-        self.0.warning()
+    /// The run of a front without epochs is over: closes the quarantine file, and says what was left out or
+    /// replaced, by cause, if anything was.
+    fn close(&self) -> Option<String> {
+        self.0.close()
     }
 
     /// The epoch was left before its end.
     fn epoch_abandoned(&self) {
         self.0.epoch_abandoned();
-    }
-
-    /// How the epoch stands, for a checkpoint: JSON.
-    fn standing(&self) -> String {
-        serde_json::to_string(&self.0.standing()).unwrap_or_default()
     }
 
     /// How long the epochs took so far, which only the front can measure.

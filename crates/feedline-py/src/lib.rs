@@ -3,6 +3,7 @@
 mod arrays;
 mod batch_engine;
 mod batch_iterator;
+mod call_engine;
 mod dlpack;
 mod errors;
 mod faults;
@@ -28,6 +29,8 @@ mod _native {
     use super::batch_engine::{Action, BadSample, BatchEngine, Fill, Verdict, keyed_bits};
     #[pymodule_export]
     use super::batch_iterator::BatchIterator;
+    #[pymodule_export]
+    use super::call_engine::CallEngine;
     #[pymodule_export]
     use super::connection::{Walk, WorkerConnection, die_with_parent, go_first};
     #[pymodule_export]

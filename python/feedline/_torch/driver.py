@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from feedline import errors
 from feedline._account import in_json
-from feedline._native import Action, BadSample, BatchEngine, Fill, Policy, Verdict
+from feedline._native import Action, BadSample, BatchEngine, Fill, Verdict
 from feedline._torch.indices import Given, Planned, without
 from feedline._workers.remote_error import place
 from feedline._workers.retries import PendingFault
@@ -102,7 +102,6 @@ class Driver(Generic[B]):
         self._excluded = loader._excluded
         policy = loader.faults
         self._has_policy = policy is not None
-        self._policy = Policy(self._account.policy.config())
         self._has_replacement = policy is not None and policy.has_replacement
         # Whether the engine hears of a batch when it has come: how many samples an iterable data set gives is
         # not known before, and if batches are delivered as they come, that is their order.
@@ -140,7 +139,7 @@ class Driver(Generic[B]):
         self._is_open = True
         self.has_raised = False
         self._engine = BatchEngine(
-            self._policy,
+            self._account.rules,
             epoch=self._number,
             drop_last=self._drop_last,
             fill=self.fill,
@@ -291,11 +290,9 @@ class Driver(Generic[B]):
                 offset = min(offset, batch.samples) + gaps
                 gaps += self._leaves_gap(one)
             self._faults.append((batch, one, sample))
-            action = self._account.wanted(one)
-            if action == "replace" and self._has_replacement:
-                action = "substitute"
             is_misfit = self._is_map and one.remote_error.stage == "collate"
-            named.append(BadSample(offset, len(self._faults) - 1, action, is_misfit=is_misfit))
+            fault = len(self._faults) - 1
+            named.append(BadSample(offset, fault, self._account.wish(one), is_misfit=is_misfit))
         return named
 
     def _leaves_gap(self, bad: PendingFault) -> bool:
@@ -369,7 +366,6 @@ class Driver(Generic[B]):
                 self._account.ledger.expect(1)
         elif verdict.name == "substitute":
             self._faults[fault] = None
-            self._account.ledger.replaced(line)
 
     def _record_replacement(self, fault: int, by: Any) -> None:
         batch, bad, sample = self._fault(fault)
@@ -428,7 +424,7 @@ class Driver(Generic[B]):
             # What was in a batch that raised is named in the error.
             ledger.epoch_abandoned()
             return
-        ledger.set_standing(self._engine.standing)
+        ledger.set_standing(self._engine)
         ledger.repeated(self._repeated)
         try:
             ledger.epoch_ended(self._dropped)

@@ -80,7 +80,9 @@ class Caller:
         position = 0
         try:
             length = int.from_bytes(body[:8], "little")
-            function = pickle.loads(body[8 : 8 + length])
+            pickled, folders = pickle.loads(body[8 : 8 + length])
+            self._retries.know(folders)
+            function = pickle.loads(pickled)
             calls = pickle.loads(memoryview(body)[8 + length :])
             for position, (arguments, keywords) in enumerate(calls):
                 self._connection.reach(position)

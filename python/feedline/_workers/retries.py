@@ -135,6 +135,10 @@ class Retries:
         names, os_error = symptom(raised)
         return self._give_up(raised, names, os_error, position, 1)
 
+    def know(self, folders: Iterable[str]) -> None:
+        """These folders were there."""
+        self._sources.know(folders)
+
     def is_well(self) -> None:
         """Other samples were made meanwhile: what failed was not the source."""
         self._sources.is_well()

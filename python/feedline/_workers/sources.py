@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from feedline import _native
 from feedline.errors import SourceUnavailableError
 from feedline.faults import symptom
 
-__all__ = ["Sources", "folders_of"]
+__all__ = ["NamedFolders", "Sources", "folders_of"]
 
 # What a change of the breaker is called as an event.
 _EVENTS = {
@@ -90,12 +91,16 @@ class Sources:
         self._patience = patience
         self._pause = pause
         self._notify = notify
-        self._folders = frozenset(folders)
+        self._folders = set(folders)
         self._breakers: dict[str, _native.Breaker] = {}
         # The file that was there again at the last look.
         self._tried_again: str | None = None
         if patience > 0:
             _opened.listen()
+
+    def know(self, folders: Iterable[str]) -> None:
+        """These folders were there."""
+        self._folders.update(folders)
 
     def came_back(self, raised: BaseException) -> bool:
         """Whether the source of a sample was unavailable and is back: the sample is worth another try."""
@@ -161,6 +166,33 @@ class Sources:
                 text = f"{folder} has been unavailable for {self._patience:g} s"
                 why = "the folder is empty" if Path(folder).is_dir() else "there is no such folder"
                 self._notify(_EVENTS[change], {"root": folder, "text": text, "why": why})
+
+
+class NamedFolders:
+    """The folders that functions and plain arguments of calls name, if they were there once. Each is looked
+    into once, since there may be very many calls."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def of_function(self, function: object) -> frozenset[str]:
+        with contextlib.suppress(Exception):
+            return folders_of(function)
+        return frozenset()
+
+    def of_arguments(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> set[str]:
+        found: set[str] = set()
+        for argument in itertools.chain(arguments, keywords.values()):
+            # The code of other classes is not asked.
+            parts = argument[:_ENTRIES] if type(argument) in (list, tuple) else (argument,)
+            for part in parts:
+                if type(part) is str or isinstance(part, PurePath):
+                    _find(part, found, 0)
+        new = found - self._known
+        there = {folder for folder in new if folder != os.sep and _is_there(folder)}
+        if len(self._known) < _MOST:
+            self._known |= there
+        return (found - new) | there
 
 
 def folders_of(thing: object) -> frozenset[str]:

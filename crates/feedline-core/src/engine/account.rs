@@ -17,11 +17,16 @@ pub struct Account {
     pub filtered: u64,
     /// Good samples of batches that are left out because they are not full.
     pub dropped: u64,
+    /// Samples whose fault is the end of their batch, or of the run. Only with `Membership::Unordered`.
+    pub failed: u64,
+    /// Samples that nobody gets, because they were cancelled or their batch has failed.
+    pub cancelled: u64,
 }
 
 impl Account {
-    /// Whether every sample that was due was delivered, skipped, filtered out or dropped.
+    /// Whether it is known of every sample that was due what became of it.
     pub fn adds_up(&self) -> bool {
-        self.delivered + self.skipped + self.filtered + self.dropped == self.due + self.repeated
+        let left_out = self.skipped + self.filtered + self.dropped + self.failed + self.cancelled;
+        self.delivered + left_out == self.due + self.repeated
     }
 }

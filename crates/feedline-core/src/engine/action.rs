@@ -9,7 +9,7 @@ use super::{Account, Position, TooMany};
 pub enum Wish {
     /// Make the sample again after this time.
     Retry(Duration),
-    /// End the run with the fault.
+    /// End the run with the fault; with `Membership::Unordered` only its batch.
     Raise,
     /// Leave the sample out.
     Skip,
@@ -49,6 +49,13 @@ pub struct Order {
     pub sequence: u64,
     /// Why it is made.
     pub purpose: Purpose,
+}
+
+impl Order {
+    /// The order of the sample that a slot has without faults.
+    pub fn planned(slot: u64) -> Order {
+        Order { slot, sequence: slot, purpose: Purpose::Planned }
+    }
 }
 
 /// Why a sample is made.
@@ -115,6 +122,14 @@ pub enum Action {
         /// Their slots.
         slots: Vec<u64>,
     },
+    /// A batch is not delivered: one of its samples has failed, or it was cancelled. These are its samples that have
+    /// neither been skipped nor failed; results of them are not awaited any more. Only with `Membership::Unordered`.
+    Cancel {
+        /// The number of the batch, as it was planned.
+        number: u64,
+        /// The slots of these samples.
+        slots: Vec<u64>,
+    },
     /// Nothing more comes; raise the error after the batches before it.
     Stop(Stop),
     /// Nothing more comes, and everything adds up.
@@ -146,6 +161,8 @@ pub enum Verdict {
     Replace,
     /// What the user gave is used instead.
     Substitute,
+    /// Its batch fails with the fault, and the run goes on. Only with `Membership::Unordered`.
+    Fail,
     /// The run ends with the fault.
     Raise,
     /// The run ends, for there were too many.
@@ -207,7 +224,8 @@ pub struct BadSlot {
 /// A batch that is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Batches of this epoch are counted from here, without empty ones.
+    /// Batches of this epoch are counted from here, without empty ones; with `Membership::Unordered` as they were
+    /// planned.
     pub number: u64,
     /// The slots that it has, in order, and the sequence of the sample in each.
     pub samples: Vec<(u64, u64)>,

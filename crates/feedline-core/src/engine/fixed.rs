@@ -151,7 +151,7 @@ impl Fixed {
         while slot >= self.open_end() {
             self.open_batch();
         }
-        Some(planned(slot))
+        Some(Order::planned(slot))
     }
 
     /// The slot behind the batches of which samples were ordered.
@@ -171,7 +171,7 @@ impl Fixed {
     fn open_batch(&mut self) {
         let (first, size) = (self.open_end(), self.size_of(0));
         self.given.pop_front();
-        let slots = (first..first + size).map(|slot| Slot::Awaited(planned(slot))).collect();
+        let slots = (first..first + size).map(|slot| Slot::Awaited(Order::planned(slot))).collect();
         self.open.push_back(Open {
             first,
             slots,
@@ -425,10 +425,10 @@ impl Fixed {
     fn judge_used(&mut self, bad: BadSlot, state: &mut State, actions: &mut Vec<Action>) {
         let ahead = bad.slot.checked_sub(self.first).map(|ahead| ahead as usize);
         let Some(offset) = ahead.filter(|ahead| *ahead < self.open[0].slots.len()) else {
-            return state.stop(Stop::Unexpected(planned(bad.slot)), actions);
+            return state.stop(Stop::Unexpected(Order::planned(bad.slot)), actions);
         };
         let Slot::Used(order) = self.open[0].slots[offset] else {
-            return state.stop(Stop::Unexpected(planned(bad.slot)), actions);
+            return state.stop(Stop::Unexpected(Order::planned(bad.slot)), actions);
         };
         let substituted = &mut self.open[0].substituted;
         let was = match substituted.contains(&offset) {
@@ -500,7 +500,7 @@ impl Fixed {
     fn forget_results(&mut self, from: u64) {
         let Some(batch) = self.batch(from) else { return };
         for slot in batch.first..from {
-            batch.slots[(slot - batch.first) as usize] = Slot::Awaited(planned(slot));
+            batch.slots[(slot - batch.first) as usize] = Slot::Awaited(Order::planned(slot));
         }
     }
 
@@ -555,8 +555,4 @@ impl Fixed {
         let batch = Complete { samples, repeated, end, position, late, is_last: false };
         state.deliver(batch, actions);
     }
-}
-
-fn planned(slot: u64) -> Order {
-    Order { slot, sequence: slot, purpose: Purpose::Planned }
 }

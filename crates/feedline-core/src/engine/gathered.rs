@@ -44,7 +44,9 @@ impl Gathered {
     ) -> Gathered {
         let (sizes, has_buckets) = match &settings.membership {
             Membership::Buckets(sizes) => (sizes.clone(), true),
-            Membership::Fixed | Membership::Gathered => (vec![settings.batch_size], false),
+            Membership::Fixed | Membership::Gathered | Membership::Unordered => {
+                (vec![settings.batch_size], false)
+            }
         };
         let samples = settings.samples;
         let start = slot + tried;

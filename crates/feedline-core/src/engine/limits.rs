@@ -160,6 +160,24 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn a_share_of_a_short_epoch_is_of_its_samples() {
+        let mut limits = Limits::new(Some(Limit::Share(0.1)), 1000);
+        limits.begin(Standing::default(), Some(24));
+        assert_eq!((limits.add_fault(), limits.add_fault()), (None, None));
+        let share = Some((0.1, Of::Epoch(24)));
+        assert_eq!(limits.add_fault(), Some(TooMany { faults: 3, allowed: 2, share }));
+    }
+
+    #[test]
+    fn an_epoch_of_unknown_length_is_judged_at_its_end() {
+        let mut limits = Limits::new(Some(Limit::Share(0.1)), 1000);
+        assert!((0..5).all(|_| limits.add_fault().is_none()));
+        limits.add_good(15);
+        let share = Some((0.1, Of::Epoch(20)));
+        assert_eq!(limits.end(), Some(TooMany { faults: 5, allowed: 2, share }));
+    }
+
     proptest! {
         #[test]
         fn a_verdict_is_the_same_after_the_standing_was_saved_and_restored(

@@ -2,8 +2,8 @@
 //! samples are in which batch, and when the epoch is over.
 //!
 //! It is given results and gives back actions. It knows numbers and nothing else: no data, no files, no
-//! threads, no clock. What it decides depends on the results alone and never on the order in which they
-//! arrive, so that a simulator can put it through any schedule.
+//! threads, no clock, so that a simulator can put it through any schedule. What it decides depends on the results
+//! alone and never on the order in which they arrive, but for calls that have no order (`Membership::Unordered`).
 //!
 //! An epoch has *slots*, numbered from 0, one for each of its samples. The sample of slot n is the one with
 //! *sequence* n in the order of this rank. If a sample is bad, its slot is filled with another one, or stays
@@ -20,6 +20,7 @@ mod settings;
 #[cfg(test)]
 mod simulator;
 mod state;
+mod unordered;
 
 pub use account::Account;
 pub use action::{
@@ -37,6 +38,7 @@ use fixed::Fixed;
 use gathered::Gathered;
 use pending::{Complete, Entry, Late, Pending};
 use state::{Accepted, Counted, Next, Slot, State, most_common};
+use unordered::Unordered;
 
 /// The decisions of one epoch.
 #[derive(Clone, Debug)]
@@ -49,6 +51,7 @@ pub struct Engine {
 enum Batches {
     Fixed(Fixed),
     Gathered(Gathered),
+    Unordered(Unordered),
 }
 
 impl Engine {
@@ -62,6 +65,7 @@ impl Engine {
             Membership::Gathered | Membership::Buckets(_) => {
                 Batches::Gathered(Gathered::new(&settings, slot, tried, waiting))
             }
+            Membership::Unordered => Batches::Unordered(Unordered::default()),
         };
         let state = State {
             settings,
@@ -90,6 +94,7 @@ impl Engine {
         match &self.batches {
             Batches::Fixed(fixed) => fixed.orders_left(),
             Batches::Gathered(gathered) => gathered.orders_left(),
+            Batches::Unordered(unordered) => unordered.orders_left(),
         }
     }
 
@@ -101,6 +106,7 @@ impl Engine {
         match &mut self.batches {
             Batches::Fixed(fixed) => fixed.next_order(),
             Batches::Gathered(gathered) => gathered.next_order(),
+            Batches::Unordered(unordered) => unordered.next_order(),
         }
     }
 
@@ -110,6 +116,7 @@ impl Engine {
             _ if self.orders_left() == 0 => None,
             Batches::Fixed(fixed) => Some(fixed.next_slot()),
             Batches::Gathered(gathered) => Some(gathered.next_slot()),
+            Batches::Unordered(unordered) => Some(unordered.next_slot()),
         }
     }
 
@@ -119,6 +126,7 @@ impl Engine {
             _ if self.state.is_over || self.state.is_ending => 0,
             Batches::Fixed(fixed) => fixed.orders_left(),
             Batches::Gathered(gathered) => gathered.orders_left(),
+            Batches::Unordered(unordered) => unordered.orders_left(),
         }
     }
 
@@ -126,21 +134,35 @@ impl Engine {
     pub fn current(&self, order: Order) -> Order {
         match &self.batches {
             Batches::Fixed(fixed) => fixed.current(order),
-            Batches::Gathered(_) => order,
+            Batches::Gathered(_) | Batches::Unordered(_) => order,
         }
     }
 
     /// The next batch of the plan has this many samples. Not with `Plan::Known`.
     pub fn plan(&mut self, size: u64) {
-        if let Batches::Fixed(fixed) = &mut self.batches {
-            fixed.plan(size, &mut self.state);
+        match &mut self.batches {
+            Batches::Fixed(fixed) => fixed.plan(size, &mut self.state),
+            Batches::Gathered(_) => {}
+            Batches::Unordered(unordered) => unordered.plan(size, &mut self.state),
         }
     }
 
     /// All batches were given.
     pub fn plan_ends(&mut self) {
-        if let Batches::Fixed(fixed) = &mut self.batches {
-            fixed.plan_ends(&mut self.state);
+        match &mut self.batches {
+            Batches::Fixed(fixed) => fixed.plan_ends(&mut self.state),
+            Batches::Gathered(_) => {}
+            Batches::Unordered(unordered) => unordered.plan_ends(),
+        }
+    }
+
+    /// The batch that was given with this slot as its first one is not wanted any more. Results that came before are
+    /// judged. Only with `Membership::Unordered`.
+    pub fn cancel(&mut self, first: u64, actions: &mut Vec<Action>) {
+        self.advance(actions);
+        match &mut self.batches {
+            Batches::Unordered(unordered) => unordered.cancel(first, &mut self.state, actions),
+            Batches::Fixed(_) | Batches::Gathered(_) => {}
         }
     }
 
@@ -152,6 +174,7 @@ impl Engine {
         let accepted = match &mut self.batches {
             Batches::Fixed(fixed) => fixed.put(order, outcome, actions),
             Batches::Gathered(gathered) => gathered.put(order, outcome, actions),
+            Batches::Unordered(unordered) => unordered.put(order, outcome, actions),
         };
         if let Accepted::Unexpected = accepted {
             self.state.stop(Stop::Unexpected(order), actions);
@@ -164,6 +187,7 @@ impl Engine {
         match &mut self.batches {
             Batches::Fixed(fixed) => fixed.advance(&mut self.state, actions),
             Batches::Gathered(gathered) => gathered.advance(&mut self.state, actions),
+            Batches::Unordered(unordered) => unordered.advance(&mut self.state, actions),
         }
     }
 
@@ -175,6 +199,7 @@ impl Engine {
         match &mut self.batches {
             Batches::Fixed(fixed) => fixed.finished(number, finished),
             Batches::Gathered(_) => self.state.pending.finished(number, finished),
+            Batches::Unordered(_) => {}
         }
     }
 
@@ -188,6 +213,7 @@ impl Engine {
         let next = || match &self.batches {
             Batches::Fixed(fixed) => fixed.end_of_batch(),
             Batches::Gathered(gathered) => gathered.end_of_batch(),
+            Batches::Unordered(unordered) => unordered.end_of_batch(),
         };
         let State { untaken, pending, .. } = &self.state;
         untaken.front().copied().or_else(|| pending.end_of_batch()).unwrap_or_else(next)
@@ -198,6 +224,7 @@ impl Engine {
         let next = || match &self.batches {
             Batches::Fixed(fixed) => fixed.cursor(),
             Batches::Gathered(gathered) => gathered.cursor(),
+            Batches::Unordered(unordered) => unordered.cursor(),
         };
         let State { untaken, pending, .. } = &self.state;
         untaken.front().copied().or_else(|| pending.end_of_batch()).unwrap_or_else(next)

@@ -222,19 +222,25 @@ impl State {
         }
     }
 
-    fn tell_fault(&mut self, fault: Fault, wish: Wish, actions: &mut Vec<Action>) {
-        let verdict = match (wish, self.limits.add_fault()) {
+    /// What becomes of a fault, which is counted.
+    pub(super) fn verdict(&mut self, wish: Wish) -> Verdict {
+        match (wish, self.limits.add_fault()) {
             (Wish::Raise | Wish::Retry(_), _) => Verdict::Raise,
             (_, Some(too_many)) => Verdict::TooMany(too_many),
             (Wish::Skip, None) => Verdict::Skip,
             (Wish::Replace, None) => Verdict::Replace,
             (Wish::Substitute, None) => Verdict::Substitute,
-        };
+        }
+    }
+
+    fn tell_fault(&mut self, fault: Fault, wish: Wish, actions: &mut Vec<Action>) {
+        let verdict = self.verdict(wish);
         actions.push(Action::Record { fault, verdict });
         match verdict {
             Verdict::Skip => self.account.skipped += 1,
             Verdict::Substitute => self.account.replaced += 1,
-            Verdict::Replace => {}
+            // Not of what is judged in order: it ends the run.
+            Verdict::Replace | Verdict::Fail => {}
             Verdict::Raise => self.tell(Entry::Stop(Stop::Raised(fault)), actions),
             Verdict::TooMany(too_many) => {
                 self.tell(Entry::Stop(Stop::TooMany(fault, too_many)), actions);

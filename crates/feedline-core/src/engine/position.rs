@@ -31,7 +31,7 @@ impl Position {
         let left = match (&settings.membership, settings.fill) {
             (Membership::Fixed, Fill::FromEnd) => planned.saturating_sub(self.filled),
             (Membership::Fixed, Fill::Never | Fill::FromEndAndRepeat) => planned,
-            (Membership::Gathered, _) => planned + missing,
+            (Membership::Gathered | Membership::Unordered, _) => planned + missing,
             (Membership::Buckets(_), _) => {
                 let waiting = if drop_last { 0 } else { self.waiting.len() as u64 };
                 return planned + missing + waiting == 0;

@@ -10,7 +10,8 @@ pub struct Settings {
     pub samples: u64,
     /// Samples in a full batch. Not used if batches are given.
     pub batch_size: u64,
-    /// How the engine knows which slots a batch has. Anything but `Known` needs `Membership::Fixed`.
+    /// How the engine knows which slots a batch has. Anything but `Known` needs `Membership::Fixed`, or
+    /// `Unordered`, which has `Open`.
     pub plan: Plan,
     /// What becomes of a sample that was ordered and now fills another slot.
     pub moves: Moves,
@@ -68,6 +69,9 @@ pub enum Membership {
     Gathered,
     /// As `Gathered`, with a batch size for each bucket.
     Buckets(Vec<u64>),
+    /// Batches that are given (`Plan::Open`), each judged when its results come and delivered alone, in any order.
+    /// Nothing fills a slot, nothing is finished, and the epoch cannot be continued.
+    Unordered,
 }
 
 /// What becomes of the slot of a skipped sample.

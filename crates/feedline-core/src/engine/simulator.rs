@@ -1,12 +1,14 @@
 //! Puts the engine through random epochs: results in any order, faults of every kind anywhere, retries,
 //! replacements that are bad as well, samples that are bad only when their batch is finished, filters, buckets, a
 //! consumer that leaves and comes back at any batch.
-//! What it does is compared with a plain model that makes one sample after another.
+//! What it does is compared with a plain model that makes one sample after another. Batches without an order
+//! (`unordered`) have a model that goes through what has happened.
 //!
 //! A seed that fails is printed; `FEEDLINE_SEED=...` runs it alone.
 
 mod model;
 mod run;
+mod unordered;
 
 use core::ops::Range;
 use core::time::Duration;
@@ -55,7 +57,7 @@ impl World {
         };
         let buckets = match &membership {
             Membership::Buckets(sizes) => sizes.len() as u64,
-            Membership::Fixed | Membership::Gathered => 1,
+            Membership::Fixed | Membership::Gathered | Membership::Unordered => 1,
         };
         let mut fills = vec![Fill::FromEnd, Fill::FromEndAndRepeat];
         if membership == Membership::Fixed {
@@ -264,14 +266,18 @@ fn check(seed: u64) {
     }
 }
 
-#[test]
-fn the_engine_keeps_its_promises_in_every_epoch() {
+fn check_all(check: fn(u64)) {
     let only = std::env::var("FEEDLINE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = only.map_or(0..EPOCHS, |seed| seed..seed + 1);
     for seed in seeds {
         let outcome = std::panic::catch_unwind(|| check(seed));
         assert!(outcome.is_ok(), "FEEDLINE_SEED={seed}");
     }
+}
+
+#[test]
+fn the_engine_keeps_its_promises_in_every_epoch() {
+    check_all(check);
 }
 
 #[test]
@@ -290,9 +296,11 @@ fn a_second_result_is_noticed() {
         window: 10,
         epoch: 0,
     };
-    for membership in [Membership::Fixed, Membership::Gathered] {
+    for membership in [Membership::Fixed, Membership::Gathered, Membership::Unordered] {
         let mut engine =
             Engine::new(Settings { membership, ..settings.clone() }, Position::default());
+        // Not of use to the others.
+        engine.plan(2);
         let order = engine.next_order().expect("there are samples");
         let good = Outcome::Good { bucket: 0, shape: 0 };
         let mut actions = Vec::new();

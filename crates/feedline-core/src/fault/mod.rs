@@ -1,17 +1,17 @@
-//! What went wrong with a sample, and what is done about it: decided here and nowhere else, for native
-//! pipelines, torch loaders and executors alike. Pure: times and counts come as arguments.
+//! What went wrong with a sample, and what the policy wants to be done about it, for native pipelines, torch
+//! loaders and executors alike; the engine decides. Pure: times and counts come as arguments.
 
 mod breaker;
-mod judge;
+mod causes;
 mod line;
 mod policy;
 mod symptom;
 
 pub use crate::engine::{Limit, Standing};
 pub use breaker::{Breaker, Change, Pace, Try};
-pub use judge::{Judge, Stop, Verdict, is_of_sample, wanted};
+pub use causes::Causes;
 pub use line::{CALLING, FaultLine, named};
-pub use policy::{Action, Backoff, FaultPolicy, Rule, Ruling};
+pub use policy::{Action, Backoff, FaultPolicy, Rule, Ruling, is_of_sample, wanted};
 pub use symptom::Symptom;
 
 use crate::error::Error;

@@ -5,9 +5,10 @@ use serde_json::{Map, Value, json};
 use std::fmt;
 use std::path::PathBuf;
 
-use super::Symptom;
 use super::symptom::fits;
+use super::{FaultLine, Symptom};
 use crate::engine::Limit;
+use crate::error::Kind;
 use crate::random::Random;
 
 /// What to do about a fault.
@@ -266,6 +267,20 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
+/// What a policy wants for a fault, however many there were: what the verdict is unless there are too many.
+pub fn wanted(policy: &FaultPolicy, symptom: &Symptom, line: &FaultLine) -> Action {
+    if may_be_skipped(symptom, line) { policy.rule(symptom).action } else { Action::Raise }
+}
+
+/// Whether a fault is the sample's, so that a run without the sample does not have it.
+pub fn is_of_sample(symptom: &Symptom, line: &FaultLine) -> bool {
+    may_be_skipped(symptom, line) && !symptom.is_shortage()
+}
+
+fn may_be_skipped(symptom: &Symptom, line: &FaultLine) -> bool {
+    Kind::named(&line.kind).is_none_or(Kind::is_of_sample) && !symptom.is_a_wish_to_stop()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::symptom::tests::{named, read_error};
@@ -333,5 +348,25 @@ mod tests {
             assert_eq!(wait(attempt, 3), wait(attempt, 3));
         }
         assert_ne!(wait(1, 3), wait(1, 4));
+    }
+
+    #[test]
+    fn want_of_descriptors_and_a_wish_to_stop_are_never_skipped_over() {
+        let policy = FaultPolicy { action: Action::Skip, ..FaultPolicy::default() };
+        let action =
+            |symptom: &Symptom, kind: &str| wanted(&policy, symptom, &FaultLine::new(0, kind));
+        let few = Symptom { os_error: Some(24), ..named(&["OSError", "Exception"]) };
+        let short = |shortage| named(&["RuntimeError", "Exception", shortage]);
+        for (symptom, kind) in [
+            (named(&["TooManyOpenFilesError", "Exception"]), "TooManyOpenFilesError"),
+            (few, "OSError"),
+            (short("MemoryError"), "RuntimeError"),
+            (short("OutOfMemoryError"), "RuntimeError"),
+            (short("OutOfThreadsError"), "RuntimeError"),
+            (named(&["KeyboardInterrupt", "BaseException"]), "KeyboardInterrupt"),
+        ] {
+            assert_eq!(action(&symptom, kind), Action::Raise, "{kind}");
+        }
+        assert_eq!(action(&named(&["WorkerDiedError"]), "WorkerDiedError"), Action::Skip);
     }
 }

@@ -283,8 +283,8 @@ impl Driver {
                         steps.push(DriverStep::Replaced(Box::new(fault.line), index));
                     }
                 }
-                // Native plans are known, and samples move.
-                Action::ReadPlan | Action::Order { .. } => {}
+                // Native plans are known, samples move, and batches have an order.
+                Action::ReadPlan | Action::Order { .. } | Action::Cancel { .. } => {}
                 Action::Finish(batch) => {
                     let mapped = self.mapped.as_mut().map(|mapped| mapped.finish(batch));
                     steps.extend(mapped.map(DriverStep::Tell));

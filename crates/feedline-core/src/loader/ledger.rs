@@ -1,4 +1,4 @@
-//! The account of a run, for every front: judges faults, writes them down, counts all that happens,
+//! The account of a run, for every front: writes down faults that an engine has judged, counts all that happens,
 //! and keeps what is to be told until the front asks for it. At the end of an epoch it must add up.
 
 use serde_json::Value;
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::quarantine::Quarantine;
-use crate::engine;
+use crate::engine::{self, Limits};
 use crate::error::{Error, Kind, Result};
 use crate::escape;
 use crate::event::{Event, Slow};
-use crate::fault::{self, FaultLine, FaultPolicy, Judge, Standing, Stop, Symptom, Verdict};
+use crate::fault::{self, Causes, FaultLine, FaultPolicy, Standing, Symptom};
 use crate::metrics::{Report, SLOWEST};
 use crate::sys::clock;
 use crate::sys::lock::Mutex;
@@ -31,7 +31,9 @@ pub struct Ledger {
 }
 
 struct LedgerState {
-    judge: Judge,
+    causes: Causes,
+    /// How the epoch stands at its end.
+    standing: Standing,
     report: Report,
     events: VecDeque<Event>,
     lost: u64,
@@ -67,7 +69,8 @@ impl Ledger {
     fn with(policy: FaultPolicy, report: Report) -> Result<Ledger> {
         let quarantine = policy.quarantine.as_deref().map(Quarantine::new).transpose()?;
         let state = LedgerState {
-            judge: Judge::new(policy.clone()),
+            causes: Causes::default(),
+            standing: Standing::default(),
             report,
             events: VecDeque::new(),
             lost: 0,
@@ -78,29 +81,22 @@ impl Ledger {
         Ok(Ledger { policy, quarantine, state, has_events, slow_from })
     }
 
-    /// The policy that it judges by.
+    /// The policy that faults are judged by.
     pub fn policy(&self) -> &FaultPolicy {
         &self.policy
     }
 
-    /// An epoch begins, or goes on where it stood.
-    pub fn epoch_started(
-        &self,
-        epoch: u64,
-        expected: Option<u64>,
-        due: Option<u64>,
-        standing: Standing,
-    ) {
+    /// An epoch begins, or goes on, with this many samples due.
+    pub fn epoch_started(&self, epoch: u64, expected: Option<u64>) {
         let mut state = self.state.lock();
-        state.judge.begin(standing, expected);
-        state.epoch = EpochSums { is_open: true, epoch, expected: due, ..EpochSums::default() };
-        self.tell(&mut state, Event::EpochStarted { epoch, expected: due });
+        (state.causes, state.standing) = (Causes::default(), Standing::default());
+        state.epoch = EpochSums { is_open: true, epoch, expected, ..EpochSums::default() };
+        self.tell(&mut state, Event::EpochStarted { epoch, expected });
     }
 
     /// More samples are due.
     pub fn expect(&self, samples: u64) {
         let mut state = self.state.lock();
-        state.judge.expect(samples);
         state.epoch.expected = Some(state.epoch.expected.unwrap_or(0) + samples);
         state.report.expected += samples;
     }
@@ -146,39 +142,6 @@ impl Ledger {
         state.report.expected = state.report.expected.saturating_sub(samples);
     }
 
-    /// This many samples were good, in order.
-    pub fn good(&self, samples: u64) {
-        self.state.lock().judge.good(samples);
-    }
-
-    /// A sample was bad. It is on the disk when this returns. For one that is replaced, `replaced` is
-    /// to be said when it is known by which.
-    pub fn judge(&self, symptom: &Symptom, mut line: FaultLine) -> Verdict {
-        line.time = clock::unix_seconds();
-        let verdict = self.state.lock().judge.judge(symptom, &line);
-        if !matches!(verdict, Verdict::Stop(_)) || fault::is_of_sample(symptom, &line) {
-            self.quarantine(&line);
-        }
-        let mut state = self.state.lock();
-        match &verdict {
-            Verdict::Skip => {
-                state.epoch.skipped += 1;
-                self.tell(&mut state, Event::SampleSkipped(line));
-            }
-            Verdict::Replace => {}
-            Verdict::Stop(stop) => {
-                let why = match stop {
-                    Stop::Raised => "the fault is raised".to_owned(),
-                    Stop::TooMany(error) => {
-                        error.message().lines().next().unwrap_or_default().to_owned()
-                    }
-                };
-                self.tell(&mut state, Event::RunStopped { fault: line, why });
-            }
-        }
-        verdict
-    }
-
     /// Writes down a fault that the engine has judged, and what becomes of it. It is on the disk when this
     /// returns. Returns the error, if there were too many.
     pub fn record(
@@ -188,41 +151,42 @@ impl Ledger {
         verdict: engine::Verdict,
     ) -> Option<Error> {
         line.time = clock::unix_seconds();
-        let ends = matches!(verdict, engine::Verdict::Raise | engine::Verdict::TooMany(_));
-        if !ends || fault::is_of_sample(symptom, &line) {
+        let is_left_out = match verdict {
+            engine::Verdict::Skip | engine::Verdict::Replace | engine::Verdict::Substitute => true,
+            engine::Verdict::Fail | engine::Verdict::Raise | engine::Verdict::TooMany(_) => false,
+        };
+        if is_left_out || fault::is_of_sample(symptom, &line) {
             self.quarantine(&line);
         }
         let mut state = self.state.lock();
-        state.judge.remember(&line);
-        match verdict {
+        if verdict != engine::Verdict::Fail {
+            state.causes.add(&line);
+        }
+        let mut too_many = None;
+        let event = match verdict {
             engine::Verdict::Skip => {
                 state.epoch.skipped += 1;
-                self.tell(&mut state, Event::SampleSkipped(line));
-                None
+                Event::SampleSkipped(line)
+            }
+            engine::Verdict::Substitute => {
+                state.epoch.replaced += 1;
+                Event::SampleReplaced { fault: line, by: Value::Null }
             }
             // Told when it is known by which.
-            engine::Verdict::Replace | engine::Verdict::Substitute => None,
+            engine::Verdict::Replace => return None,
+            engine::Verdict::Fail => Event::CallFailed(line),
             engine::Verdict::Raise => {
-                let why = "the fault is raised".to_owned();
-                self.tell(&mut state, Event::RunStopped { fault: line, why });
-                None
+                Event::RunStopped { fault: line, why: "the fault is raised".to_owned() }
             }
-            engine::Verdict::TooMany(too_many) => {
-                let error = state.judge.too_many(too_many);
+            engine::Verdict::TooMany(found) => {
+                let error = state.causes.too_many(found, self.policy.limit);
                 let why = error.message().lines().next().unwrap_or_default().to_owned();
-                self.tell(&mut state, Event::RunStopped { fault: line, why });
-                Some(error)
+                too_many = Some(error);
+                Event::RunStopped { fault: line, why }
             }
-        }
-    }
-
-    /// A call failed, and its future has the exception. It is on the disk when this returns.
-    pub fn failed(&self, symptom: &Symptom, mut line: FaultLine) {
-        line.time = clock::unix_seconds();
-        if fault::is_of_sample(symptom, &line) {
-            self.quarantine(&line);
-        }
-        self.tell(&mut self.state.lock(), Event::CallFailed(line));
+        };
+        self.tell(&mut state, event);
+        too_many
     }
 
     /// This many calls were not made, or nobody gets their result.
@@ -308,7 +272,7 @@ impl Ledger {
         let is_clean = account.is_clean();
         let (skipped, replaced) = (account.skipped, account.replaced);
         let head = format!("epoch {}: ", account.epoch);
-        let warning = state.warning(&head, skipped, replaced, (due, "samples"));
+        let warning = self.warning_of(&state, &head, (skipped, replaced), (due, "samples"));
         self.tell(&mut state, Event::EpochEnded { dropped, summary, is_clean, warning });
         if accounted != due + account.repeated {
             let message = format!(
@@ -317,17 +281,27 @@ impl Ledger {
             );
             return Err(Error::new(Kind::Internal, message));
         }
+        let mut limits = Limits::new(self.policy.limit, self.policy.window);
+        limits.begin(std::mem::take(&mut state.standing), None);
         let has_given = account.delivered + account.filtered + dropped > 0;
-        let nothing = if has_given { None } else { state.judge.nothing_left() };
-        nothing.or_else(|| state.judge.end()).map_or(Ok(()), Err)
+        if !has_given && limits.has_only_faults() {
+            return Err(state.causes.nothing_left(limits.standing.faults));
+        }
+        match limits.end() {
+            Some(too_many) => Err(state.causes.too_many(too_many, self.policy.limit)),
+            None => Ok(()),
+        }
     }
 
-    /// What became of all that was judged so far, by cause, where anything was left out or replaced: for a
-    /// front without epochs.
-    pub fn warning(&self) -> Option<String> {
+    /// The run of a front without epochs is over: closes the quarantine file, and says what was left out or
+    /// replaced, by cause, if anything was.
+    pub fn close(&self) -> Option<String> {
+        if let Some(quarantine) = &self.quarantine {
+            quarantine.lock().close();
+        }
         let state = self.state.lock();
         let Report { skipped, replaced, expected, .. } = state.report;
-        state.warning("", skipped, replaced, (expected, "calls"))
+        self.warning_of(&state, "", (skipped, replaced), (expected, "calls"))
     }
 
     /// The epoch was left before its end.
@@ -345,12 +319,7 @@ impl Ledger {
 
     /// How the epoch stands at its end, as the engine says.
     pub fn set_standing(&self, standing: Standing) {
-        self.state.lock().judge.set_standing(standing);
-    }
-
-    /// How the epoch stands before the next sample is judged.
-    pub fn standing(&self) -> Standing {
-        self.state.lock().judge.standing().clone()
+        self.state.lock().standing = standing;
     }
 
     /// What has happened so far.
@@ -389,15 +358,13 @@ impl Ledger {
         state.events.push_back(event);
         self.has_events.store(true, Ordering::Relaxed);
     }
-}
 
-impl LedgerState {
     /// What was left out or replaced, by cause, and where all of it can be seen.
-    fn warning(
+    fn warning_of(
         &self,
+        state: &LedgerState,
         head: &str,
-        skipped: u64,
-        replaced: u64,
+        (skipped, replaced): (u64, u64),
         (of, what): (u64, &str),
     ) -> Option<String> {
         let counts = [(skipped, "skipped"), (replaced, "replaced")];
@@ -409,8 +376,8 @@ impl LedgerState {
         if counts.is_empty() {
             return None;
         }
-        let causes = self.judge.causes();
-        let place = match &self.judge.policy().quarantine {
+        let causes = state.causes.table();
+        let place = match &self.policy.quarantine {
             Some(path) => format!("all of them are in {}", escape::path(path)),
             None => "report() lists them; faults=FaultPolicy(quarantine=\"bad.jsonl\") keeps them"
                 .to_owned(),
@@ -446,6 +413,7 @@ impl EpochSums {
 mod tests {
     use super::*;
     use crate::config::fault_policy;
+    use crate::engine::{TooMany, Verdict};
     use serde_json::json;
 
     fn ledger(config: &str) -> Ledger {
@@ -453,22 +421,25 @@ mod tests {
     }
 
     fn begin(ledger: &Ledger, expected: Option<u64>) {
-        ledger.epoch_started(0, expected, expected, Standing::default());
+        ledger.epoch_started(0, expected);
     }
 
-    fn bad(ledger: &Ledger, index: u64) -> Verdict {
+    fn bad(ledger: &Ledger, index: u64) {
+        assert!(record(ledger, index, Verdict::Skip).is_none());
+    }
+
+    fn record(ledger: &Ledger, index: u64, verdict: Verdict) -> Option<Error> {
         let error = Error::new(Kind::CorruptImage, "truncated");
         let line =
             FaultLine { message: "truncated".into(), ..FaultLine::new(index, "CorruptImageError") };
-        ledger.judge(&Symptom::of(&error), line)
+        ledger.record(&Symptom::of(&error), line, verdict)
     }
 
     #[test]
     fn an_epoch_that_adds_up_is_summed_up_and_one_that_does_not_is_a_bug() {
         let ledger = ledger("skip");
         begin(&ledger, Some(10));
-        assert!(matches!(bad(&ledger, 4), Verdict::Skip));
-        ledger.good(9);
+        bad(&ledger, 4);
         ledger.delivered(9, Duration::from_millis(5));
         ledger.epoch_ended(0).unwrap();
         let told: Vec<_> =
@@ -486,7 +457,6 @@ mod tests {
         begin(&ledger, Some(10));
         bad(&ledger, 4);
         bad(&ledger, 6);
-        ledger.good(8);
         ledger.delivered(8, Duration::ZERO);
         ledger.epoch_ended(0).unwrap();
         let events = ledger.take_events();
@@ -511,11 +481,12 @@ mod tests {
         begin(&ledger, Some(2));
         bad(&ledger, 0);
         bad(&ledger, 1);
+        ledger.set_standing(Standing { seen: 2, faults: 2, ..Standing::default() });
         assert_eq!(ledger.epoch_ended(0).unwrap_err().kind(), Kind::TooManyFaults);
         begin(&ledger, Some(2));
         bad(&ledger, 0);
-        ledger.good(1);
         ledger.filtered(1);
+        ledger.set_standing(Standing { seen: 2, faults: 1, ..Standing::default() });
         ledger.epoch_ended(0).unwrap();
     }
 
@@ -527,7 +498,6 @@ mod tests {
         ledger.expect(6);
         bad(&ledger, 1);
         bad(&ledger, 2);
-        ledger.good(12);
         ledger.delivered(12, Duration::ZERO);
         ledger.repeated(2);
         ledger.epoch_ended(0).unwrap();
@@ -540,7 +510,6 @@ mod tests {
         let ledger = ledger("skip");
         begin(&ledger, None);
         bad(&ledger, 1);
-        ledger.good(5);
         ledger.delivered(5, Duration::ZERO);
         ledger.epoch_ended(0).unwrap();
         assert_eq!(ledger.report().expected, 6);
@@ -578,7 +547,9 @@ mod tests {
         let ledger = ledger(&format!("skip,limit=1,quarantine={}", path.display()));
         begin(&ledger, Some(10));
         bad(&ledger, 3);
-        assert!(matches!(bad(&ledger, 5), Verdict::Stop(Stop::TooMany(_))));
+        let too_many = TooMany { faults: 2, allowed: 1, share: None };
+        let error = record(&ledger, 5, Verdict::TooMany(too_many)).unwrap();
+        assert_eq!(error.kind(), Kind::TooManyFaults);
         assert_eq!(super::super::excluded(&path).unwrap(), [json!(3), json!(5)]);
         assert_eq!(ledger.report().quarantined, 2);
     }

@@ -40,6 +40,11 @@ impl Quarantine {
         Ok(Quarantine { path: path.to_owned(), lines: Some(lines) })
     }
 
+    /// Closes the file; the next fault opens it again.
+    pub(super) fn close(&mut self) {
+        self.lines = None;
+    }
+
     /// Writes a fault down; it is on the disk when this returns.
     pub(super) fn add(&mut self, line: &FaultLine) -> std::io::Result<()> {
         let lines = match self.lines.take().and_then(Lines::still_open) {

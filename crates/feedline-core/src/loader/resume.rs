@@ -53,7 +53,7 @@ fn find_impossible(position: &Position, settings: &Settings) -> Option<String> {
     }
     let most_waiting = match membership {
         Membership::Buckets(sizes) => sizes.iter().sum(),
-        Membership::Fixed | Membership::Gathered => 0,
+        Membership::Fixed | Membership::Gathered | Membership::Unordered => 0,
     };
     let is_in_epoch = waiting.iter().all(|(of, sequence)| *of < slot + tried && sequence < samples)
         && waiting.is_sorted_by(|(one, _), (other, _)| one < other)

@@ -132,9 +132,7 @@ impl Run {
         from: Progress,
         epoch_threads: &Threads,
     ) -> Result<Arc<Run>> {
-        let length = shared.plan.epoch_len();
         let Progress { epoch, position } = from;
-        let standing = position.standing.clone();
         let ledger = Arc::clone(&shared.ledger);
         let on_event = Box::new(move |event| ledger.event(event));
         let files =
@@ -173,7 +171,7 @@ impl Run {
             closed: AtomicBool::new(false),
             shared,
         });
-        run.shared.ledger.epoch_started(epoch, Some(length), Some(due), standing);
+        run.shared.ledger.epoch_started(epoch, Some(due));
         run.spawn(epoch_threads)?;
         run.begin();
         Ok(run)

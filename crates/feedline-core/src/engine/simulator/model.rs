@@ -72,6 +72,7 @@ impl Model<'_> {
             Membership::Fixed => model.fixed(),
             Membership::Gathered => model.gathered(&[world.settings.batch_size], false),
             Membership::Buckets(sizes) => model.gathered(sizes, true),
+            Membership::Unordered => unreachable!("it has a model of its own"),
         };
         if over.is_ok() {
             model.seen.push(Seen::End(model.account));

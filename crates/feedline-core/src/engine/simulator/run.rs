@@ -150,7 +150,7 @@ impl Run<'_> {
             self.substituted.remove(&slot);
         }
         for slot in batch.start..from {
-            self.order(Order { slot, sequence: slot, purpose: Purpose::Planned }, 0);
+            self.order(Order::planned(slot), 0);
         }
     }
 
@@ -186,7 +186,7 @@ impl Run<'_> {
     }
 
     fn perform(&mut self, actions: Vec<Action>) {
-        self.perform_results(actions, Order { slot: 0, sequence: 0, purpose: Purpose::Planned }, 0);
+        self.perform_results(actions, Order::planned(0), 0);
     }
 
     fn perform_results(&mut self, actions: Vec<Action>, result: Order, attempt: u32) {
@@ -229,7 +229,7 @@ impl Run<'_> {
                 }
                 Action::Order { below } => {
                     for slot in self.ordered..below {
-                        self.order(Order { slot, sequence: slot, purpose: Purpose::Planned }, 0);
+                        self.order(Order::planned(slot), 0);
                     }
                     self.ordered = below;
                 }
@@ -266,6 +266,7 @@ impl Run<'_> {
                     self.delivered.push(batch);
                 }
                 Action::Drop { .. } => {}
+                Action::Cancel { number, .. } => panic!("batch {number} was cancelled"),
                 Action::Stop(stop) => {
                     let (name, fault) = match stop {
                         Stop::Raised(fault) => ("raised", fault),

@@ -1,0 +1,170 @@
+//! The engine of a run for a front without an order: the calls of an executor. Calls that go to a worker together
+//! are a batch, and an offset is a place in it.
+
+use feedline_core::engine::{
+    self, Engine, Fill, Membership, Moves, Order, Outcome, Plan, Position, Settings,
+};
+use pyo3::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::batch_engine::{Action, BadSample, Verdict, name_of, stopped};
+use crate::faults::Policy;
+
+/// Decides about the calls of an executor.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) struct CallEngine(Mutex<Calls>);
+
+struct Calls {
+    engine: Engine,
+    batches: u64,
+    slots: u64,
+    /// By number, the slots of each batch that is not settled.
+    open: BTreeMap<u64, Open>,
+}
+
+struct Open {
+    first: u64,
+    size: u64,
+    /// Its orders without a result, from when it was ordered.
+    awaited: Vec<Order>,
+}
+
+#[pymethods]
+impl CallEngine {
+    #[new]
+    fn new(policy: &Policy) -> CallEngine {
+        let settings = Settings {
+            samples: 0,
+            batch_size: 0,
+            plan: Plan::Open,
+            moves: Moves::Sample,
+            drop_last: false,
+            membership: Membership::Unordered,
+            fill: Fill::Never,
+            misfit: None,
+            finishes: false,
+            limit: policy.0.limit,
+            window: policy.0.window,
+            epoch: 0,
+        };
+        let engine = Engine::new(settings, Position::default());
+        CallEngine(Mutex::new(Calls { engine, batches: 0, slots: 0, open: BTreeMap::new() }))
+    }
+
+    /// A batch of this many calls, at least one, is to be made. Returns its number.
+    fn plan(&self, calls: u64) -> u64 {
+        let mut this = self.lock();
+        let (number, first) = (this.batches, this.slots);
+        this.open.insert(number, Open { first, size: calls, awaited: Vec::new() });
+        this.batches += 1;
+        this.slots += calls;
+        this.engine.plan(calls);
+        number
+    }
+
+    /// There are no more batches.
+    fn plan_ends(&self) -> Vec<Action> {
+        let mut this = self.lock();
+        this.engine.plan_ends();
+        this.decide(Vec::new())
+    }
+
+    /// The next batch that is to be made; None if there is none at this moment.
+    fn order(&self) -> Option<u64> {
+        self.lock().order()
+    }
+
+    /// What came of all calls of a batch that had no result: these are bad, the others good.
+    fn came(&self, batch: u64, bad: Vec<PyRef<'_, BadSample>>) -> Vec<Action> {
+        let bad: Vec<BadSample> = bad.iter().map(|bad| **bad).collect();
+        self.lock().came(batch, &bad)
+    }
+
+    /// One call of a batch is bad, and the others have no result yet.
+    fn lost(&self, batch: u64, bad: &BadSample) -> Vec<Action> {
+        self.lock().lost(batch, bad)
+    }
+
+    /// A batch is not wanted any more.
+    fn cancel(&self, batch: u64) -> Vec<Action> {
+        let mut this = self.lock();
+        let mut actions = Vec::new();
+        if let Some(first) = this.open.get(&batch).map(|open| open.first) {
+            this.engine.cancel(first, &mut actions);
+        }
+        this.decide(actions)
+    }
+}
+
+impl CallEngine {
+    fn lock(&self) -> MutexGuard<'_, Calls> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Calls {
+    fn order(&mut self) -> Option<u64> {
+        let slot = self.engine.next_slot()?;
+        let mut open = self.open.iter_mut();
+        let (number, open) = open.find(|(_, open)| open.first == slot)?;
+        open.awaited = (0..open.size).filter_map(|_| self.engine.next_order()).collect();
+        Some(*number)
+    }
+
+    fn came(&mut self, batch: u64, bad: &[BadSample]) -> Vec<Action> {
+        let Some(open) = self.open.get_mut(&batch) else { return Vec::new() };
+        let mut actions = Vec::new();
+        for order in std::mem::take(&mut open.awaited) {
+            let outcome = match bad.iter().find(|bad| open.first + bad.offset == order.slot) {
+                Some(bad) => bad.outcome(),
+                None => Outcome::Good { bucket: 0, shape: 0 },
+            };
+            self.engine.result(order, outcome, &mut actions);
+        }
+        self.decide(actions)
+    }
+
+    fn lost(&mut self, batch: u64, bad: &BadSample) -> Vec<Action> {
+        let Some(open) = self.open.get_mut(&batch) else { return Vec::new() };
+        let mut actions = Vec::new();
+        let order = Order::planned(open.first + bad.offset);
+        open.awaited.retain(|awaited| *awaited != order);
+        self.engine.result(order, bad.outcome(), &mut actions);
+        self.decide(actions)
+    }
+
+    /// Decides what can be decided, in terms of batches.
+    fn decide(&mut self, mut actions: Vec<engine::Action>) -> Vec<Action> {
+        self.engine.advance(&mut actions);
+        actions.into_iter().map(|action| self.tell(action)).collect()
+    }
+
+    fn tell(&mut self, action: engine::Action) -> Action {
+        match action {
+            engine::Action::Record { fault, verdict } => {
+                Action::Record { fault: name_of(fault), verdict: Verdict(verdict) }
+            }
+            engine::Action::Deliver(engine::Batch { number, samples, .. }) => {
+                self.open.remove(&number);
+                Action::Deliver { batch: number, samples: samples.len() as u64 }
+            }
+            engine::Action::Cancel { number, slots } => {
+                self.open.remove(&number);
+                Action::Cancel { batch: number, samples: slots.len() as u64 }
+            }
+            engine::Action::Stop(stop) => stopped(stop),
+            engine::Action::End(_) => Action::End { dropped: 0, repeated: 0 },
+            other @ (engine::Action::Make(..)
+            | engine::Action::ReadPlan
+            | engine::Action::Order { .. }
+            | engine::Action::Move { .. }
+            | engine::Action::RecordRetry { .. }
+            | engine::Action::RecordReplacement { .. }
+            | engine::Action::Finish(_)
+            | engine::Action::Drop { .. }) => {
+                Action::Fail { message: format!("an executor cannot do this: {other:?}") }
+            }
+        }
+    }
+}
