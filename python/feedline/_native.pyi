@@ -13,6 +13,7 @@ __all__ = [
     "BatchIterator",
     "Breaker",
     "BytesList",
+    "CallEngine",
     "CutOff",
     "Deliver",
     "End",

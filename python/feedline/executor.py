@@ -224,7 +224,7 @@ class Executor(concurrent.futures.Executor):
         for offset in reversed(range(before)):
             arguments = call.calls[offset]
             if key(call.function.in_json(*arguments)) in self._excluded:
-                call.leave_out(offset, Skipped(call.function.in_words(*arguments), None))
+                call.leave_out(offset, Skipped(call.function.describe(*arguments), None))
         self._pool.account.ledger.excluded(before - len(call.calls))
 
     def _function(self, function: Any) -> Function:
