@@ -433,7 +433,7 @@ fn csv_lines(row: &[u8], columns: &Arc<[String]>, delimiter: u8) -> Result<Shown
     let width = names.iter().map(|column| column.chars().count()).max().unwrap_or_default();
     let cells = names.iter().zip(&values).filter_map(|(column, value)| match value {
         Value::Bytes(cell) => Some(format!("{column:<width$}  {}", as_text(cell))),
-        Value::Row(_) | Value::Array(_) | Value::Text(_) | Value::List(_) => None,
+        Value::Array(_) | Value::Text(_) | Value::List(_) => None,
     });
     Ok(ShownRecord::good(cells.collect()))
 }

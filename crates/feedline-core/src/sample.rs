@@ -258,10 +258,8 @@ pub struct Array {
     pub bytes: Vec<u8>,
 }
 
-/// What a sample has under a name.
+/// What a sample has under a name, if it has no row of the batch.
 pub enum Value {
-    /// The row of the batch, filled.
-    Row(Row),
     /// An array that is copied into the batch when its shape is known to fit.
     Array(Array),
     /// Bytes.
@@ -276,9 +274,11 @@ pub enum Value {
 pub struct Sample {
     /// Which one it is.
     pub ticket: Ticket,
-    /// One for each field of the layout, in its order.
+    /// The rows of the batch, filled: one for each field that is fixed, in the order of the layout.
+    pub rows: Vec<Row>,
+    /// One for each other field, in that order.
     pub values: Vec<Value>,
-    /// For the bytes of values that are not rows.
+    /// For the bytes of values.
     pub permit: Option<Permit>,
 }
 

@@ -208,11 +208,7 @@ impl BatchEngine {
 
     /// The next batch has this many samples.
     fn plan(&self, samples: u64) {
-        let mut batches = self.lock();
-        let first = batches.slots;
-        batches.planned.push_back((first, samples));
-        batches.slots += samples;
-        batches.engine.plan(samples);
+        self.lock().plan(samples);
     }
 
     /// There are no more batches.
@@ -222,9 +218,17 @@ impl BatchEngine {
         batches.decide(Vec::new())
     }
 
-    /// The next batch that is to be made anyway; None if all that are planned were given out.
-    fn order(&self) -> Option<Action> {
+    /// The next batch that is to be made anyway, and how many of its samples, the first ones; None if all that are
+    /// planned were given out.
+    fn order(&self) -> Option<(u64, u64)> {
         self.lock().order()
+    }
+
+    /// Both at once.
+    fn plan_and_order(&self, samples: u64) -> Option<(u64, u64)> {
+        let mut batches = self.lock();
+        batches.plan(samples);
+        batches.order()
     }
 
     /// What came of a batch: it was made but for the samples that are bad. If it is collated, it is without them.
@@ -253,7 +257,13 @@ impl Batches {
         (self.settled + at as u64, first)
     }
 
-    fn order(&mut self) -> Option<Action> {
+    fn plan(&mut self, samples: u64) {
+        self.planned.push_back((self.slots, samples));
+        self.slots += samples;
+        self.engine.plan(samples);
+    }
+
+    fn order(&mut self) -> Option<(u64, u64)> {
         let batch = self.ordered;
         let (first, size) = *self.planned.get((batch - self.settled) as usize)?;
         let mut awaited = Vec::with_capacity(size as usize);
@@ -266,7 +276,7 @@ impl Batches {
         }
         self.ordered += 1;
         self.begin(batch, size, awaited);
-        Some(Action::Order { batch, samples })
+        Some((batch, samples))
     }
 
     fn begin(&mut self, batch: u64, size: u64, awaited: Vec<Order>) {
@@ -283,21 +293,22 @@ impl Batches {
         };
         made.is_collated = is_collated;
         self.faults.extend(bad.iter().map(|bad| (bad.fault, first + bad.offset)));
-        let is_awaited: Vec<u64> = made.awaited.iter().map(|order| order.slot).collect();
-        for order in std::mem::take(&mut made.awaited) {
+        let awaited = std::mem::take(&mut made.awaited);
+        for order in &awaited {
             let own = bad.iter().find(|bad| first + bad.offset == order.slot && !bad.is_misfit);
             let outcome = match own {
                 Some(bad) => bad.outcome(),
                 None => Outcome::Good { bucket: 0, shape: 0 },
             };
-            self.engine.result(order, outcome, &mut actions);
+            self.engine.result(*order, outcome, &mut actions);
         }
-        // Also one that was good before and is bad now that it was made again.
-        let late =
-            bad.iter().filter(|bad| bad.is_misfit || !is_awaited.contains(&(first + bad.offset)));
-        let late =
-            late.map(|bad| BadSlot { slot: first + bad.offset, fault: bad.fault, wish: bad.wish });
-        made.bad.extend(late);
+        for bad in bad {
+            let slot = first + bad.offset;
+            // Also one that was good before and is bad now that it was made again.
+            if bad.is_misfit || !awaited.iter().any(|order| order.slot == slot) {
+                made.bad.push(BadSlot { slot, fault: bad.fault, wish: bad.wish });
+            }
+        }
         if let Some(unfinished) = made.unfinished.take() {
             self.finish(batch, first, unfinished);
         }

@@ -12,7 +12,7 @@ use crate::loader::columns;
 pub(crate) struct Part {
     /// (name, value) pairs, to be taken once.
     columns: Py<PyList>,
-    /// Which samples: no other of the epoch has the same key.
+    /// Which samples: consecutive numbers, that no other sample of the epoch has.
     keys: Vec<u64>,
     /// (position, epoch, index) of each.
     tickets: Vec<(u64, u64, u64)>,

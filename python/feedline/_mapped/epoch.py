@@ -3,6 +3,7 @@ came of that, and delivers the batches that the engine decides on."""
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import json
@@ -36,6 +37,7 @@ T = TypeVar("T")
 class _Part:
     """Samples that functions are called for."""
 
+    # Consecutive numbers.
     keys: list[int]
     tickets: list[Ticket]
     # Whether they are a batch if nothing is left out.
@@ -43,12 +45,34 @@ class _Part:
     job: Job
     # Positions of samples that kill or hang.
     lost: set[int] = field(default_factory=set)
+    # What functions of samples made of them, and the positions of these if some are missing; None while
+    # the part was only made as a whole.
+    runs: list[Run] | None = None
+    good: list[int] | None = None
     # What the functions of batches made of all of them.
     whole: Made | None = None
     worker: int | None = None
     # Whether the engine has its results; batches that need the samples of a part that was made as a whole.
     is_told: bool = False
     waiting: list[_Batch] = field(default_factory=list)
+
+    def ticket(self, key: int) -> Ticket:
+        return self.tickets[key - self.keys[0]]
+
+    def find(self, key: int) -> tuple[Run, int] | None:
+        """Where the sample is that functions made; None if it has to be made first."""
+        if self.runs is None:
+            return None
+        offset = key - self.keys[0]
+        if self.good is not None:
+            position, offset = offset, bisect.bisect_left(self.good, offset)
+            if self.good[offset : offset + 1] != [position]:
+                return None
+        for run in self.runs:
+            if offset < run.count:
+                return run, offset
+            offset -= run.count
+        return None
 
 
 @dataclass(eq=False)
@@ -58,17 +82,6 @@ class _Batch:
     number: int
     keys: list[int]
     tickets: list[Ticket]
-
-
-@dataclass(slots=True)
-class _Row:
-    """What functions made of one sample."""
-
-    # None while the part has only been made as a whole.
-    run: Run | None
-    offset: int
-    ticket: Ticket
-    part: _Part
 
 
 class MappedEpoch(_native.BatchIterator, Generic[T]):
@@ -89,7 +102,8 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         self._ready: deque[tuple[_native.Deliver, Any]] = deque()
         # Which part or batch a task is for.
         self._tasks: dict[int, _Part | _Batch] = {}
-        self._rows: dict[int, _Row] = {}
+        # The part of each sample that was made and is needed, by key.
+        self._parts: dict[int, _Part] = {}
         # Batches that were finished, by their first key.
         self._finished: dict[int, Any] = {}
         # Whether parts are batches as they are, because nothing was left out so far.
@@ -144,7 +158,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             self._place.forget()
             self._ready.clear()
             self._tasks.clear()
-            self._rows.clear()
+            self._parts.clear()
             self._finished.clear()
             self._native.close()
             self._loader._notify()
@@ -170,20 +184,20 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
     def _has_room(self) -> bool:
         """Samples that wait for others of their batch take memory as well. If nothing is at work, what they
         wait for may be in the next part: one that fills a slot comes from the end of the epoch."""
-        made = len(self._rows) // self._loader._size
+        made = len(self._parts) // self._loader._size
         return not self._tasks or len(self._tasks) + made < self._loader._ahead
 
     def _follow(self, instruction: Any) -> None:
         if isinstance(instruction, _native.Part):
             self._begin(instruction)
         elif isinstance(instruction, _native.Finish):
-            tickets = [self._rows[key].ticket for key in instruction.keys]
-            self._finish(_Batch(instruction.number, instruction.keys, tickets))
+            keys = instruction.keys
+            self._finish(_Batch(instruction.number, keys, [self._parts[key].ticket(key) for key in keys]))
         elif isinstance(instruction, _native.Deliver):
             self._deliver(instruction)
         elif isinstance(instruction, _native.Forget):
             for key in instruction.keys:
-                self._rows.pop(key, None)
+                self._parts.pop(key, None)
         elif isinstance(instruction, _native.Stop):
             self._error = self._faults.error(instruction)
         else:
@@ -191,8 +205,10 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
 
     def _begin(self, given: _native.Part) -> None:
         columns = {name: _plain(value) for name, value in given.columns}
-        job = self._job(given.tickets, columns, is_of_samples=True)
-        part = _Part(given.keys, given.tickets, given.may_be_batch, job)
+        # Each look at an attribute makes the list anew.
+        tickets = given.tickets
+        job = self._job(tickets, columns, is_of_samples=True)
+        part = _Part(given.keys, tickets, given.may_be_batch, job)
         if self._plan.of_samples:
             self._submit_part(part)
         else:
@@ -200,25 +216,33 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             self._notify(part, Made(runs))
 
     def _deliver(self, deliver: _native.Deliver) -> None:
+        keys = deliver.keys
         if self._plan.of_batches:
-            batch = self._finished.pop(deliver.keys[0])
+            batch = self._finished.pop(keys[0])
         else:
-            batch = joined(self._runs(deliver.keys), self._plan.layout)
-        for key in deliver.keys:
-            del self._rows[key]
+            batch = joined(self._runs(keys), self._plan.layout)
+        for key in keys:
+            del self._parts[key]
         self._ready.append((deliver, batch))
 
     def _runs(self, keys: list[int]) -> list[Run]:
         """The samples of a batch, in as few runs as they lie side by side."""
+        part = self._parts[keys[0]]
+        if part.runs is not None and part.keys == keys:
+            # Most batches are parts as they were handed over.
+            return part.runs
         runs: list[Run] = []
         run, start, stop = None, 0, 0
-        for row in (self._rows[key] for key in keys):
-            if row.run is run and row.offset == stop:
+        for key in keys:
+            found = self._parts[key].find(key)
+            assert found is not None, "it was made, or the batch would not be complete"
+            if found[0] is run and found[1] == stop:
                 stop += 1
                 continue
             if run is not None:
                 runs.append(run.rows(start, stop))
-            run, start, stop = row.run, row.offset, row.offset + 1
+            run, start = found
+            stop = start + 1
         if run is not None:
             runs.append(run.rows(start, stop))
         return runs
@@ -227,14 +251,14 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
 
     def _finish(self, batch: _Batch) -> None:
         """Has the functions of batches called, unless they were called together with those of the samples."""
-        first = self._rows[batch.keys[0]].part
+        first = self._parts[batch.keys[0]]
         if first.whole is not None and first.keys == batch.keys:
             self._report_batch(batch, first.whole, first.worker)
             return
         if not self._is_fixed:
             # Something was left out: later samples are in other batches than their parts.
             self._is_aligned = False
-        lacking = {row.part for key in batch.keys if (row := self._rows[key]).run is None}
+        lacking = {part for key in batch.keys if (part := self._parts[key]).find(key) is None}
         for part in lacking:
             if not part.waiting:
                 self._submit_part(part)
@@ -326,37 +350,23 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
                 self._faults.notify(fault, part.keys[bad.position], part.tickets[bad.position])
         if made.left_out:
             self._native.filtered([part.keys[position] for position in made.left_out])
-        positions = list(range(count)) if made.good is None else made.good
+        keys = part.keys if made.good is None else [part.keys[position] for position in made.good]
+        self._parts.update(dict.fromkeys(keys, part))
         if made.is_batch:
             part.whole = made
-            self._keep(part, positions, None)
-            self._report_good(part, positions, made.spec)
+            self._native.good(keys, self._shapes.number(made.spec))
+        else:
+            part.runs, part.good = made.runs, made.good
         start = 0
         for run in made.runs:
-            good = positions[start : start + run.count]
+            good = keys[start : start + run.count]
             start += run.count
-            self._keep(part, good, run)
-            self._report_good(part, good, spec_of(run, self._plan.layout))
+            self._native.good(good, self._shapes.number(spec_of(run, self._plan.layout)))
         self._native.advance()
-
-    def _keep(self, part: _Part, positions: list[int], run: Run | None) -> None:
-        for offset, position in enumerate(positions):
-            self._rows[part.keys[position]] = _Row(run, offset, part.tickets[position], part)
-
-    def _report_good(self, part: _Part, positions: list[int], spec: Any) -> None:
-        keys = [part.keys[position] for position in positions]
-        self._native.good(keys, self._shapes.number(spec))
 
     def _made_again(self, part: _Part, made: Made) -> None:
         """The samples of a part that was made as a whole, for batches that have other samples as well."""
-        positions = list(range(len(part.keys))) if made.good is None else made.good
-        start = 0
-        for run in made.runs:
-            for offset, position in enumerate(positions[start : start + run.count]):
-                row = self._rows.get(part.keys[position])
-                if row is not None:
-                    row.run, row.offset = run, offset
-            start += run.count
+        part.runs, part.good = made.runs, made.good
         lost = {part.keys[bad.position]: Faults.of(bad, part.worker) for bad in made.bad if bad.action}
         waiting, part.waiting = part.waiting, []
         for batch in waiting:

@@ -4,12 +4,14 @@ engine what came of batches, keeps the account, and has its front make samples. 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
@@ -26,30 +28,35 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Driver"]
 
+_Deliver = Action.Deliver
+# What was planned is forgotten this many batches at a time.
+_FORGOTTEN = 32
 
-@dataclass(slots=True)
+
 class Batch:
-    """A batch that is to be made."""
+    """A batch that is to be made. What a batch without faults does not need is of the class: it is replaced,
+    and never changed where it is."""
 
-    # As messages count it, and as the engine does.
-    number: int
-    index: Any
+    # As the engine counts it.
     planned: int = -1
     # Its first samples are its own; others were taken to fill slots of earlier batches.
     own: int = 0
     size: int = 0
-    worker: int | None = None
     # By offset: indices of other samples, offsets that samples come from, and what has no sample of its own.
-    fills: dict[int, Any] = field(default_factory=dict)
-    moves: dict[int, int] = field(default_factory=dict)
-    left_out: set[int] = field(default_factory=set)
-    given: set[int] = field(default_factory=set)
+    fills: Mapping[int, Any] = MappingProxyType({})
+    moves: Mapping[int, int] = MappingProxyType({})
+    left_out: AbstractSet[int] = frozenset()
+    given: AbstractSet[int] = frozenset()
     # Samples that were made after some tries, to be told in order.
-    retried: list[PendingFault] = field(default_factory=list)
+    retried: Sequence[PendingFault] = ()
     # What is delivered, and how many samples that are.
     content: Any = None
     samples: int = 0
     is_settled: bool = False
+
+    def __init__(self, number: int, index: Any, worker: int | None = None) -> None:
+        """`number` is as messages count it."""
+        self.number, self.index, self.worker = number, index, worker
 
     def sample(self, offset: int, *, is_batched: bool) -> Any:
         """The index of what is made at an offset."""
@@ -159,10 +166,10 @@ class Driver(Generic[B]):
         self._too_many: str | None = None
 
     def _read_sampler(self, sampler: Iterator[Any]) -> Iterator[Given]:
-        batches = sampler if self._is_batched else ([index] for index in sampler)
+        batches: Iterator[Any] = sampler if self._is_batched else zip(sampler)
         if not self._excluded:
             # Without a policy a worker gets what the sampler gave, whatever that is.
-            return ((list(batch) if self._has_policy else batch, 0) for batch in batches)
+            return zip(map(list, batches) if self._has_policy else batches, itertools.repeat(0))
         return without(
             batches,
             self._excluded,
@@ -191,24 +198,30 @@ class Driver(Generic[B]):
         if self.is_late:
             given = next(self._given, None)
             return None if given is None else self._begin_batch(given[0])
-        # Until the engine has asked for the whole plan, each batch that is read is ordered at once.
-        order = self._engine.order() if self._is_planned or self._read() else None
-        return self._ordered(order.batch, order.samples) if isinstance(order, Action.Order) else None
+        if self._is_planned:
+            order = self._engine.order()
+        else:
+            # Until the engine has asked for the whole plan, each batch that is read is ordered at once.
+            size = self._read()
+            order = self._engine.plan_and_order(size) if size else None
+        return None if order is None else self._ordered(*order)
 
-    def _read(self) -> bool:
-        """Reads a batch more of the sampler. False at its end."""
+    def _read(self) -> int:
+        """Reads a batch more of the sampler. Returns how many samples are to be planned; 0 at its end."""
         given = next(self._given, None)
         if given is None:
             self.plan_ends()
-            return False
+            return 0
         index, repeats = given
+        count = len(index)
         # A batch without samples has a slot too, or it would not be delivered.
-        size = max(1, len(index))
+        size = count or 1
         self._planned.add(index, size)
-        self._repeated += repeats
-        self._engine.plan(size)
-        self._expect(len(index) - repeats)
-        return True
+        if repeats:
+            self._repeated += repeats
+        if self._number == self._loader_state.epochs - 1:
+            self._account.ledger.expect(count - repeats)
+        return size
 
     def plan_ends(self) -> None:
         """There are no more batches."""
@@ -217,7 +230,9 @@ class Driver(Generic[B]):
             self._perform(self._engine.plan_ends())
 
     def _begin_batch(self, index: Any) -> B:
-        batch = self._front.begin_batch(self._numbered, index if self._is_batched else index[0])
+        front = self._front_of()
+        assert front is not None, "it calls this"
+        batch = front.begin_batch(self._numbered, index if self._is_batched else index[0])
         batch.size = len(index)
         self._numbered += 1
         return batch
@@ -228,7 +243,7 @@ class Driver(Generic[B]):
             batch = self._batches[planned] = self._begin_batch(self._planned.batch(planned))
             batch.planned = planned
         else:
-            batch.fills, batch.moves, batch.given, batch.retried = {}, {}, set(), []
+            batch.fills, batch.moves, batch.given, batch.retried = {}, {}, frozenset(), ()
         batch.own = own
         if own < batch.size:
             batch.left_out = set(range(own, batch.size))
@@ -237,12 +252,11 @@ class Driver(Generic[B]):
     def _plan_late(self, batch: B, samples: int) -> None:
         """Plans a batch that has come."""
         self._planned.add(batch.index if self._is_batched else [batch.index], samples)
-        self._engine.plan(samples)
         self._expect(samples)
-        order = self._engine.order()
-        assert isinstance(order, Action.Order)
-        batch.planned, batch.own = order.batch, order.samples
-        self._batches[order.batch] = batch
+        order = self._engine.plan_and_order(samples)
+        assert order is not None, "it is planned when it has come"
+        batch.planned, batch.own = order
+        self._batches[batch.planned] = batch
 
     # ---- what came of batches ----
 
@@ -264,7 +278,7 @@ class Driver(Generic[B]):
                 self._front.discard(batch)
                 return
             self._plan_late(batch, size)
-        faults = self._named(batch, bad) if bad else []
+        faults = self._named(batch, bad) if bad else ()
         self._perform(self._engine.came(batch.planned, faults, is_collated))
 
     def lose(self, batch: B, content: Any = None) -> None:
@@ -273,10 +287,10 @@ class Driver(Generic[B]):
         batch.content = content
         if batch.planned < 0:
             self._plan_late(batch, 1)
-        self._perform(self._engine.came(batch.planned, [], is_collated=True))
+        self._perform(self._engine.came(batch.planned, (), is_collated=True))
 
     def _named(self, batch: B, bad: Sequence[PendingFault]) -> list[BadSample]:
-        batch.retried += [one for one in bad if not one.action]
+        batch.retried = [*batch.retried, *(one for one in bad if not one.action)]
         faults = [one for one in bad if one.action]
         if not self._is_map:
             # A sample that an iterator could not give came before the one that is at its position.
@@ -303,9 +317,11 @@ class Driver(Generic[B]):
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
+            # Nearly all are this, and a match costs more than the rest of it.
+            if isinstance(action, _Deliver):
+                self.ready.append(self._settled(action.batch))
+                continue
             match action:
-                case Action.Deliver(number, _):
-                    self.ready.append(self._settled(number))
                 case Action.Order(number, samples):
                     self._front.order(self._ordered(number, samples))
                 case Action.Remake(number, samples):
@@ -322,8 +338,8 @@ class Driver(Generic[B]):
                 case Action.Discard(number):
                     self._front.discard(self._settled(number))
                 case Action.ReadPlan():
-                    while self._read():
-                        pass
+                    while size := self._read():
+                        self._engine.plan(size)
                 case Action.End(dropped, repeated):
                     self.has_ended = True
                     self._dropped += dropped
@@ -335,15 +351,17 @@ class Driver(Generic[B]):
         batch = self._batches.get(planned) or self._ordered(planned, 0)
         del self._batches[planned]
         batch.is_settled = True
-        self._report_retried(batch)
-        self._planned.forget(planned)
+        if batch.retried:
+            self._report_retried(batch)
+        if planned % _FORGOTTEN == 0:
+            self._planned.forget(planned)
         return batch
 
     def _report_retried(self, batch: B) -> None:
         for bad in batch.retried:
             sample = batch.sample(bad.position, is_batched=self._is_batched) if self._is_map else None
             self._account.ledger.retried(self._line(batch, bad, sample))
-        batch.retried.clear()
+        batch.retried = ()
 
     def _line(self, batch: B, bad: PendingFault, sample: Any) -> str:
         name = None
@@ -408,7 +426,7 @@ class Driver(Generic[B]):
 
     def delivery(self, samples: int, waited: float) -> Callable[[], None] | None:
         """What is called when the consumer gets a batch."""
-        if not self._counts:
+        if self._number != self._loader_state.epochs - 1:
             return None
         # Native: no handler of a signal can raise in it.
         return functools.partial(self._account.ledger.delivered, samples, waited)

@@ -7,7 +7,7 @@ import inspect
 import operator
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import _utils
@@ -29,17 +29,19 @@ if TYPE_CHECKING:
 __all__ = ["Alone"]
 
 
-@dataclass(slots=True)
 class _Begun(Batch):
     """A batch that was begun: what is there of it when a signal interrupts, stays."""
 
-    made: list[Any] = field(default_factory=list)
     # Whether its own samples are made, or there is no way to tell them from one another.
     is_made: bool = False
     # Offsets at which other samples are to be made.
-    open: set[int] = field(default_factory=set)
+    open: AbstractSet[int] = frozenset()
     # How many samples of an iterable data set it is to have.
     places: int = 0
+
+    def __init__(self, number: int, index: Any) -> None:
+        super().__init__(number, index)
+        self.made: list[Any] = []
 
 
 class _Interruptible:
@@ -177,7 +179,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
         for offset, source in batch.moves.items():
             if batch.made[offset] is BAD:
                 batch.made[offset], batch.made[source] = batch.made[source], BAD
-        batch.open = {offset for offset in batch.fills if batch.made[offset] is BAD}
+        batch.open = frozenset(offset for offset in batch.fills if batch.made[offset] is BAD)
         # One that has no samples of its own was not ordered.
         self._begun = batch
 
@@ -295,7 +297,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
         for offset in sorted(begun.open):
             where = functools.partial(self._reach, offset)
             (samples[offset],) = maker.make([indices[offset]], where, begun.number, [])
-            begun.open.discard(offset)
+            begun.open -= {offset}
         content: Any = BAD
         if not any(bad.action for bad in maker.retries.bad):
             content = self._fitted(maker, samples) if self._auto_collation else self._collated(samples[0])

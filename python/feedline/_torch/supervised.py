@@ -6,8 +6,10 @@ import functools
 import itertools
 import pickle
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterDataPipe, MapDataPipe, _utils
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["WithWorkers"]
 
 
-@dataclass(slots=True)
 class _Task(Batch):
     """A batch that a worker makes."""
 
@@ -49,8 +50,8 @@ class _Task(Batch):
     before: bytes | None = None
     is_taken_apart: bool = False
     # By offset: samples that kill, told with what comes of the others; samples that are not made again.
-    lost: dict[int, PendingFault] = field(default_factory=dict)
-    dead: set[int] = field(default_factory=set)
+    lost: Mapping[int, PendingFault] = MappingProxyType({})
+    dead: AbstractSet[int] = frozenset()
     # What has come and waits for its turn.
     come: _Arrival | None = None
 
@@ -177,11 +178,12 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
     # ---- what the driver wants ----
 
     def begin_batch(self, number: int, index: Any) -> _Task:
-        return _Task(number, index, worker=number % self._num_workers)
+        return _Task(number, index, number % self._num_workers)
 
     def order(self, batch: _Task) -> None:
         self._wait_for(batch)
-        batch.dead.update(batch.left_out)
+        if batch.left_out:
+            batch.dead |= batch.left_out
         is_whole = not self._auto_collation or batch.own in (0, batch.size)
         self._submit(batch, batch.index if is_whole else batch.index[: batch.own])
 
@@ -189,7 +191,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         """With random numbers that depend on the batch alone, as if all its places were to be filled."""
         self._sent.pop(batch.task, None)
         batch.task, batch.is_held, batch.before, batch.come = -1, False, None, None
-        batch.lost.clear()
+        batch.lost = {}
         batch.dead = set(range(batch.size))
         batch.is_remade = True
         if batch.own:
@@ -209,7 +211,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             dead=frozenset(batch.dead),
             is_apart=batch.is_taken_apart,
             fills={offset: batch.sample(offset, is_batched=self._auto_collation) for offset in fills},
-            moves=batch.moves,
+            moves=dict(batch.moves),
             left_out=frozenset(batch.left_out),
             given=frozenset(batch.given),
             lost=frozenset(batch.lost),
@@ -308,7 +310,10 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             position, seconds = answer.slowest
             if seconds > self._account.slow_bar:
                 self._account.slow(self._sample(batch, position, "fetching")[0], seconds, batch.worker_id)
-        self._keep(batch, _Arrival(answer, answer.samples, []))
+        if self._driver.is_late or answer.kind == "raised":
+            self._keep(batch, _Arrival(answer, answer.samples, []))
+        else:
+            self._driver.came(batch, content=answer, samples=answer.samples)
 
     def _exhausted(self, worker_id: int) -> None:
         assert self._worker_pool is not None
@@ -324,7 +329,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
     def _faulty(self, batch: _Task, faulty: FaultyResult, samples: int) -> None:
         batch.before = batch.before or faulty.before
         bad = faulty.bad + list(batch.lost.values())
-        batch.lost.clear()
+        batch.lost = {}
         if faulty.is_held:
             batch.is_held = True
             self._driver.came(batch, sorted(bad, key=lambda one: one.position), is_collated=False)
@@ -432,11 +437,10 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         else:
             position = int(given_up.at)
             if position not in batch.fills:
-                batch.dead.add(batch.moves.get(position, position))
+                batch.dead |= {batch.moves.get(position, position)}
             remote_error = RemoteError.reported(error, position=position, stage="fetching")
-            batch.lost[position] = PendingFault(
-                position, names, None, remote_error, None, len(deaths), action
-            )
+            bad = PendingFault(position, names, None, remote_error, None, len(deaths), action)
+            batch.lost = {**batch.lost, position: bad}
         self.amend(batch)
 
     def _overdue(self, deaths: list[Death], error: BaseException) -> BaseException:

@@ -27,13 +27,16 @@ pub type Shapes = Vec<Vec<usize>>;
 impl Norm {
     /// The shapes of a sample.
     pub(super) fn of(columns: &Columns, sample: &Sample) -> Norm {
-        let shapes = columns.fields.iter().zip(&sample.values).map(|(field, value)| match value {
-            Value::Array(array) if matches!(field.kind, FieldKind::Ragged { .. }) => {
-                array.shape.clone()
-            }
-            // Those of a variable length are made for it.
-            Value::Array(_) | Value::Row(_) | Value::Bytes(_) | Value::Text(_) | Value::List(_) => {
-                Vec::new()
+        let mut values = sample.values.iter();
+        let shapes = columns.fields.iter().map(|field| {
+            let value = field.row_bytes().is_none().then(|| values.next()).flatten();
+            match value {
+                Some(Value::Array(array)) if matches!(field.kind, FieldKind::Ragged { .. }) => {
+                    array.shape.clone()
+                }
+                // Arrays of a variable length are made for it.
+                Some(Value::Array(_) | Value::Bytes(_) | Value::Text(_) | Value::List(_))
+                | None => Vec::new(),
             }
         });
         Norm { index: sample.ticket.index, shapes: shapes.collect() }
@@ -64,15 +67,7 @@ impl Norm {
 
 /// The memory that a sample was written to.
 pub fn slot_of(sample: Sample) -> BatchSlot {
-    let rows = sample
-        .values
-        .into_iter()
-        .filter_map(|value| match value {
-            Value::Row(row) => Some(row),
-            Value::Array(_) | Value::Bytes(_) | Value::Text(_) | Value::List(_) => None,
-        })
-        .collect();
-    BatchSlot { rows }
+    BatchSlot { rows: sample.rows }
 }
 
 #[cfg(test)]
@@ -100,8 +95,7 @@ mod tests {
             let batch_slots = columns.batch_slots(&pool, permit).unwrap();
             let samples: Vec<_> = (0_u64..).zip(batch_slots).filter(|(number, _)| kept[*number as usize]).map(|(number, mut batch_slot)| {
                 batch_slot.rows[0].fill(number as u8);
-                let values = batch_slot.rows.into_iter().map(Value::Row).collect();
-                Sample { ticket: ticket(number), values, permit: None }
+                Sample { ticket: ticket(number), rows: batch_slot.rows, values: Vec::new(), permit: None }
             }).collect();
             let expected: Vec<u8> = samples.iter().map(|sample| sample.ticket.index as u8).collect();
             prop_assume!(!samples.is_empty());
@@ -122,7 +116,8 @@ mod tests {
         let sample = |number, shape: &[usize]| {
             let bytes = vec![0; shape.iter().product()];
             let array = Array { dtype: Dtype::Uint8, shape: shape.to_vec(), bytes };
-            Sample { ticket: ticket(number), values: vec![Value::Array(array)], permit: None }
+            let values = vec![Value::Array(array)];
+            Sample { ticket: ticket(number), rows: Vec::new(), values, permit: None }
         };
         let (like, odd) = (sample(3, &[2, 2, 3]), sample(7, &[1, 2, 3]));
         assert_ne!(columns.shapes(&like), columns.shapes(&odd));

@@ -128,11 +128,17 @@ impl Columns {
         }
         let mut tickets = Vec::with_capacity(samples.len());
         let mut permits: Option<Permit> = None;
+        let fixed = self.fields.iter().filter_map(Field::row_bytes).count();
+        let mut rows: Vec<Vec<Row>> =
+            (0..fixed).map(|_| Vec::with_capacity(samples.len())).collect();
         let mut values: Vec<Vec<Value>> =
-            self.fields.iter().map(|_| Vec::with_capacity(samples.len())).collect();
-        for Sample { ticket, values: of_sample, permit } in samples {
+            (fixed..self.fields.len()).map(|_| Vec::with_capacity(samples.len())).collect();
+        for Sample { ticket, rows: of_sample, values: others, permit } in samples {
             tickets.push(ticket);
-            for (column, value) in values.iter_mut().zip(of_sample) {
+            for (column, row) in rows.iter_mut().zip(of_sample) {
+                column.push(row);
+            }
+            for (column, value) in values.iter_mut().zip(others) {
                 column.push(value);
             }
             match (&mut permits, permit) {
@@ -142,17 +148,18 @@ impl Columns {
             }
         }
         let mut columns = Vec::with_capacity(self.fields.len());
-        for (at, (field, values)) in self.fields.iter().zip(values).enumerate() {
+        let (mut rows, mut values) = (rows.into_iter(), values.into_iter());
+        for (at, field) in self.fields.iter().enumerate() {
+            let mut values = || values.next().unwrap_or_default();
             let element = self.pad.as_ref().map(|elements| &*elements[at]);
             match &field.kind {
                 FieldKind::Fixed { dtype, shape } => {
+                    let rows = rows.next().unwrap_or_default();
                     let in_place =
-                        if is_scattered { Err(values) } else { stack::rows(*dtype, shape, values) };
+                        if is_scattered { Err(rows) } else { stack::rows(*dtype, shape, rows) };
                     let column = match in_place {
                         Ok(column) => column,
-                        Err(values) => {
-                            stack::scattered(*dtype, shape, values, number, pool, budget)?
-                        }
+                        Err(rows) => stack::scattered(*dtype, shape, rows, number, pool, budget)?,
                     };
                     let column = match self.casts[at] {
                         Some(cast) => cast::convert_column(cast, column, number, pool, budget)?,
@@ -161,25 +168,26 @@ impl Columns {
                     columns.push((Arc::clone(&field.name), column));
                 }
                 FieldKind::Ragged { dtype } if self.joined => {
-                    let (all, shapes) = pad::joined(*dtype, values, number, pool, budget)?;
+                    let (all, shapes) = pad::joined(*dtype, values(), number, pool, budget)?;
                     columns.push((Arc::clone(&field.name), all));
                     columns.push((format!("{}_shape", field.name).into(), shapes));
                 }
                 FieldKind::Ragged { .. } => match element {
                     Some(element) => {
-                        let (padded, lengths) = pad::arrays(values, element, number, pool, budget)?;
+                        let (padded, lengths) =
+                            pad::arrays(values(), element, number, pool, budget)?;
                         columns.push((Arc::clone(&field.name), padded));
                         columns.push((format!("{}_shape", field.name).into(), lengths));
                     }
                     None => {
-                        let column = stack::arrays(values, number, pool, budget)?;
+                        let column = stack::arrays(values(), number, pool, budget)?;
                         columns.push((Arc::clone(&field.name), column));
                     }
                 },
                 FieldKind::Variable { dtype, inner } => {
                     let (dtype, values) = match self.casts[at] {
-                        Some(cast) => (cast.dtype, cast::convert_values(cast, values)?),
-                        None => (*dtype, values),
+                        Some(cast) => (cast.dtype, cast::convert_values(cast, values())?),
+                        None => (*dtype, values()),
                     };
                     let of = (dtype, &**inner);
                     let (column, lengths) = match element {
@@ -192,16 +200,16 @@ impl Columns {
                     columns.push((format!("{}_lengths", field.name).into(), lengths));
                 }
                 FieldKind::Bytes => {
-                    columns.push((Arc::clone(&field.name), Column::Bytes(stack::bytes(values)?)));
+                    columns.push((Arc::clone(&field.name), Column::Bytes(stack::bytes(values())?)));
                 }
                 FieldKind::Text => {
-                    columns.push((Arc::clone(&field.name), Column::Text(stack::text(values)?)));
+                    columns.push((Arc::clone(&field.name), Column::Text(stack::text(values())?)));
                 }
                 FieldKind::Json => {
-                    columns.push((Arc::clone(&field.name), Column::Json(stack::text(values)?)));
+                    columns.push((Arc::clone(&field.name), Column::Json(stack::text(values())?)));
                 }
                 FieldKind::List | FieldKind::Texts => {
-                    let (list, lengths) = stack::lists(values, number, pool, budget)?;
+                    let (list, lengths) = stack::lists(values(), number, pool, budget)?;
                     let column = if matches!(field.kind, FieldKind::Texts) {
                         Column::Text(stack::texts(&list)?)
                     } else {

@@ -134,13 +134,12 @@ mod tests {
         }
     }
 
-    fn sample(index: u64, BatchSlot { mut rows }: BatchSlot) -> Sample {
+    fn sample(index: u64, BatchSlot { rows }: BatchSlot) -> Sample {
         let array = |dtype: Dtype, shape: &[usize]| {
             let bytes = vec![0; dtype.bytes() * shape.iter().product::<usize>()];
             Value::Array(Array { dtype, shape: shape.to_vec(), bytes })
         };
         let values = vec![
-            Value::Row(rows.remove(0)),
             array(Dtype::Uint8, &[3, 5]),
             array(Dtype::Int64, &[index as usize, 4]),
             Value::Bytes(vec![1].into()),
@@ -149,7 +148,7 @@ mod tests {
             Value::List(vec![vec![2].into(); index as usize]),
             Value::List(vec![b"a".to_vec().into(); index as usize]),
         ];
-        Sample { ticket: Ticket { position: index, epoch: 0, index }, values, permit: None }
+        Sample { ticket: Ticket { position: index, epoch: 0, index }, rows, values, permit: None }
     }
 
     fn is_kept(promise: &Promise, column: &Column) -> bool {

@@ -13,21 +13,10 @@ use crate::sys::slab::Row;
 pub(super) fn rows(
     dtype: Dtype,
     shape: &[usize],
-    values: Vec<Value>,
-) -> std::result::Result<Column, Vec<Value>> {
-    let count = values.len();
-    let mut rows = Vec::with_capacity(count);
-    let mut values = values.into_iter();
-    for value in values.by_ref() {
-        match value {
-            Value::Row(row) => rows.push(row),
-            other @ (Value::Array(_) | Value::Bytes(_) | Value::Text(_) | Value::List(_)) => {
-                return Err([other].into_iter().chain(values).collect());
-            }
-        }
-    }
-    let memory =
-        Row::join(rows).map_err(|rows| rows.into_iter().map(Value::Row).collect::<Vec<_>>())?;
+    rows: Vec<Row>,
+) -> std::result::Result<Column, Vec<Row>> {
+    let count = rows.len();
+    let memory = Row::join(rows)?;
     Ok(Column::Array { dtype, shape: [&[count], shape].concat(), memory })
 }
 
@@ -35,15 +24,14 @@ pub(super) fn rows(
 pub(super) fn scattered(
     dtype: Dtype,
     shape: &[usize],
-    values: Vec<Value>,
+    rows: Vec<Row>,
     number: u64,
     pool: &Pool,
     budget: &Budget,
 ) -> Result<Column> {
-    let (count, each) = (values.len(), dtype.bytes() * shape.iter().product::<usize>());
+    let (count, each) = (rows.len(), dtype.bytes() * shape.iter().product::<usize>());
     let mut memory = new_array(each * count, number, pool, budget)?;
-    for (value, to) in values.into_iter().zip(memory.chunks_exact_mut(each.max(1))) {
-        let Value::Row(row) = value else { return Err(wrong_value("a value that is not a row")) };
+    for (row, to) in rows.into_iter().zip(memory.chunks_exact_mut(each.max(1))) {
         to.copy_from_slice(&row);
     }
     Ok(Column::Array { dtype, shape: [&[count], shape].concat(), memory })
@@ -73,7 +61,7 @@ pub(super) fn unpack(values: Vec<Value>) -> Result<Vec<Array>> {
         .into_iter()
         .map(|value| match value {
             Value::Array(array) => Some(array),
-            Value::Row(_) | Value::Bytes(_) | Value::Text(_) | Value::List(_) => None,
+            Value::Bytes(_) | Value::Text(_) | Value::List(_) => None,
         })
         .collect();
     arrays.ok_or_else(|| wrong_value("a value that is not an array"))
@@ -84,7 +72,7 @@ pub(super) fn bytes(values: Vec<Value>) -> Result<Vec<Piece>> {
         .into_iter()
         .map(|value| match value {
             Value::Bytes(bytes) => Some(bytes),
-            Value::Row(_) | Value::Array(_) | Value::Text(_) | Value::List(_) => None,
+            Value::Array(_) | Value::Text(_) | Value::List(_) => None,
         })
         .collect();
     list.ok_or_else(|| wrong_value("a value that is not bytes"))
@@ -95,7 +83,7 @@ pub(super) fn text(values: Vec<Value>) -> Result<Vec<Arc<str>>> {
         .into_iter()
         .map(|value| match value {
             Value::Text(text) => Some(text),
-            Value::Row(_) | Value::Array(_) | Value::Bytes(_) | Value::List(_) => None,
+            Value::Array(_) | Value::Bytes(_) | Value::List(_) => None,
         })
         .collect();
     list.ok_or_else(|| wrong_value("a value that is not text"))

@@ -388,8 +388,7 @@ impl Fixed {
         }
         match &self.open[0].finishing {
             Finishing::No => {
-                let samples: Vec<_> =
-                    self.used().map(|order| (order.slot, order.sequence)).collect();
+                let (samples, _) = self.samples_and_repeated();
                 if samples.is_empty() {
                     return Finish::Complete;
                 }
@@ -449,6 +448,17 @@ impl Fixed {
             Slot::Used(order) => Some(*order),
             Slot::Awaited(_) | Slot::Arrived(..) | Slot::Empty => None,
         })
+    }
+
+    /// The slots and sequences of these, and how many of them are repetitions.
+    fn samples_and_repeated(&self) -> (Vec<(u64, u64)>, u64) {
+        let mut samples = Vec::with_capacity(self.open[0].slots.len());
+        let mut repeated = 0;
+        for order in self.used() {
+            samples.push((order.slot, order.sequence));
+            repeated += u64::from(order.purpose == Purpose::Repetition);
+        }
+        (samples, repeated)
     }
 
     fn wait(&mut self, offset: usize, order: Order) {
@@ -532,9 +542,7 @@ impl Fixed {
 
     /// Hands over the first batch.
     fn complete(&mut self, state: &mut State, actions: &mut Vec<Action>) {
-        let repeated =
-            self.used().filter(|order| order.purpose == Purpose::Repetition).count() as u64;
-        let samples: Vec<_> = self.used().map(|order| (order.slot, order.sequence)).collect();
+        let (samples, repeated) = self.samples_and_repeated();
         let length = self.open[0].slots.len() as u64;
         self.open.pop_front();
         self.first += length;

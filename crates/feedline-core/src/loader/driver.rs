@@ -147,7 +147,7 @@ impl Driver {
     pub(super) fn settle(
         &mut self,
         run: &Run,
-        results: Vec<(engine::Order, Outcome)>,
+        results: impl IntoIterator<Item = (engine::Order, Outcome)>,
     ) -> DriverWork {
         let mut todo = DriverWork::default();
         for (order, outcome) in results {
@@ -172,7 +172,7 @@ impl Driver {
         outcome: Outcome,
         todo: &mut DriverWork,
     ) {
-        if let Ok(Made::PooledBuffers(sample, _)) = outcome {
+        if let Ok(Made::Kept(sample, _)) = outcome {
             let handing =
                 self.hand(order, sample).map(|handing| DriverStep::Hand(Box::new(handing)));
             todo.steps.extend(handing);
@@ -188,7 +188,7 @@ impl Driver {
     /// Keeps what was made; the numbers for the engine.
     fn keep(&mut self, run: &Run, order: engine::Order, outcome: Outcome) -> engine::Outcome {
         match outcome {
-            Ok(Made::PooledBuffers(sample, bucket)) => {
+            Ok(Made::Kept(sample, bucket)) => {
                 let shape = match run.shared.columns.may_differ() {
                     true => self.shape(run.shared.columns.shapes(&sample)),
                     false => 0,

@@ -186,7 +186,7 @@ impl Epoch {
     /// Decides what can be decided by the results that were told.
     pub fn advance(&self) {
         let run = &self.running.run;
-        let extras = run.settle_once(Vec::new());
+        let extras = run.settle_once([]);
         if !extras.is_empty() {
             run.extras.put(extras);
         }

@@ -5,7 +5,7 @@ use super::run::{Made, OVERHEAD, Order, Outcome, Run, Task, caught};
 use crate::collate::BatchSlot;
 use crate::error::{Error, Kind, Result};
 use crate::fetch::Fetched;
-use crate::sample::{Array, BorrowedArray, Extent, FieldKind, Sample, Stage, Ticket, Value};
+use crate::sample::{Array, BorrowedArray, Extent, Sample, Stage, Ticket, Value};
 use crate::transform::{Native, Prepared, predicate};
 
 impl Run {
@@ -15,7 +15,7 @@ impl Run {
             task;
         let outcome = caught(|| self.values(ticket, &mut batch_slot, fetched, prepared, native));
         match outcome {
-            Ok(Some((sample, bucket))) => Ok(Made::PooledBuffers(sample, bucket)),
+            Ok(Some((sample, bucket))) => Ok(Made::Kept(sample, bucket)),
             Ok(None) => Ok(Made::LeftOut(batch_slot)),
             Err(error) => {
                 if error.kind() == Kind::CodecPanic {
@@ -29,7 +29,7 @@ impl Run {
         }
     }
 
-    /// A sample with its values in the order of the fields, and its bucket; None if the user does not want
+    /// A sample with its rows and values in the order of the fields, and its bucket; None if the user does not want
     /// it. Rows are taken out of the slot at the very end, so that a fault leaves it whole. The picture is
     /// made last: it costs most.
     fn values(
@@ -37,7 +37,7 @@ impl Run {
         ticket: Ticket,
         batch_slot: &mut BatchSlot,
         fetched: Option<Fetched>,
-        prepared: Option<Prepared>,
+        prepared: Option<Box<Prepared>>,
         native: &mut Native,
     ) -> Result<Option<(Sample, usize)>> {
         let shared = &self.shared;
@@ -90,7 +90,7 @@ impl Run {
             let encoded = self.encoded(bytes)?;
             let prepared = match prepared {
                 Some(prepared) => prepared,
-                None => Prepared::new(transform, encoded, ticket)?,
+                None => Box::new(Prepared::new(transform, encoded, ticket)?),
             };
             if shared.in_rows {
                 native.make(transform, &prepared, encoded, &mut batch_slot.rows[0])?;
@@ -110,25 +110,11 @@ impl Run {
             }
             Some(_) | None => permit = None,
         }
-        let mut rows = batch_slot.rows.drain(..);
-        if others.is_empty() {
-            let values = rows.map(Value::Row).collect();
-            return Ok(Some((Sample { ticket, values, permit }, bucket)));
+        if batch_slot.rows.len() + others.len() != shared.columns.fields.len() {
+            return Err(Error::new(Kind::Internal, "a field has no value"));
         }
-        let mut others = others.into_iter();
-        let values = shared.columns.fields.iter().map(|field| match &field.kind {
-            FieldKind::Fixed { .. } => rows.next().map(Value::Row),
-            FieldKind::Ragged { .. }
-            | FieldKind::Variable { .. }
-            | FieldKind::Bytes
-            | FieldKind::Text
-            | FieldKind::Json
-            | FieldKind::List
-            | FieldKind::Texts => others.next(),
-        });
-        let values: Option<Vec<_>> = values.collect();
-        let values = values.ok_or_else(|| Error::new(Kind::Internal, "a field has no value"))?;
-        Ok(Some((Sample { ticket, values, permit }, bucket)))
+        let rows = std::mem::take(&mut batch_slot.rows);
+        Ok(Some((Sample { ticket, rows, values: others, permit }, bucket)))
     }
 
     /// The bucket of a sample, the first where there are none; None if the user does not want the sample.
@@ -186,6 +172,5 @@ fn held_bytes(value: &Value) -> usize {
         Value::Text(text) => text.len(),
         Value::Bytes(bytes) => bytes.len(),
         Value::List(list) => list.iter().map(|bytes| bytes.len()).sum(),
-        Value::Row(_) => 0,
     }
 }

@@ -3,7 +3,7 @@
 //! made of each, and never learns of slots.
 
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use super::driver::{BySlot, Driver, DriverStep, PendingFault};
 use super::handed::Instruction;
@@ -25,10 +25,10 @@ pub(super) struct Mapped {
     first_chunk: u64,
     next_part: u64,
     /// Which chunk a slot belongs to, until its sample is here.
-    chunk_of: HashMap<u64, u64>,
+    chunk_of: BySlot<u64>,
     next_key: u64,
     /// What was handed over, by key, until there is a result.
-    handed: BTreeMap<u64, (engine::Order, Ticket)>,
+    handed: BySlot<(engine::Order, Ticket)>,
     /// What functions made, by slot.
     made: BySlot<MadeSamples>,
     /// Shapes as JSON, and their numbers.
@@ -86,7 +86,7 @@ impl Mapped {
 
     /// A planned sample is here, or will not come.
     fn arrive(&mut self, order: engine::Order, sample: Option<Sample>) {
-        let Some(number) = self.chunk_of.remove(&order.slot) else { return };
+        let Some(number) = self.chunk_of.take(order.slot) else { return };
         let Some(chunk) = self.chunks.get_mut((number - self.first_chunk) as usize) else { return };
         chunk.awaited -= 1;
         chunk.samples.extend(sample.map(|sample| (order, sample)));
@@ -219,7 +219,7 @@ impl Driver {
     pub(super) fn mapped_good(&mut self, keys: &[u64], shape: u32) {
         for key in keys {
             let Some(mapped) = &mut self.mapped else { return };
-            let Some((order, ticket)) = mapped.handed.remove(key) else { continue };
+            let Some((order, ticket)) = mapped.handed.take(*key) else { continue };
             let slot = self.engine.current(order).slot;
             mapped.made.insert(slot, MadeSamples { key: *key, shape, ticket });
             self.engine.result(order, Outcome::Good { bucket: 0, shape }, &mut self.actions);
@@ -229,7 +229,7 @@ impl Driver {
     pub(super) fn mapped_filtered(&mut self, keys: &[u64]) {
         for key in keys {
             let Some(mapped) = &mut self.mapped else { return };
-            let Some((order, _)) = mapped.handed.remove(key) else { continue };
+            let Some((order, _)) = mapped.handed.take(*key) else { continue };
             self.count_as_filtered(order);
             self.engine.result(order, Outcome::Filtered, &mut self.actions);
         }
@@ -242,7 +242,7 @@ impl Driver {
         symptom: Symptom,
         slot_supply: FaultLine,
     ) -> u64 {
-        let found = self.mapped.as_mut().and_then(|mapped| mapped.handed.remove(&key));
+        let found = self.mapped.as_mut().and_then(|mapped| mapped.handed.take(key));
         let Some((order, _)) = found else { return 0 };
         let wish = run.wish_for(&symptom, &slot_supply);
         let fault = self.add_fault(PendingFault::told(symptom, slot_supply));

@@ -38,11 +38,14 @@ pub(super) struct Outbox {
 }
 
 impl Run {
-    pub(super) fn settle_once(&self, outcomes: Vec<(engine::Order, Outcome)>) -> Vec<Extra> {
+    pub(super) fn settle_once(
+        &self,
+        results: impl IntoIterator<Item = (engine::Order, Outcome)>,
+    ) -> Vec<Extra> {
         let start = clock::now();
         let (queued, extras) = {
             let mut driver = self.driver.lock();
-            let DriverWork { steps, extras } = driver.settle(self, outcomes);
+            let DriverWork { steps, extras } = driver.settle(self, results);
             self.update_urgent(&driver);
             (self.queue(steps), extras)
         };
@@ -60,7 +63,7 @@ impl Run {
             let native = native.as_deref_mut().unwrap_or(&mut own);
             let of = extra.order;
             let Some(outcome) = self.make_extra(extra, native, &slot) else { return };
-            extras.extend(self.settle_once(vec![(of, outcome)]));
+            extras.extend(self.settle_once([(of, outcome)]));
         }
     }
 
@@ -82,8 +85,7 @@ impl Run {
                 }
             },
         };
-        let (number, ticket) = (of.slot, self.ticket_of(of)?);
-        let order = Order { number, of, ticket, batch_slot, attempts };
+        let order = Order { of, ticket: self.ticket_of(of)?, batch_slot, attempts };
         Some(self.retry(order, after, native, slot))
     }
 

@@ -31,12 +31,13 @@ impl Run {
         }
         let share = self.shared.batching.size / (self.shared.threads * 2).max(1);
         let chunk = share.clamp(1, FILES_CHUNK);
-        while let Some(orders) = self.next_orders(chunk) {
+        let mut orders = Vec::new();
+        while let Some(()) = self.next_orders(chunk, &mut orders) {
             let mut ready = Vec::with_capacity(orders.len());
-            for order in orders {
-                let (number, of) = (order.number, order.of);
+            for order in orders.drain(..) {
+                let of = order.of;
                 let (index, start) = (order.ticket.index, clock::now());
-                slot.begin(number, index, ThreadActivity::Reading);
+                slot.begin(of.slot, index, ThreadActivity::Reading);
                 let mut has_waited = false;
                 let mut hand_on = || {
                     has_waited = true;
@@ -58,7 +59,7 @@ impl Run {
                         if !ready.is_empty() {
                             let _ = tasks.send(std::mem::take(&mut ready));
                         }
-                        self.settle(vec![(of, Err(bad))], None);
+                        self.settle([(of, Err(bad))], None);
                     }
                 }
             }
@@ -86,7 +87,7 @@ impl Run {
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
         loop {
-            let (number, of) = (order.number, order.of);
+            let of = order.of;
             let (ticket, attempts) = (order.ticket, order.attempts + 1);
             let mut bad = match self.fetch_once(Order { attempts, ..order }, before_wait) {
                 Ok(task) => return Ok(task),
@@ -109,7 +110,7 @@ impl Run {
                 AfterFailure::OfSample => {}
                 AfterFailure::Again => {
                     slot.turn_to(ThreadActivity::Reading);
-                    order = Order { number, of, ticket, batch_slot: bad.1, attempts: attempts - 1 };
+                    order = Order { of, ticket, batch_slot: bad.1, attempts: attempts - 1 };
                     continue;
                 }
                 AfterFailure::GivenUp(error) => {
@@ -129,15 +130,15 @@ impl Run {
                 return Err(self.fault(ticket, Stage::Fetch, closed(), bad.1));
             }
             slot.turn_to(ThreadActivity::Reading);
-            order = Order { number, of, ticket, batch_slot: bad.1, attempts };
+            order = Order { of, ticket, batch_slot: bad.1, attempts };
         }
     }
 
     fn fetch_once(&self, mut order: Order, before_wait: &mut dyn FnMut()) -> Fetching {
-        let (index, number) = (order.ticket.index, order.number);
+        let (index, number) = (order.ticket.index, order.of.slot);
         let extent = self.shared.source.extent(index);
         if matches!(extent, Extent::Memory(_)) {
-            return Ok(Task { order, fetched: None, prepared: None });
+            return Ok(order.into());
         }
         if let Some(error) = self.struck(&order, before_wait) {
             let stage = if error.kind() == Kind::Read { Stage::Fetch } else { Stage::Worker };
@@ -165,7 +166,7 @@ impl Run {
                 }
                 match bytes {
                     Some(bytes) => self.prepare(order, bytes, OVERHEAD, number, before_wait),
-                    None => Ok(Task { order, fetched: None, prepared: None }),
+                    None => Ok(order.into()),
                 }
             }
             Err(error) => Err(self.fault(order.ticket, Stage::Fetch, error, order.batch_slot)),
@@ -192,7 +193,7 @@ impl Run {
             let prepared = Prepared::new(transform, self.encoded(&bytes)?, order.ticket)?;
             let result = if shared.in_rows { 0 } else { self.result_bytes(&prepared) };
             let work = prepared.working_bytes.saturating_sub(shared.keep);
-            Ok((Some(prepared), more + (work + result) as u64))
+            Ok((Some(Box::new(prepared)), more + (work + result) as u64))
         });
         let outcome = outcome.and_then(|(prepared, more)| {
             let extra = match more {

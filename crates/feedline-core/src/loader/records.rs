@@ -5,8 +5,9 @@ use crossbeam_channel::Sender;
 use std::path::Path;
 
 use super::activity::{ActivitySlot, ThreadActivity};
-use super::run::{OVERHEAD, Order, Run, Task};
+use super::run::{OVERHEAD, Order, Outcome, Run, Task};
 use crate::bytes::Piece;
+use crate::engine;
 use crate::error::{Error, Kind, Result};
 use crate::fetch::{Packed, Stretch};
 use crate::format::Container;
@@ -31,30 +32,29 @@ struct Ready<'a> {
     run: &'a Run,
     tasks: &'a Sender<Vec<Task>>,
     ready: Vec<Task>,
-    native: &'a mut Native,
+    /// Used again for each chunk.
+    results: Vec<(engine::Order, Outcome)>,
+    native: Native,
     is_left: bool,
 }
 
 impl Ready<'_> {
     /// Hands on what is ready.
     fn hand_on(&mut self) {
-        if self.ready.is_empty() {
+        let Ready { run, tasks, ready, results, native, is_left } = self;
+        if ready.is_empty() {
             return;
         }
-        let mut ready = std::mem::take(&mut self.ready);
-        ready.sort_unstable_by_key(|task| task.order.number);
-        if self.run.shared.transform.is_some() {
+        ready.sort_unstable_by_key(|task| task.order.of.slot);
+        if run.shared.transform.is_some() {
             // Nobody listens any more when the run is closed: then nothing is needed.
-            self.is_left |= self.tasks.send(ready).is_err();
+            *is_left |= tasks.send(std::mem::take(ready)).is_err();
             return;
         }
         let start = clock::now();
-        let outcomes = ready
-            .into_iter()
-            .map(|task| (task.order.of, self.run.make(task, self.native)))
-            .collect();
-        self.run.meters.add(Stage::Worker, start.elapsed());
-        self.run.settle(outcomes, Some(self.native));
+        results.extend(ready.drain(..).map(|task| (task.order.of, run.make(task, native))));
+        run.meters.add(Stage::Worker, start.elapsed());
+        run.settle(results.drain(..), Some(native));
     }
 }
 
@@ -63,17 +63,19 @@ impl Run {
     pub(super) fn read_records(&self, tasks: &Sender<Vec<Task>>, slot: &ActivitySlot) {
         let mean = self.shared.source.mean_bytes().max(1);
         let chunk = (BYTES / mean).clamp(1, RECORDS) as usize;
-        let mut native = Native::default();
-        while let Some(orders) = self.next_orders(chunk) {
-            let mut ready = Ready {
-                run: self,
-                tasks,
-                ready: Vec::with_capacity(orders.len()),
-                native: &mut native,
-                is_left: false,
-            };
+        let mut orders = Vec::new();
+        let mut ready = Ready {
+            run: self,
+            tasks,
+            ready: Vec::new(),
+            results: Vec::new(),
+            native: Native::default(),
+            is_left: false,
+        };
+        while let Some(()) = self.next_orders(chunk, &mut orders) {
+            ready.ready.reserve(orders.len());
             let start = clock::now();
-            let alone = self.read_chunk(orders, &mut ready, slot);
+            let alone = self.read_chunk(&mut orders, &mut ready, slot);
             self.meters.add(Stage::Fetch, start.elapsed());
             ready.hand_on();
             // Those that need care come last, when nothing that was read waits for them.
@@ -86,7 +88,7 @@ impl Run {
                     Ok(task) => ready.ready.push(task),
                     Err(bad) => {
                         ready.hand_on();
-                        self.settle(vec![(of, Err(bad))], None);
+                        self.settle([(of, Err(bad))], None);
                     }
                 }
             }
@@ -100,16 +102,16 @@ impl Run {
     /// Reads what can be read without care; returns the others, in order.
     fn read_chunk(
         &self,
-        orders: Vec<Order>,
+        orders: &mut Vec<Order>,
         ready: &mut Ready<'_>,
         slot: &ActivitySlot,
     ) -> Vec<Order> {
         // A wait for a later sample must not keep an earlier one of the chunk, which is not read yet.
-        let Some(first) = orders.iter().map(|order| order.number).min() else { return Vec::new() };
+        let Some(first) = orders.iter().map(|order| order.of.slot).min() else { return Vec::new() };
         let source = &*self.shared.source;
         let mut alone = Vec::new();
         let mut wanted: Vec<Wanted<'_>> = Vec::with_capacity(orders.len());
-        for order in orders {
+        for order in orders.drain(..) {
             let index = order.ticket.index;
             match source.extent(index) {
                 Extent::Part { path, offset, length }
@@ -129,7 +131,7 @@ impl Run {
         });
         let mut rest = wanted.into_iter().peekable();
         while let Some(next) = rest.next() {
-            slot.begin(next.order.number, next.order.ticket.index, ThreadActivity::Reading);
+            slot.begin(next.order.of.slot, next.order.ticket.index, ThreadActivity::Reading);
             if is_numbers {
                 match self.read_numbers(next, first, ready) {
                     Ok(task) => ready.ready.push(task),
@@ -150,7 +152,7 @@ impl Run {
             self.read_run(run, those, first, ready, &mut alone);
         }
         slot.end();
-        alone.sort_unstable_by_key(|order| order.number);
+        alone.sort_unstable_by_key(|order| order.of.slot);
         alone
     }
 
@@ -176,13 +178,11 @@ impl Run {
                 alone.push(order);
                 continue;
             };
-            let (number, of, ticket) = (order.number, order.of, order.ticket);
+            let (of, ticket) = (order.of, order.ticket);
             let made = self.prepare(order, payload, 0, first, &mut || ready.hand_on());
             match made {
                 Ok(task) => ready.ready.push(task),
-                Err(bad) => {
-                    alone.push(Order { number, of, ticket, batch_slot: bad.1, attempts: 0 })
-                }
+                Err(bad) => alone.push(Order { of, ticket, batch_slot: bad.1, attempts: 0 }),
             }
         }
     }
@@ -199,7 +199,7 @@ impl Run {
             ready.hand_on();
         });
         match read {
-            Ok(()) => Ok(Task { order, fetched: None, prepared: None }),
+            Ok(()) => Ok(order.into()),
             Err(_) => Err(order),
         }
     }
@@ -214,7 +214,7 @@ impl Run {
         if let Some(what) = self.shared.source.damage(order.ticket.index) {
             return Err(Error::new(Kind::CorruptRecord, what));
         }
-        let number = order.number;
+        let number = order.of.slot;
         if let Some(Container::Numbers { .. }) = self.container() {
             let target = &mut order.batch_slot.rows[0];
             self.reader.read_into(at.path, at.offset, target, number, before_wait)?;
@@ -241,7 +241,7 @@ impl Run {
         };
         let packing = self.shared.source.packing(index);
         let wanted = Packed { path, packing, record };
-        let span = streams.read(wanted, &self.reader, order.number, before_wait)?;
+        let span = streams.read(wanted, &self.reader, order.of.slot, before_wait)?;
         self.opened(span).map_err(|error| self.named(error, order))
     }
 

@@ -48,8 +48,6 @@ pub(super) const OVERHEAD: u64 = 512;
 
 /// A sample to be made, and where to put it.
 pub(super) struct Order {
-    /// The slot that it is for.
-    pub(super) number: u64,
     /// As the engine knows it.
     pub(super) of: engine::Order,
     pub(super) ticket: Ticket,
@@ -62,7 +60,15 @@ pub(super) struct Order {
 pub(super) struct Task {
     pub(super) order: Order,
     pub(super) fetched: Option<Fetched>,
-    pub(super) prepared: Option<Prepared>,
+    /// In a box, because a task is moved several times and most have none.
+    pub(super) prepared: Option<Box<Prepared>>,
+}
+
+impl From<Order> for Task {
+    /// A sample that needs no bytes, or has them in its memory.
+    fn from(order: Order) -> Task {
+        Task { order, fetched: None, prepared: None }
+    }
 }
 
 /// One result for each order: what was made, or what was wrong and the slot that is free now.
@@ -71,7 +77,7 @@ pub(super) type Outcome = std::result::Result<Made, Box<(Fault, BatchSlot)>>;
 /// What came of making a sample.
 pub(super) enum Made {
     /// A sample, and the bucket that it belongs to, where there are any.
-    PooledBuffers(Sample, usize),
+    Kept(Sample, usize),
     /// One that the user does not want; the slot is free.
     LeftOut(BatchSlot),
 }
@@ -158,7 +164,7 @@ impl Run {
             gate: Gate::new(watch, Arc::clone(&shared.ledger)),
             ending: Deadline::default(),
             horizon,
-            slot_supply: Mutex::new(SlotSupply { batch_slots: VecDeque::new() }),
+            slot_supply: Mutex::default(),
             driver: Mutex::new(Driver::new(engine, mapped)),
             outbox: Mutex::default(),
             handed: Queue::default(),
@@ -186,8 +192,12 @@ impl Run {
             if number < workers {
                 let (run, tasks) = (Arc::clone(self), receiver.clone());
                 let slot = readers + number;
-                let work =
-                    move || run.guarded(|run| run.work(readers > 0, &tasks, &run.slots[slot]));
+                let work = move || {
+                    run.guarded(|run| match readers {
+                        0 => run.work_on_orders(&run.slots[slot]),
+                        _ => run.work_on_tasks(&tasks, &run.slots[slot]),
+                    })
+                };
                 match epoch_threads.spawn(&format!("feedline-work-{number}"), work) {
                     Ok(()) => started.0 += 1,
                     Err(error) => refused = Some(error),
@@ -235,8 +245,9 @@ impl Run {
         }
     }
 
-    /// The next samples to make, in order; None at the end. Waits for room for a new batch.
-    pub(super) fn next_orders(&self, most: usize) -> Option<Vec<Order>> {
+    /// The next samples to make, in order, into a list that is used again; None at the end. Waits for room for a
+    /// new batch.
+    pub(super) fn next_orders(&self, most: usize, orders: &mut Vec<Order>) -> Option<()> {
         let mut slot_supply = self.slot_supply.lock();
         let first = self.driver.lock().engine.next_slot()?;
         let left = usize::try_from(self.horizon.beyond(first)? - first).unwrap_or(usize::MAX);
@@ -255,25 +266,26 @@ impl Run {
             }
         }
         let count = most.min(slot_supply.batch_slots.len());
-        let slot_supply = &mut *slot_supply;
-        let orders: Vec<_> = {
+        let SlotSupply { batch_slots, given } = &mut *slot_supply;
+        given.clear();
+        {
             let driver = &mut *self.driver.lock();
             let engine = &mut driver.engine;
-            let orders: Vec<_> = std::iter::from_fn(|| engine.next_order()).take(count).collect();
+            given.extend(std::iter::from_fn(|| engine.next_order()).take(count));
             if let Some(mapped) = &mut driver.mapped {
-                mapped.ordered(&orders);
+                mapped.ordered(given);
             }
-            orders
-        };
-        if orders.is_empty() {
+        }
+        if given.is_empty() {
             return None;
         }
-        let batch_slots = slot_supply.batch_slots.drain(..orders.len());
-        let orders = batch_slots.zip(orders).filter_map(|(batch_slot, of)| {
-            let ticket = self.ticket_of(of);
-            ticket.map(|ticket| Order { number: of.slot, of, ticket, batch_slot, attempts: 0 })
-        });
-        Some(orders.collect())
+        orders.reserve(given.len());
+        for (batch_slot, of) in batch_slots.drain(..given.len()).zip(given) {
+            if let Some(ticket) = self.ticket_of(*of) {
+                orders.push(Order { of: *of, ticket, batch_slot, attempts: 0 });
+            }
+        }
+        Some(())
     }
 
     /// Memory for the next samples: of a batch, or of each for itself. None if the run is closed.
@@ -321,44 +333,53 @@ impl Run {
 
     // ---- worker ----
 
-    fn work(&self, from_readers: bool, tasks: &Receiver<Vec<Task>>, slot: &ActivitySlot) {
-        let mut native = Native::default();
-        while let Some(tasks) = self.next_tasks(from_readers, tasks) {
-            if self.closed.load(Ordering::SeqCst) {
-                return;
-            }
-            let start = clock::now();
-            let outcomes: Vec<_> = tasks
-                .into_iter()
-                .map(|task| {
-                    let (number, of) = (task.order.number, task.order.of);
-                    // Rows of arrays are copied in less time than it takes to look at a clock.
-                    if self.shared.transform.is_none() && !from_readers {
-                        return (of, self.make(task, &mut native));
-                    }
-                    let (index, start) = (task.order.ticket.index, clock::now());
-                    slot.begin(number, index, ThreadActivity::Making);
-                    let made = self.make(task, &mut native);
-                    self.note_time(index, start.elapsed(), Stage::Worker);
-                    (of, made)
-                })
-                .collect();
-            slot.end();
-            native.trim(self.shared.keep);
-            self.meters.add(Stage::Worker, start.elapsed());
-            self.settle(outcomes, Some(&mut native));
+    /// Makes samples whose bytes were read.
+    fn work_on_tasks(&self, tasks: &Receiver<Vec<Task>>, slot: &ActivitySlot) {
+        let (mut native, mut results) = (Native::default(), Vec::new());
+        while let Ok(tasks) = tasks.recv() {
+            self.make_all(tasks, slot, &mut native, &mut results);
         }
     }
 
-    fn next_tasks(&self, from_readers: bool, tasks: &Receiver<Vec<Task>>) -> Option<Vec<Task>> {
-        if from_readers {
-            return tasks.recv().ok();
-        }
+    /// Makes samples that are in memory.
+    fn work_on_orders(&self, slot: &ActivitySlot) {
         let most = if self.shared.transform.is_some() { 4 } else { MEMORY_CHUNK };
-        let orders = self.next_orders(most)?;
-        Some(
-            orders.into_iter().map(|order| Task { order, fetched: None, prepared: None }).collect(),
-        )
+        let (mut native, mut results) = (Native::default(), Vec::new());
+        let mut orders = Vec::new();
+        while let Some(()) = self.next_orders(most, &mut orders) {
+            self.make_all(orders.drain(..), slot, &mut native, &mut results);
+        }
+    }
+
+    fn make_all<T: Into<Task>>(
+        &self,
+        tasks: impl IntoIterator<Item = T>,
+        slot: &ActivitySlot,
+        native: &mut Native,
+        results: &mut Vec<(engine::Order, Outcome)>,
+    ) {
+        if self.is_closed() {
+            return;
+        }
+        // Rows of arrays are copied in less time than it takes to look at a clock.
+        let is_timed = self.shared.transform.is_some() || self.shared.readers > 0;
+        let start = clock::now();
+        for task in tasks {
+            let task = task.into();
+            let of = task.order.of;
+            if !is_timed {
+                results.push((of, self.make(task, native)));
+                continue;
+            }
+            let (index, start) = (task.order.ticket.index, clock::now());
+            slot.begin(of.slot, index, ThreadActivity::Making);
+            results.push((of, self.make(task, native)));
+            self.note_time(index, start.elapsed(), Stage::Worker);
+        }
+        slot.end();
+        native.trim(self.shared.keep);
+        self.meters.add(Stage::Worker, start.elapsed());
+        self.settle(results.drain(..), Some(native));
     }
 
     // ---- collate and deliver ----
@@ -366,10 +387,10 @@ impl Run {
     /// Takes in results, and does whatever has become possible by them.
     pub(super) fn settle(
         &self,
-        outcomes: Vec<(engine::Order, Outcome)>,
+        results: impl IntoIterator<Item = (engine::Order, Outcome)>,
         native: Option<&mut Native>,
     ) {
-        let extras = self.settle_once(outcomes);
+        let extras = self.settle_once(results);
         self.make_extras(extras, native);
     }
 

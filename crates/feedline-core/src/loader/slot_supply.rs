@@ -3,11 +3,14 @@
 use std::collections::VecDeque;
 
 use crate::collate::BatchSlot;
+use crate::engine;
 use crate::sys::lock::{Condition, Mutex};
 
-/// Memory for orders that were not given out yet.
+/// Memory for orders that were not given out yet, and a list for those that are being given out.
+#[derive(Default)]
 pub(super) struct SlotSupply {
     pub(super) batch_slots: VecDeque<BatchSlot>,
+    pub(super) given: Vec<engine::Order>,
 }
 
 /// The slot before which orders are given out. Lists have no memory that is taken before they are made, so

@@ -245,7 +245,6 @@ pub(super) fn row(bytes: usize) -> Vec<Row> {
 
 pub(super) fn bytes_of(value: &Value) -> usize {
     match value {
-        Value::Row(_) => 0,
         Value::Array(array) => array.bytes.len(),
         Value::Bytes(bytes) => bytes.len(),
         Value::Text(text) => text.len(),

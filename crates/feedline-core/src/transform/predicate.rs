@@ -179,14 +179,13 @@ impl<Row: Deref<Target = [u8]>> MadeSample<'_, Row> {
             FieldLocation::Text(other) => match &self.others[other] {
                 Value::Text(text) => FoundValue::Text(text.as_bytes()),
                 Value::Bytes(bytes) => FoundValue::Text(bytes),
-                Value::Row(_) | Value::Array(_) | Value::List(_) => return Err(wrong()),
+                Value::Array(_) | Value::List(_) => return Err(wrong()),
             },
             FieldLocation::Length(other) => FoundValue::Whole(match &self.others[other] {
                 Value::Array(array) => array.shape.first().copied().unwrap_or(0) as i128,
                 Value::Bytes(bytes) => bytes.len() as i128,
                 Value::Text(text) => text.chars().count() as i128,
                 Value::List(list) => list.len() as i128,
-                Value::Row(_) => return Err(wrong()),
             }),
         })
     }

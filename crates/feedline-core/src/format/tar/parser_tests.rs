@@ -51,7 +51,7 @@ fn read(span: &[u8], wanted: &[Wanted]) -> Result<(Vec<Vec<u8>>, Vec<String>)> {
             held += array.bytes.len();
             format!("{:?} {:?} {:?}", array.dtype, array.shape, array.bytes)
         }
-        Value::Row(_) | Value::List(_) => unreachable!(),
+        Value::List(_) => unreachable!(),
     });
     let words = words.collect();
     assert!(held <= parser.most_bytes(span.len()), "{held}");

@@ -117,7 +117,6 @@ fn words(
                 let texts = list.iter().map(|one| String::from_utf8_lossy(one).into_owned());
                 (list.iter().map(|one| one.len()).sum(), texts.collect::<Vec<_>>().join("|"))
             }
-            Value::Row(_) => unreachable!(),
         };
         held += bytes;
         words.push(word);
