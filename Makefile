@@ -62,6 +62,7 @@ check: check-rust check-python ## formats, lints, types, stubs, licences, withou
 check-rust: $(SETUP)/tested
 	cargo fmt --all --check
 	cargo clippy -q --profile testing --workspace --all-targets $(TESTED) -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc -q --profile testing --workspace --exclude feedline-py --no-deps $(TESTED)
 	$(PYTHON) tools/licences
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny check bans licenses sources; fi
 

@@ -1,7 +1,7 @@
 //! `feedline demo`: photographs made from a seed, some of them bad, loaded for two epochs.
 
 use clap::Args;
-use feedline_core::config::{Given, Settings, fault_policy};
+use feedline_core::config::{Call, Given, Settings, fault_policy, options};
 use feedline_core::decode::{Mode, png};
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::loader::Loader;
@@ -81,14 +81,16 @@ impl Demo {
             CLASSES.len(),
             bad
         ));
-        let config = format!(
-            r#"[{{"call": "shuffle", "seed": {}}}, {{"call": "decode"}}, {{"call": "resize", "size": 160}},
-                {{"call": "random_resized_crop", "size": 128}}, {{"call": "flip"}},
-                {{"call": "batch", "size": 16}}, {{"call": "loader", "faults": {}}}]"#,
-            self.seed,
-            policy.to_json()
-        );
-        let loader = Loader::new(source, Settings::parse(&config, &Given::Files)?)?;
+        let calls = [
+            Call::Shuffle(self.seed.into()),
+            Call::Decode(options::Decode::default()),
+            Call::Resize(160.into()),
+            Call::RandomResizedCrop(128.into()),
+            Call::Flip(options::Flip::default()),
+            Call::Batch(16.into()),
+            Call::Loader(Box::new(options::Loader { faults: policy, ..Default::default() })),
+        ];
+        let loader = Loader::new(source, Settings::new(&calls, &Given::Files)?)?;
         for epoch in 0..EPOCHS {
             let mut progress = Progress::new(&format!("epoch {}", epoch + 1), loader.len());
             let start = clock::now();

@@ -7,7 +7,7 @@
 
 #![allow(clippy::print_stdout, reason = "a program that prints its result")]
 
-use feedline_core::config::{Given, Settings};
+use feedline_core::config::{Call, Given, Settings, options};
 use feedline_core::error::Result;
 use feedline_core::sample::{Extent, Ticket};
 use feedline_core::source::Source;
@@ -23,18 +23,19 @@ fn main() -> Result<()> {
         println!("usage: bare FOLDER center|random[-float] THREADS");
         return Ok(());
     };
-    let steps = match workload.strip_suffix("-float").unwrap_or(workload) {
-        "random" => r#"{"call": "random_resized_crop", "size": 224}, {"call": "flip"}"#,
-        _ => r#"{"call": "resize", "size": 256}, {"call": "center_crop", "size": 224}"#,
-    };
-    let floats = match workload.ends_with("-float") {
-        true => {
-            r#", {"call": "to_float", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}"#
-        }
-        false => "",
-    };
-    let config = format!(r#"[{{"call": "decode"}}, {steps}{floats}]"#);
-    let settings = Settings::parse(&config, &Given::Files)?;
+    let mut calls = vec![Call::Decode(options::Decode::default())];
+    calls.extend(match workload.strip_suffix("-float").unwrap_or(workload) {
+        "random" => [Call::RandomResizedCrop(224.into()), Call::Flip(options::Flip::default())],
+        _ => [Call::Resize(256.into()), Call::CenterCrop(options::CenterCrop { size: 224.into() })],
+    });
+    if workload.ends_with("-float") {
+        calls.push(Call::ToFloat(options::ToFloat {
+            mean: [0.485, 0.456, 0.406].into(),
+            std: [0.229, 0.224, 0.225].into(),
+            ..Default::default()
+        }));
+    }
+    let settings = Settings::new(&calls, &Given::Files)?;
     let transform = Transform {
         picture: Picture::Encoded(settings.decoding.unwrap_or_default()),
         steps: settings.steps,

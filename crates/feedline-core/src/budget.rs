@@ -57,7 +57,7 @@ impl Budget {
     /// Takes `amount` for the sample at `position`, waiting for room unless it is urgent. Of those
     /// who wait, the earliest position goes first. More than the whole limit is granted when it is
     /// urgent: else it would never be.
-    pub fn acquire(&self, amount: u64, position: u64) -> Result<Permit, Closed> {
+    pub(crate) fn acquire(&self, amount: u64, position: u64) -> Result<Permit, Closed> {
         let mut state = self.0.state.lock();
         let waiter = (position, state.next_waiter);
         state.next_waiter += 1;
@@ -86,7 +86,7 @@ impl Budget {
 
     /// As `acquire`, but calls `before_wait` if it must wait: the thread that holds what an earlier sample
     /// needs hands it on first.
-    pub fn acquire_after(
+    pub(crate) fn acquire_after(
         &self,
         amount: u64,
         position: u64,
@@ -100,7 +100,7 @@ impl Budget {
     }
 
     /// Takes `amount` if there is room for it now.
-    pub fn try_acquire(&self, amount: u64, position: u64) -> Option<Permit> {
+    pub(crate) fn try_acquire(&self, amount: u64, position: u64) -> Option<Permit> {
         let mut state = self.0.state.lock();
         if state.closed || !(position < state.urgent_below || state.has_room(amount)) {
             return None;
@@ -114,7 +114,7 @@ impl Budget {
     }
 
     /// From now on samples before `position` never wait.
-    pub fn set_urgent_below(&self, position: u64) {
+    pub(crate) fn set_urgent_below(&self, position: u64) {
         let mut state = self.0.state.lock();
         if state.urgent_below != position {
             state.urgent_below = position;
@@ -124,7 +124,7 @@ impl Budget {
 
     /// The system refused what the budget allowed: lowers the limit to what is used less one, and to
     /// one at the least. Returns the limits before and after.
-    pub fn shrink(&self) -> (u64, u64) {
+    pub(crate) fn shrink(&self) -> (u64, u64) {
         let mut state = self.0.state.lock();
         let before = state.limit;
         state.limit = state.limit.min(state.used.saturating_sub(1)).max(1);
@@ -132,7 +132,7 @@ impl Budget {
     }
 
     /// Waits for a while, or until something is given back; ends at once when closed.
-    pub fn pause(&self, at_most: Duration) -> Result<(), Closed> {
+    pub(crate) fn pause(&self, at_most: Duration) -> Result<(), Closed> {
         let mut state = self.0.state.lock();
         if !state.closed {
             state = self.0.changed.wait_for(state, at_most);
@@ -147,14 +147,15 @@ impl Budget {
     }
 
     /// Waits are possible again, for the next run.
-    pub fn reopen(&self) {
+    pub(crate) fn reopen(&self) {
         let mut state = self.0.state.lock();
         state.closed = false;
         state.urgent_below = 0;
     }
 
     /// Who holds how much, by position.
-    pub fn holders(&self) -> Vec<(u64, u64)> {
+    #[cfg(test)]
+    pub(crate) fn holders(&self) -> Vec<(u64, u64)> {
         self.0.state.lock().holders.iter().map(|(position, amount)| (*position, *amount)).collect()
     }
 
@@ -164,7 +165,8 @@ impl Budget {
     }
 
     /// The most that was held at once.
-    pub fn peak(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn peak(&self) -> u64 {
         self.0.state.lock().peak
     }
 
@@ -214,23 +216,16 @@ pub struct Permit {
 
 impl Permit {
     /// How much it is for.
-    pub fn amount(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn amount(&self) -> u64 {
         self.amount
-    }
-
-    /// Takes `more` for the same sample, waiting as `acquire_after` does.
-    pub fn grow(&mut self, more: u64, before_wait: &mut dyn FnMut()) -> Result<(), Closed> {
-        let mut extra = self.budget.acquire_after(more, self.position, before_wait)?;
-        // The amount moves over; what is left of the other permit gives nothing back.
-        self.amount += std::mem::take(&mut extra.amount);
-        Ok(())
     }
 
     /// Takes over another permit of the same budget.
     ///
     /// # Panics
     /// If it is of another budget.
-    pub fn absorb(&mut self, mut other: Permit) {
+    pub(crate) fn absorb(&mut self, mut other: Permit) {
         assert!(Arc::ptr_eq(&self.budget.0, &other.budget.0), "permits of two budgets");
         let amount = std::mem::take(&mut other.amount);
         if other.position != self.position {

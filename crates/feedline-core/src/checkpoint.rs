@@ -121,7 +121,7 @@ impl Checkpoint {
     }
 
     /// Refuses to go on with other data or settings, saying what differs.
-    pub fn must_fit(&self, now: &Checkpoint) -> Result<()> {
+    pub(crate) fn must_fit(&self, now: &Checkpoint) -> Result<()> {
         let message = if self.samples != now.samples {
             format!(
                 "the checkpoint was made with {} samples, the source has {}",
@@ -144,7 +144,7 @@ pub struct Fingerprint(u64);
 
 impl Fingerprint {
     /// As a part of a file name.
-    pub fn in_hex(self) -> String {
+    pub(crate) fn in_hex(self) -> String {
         format!("{:016x}", self.0)
     }
 

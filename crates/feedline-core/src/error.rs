@@ -231,7 +231,7 @@ impl Kind {
 
     /// Whether it is a fault of one sample, so that skipping the sample helps. Where the machine has
     /// run out of something, it does not.
-    pub fn is_of_sample(self) -> bool {
+    pub(crate) fn is_of_sample(self) -> bool {
         match self {
             Kind::Read
             | Kind::UnknownFormat
@@ -318,7 +318,7 @@ impl Error {
 
     /// Which sample it is about, and which stage had it.
     #[must_use]
-    pub fn of_sample(mut self, index: u64, stage: &'static str) -> Error {
+    pub(crate) fn of_sample(mut self, index: u64, stage: &'static str) -> Error {
         self.0.index = Some(index);
         self.0.stage = Some(stage);
         self

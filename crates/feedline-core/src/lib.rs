@@ -4,38 +4,13 @@
 //!  source ──► plan ──► fetch ──► worker ──► collate ──► deliver
 //! ```
 //!
-//! A [`loader::Loader`] is made of a source and checked settings; its epochs are iterators of batches:
-//!
-//! ```
-//! use feedline_core::config::{Given, Settings};
-//! use feedline_core::loader::Loader;
-//! use feedline_core::source::folder::Folder;
-//! use std::sync::Arc;
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let data = tempfile::tempdir()?;
-//! # let folder = data.path();
-//! # for number in 0..20 {
-//! #     let class = folder.join(["cat", "dog"][number % 2]);
-//! #     std::fs::create_dir_all(&class)?;
-//! #     let photo = feedline_core::testing::photos::photo_jpeg(number as u64, 80, 60, 90);
-//! #     std::fs::write(class.join(format!("{number}.jpg")), photo)?;
-//! # }
-//! let source = Arc::new(Folder::images(folder)?);
-//! let words = r#"[{"call": "shuffle", "seed": 7}, {"call": "decode"}, {"call": "resize", "size": 40},
-//!                 {"call": "center_crop", "size": 32}, {"call": "batch", "size": 8}]"#;
-//! let loader = Loader::new(source, Settings::parse(words, &Given::Files)?)?;
-//! let mut samples = 0;
-//! for batch in loader.epoch()? {
-//!     let batch = batch?;
-//!     assert_eq!(batch.get("image").and_then(|column| column.shape()), Some(&[batch.len(), 32, 32, 3][..]));
-//!     samples += batch.len();
-//! }
-//! assert_eq!(samples, 20);
-//! println!("{}", loader.report());
-//! # Ok(())
-//! # }
-//! ```
+//! This crate is internal: it is what the crate `feedline` (for Rust), the command line and the Python package are made
+//! of, and its items may change in any version. Rust code uses `feedline`.
+
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "internal: its pages are for those who work on it, who see private items"
+)]
 
 pub mod sys;
 

@@ -14,7 +14,7 @@ use crate::sample::Stage;
 /// Faults that a report spells out; the others are only counted.
 const SPELLED_OUT: usize = 10_000;
 /// Samples that are named as the slowest.
-pub const SLOWEST: usize = 10;
+pub(crate) const SLOWEST: usize = 10;
 /// Seconds from which the text of a report mentions a sample for being slow.
 const WORTH_A_WORD: f64 = 0.1;
 /// Deaths, retirements and notes that a report spells out.
@@ -94,7 +94,7 @@ impl IndexKey {
 
 impl Report {
     /// Counts one event.
-    pub fn apply(&mut self, event: &Event) {
+    pub(crate) fn apply(&mut self, event: &Event) {
         match event {
             Event::EpochStarted { expected, .. } => {
                 self.epochs += 1;
@@ -178,12 +178,12 @@ impl Report {
     }
 
     /// All calls of an executor.
-    pub fn submitted(&self) -> u64 {
+    pub(crate) fn submitted(&self) -> u64 {
         self.expected + self.excluded
     }
 
     /// The stage whose threads had the least rest.
-    pub fn busiest(&self) -> Option<(Stage, f64)> {
+    pub(crate) fn busiest(&self) -> Option<(Stage, f64)> {
         self.busy.iter().copied().max_by(|one, other| one.1.total_cmp(&other.1))
     }
 
@@ -398,7 +398,7 @@ impl fmt::Display for Report {
 
 /// Busy time of the stages, added up by their threads.
 #[derive(Debug, Default)]
-pub struct Meters {
+pub(crate) struct Meters {
     fetch: AtomicU64,
     worker: AtomicU64,
     collate: AtomicU64,
@@ -406,7 +406,7 @@ pub struct Meters {
 
 impl Meters {
     /// That stage worked for that long.
-    pub fn add(&self, stage: Stage, time: Duration) {
+    pub(crate) fn add(&self, stage: Stage, time: Duration) {
         let meter = match stage {
             Stage::Source | Stage::Plan | Stage::Fetch => &self.fetch,
             Stage::Worker => &self.worker,
@@ -416,7 +416,12 @@ impl Meters {
     }
 
     /// Shares of `elapsed`, for stages with that many threads each.
-    pub fn shares(&self, elapsed: Duration, readers: usize, workers: usize) -> Vec<(Stage, f64)> {
+    pub(crate) fn shares(
+        &self,
+        elapsed: Duration,
+        readers: usize,
+        workers: usize,
+    ) -> Vec<(Stage, f64)> {
         let share = |meter: &AtomicU64, threads: usize| {
             let busy = meter.load(Ordering::Relaxed) as f64 / 1e9;
             (busy / (elapsed.as_secs_f64() * threads.max(1) as f64).max(1e-9)).min(1.0)

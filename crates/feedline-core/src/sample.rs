@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::budget::Permit;
 use crate::bytes::Piece;
+use crate::error::{Error, Kind, Result};
 use crate::escape;
 use crate::sys::slab::{Borrowed, Row};
 use feedline_kernels::dtype::to_half;
@@ -131,7 +132,7 @@ pub enum FieldKind {
 
 impl FieldKind {
     /// Whether a value has a length that differs from sample to sample.
-    pub fn has_length(&self) -> bool {
+    pub(crate) fn has_length(&self) -> bool {
         match self {
             FieldKind::Variable { .. }
             | FieldKind::Bytes
@@ -169,7 +170,7 @@ pub enum Number {
 impl Number {
     /// The number as it stands in memory as that type; None if the type cannot hold it. Fractions are rounded
     /// to the nearest that it has.
-    pub fn element(self, dtype: Dtype) -> Option<Vec<u8>> {
+    pub(crate) fn element(self, dtype: Dtype) -> Option<Vec<u8>> {
         macro_rules! whole {
             ($type:ty) => {
                 <$type>::try_from(self.whole()?).ok()?.to_ne_bytes().to_vec()
@@ -258,6 +259,65 @@ pub struct Array {
     pub bytes: Vec<u8>,
 }
 
+impl Array {
+    /// Of numbers in C order.
+    pub fn new<T: Element>(values: &[T], shape: &[usize]) -> Array {
+        let bytes = values.iter().flat_map(|value| value.bytes()).collect();
+        Array { dtype: T::DTYPE, shape: shape.to_vec(), bytes }
+    }
+
+    /// As an array of which each sample is a row, and how many there are. Refuses bytes that are not of this shape.
+    pub fn loaned(self, name: &str) -> Result<(BorrowedArray, u64)> {
+        let Array { dtype, shape, bytes } = self;
+        let length = shape.iter().product::<usize>() * dtype.bytes();
+        let Some((rows, row)) = shape.split_first().filter(|_| bytes.len() == length) else {
+            let message = format!(
+                "array {name:?} of shape {shape:?} has {} bytes, not {length}",
+                bytes.len()
+            );
+            return Err(Error::new(Kind::InvalidSource, message)
+                .with_hint("the first axis counts the samples"));
+        };
+        let field = Field::fixed(name, dtype, row);
+        let stride = field.row_bytes().unwrap_or(0);
+        Ok((
+            BorrowedArray { field, memory: Arc::new(Borrowed::of(bytes)), stride, first: 0 },
+            *rows as u64,
+        ))
+    }
+}
+
+/// A number that an array can hold.
+pub trait Element: Sized {
+    /// Its type in arrays.
+    const DTYPE: Dtype;
+
+    /// From as many bytes as it has, in the order of this machine.
+    fn from_bytes(bytes: &[u8]) -> Option<Self>;
+
+    /// The bytes of it.
+    fn bytes(&self) -> Vec<u8>;
+}
+
+macro_rules! elements {
+    ($($type:ty: $dtype:ident)*) => {
+        $(impl Element for $type {
+            const DTYPE: Dtype = Dtype::$dtype;
+
+            fn from_bytes(bytes: &[u8]) -> Option<$type> {
+                Some(<$type>::from_ne_bytes(bytes.try_into().ok()?))
+            }
+
+            fn bytes(&self) -> Vec<u8> {
+                self.to_ne_bytes().to_vec()
+            }
+        })*
+    };
+}
+elements! {
+    u8: Uint8 u16: Uint16 u32: Uint32 u64: Uint64 i8: Int8 i16: Int16 i32: Int32 i64: Int64 f32: Float32 f64: Float64
+}
+
 /// What a sample has under a name, if it has no row of the batch.
 pub enum Value {
     /// An array that is copied into the batch when its shape is known to fit.
@@ -344,6 +404,16 @@ impl Batch {
             Column::Bytes(_) | Column::Text(_) | Column::Json(_) => None,
         }
     }
+
+    /// The numbers of an array of that name, in C order; none if it has another type.
+    pub fn values<T: Element>(&self, name: &str) -> Option<Vec<T>> {
+        match self.get(name)? {
+            Column::Array { dtype, memory, .. } if *dtype == T::DTYPE => {
+                memory.chunks_exact(dtype.bytes()).map(T::from_bytes).collect()
+            }
+            Column::Array { .. } | Column::Bytes(_) | Column::Text(_) | Column::Json(_) => None,
+        }
+    }
 }
 
 /// Where the bytes of one sample are to be had.
@@ -411,7 +481,7 @@ pub fn shown(path: &Path) -> String {
 }
 
 /// A number of bytes as people read it.
-pub fn in_bytes(bytes: u64) -> String {
+pub(crate) fn in_bytes(bytes: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.iter().find(|(unit, _)| bytes >= *unit) {
         Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),

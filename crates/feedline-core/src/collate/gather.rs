@@ -5,7 +5,7 @@ use crate::error::{Error, Kind};
 use crate::sample::{FieldKind, Sample, Value};
 
 /// Samples that belong together and are all here.
-pub struct Gathered {
+pub(crate) struct Gathered {
     /// In order.
     pub samples: Vec<Sample>,
     /// The slot of its first sample: memory for them is waited for in this order.
@@ -22,7 +22,7 @@ pub(super) struct Norm {
 }
 
 /// The shape of each field of a sample; empty where any shape fits.
-pub type Shapes = Vec<Vec<usize>>;
+pub(crate) type Shapes = Vec<Vec<usize>>;
 
 impl Norm {
     /// The shapes of a sample.
@@ -66,7 +66,7 @@ impl Norm {
 }
 
 /// The memory that a sample was written to.
-pub fn slot_of(sample: Sample) -> BatchSlot {
+pub(crate) fn slot_of(sample: Sample) -> BatchSlot {
     BatchSlot { rows: sample.rows }
 }
 

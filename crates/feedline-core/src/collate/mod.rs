@@ -10,8 +10,8 @@ mod promise;
 mod stack;
 
 pub use cast::Cast;
-pub use gather::{Gathered, Shapes, slot_of};
-pub use pool::Pool;
+pub(crate) use gather::{Gathered, Shapes, slot_of};
+pub(crate) use pool::Pool;
 pub use promise::{Axes, Content, Promise};
 
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use crate::sys::slab::{self, Block, Row};
 
 /// What a batch is made of.
 #[derive(Clone, Debug)]
-pub struct Columns {
+pub(crate) struct Columns {
     /// One column each.
     pub fields: Arc<[Field]>,
     /// What becomes of the numbers of each, if they are to be of another type.
@@ -40,20 +40,20 @@ pub struct Columns {
 }
 
 /// The place of one sample in a batch: a row of each column that has rows.
-pub struct BatchSlot {
+pub(crate) struct BatchSlot {
     /// In the order of the fields that are fixed.
     pub rows: Vec<Row>,
 }
 
 impl Columns {
     /// Whether samples can have shapes that do not fit into one batch.
-    pub fn may_differ(&self) -> bool {
+    pub(crate) fn may_differ(&self) -> bool {
         let is_ragged = |field: &Field| matches!(field.kind, FieldKind::Ragged { .. });
         !self.joined && self.fields.iter().any(is_ragged)
     }
 
     /// The shapes of a sample, as far as they decide which batch it fits into.
-    pub fn shapes(&self, sample: &Sample) -> Shapes {
+    pub(crate) fn shapes(&self, sample: &Sample) -> Shapes {
         let shapes = gather::Norm::of(self, sample).shapes;
         match self.pad {
             // Only the number of axes counts.
@@ -63,7 +63,7 @@ impl Columns {
     }
 
     /// What keeps a sample from a batch that has one like the other.
-    pub fn mismatch(&self, sample: &Sample, like: Option<&Sample>) -> Error {
+    pub(crate) fn mismatch(&self, sample: &Sample, like: Option<&Sample>) -> Error {
         let found = like.and_then(|like| gather::Norm::of(self, like).mismatch(self, sample));
         found.unwrap_or_else(|| {
             let (index, shapes) = (sample.ticket.index, gather::Norm::of(self, sample).shapes);
@@ -74,13 +74,17 @@ impl Columns {
     }
 
     /// Bytes of the rows of one batch.
-    pub fn batch_bytes(&self) -> u64 {
+    pub(crate) fn batch_bytes(&self) -> u64 {
         let row: usize = self.fields.iter().filter_map(Field::row_bytes).sum();
         row as u64 * self.size as u64
     }
 
     /// The slots of a new batch, in order. The permit is given back with the memory.
-    pub fn batch_slots(&self, pool: &Pool, mut permit: Permit) -> Result<VecDeque<BatchSlot>> {
+    pub(crate) fn batch_slots(
+        &self,
+        pool: &Pool,
+        mut permit: Permit,
+    ) -> Result<VecDeque<BatchSlot>> {
         let mut batch_slots: VecDeque<BatchSlot> = (0..self.size)
             .map(|_| BatchSlot { rows: Vec::with_capacity(self.fields.len()) })
             .collect();
@@ -97,12 +101,16 @@ impl Columns {
     }
 
     /// Bytes of the rows of one sample.
-    pub fn row_bytes(&self) -> u64 {
+    pub(crate) fn row_bytes(&self) -> u64 {
         self.fields.iter().filter_map(Field::row_bytes).map(|bytes| bytes as u64).sum()
     }
 
     /// Slots of no batch: each has memory of its own, for nobody knows when the others will be free.
-    pub fn lone_slots(&self, count: usize, mut permit: Permit) -> Result<VecDeque<BatchSlot>> {
+    pub(crate) fn lone_slots(
+        &self,
+        count: usize,
+        mut permit: Permit,
+    ) -> Result<VecDeque<BatchSlot>> {
         let mut batch_slots = VecDeque::with_capacity(count);
         for _ in 0..count {
             let mut rows = Vec::with_capacity(self.fields.len());
@@ -121,7 +129,12 @@ impl Columns {
     }
 
     /// Makes the batch. Waits for room for arrays that were not written in place.
-    pub fn complete(&self, gathered: Gathered, pool: &Pool, budget: &Budget) -> Result<Batch> {
+    pub(crate) fn complete(
+        &self,
+        gathered: Gathered,
+        pool: &Pool,
+        budget: &Budget,
+    ) -> Result<Batch> {
         let Gathered { samples, number, is_scattered, .. } = gathered;
         if samples.is_empty() {
             return Ok(Batch { columns: Vec::new(), tickets: Vec::new(), permit: None });

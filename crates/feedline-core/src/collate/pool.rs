@@ -9,7 +9,7 @@ use crate::sys::slab::{Block, GiveBack};
 
 /// Blocks that nobody uses now. Clones share them.
 #[derive(Clone, Default)]
-pub struct Pool(Arc<Mutex<Free>>);
+pub(crate) struct Pool(Arc<Mutex<Free>>);
 
 #[derive(Default)]
 struct Free {
@@ -21,12 +21,12 @@ struct Free {
 
 impl Pool {
     /// Keeps up to that many bytes.
-    pub fn new(limit: usize) -> Pool {
+    pub(crate) fn new(limit: usize) -> Pool {
         Pool(Arc::new(Mutex::new(Free { limit, ..Free::default() })))
     }
 
     /// A block of at least that size and at most twice that, or a new one.
-    pub fn take(&self, bytes: usize) -> Result<Block> {
+    pub(crate) fn take(&self, bytes: usize) -> Result<Block> {
         {
             let mut free = self.0.lock();
             // From the back: what came back last is warm in the caches.
@@ -47,7 +47,7 @@ impl Pool {
     }
 
     /// What to do with a block when its last row is gone: back to here, if here still is.
-    pub fn give_back(&self, permit: Option<Permit>) -> GiveBack {
+    pub(crate) fn give_back(&self, permit: Option<Permit>) -> GiveBack {
         let home: Weak<Mutex<Free>> = Arc::downgrade(&self.0);
         Box::new(move |block| {
             let evicted = home.upgrade().map(|home| home.lock().put(block));
@@ -58,7 +58,7 @@ impl Pool {
     }
 
     /// Frees all blocks and keeps none from now on.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut free = self.0.lock();
         free.is_closed = true;
         free.bytes = 0;
@@ -66,7 +66,8 @@ impl Pool {
     }
 
     /// Bytes that nobody uses now.
-    pub fn free_bytes(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn free_bytes(&self) -> usize {
         self.0.lock().bytes
     }
 }

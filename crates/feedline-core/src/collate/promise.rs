@@ -47,7 +47,7 @@ pub enum Content {
 impl Columns {
     /// The columns that `complete` makes. `rows` is the first axis of a batch, where all have the same,
     /// and `ragged` tells what is known of the shape of a sample that has none of its own.
-    pub fn promised(
+    pub(crate) fn promised(
         &self,
         rows: Option<usize>,
         ragged: impl Fn(&str) -> Option<Axes>,

@@ -4,7 +4,7 @@
 use core::time::Duration;
 use serde_json::Value;
 
-use super::arguments::Call;
+use super::arguments::{Arguments, Real, Whole};
 use crate::error::{Error, Kind, Result};
 use crate::random::Random;
 
@@ -20,7 +20,7 @@ pub struct Chaos {
 
 /// What happens to one try of one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strike {
+pub(crate) enum Strike {
     /// Nothing.
     Nothing,
     /// The read fails with an error that may be gone the next time.
@@ -32,17 +32,17 @@ pub enum Strike {
 }
 
 impl Chaos {
-    pub(super) fn parse(call: &Call<'_>) -> Result<Option<Chaos>> {
-        let config = match call.get("chaos") {
+    pub(super) fn parse(from: &Arguments<'_>) -> Result<Option<Chaos>> {
+        let config = match from.get("chaos") {
             None => return Ok(None),
             Some(Value::Object(config)) => config,
-            Some(other) => return Err(call.bad("chaos", "rates by name", other)),
+            Some(other) => return Err(from.bad("chaos", "rates by name", other)),
         };
-        let config = Call::of("chaos", config);
-        let rate = |name| Ok::<_, Error>(config.real(name, 0.0, 1.0)?.unwrap_or(0.0));
-        let seconds = config.real("seconds", 0.0, 3600.0)?.unwrap_or(0.1);
+        let config = Arguments::of_json("chaos", config);
+        let rate = |name| Ok::<_, Error>(config.read(name, Real(0.0, 1.0))?.unwrap_or(0.0));
+        let seconds = config.read("seconds", Real(0.0, 3600.0))?.unwrap_or(0.1);
         let chaos = Chaos {
-            seed: config.whole("seed", 0, u64::MAX)?.unwrap_or(0),
+            seed: config.read("seed", Whole(0, u64::MAX))?.unwrap_or(0),
             eio: rate("eio")?,
             raise: rate("raise")?,
             slow: rate("slow")?,
@@ -53,7 +53,7 @@ impl Chaos {
     }
 
     /// What happens to that try of a sample; tries count from 1.
-    pub fn strike(&self, index: u64, attempt: u32) -> Strike {
+    pub(crate) fn strike(&self, index: u64, attempt: u32) -> Strike {
         let draw = |what: u64, try_: u64| Random::keyed(&[self.seed, index, what, try_]).unit();
         if draw(0, 0) < self.raise {
             Strike::Damaged
@@ -69,7 +69,7 @@ impl Chaos {
 
 impl Strike {
     /// The error that it is, if it is one.
-    pub fn error(self) -> Option<Error> {
+    pub(crate) fn error(self) -> Option<Error> {
         match self {
             Strike::Nothing | Strike::Slow(_) => None,
             Strike::Eio => {
@@ -90,7 +90,7 @@ mod tests {
         let config = serde_json::json!(
             {"call": "loader", "chaos": {"seed": 3, "eio": 0.2, "raise": 0.1, "slow": 0.5, "seconds": 1}}
         );
-        let chaos = Chaos::parse(&Call::new(&config).unwrap()).unwrap().unwrap();
+        let chaos = Chaos::parse(&Arguments::of_call(&config).unwrap()).unwrap().unwrap();
         let count = |attempt, wanted| {
             (0..10_000).filter(|index| chaos.strike(*index, attempt) == wanted).count()
         };

@@ -1,24 +1,124 @@
-//! The words for which samples are wanted, and which come together.
+//! The calls for which samples are kept, and which come together.
 
 use serde_json::Value;
 
-use super::Padding;
-use super::arguments::{self, Call};
+use super::arguments::{Arguments, Rule, Text};
+use super::calls::CallArguments;
+use super::{Given, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::transform::predicate::{Bucketing, Comparison, Constant, Operand, Predicate};
 
-/// `{"op": "<", "col": "label", "value": 5}`, `{"op": "in", "length": "tokens", "values": [1, 2]}`,
-/// `{"op": "and", "of": [...]}`, and so on.
-pub(super) fn filter(call: &Call<'_>) -> Result<Predicate<Operand>> {
-    predicate(call.get("predicate").ok_or_else(|| call.lacks("predicate"))?)
+/// Which samples are kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Filter {
+    /// What a sample must be to be kept.
+    pub predicate: Predicate<Operand>,
 }
 
+impl Default for Filter {
+    /// Keeps all.
+    fn default() -> Filter {
+        Filter { predicate: Predicate::All(Vec::new()) }
+    }
+}
+
+/// Samples of similar length or value come together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bucket {
+    /// The field that decides.
+    pub by: String,
+    /// The first value of each bucket but the first, ascending.
+    pub boundaries: Vec<f64>,
+    /// Samples in the batches of each bucket; as `batch` says by default.
+    pub batch: Option<Vec<usize>>,
+}
+
+impl CallArguments for Filter {
+    fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
+        if from.is_json() {
+            let value = from.get("predicate").ok_or_else(|| from.lacks("predicate"))?;
+            self.predicate = predicate(value)?;
+        }
+        Ok(())
+    }
+
+    fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
+        let more = self.predicate.clone();
+        settings.filter = Some(match settings.filter.take() {
+            None => more,
+            Some(Predicate::All(mut parts)) => {
+                parts.push(more);
+                Predicate::All(parts)
+            }
+            Some(first) => Predicate::All(vec![first, more]),
+        });
+        Ok(())
+    }
+}
+
+impl CallArguments for Bucket {
+    fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
+        from.require("by", &mut self.by, Text("the name of a field"))?;
+        from.require("boundaries", &mut self.boundaries, Ascending)?;
+        from.take("batch", &mut self.batch, Sizes(self.boundaries.len() + 1))
+    }
+
+    fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
+        settings.bucketing = Some(Bucketing {
+            by: Operand::Value(self.by.clone()),
+            boundaries: self.boundaries.clone().into(),
+            sizes: self.batch.clone().map(Into::into),
+        });
+        Ok(())
+    }
+}
+
+struct Ascending;
+
+impl Rule for Ascending {
+    type Of = Vec<f64>;
+
+    fn wanted(&self) -> String {
+        "up to 4096 numbers, ascending".to_owned()
+    }
+
+    fn read(&self, value: &Value) -> Option<Vec<f64>> {
+        value.as_array()?.iter().map(Value::as_f64).collect()
+    }
+
+    fn allows(&self, list: &Vec<f64>) -> bool {
+        (1..=4096).contains(&list.len()) && list.is_sorted_by(|one, other| one < other)
+    }
+}
+
+/// This many sizes of batches.
+struct Sizes(usize);
+
+impl Rule for Sizes {
+    type Of = Vec<usize>;
+
+    fn wanted(&self) -> String {
+        format!("{} sizes, one for each bucket", self.0)
+    }
+
+    fn read(&self, value: &Value) -> Option<Vec<usize>> {
+        let size = |value: &Value| usize::try_from(value.as_u64()?).ok();
+        value.as_array()?.iter().map(size).collect()
+    }
+
+    fn allows(&self, sizes: &Vec<usize>) -> bool {
+        sizes.len() == self.0 && sizes.iter().all(|size| (1..=1 << 24).contains(size))
+    }
+}
+
+/// `{"op": "<", "col": "label", "value": 5}`, `{"op": "in", "length": "tokens", "values": [1, 2]}`,
+/// `{"op": "and", "of": [...]}`, and so on.
 fn predicate(config: &Value) -> Result<Predicate<Operand>> {
     let arguments = config.as_object().ok_or_else(|| refused(config))?;
-    let call = Call::of("filter", arguments);
-    let operation = call.get("op").and_then(Value::as_str).ok_or_else(|| refused(config))?;
+    let from = Arguments::of_json("filter", arguments);
+    let operation = from.get("op").and_then(Value::as_str).ok_or_else(|| refused(config))?;
     let parts = || -> Result<Vec<Predicate<Operand>>> {
-        let list = call.get("of").and_then(Value::as_array).ok_or_else(|| refused(config))?;
+        let list = from.get("of").and_then(Value::as_array).ok_or_else(|| refused(config))?;
         list.iter().map(predicate).collect()
     };
     let made = match operation {
@@ -27,9 +127,9 @@ fn predicate(config: &Value) -> Result<Predicate<Operand>> {
         "not" => Predicate::Not(Box::new(Predicate::All(parts()?))),
         "in" => {
             let these =
-                call.get("values").and_then(Value::as_array).ok_or_else(|| refused(config))?;
+                from.get("values").and_then(Value::as_array).ok_or_else(|| refused(config))?;
             Predicate::Among(
-                operand(&call, config)?,
+                operand(&from, config)?,
                 these.iter().map(constant).collect::<Result<Vec<_>>>()?.into(),
             )
         }
@@ -43,17 +143,17 @@ fn predicate(config: &Value) -> Result<Predicate<Operand>> {
                 (">", Comparison::More),
             ];
             let how = comparisons.iter().find(|(sign, _)| *sign == other).map(|(_, how)| *how);
-            let with = constant(call.get("value").ok_or_else(|| refused(config))?)?;
-            Predicate::Compare(operand(&call, config)?, how.ok_or_else(|| refused(config))?, with)
+            let with = constant(from.get("value").ok_or_else(|| refused(config))?)?;
+            Predicate::Compare(operand(&from, config)?, how.ok_or_else(|| refused(config))?, with)
         }
     };
-    call.finish()?;
+    from.finish()?;
     Ok(made)
 }
 
-fn operand(call: &Call<'_>, config: &Value) -> Result<Operand> {
+fn operand(from: &Arguments<'_>, config: &Value) -> Result<Operand> {
     let name = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
-    match (name(call.get("col")), name(call.get("length"))) {
+    match (name(from.get("col")), name(from.get("length"))) {
         (Some(field), None) => Ok(Operand::Value(field)),
         (None, Some(field)) => Ok(Operand::Length(field)),
         (Some(_), Some(_)) | (None, None) => Err(refused(config)),
@@ -71,64 +171,10 @@ fn constant(value: &Value) -> Result<Constant> {
     })
 }
 
-/// What arrays of different shapes are made equal with: `true` for zeros, a number, or numbers for some fields
-/// by their name and zeros for the others.
-pub(super) fn padding(call: &Call<'_>) -> Result<Option<Padding>> {
-    let wrong = |value: &Value| {
-        let message = format!(
-            "batch: pad must be True, a number, or a dict of fields and their numbers, got {value}"
-        );
-        Error::new(Kind::InvalidArgument, message)
-    };
-    Ok(match call.get("pad") {
-        None | Some(Value::Bool(false)) => None,
-        Some(Value::Bool(true)) => Some(Padding::default()),
-        Some(Value::Object(named)) => {
-            let named = named.iter().map(|(name, value)| {
-                let number = arguments::number(value).ok_or_else(|| wrong(value))?;
-                Ok((name.clone(), number))
-            });
-            Some(Padding { all: None, named: named.collect::<Result<_>>()? })
-        }
-        Some(value) => {
-            let all = arguments::number(value).ok_or_else(|| wrong(value))?;
-            Some(Padding { all: Some(all), named: Vec::new() })
-        }
-    })
-}
-
 fn refused(config: &Value) -> Error {
     let message = format!("filter: this is no predicate: {config}");
     Error::new(Kind::InvalidArgument, message)
         .with_hint("write it as (fl.col(\"label\") < 5) & (fl.length(\"tokens\") >= 16)")
-}
-
-/// `{"by": "tokens", "boundaries": [32, 64], "batch": [64, 32, 16]}`
-pub(super) fn bucket(call: &Call<'_>) -> Result<Bucketing<Operand>> {
-    let by = match call.get("by") {
-        None => return Err(call.lacks("by")),
-        Some(Value::String(field)) => Operand::Value(field.clone()),
-        Some(other) => return Err(call.bad("by", "the name of a field", other)),
-    };
-    let config = call.get("boundaries").ok_or_else(|| call.lacks("boundaries"))?;
-    let boundaries: Option<Vec<f64>> =
-        config.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
-    let boundaries = boundaries
-        .filter(|list| {
-            (1..=4096).contains(&list.len()) && list.is_sorted_by(|one, other| one < other)
-        })
-        .ok_or_else(|| call.bad("boundaries", "up to 4096 numbers, ascending", config))?;
-    let sizes = call.get("batch").map(|config| {
-        let size = |value: &Value| value.as_u64().filter(|size| (1..=1 << 24).contains(size));
-        let sizes: Option<Vec<u64>> =
-            config.as_array().and_then(|list| list.iter().map(size).collect());
-        let wanted = format!("{} sizes, one for each bucket", boundaries.len() + 1);
-        let sizes = sizes.filter(|sizes| sizes.len() == boundaries.len() + 1);
-        sizes
-            .map(|sizes| sizes.into_iter().map(|size| size as usize).collect())
-            .ok_or_else(|| call.bad("batch", &wanted, config))
-    });
-    Ok(Bucketing { by, boundaries: boundaries.into(), sizes: sizes.transpose()? })
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 //!
 //! The text becomes JSON first, so that both are checked by the same lines.
 
-use core::time::Duration;
 use serde_json::{Map, Value};
+use std::str::FromStr;
 
-use super::arguments::Call;
+use super::arguments::{Arguments, OneOf, Real, Seconds, Text, Truth, Whole};
 use crate::error::{Error, Kind, Result};
 use crate::fault::{Action, Backoff, FaultPolicy, Limit, Rule};
 
@@ -26,6 +26,14 @@ pub fn fault_policy(config: &str) -> Result<FaultPolicy> {
     from_json(&value)
 }
 
+impl FromStr for FaultPolicy {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<FaultPolicy> {
+        fault_policy(text)
+    }
+}
+
 /// A policy from an object, or from text.
 pub(super) fn from_json(value: &Value) -> Result<FaultPolicy> {
     let from_text = value.as_str().map(from_text).transpose()?;
@@ -33,55 +41,69 @@ pub(super) fn from_json(value: &Value) -> Result<FaultPolicy> {
         let message = format!("FaultPolicy: give settings such as \"action=skip\", got {value}");
         return Err(refused(message));
     };
-    let call = Call::of("FaultPolicy", arguments);
+    let call = Arguments::of_json("FaultPolicy", arguments);
     let plain = FaultPolicy::default();
     let policy = FaultPolicy {
-        retry: call.whole("retry", 0, MAX_RETRY)?.map_or(plain.retry, |retry| retry as u32),
+        retry: call.read("retry", Whole(0, MAX_RETRY))?.map_or(plain.retry, |retry| retry as u32),
         backoff: backoff(&call)?,
-        action: call.choice("action", &Action::ALL)?.unwrap_or_default(),
-        fill: call.truth("fill")?,
+        action: call.read("action", OneOf(&Action::ALL))?.unwrap_or_default(),
+        fill: call.read("fill", Truth)?,
         limit: limit(&call)?,
-        window: call.whole("window", 1, 1 << 40)?.unwrap_or(plain.window),
+        window: call.read("window", Whole(1, 1 << 40))?.unwrap_or(plain.window),
         by_type: by_type(&call)?,
-        quarantine: call.path("quarantine")?,
-        patience: seconds(&call, "patience", MAX_SECONDS)?.unwrap_or(plain.patience),
+        quarantine: call.read("quarantine", Text("a path"))?.map(Into::into),
+        patience: call.read("patience", Seconds(0.0, MAX_SECONDS))?.unwrap_or(plain.patience),
     };
     call.finish()?;
     Ok(policy)
 }
 
-fn seconds(call: &Call<'_>, name: &'static str, most: f64) -> Result<Option<Duration>> {
-    Ok(call.real(name, 0.0, most)?.map(Duration::from_secs_f64))
-}
-
-/// Nothing said is the default; that there is none must be said.
-fn limit(call: &Call<'_>) -> Result<Option<Limit>> {
-    match call.get("limit") {
-        None => Ok(FaultPolicy::default().limit),
-        Some(Value::String(word)) if word == "none" => Ok(None),
-        Some(_) => call.limit("limit"),
+/// Refuses a policy that was made by Rust code and is out of bounds: what it is as JSON says the same of it.
+pub(super) fn check(policy: &FaultPolicy) -> Result<()> {
+    match from_json(&policy.to_json())? == *policy {
+        true => Ok(()),
+        // JSON has no number for some of it, such as a limit that is no number.
+        false => Err(refused(format!("FaultPolicy: this is not a policy: {policy}"))),
     }
 }
 
-fn backoff(call: &Call<'_>) -> Result<Backoff> {
+/// Nothing said is the default; that there is none must be said.
+fn limit(call: &Arguments<'_>) -> Result<Option<Limit>> {
+    let value = match call.get("limit") {
+        None => return Ok(FaultPolicy::default().limit),
+        Some(Value::String(word)) if word == "none" => return Ok(None),
+        Some(value) => value,
+    };
+    let limit = value
+        .as_number()
+        .and_then(|number| Limit::of(number.as_f64()?, number.is_u64() || number.is_i64()));
+    limit.map(Some).ok_or_else(|| {
+        let wanted = "a count (a whole number) or a share (from 0.0 to below 1.0)";
+        call.bad("limit", wanted, value)
+    })
+}
+
+fn backoff(call: &Arguments<'_>) -> Result<Backoff> {
     let plain = Backoff::default();
     let Some(Value::Object(parts)) = call.get("backoff") else {
-        let first = seconds(call, "backoff", MAX_SECONDS)?.unwrap_or(plain.first);
+        let first = call.read("backoff", Seconds(0.0, MAX_SECONDS))?.unwrap_or(plain.first);
         return Ok(Backoff { first, longest: plain.longest.max(first), ..plain });
     };
-    let parts = Call::of("FaultPolicy: backoff", parts);
-    let first = seconds(&parts, "first", MAX_SECONDS)?.unwrap_or(plain.first);
+    let parts = Arguments::of_json("FaultPolicy: backoff", parts);
+    let first = parts.read("first", Seconds(0.0, MAX_SECONDS))?.unwrap_or(plain.first);
     let backoff = Backoff {
         first,
-        factor: parts.real("factor", 1.0, 1000.0)?.unwrap_or(plain.factor),
-        longest: seconds(&parts, "longest", MAX_SECONDS)?.unwrap_or(plain.longest.max(first)),
-        jitter: parts.real("jitter", 0.0, 1.0)?.unwrap_or(plain.jitter),
+        factor: parts.read("factor", Real(1.0, 1000.0))?.unwrap_or(plain.factor),
+        longest: parts
+            .read("longest", Seconds(0.0, MAX_SECONDS))?
+            .unwrap_or(plain.longest.max(first)),
+        jitter: parts.read("jitter", Real(0.0, 1.0))?.unwrap_or(plain.jitter),
     };
     parts.finish()?;
     Ok(backoff)
 }
 
-fn by_type(call: &Call<'_>) -> Result<Vec<(String, Rule)>> {
+fn by_type(call: &Arguments<'_>) -> Result<Vec<(String, Rule)>> {
     let rules = match call.get("by_type") {
         None => return Ok(Vec::new()),
         Some(Value::Object(rules)) => rules,
@@ -229,6 +251,7 @@ fn refused(message: String) -> Error {
 mod tests {
     use super::*;
     use crate::fault::Limit;
+    use core::time::Duration;
     use proptest::prelude::*;
     use std::path::PathBuf;
 

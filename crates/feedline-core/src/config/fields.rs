@@ -1,15 +1,17 @@
-//! Which fields of a record are wanted, from the words of `parse`:
+//! The fields of a record that `parse` names:
 //! `[{"name": "box", "key": "bbox", "of": "float32", "shape": [null, 4], "default": 1.0}, …]`.
 
 use serde_json::Value;
 
-use super::arguments::{self, Call};
+use super::arguments::{Arguments, OneOf, Text, Truth, number as any_number};
 use crate::error::Result;
 use crate::format::{Shape, Type, Wanted};
 use crate::sample::Dtype;
 
 /// The most values of one shape; beyond that it is a mistake.
 const MOST: usize = 1 << 32;
+
+const SHAPE: &str = "a list of whole numbers from 1, of which the first may be null (None)";
 
 const TYPES: [(&str, Type); 6] = [
     ("bytes", Type::Bytes),
@@ -21,65 +23,86 @@ const TYPES: [(&str, Type); 6] = [
     ("npy", Type::Npy(Dtype::Uint8)),
 ];
 
-/// The fields, checked as far as that can be done without knowing what holds them.
-pub(super) fn wanted(call: &Call<'_>) -> Result<Vec<Wanted>> {
-    let value = call.get("fields").ok_or_else(|| call.lacks("fields"))?;
-    let list = value.as_array().filter(|list| !list.is_empty());
-    let list = list.ok_or_else(|| call.bad("fields", "a field or more", value))?;
-    let mut fields: Vec<Wanted> = Vec::new();
-    for value in list {
-        let arguments = value.as_object();
-        let arguments = arguments.ok_or_else(|| call.bad("a field", "words by name", value))?;
-        let shown = arguments.get("name").unwrap_or(&Value::Null).to_string();
-        let label = format!("{}: field {shown}", call.name());
-        let config = Call::of(&label, arguments);
+/// The fields, as they are written.
+pub(super) fn wanted(from: &Arguments<'_>) -> Result<Vec<Wanted>> {
+    let value = from.get("fields").ok_or_else(|| from.lacks("fields"))?;
+    let list = value.as_array().ok_or_else(|| from.bad("fields", "a field or more", value))?;
+    let field = |value: &Value| {
+        let json = value.as_object();
+        let json = json.ok_or_else(|| from.bad("a field", "words by name", value))?;
+        let shown = json.get("name").unwrap_or(&Value::Null).to_string();
+        let label = format!("{}: field {shown}", from.call());
+        let config = Arguments::of_json(&label, json);
         let field = field(&config)?;
         config.finish()?;
-        if fields.iter().any(|other| other.name == field.name) {
-            return Err(call.refused(format!("{label}: it is there twice")));
-        }
-        fields.push(field);
-    }
-    Ok(fields)
+        Ok(field)
+    };
+    list.iter().map(field).collect()
 }
 
-fn field(config: &Call<'_>) -> Result<Wanted> {
-    let name = name(config, "name")?.ok_or_else(|| config.lacks("name"))?;
+/// Refuses fields that cannot be, whatever holds them.
+pub(super) fn check(fields: &[Wanted], from: &Arguments<'_>) -> Result<()> {
+    if fields.is_empty() {
+        return Err(from.bad("fields", "a field or more", "[]"));
+    }
+    for (at, field) in fields.iter().enumerate() {
+        let label = format!("{}: field {:?}", from.call(), field.name);
+        let label = Arguments::of_values(&label);
+        let refused = |what: &str| Err(label.refused(format!("{}: {what}", label.call())));
+        let (Shape::Fixed(axes) | Shape::Variable(axes)) = &field.shape;
+        let values = axes.iter().try_fold(1_usize, |values, axis| values.checked_mul(*axis));
+        if field.name.is_empty() {
+            return Err(label.bad("name", "a name", "\"\""));
+        }
+        if !values.is_some_and(|values| (1..=MOST).contains(&values)) {
+            return Err(label.bad("shape", SHAPE, format!("{axes:?}")));
+        }
+        if field.is_sequence && matches!(field.shape, Shape::Variable(_)) {
+            return refused("each step of a sequence must have a shape without None");
+        }
+        if field.of == Type::Json && field.shape != Shape::Fixed(vec![]) {
+            return refused("JSON has no shape");
+        }
+        if fields[..at].iter().any(|other| other.name == field.name) {
+            return refused("it is there twice");
+        }
+        if let (Some(default), Some(dtype)) = (&field.default, field.dtype()) {
+            let group = dtype.bytes() * axes.iter().product::<usize>();
+            let is_fixed = matches!(field.shape, Shape::Fixed(_)) && !field.is_sequence;
+            let fits =
+                if is_fixed { default.len() == group } else { default.len().is_multiple_of(group) };
+            if !fits {
+                let wanted = format!("{group} bytes of {}", dtype.name());
+                return Err(label.bad("default", &wanted, default.len()));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn field(config: &Arguments<'_>) -> Result<Wanted> {
+    let name = config.read("name", Text("a name"))?.ok_or_else(|| config.lacks("name"))?;
     let key = match config.get("key") {
-        None => name,
+        None => &name,
         // A file `a.` in a tar has an empty extension, and JSON may have an empty key.
         Some(Value::String(text)) => text,
         Some(other) => return Err(config.bad("key", "a name", other)),
     };
-    let mut of = config.choice("of", &TYPES)?.ok_or_else(|| config.lacks("of"))?;
+    let mut of = config.read("of", OneOf(&TYPES))?.ok_or_else(|| config.lacks("of"))?;
     if let Type::Npy(dtype) = &mut of {
         let names: Vec<_> = Dtype::ALL.iter().map(|dtype| (dtype.name(), *dtype)).collect();
-        *dtype = config.choice("dtype", &names)?.ok_or_else(|| config.lacks("dtype"))?;
+        *dtype = config.read("dtype", OneOf(&names))?.ok_or_else(|| config.lacks("dtype"))?;
     }
-    let is_sequence = config.truth("sequence")?.unwrap_or(false);
+    let is_sequence = config.read("sequence", Truth)?.unwrap_or(false);
     let shape = shape(config)?;
+    let key = key.as_str().into();
     let mut wanted =
-        Wanted { name: name.into(), key: key.into(), of, shape, is_sequence, default: None };
-    if is_sequence && matches!(wanted.shape, Shape::Variable(_)) {
-        let message = "each step of a sequence must have a shape without None";
-        return Err(config.refused(format!("{}: {message}", config.name())));
-    }
-    if of == Type::Json && wanted.shape != Shape::Fixed(vec![]) {
-        return Err(config.refused(format!("{}: JSON has no shape", config.name())));
-    }
+        Wanted { name: name.as_str().into(), key, of, shape, is_sequence, default: None };
     wanted.default = default(config, &wanted)?;
     Ok(wanted)
 }
 
-fn name<'a>(config: &Call<'a>, argument: &'static str) -> Result<Option<&'a str>> {
-    match config.get(argument) {
-        None => Ok(None),
-        Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
-        Some(other) => Err(config.bad(argument, "a name", other)),
-    }
-}
-
-fn shape(config: &Call<'_>) -> Result<Shape> {
+fn shape(config: &Arguments<'_>) -> Result<Shape> {
     let Some(value) = config.get("shape") else { return Ok(Shape::Fixed(vec![])) };
     let axis = |value: &Value| value.as_u64().filter(|axis| *axis > 0);
     let shape = value.as_array().and_then(|axes| {
@@ -91,14 +114,11 @@ fn shape(config: &Call<'_>) -> Result<Shape> {
         let shape = if is_variable { Shape::Variable(axes) } else { Shape::Fixed(axes) };
         (values <= MOST as u64).then_some(shape)
     });
-    shape.ok_or_else(|| {
-        let wanted = "a list of whole numbers from 1, of which the first may be null (None)";
-        config.bad("shape", wanted, value)
-    })
+    shape.ok_or_else(|| config.bad("shape", SHAPE, value))
 }
 
 /// What stands there where a record has nothing, in the bytes of the type.
-fn default(config: &Call<'_>, wanted: &Wanted) -> Result<Option<Vec<u8>>> {
+fn default(config: &Arguments<'_>, wanted: &Wanted) -> Result<Option<Vec<u8>>> {
     let Some(value) = config.get("default") else { return Ok(None) };
     let (Shape::Fixed(axes) | Shape::Variable(axes)) = &wanted.shape;
     let values: usize = axes.iter().product();
@@ -159,22 +179,21 @@ fn number(dtype: Dtype, value: &Value) -> Option<Vec<u8>> {
         | Dtype::Int64
         | Dtype::Float16
         | Dtype::Float32
-        | Dtype::Float64 => arguments::number(value)?.element(dtype),
+        | Dtype::Float64 => any_number(value)?.element(dtype),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Call;
     use crate::error::Kind;
     use serde_json::json;
 
     fn parsed(fields: Value) -> Result<Vec<Wanted>> {
-        let config = json!({"call": "parse", "fields": fields});
-        let call = Call::new(&config)?;
-        let wanted = wanted(&call)?;
-        call.finish()?;
-        Ok(wanted)
+        let call = Call::parse(&json!({"call": "parse", "fields": fields}))?;
+        let Call::Parse(parse) = call else { panic!("{call:?}") };
+        Ok(parse.fields)
     }
 
     #[test]

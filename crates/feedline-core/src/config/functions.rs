@@ -1,11 +1,12 @@
-//! The words for functions of the user's own language: which there are, and whether each stands where it can.
+//! The calls for functions of Python: which there are, and how they are run.
 
-use super::arguments::Call;
+use core::time::Duration;
+
+use super::amount::{BytesOrAuto, Choice, CountOrAuto};
+use super::arguments::{Arguments, OneOf, Seconds, Text, Truth};
+use super::calls::CallArguments;
+use super::{Given, Settings};
 use crate::error::{Error, Kind, Result};
-
-/// Settings of `loader` that say how functions are run.
-const OF_WORKERS: [&str; 5] =
-    ["workers", "deadline", "max_deaths", "max_worker_memory", "mp_context"];
 
 /// What a function is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,74 +30,99 @@ pub struct Function {
     pub in_threads: bool,
 }
 
-/// The function of a call `map`, `filter` or `map_batch`, which follows others.
-pub(super) fn parse(call: &Call<'_>, is_batched: bool, others: &[Function]) -> Result<Function> {
-    let takes = match call.name() {
-        "map" => Takes::Sample,
-        "filter" => Takes::Choice,
-        _ => Takes::Batch,
-    };
-    let refused = |message: String, hint: &'static str| {
-        Err(Error::new(Kind::InvalidArgument, message).with_hint(hint))
-    };
-    match (takes, is_batched) {
-        (Takes::Sample, true) => {
-            let hint =
-                "map(fn) is given one sample, before batch; for batches there is map_batch(fn)";
-            return refused("map cannot follow batch".to_owned(), hint);
-        }
-        (Takes::Choice, true) => {
-            let hint = "filter(fn) is given one sample, before batch";
-            return refused("filter cannot follow batch".to_owned(), hint);
-        }
-        (Takes::Batch, false) => {
-            let hint = "call batch(size) before map_batch(fn), or map(fn) for single samples";
-            return refused("map_batch needs batches".to_owned(), hint);
-        }
-        (Takes::Sample | Takes::Choice, false) | (Takes::Batch, true) => {}
+impl Function {
+    pub(super) fn new(takes: Takes) -> Function {
+        Function { takes, name: String::new(), in_threads: false }
     }
-    let name = call.get("function").ok_or_else(|| call.lacks("function"))?;
-    let name = name.as_str().ok_or_else(|| call.bad("function", "a name", name))?.to_owned();
-    let in_threads = call.truth("threads")?.unwrap_or(false);
-    if let Some(other) = others.iter().find(|other| other.in_threads != in_threads) {
-        let message = format!(
-            "{}: threads={in_threads} for {name}, but threads={} for {}",
-            call.name(),
-            other.in_threads,
-            other.name
-        );
-        return refused(message, "give threads=True to all functions of a pipeline, or to none");
-    }
-    Ok(Function { takes, name, in_threads })
 }
 
-/// What cannot follow functions.
-pub(super) fn too_late(call: &Call<'_>) -> Error {
-    let message = format!("{} cannot follow map or filter of a function", call.name());
-    let hint = format!("native steps come first: call {} before map(fn)", call.name());
-    Error::new(Kind::InvalidArgument, message).with_hint(hint)
+impl CallArguments for Function {
+    fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
+        from.require("function", &mut self.name, Text("a name"))?;
+        from.take("threads", &mut self.in_threads, Truth)
+    }
+
+    fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
+        let Function { takes, name, in_threads } = self;
+        let call = match takes {
+            Takes::Sample => "map",
+            Takes::Choice => "filter",
+            Takes::Batch => "map_batch",
+        };
+        let other = settings.functions.iter().find(|other| other.in_threads != *in_threads);
+        if let Some(other) = other {
+            let message = format!(
+                "{call}: threads={in_threads} for {name}, but threads={} for {}",
+                other.in_threads, other.name
+            );
+            let hint = "give threads=True to all functions of a pipeline, or to none";
+            return Err(Error::new(Kind::InvalidArgument, message).with_hint(hint));
+        }
+        settings.functions.push(self.clone());
+        Ok(())
+    }
 }
 
-/// Checks the words of `loader` that say how functions are run.
-pub(super) fn check_loader(call: &Call<'_>, functions: &[Function]) -> Result<()> {
-    let is_given = |name: &&'static str| call.get(name).is_some();
-    let given: Vec<_> = OF_WORKERS.iter().copied().filter(is_given).collect();
-    if let (Some(name), true) = (given.first(), functions.is_empty()) {
-        let message = format!("loader: {name} is for functions of Python, and there are none");
-        let hint = "call map(fn), filter(fn) or map_batch(fn) before loader()";
-        return Err(Error::new(Kind::InvalidArgument, message).with_hint(hint));
+/// How a process for functions is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names of Python's multiprocessing")]
+pub enum StartMethod {
+    Fork,
+    Spawn,
+    Forkserver,
+}
+
+/// How functions of Python are run: arguments of `loader`, each as far as it is given.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FunctionWorkers {
+    /// How many processes or threads.
+    pub workers: Option<Choice>,
+    /// The time that one sample may take.
+    pub deadline: Option<Duration>,
+    /// Deaths that are allowed.
+    pub max_deaths: Option<Choice>,
+    /// Bytes of resident memory beyond which a worker is renewed.
+    pub max_worker_memory: Option<Choice>,
+    /// How processes are started.
+    pub mp_context: Option<StartMethod>,
+}
+
+impl FunctionWorkers {
+    pub(super) fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
+        from.take("workers", &mut self.workers, CountOrAuto(1, 4096))?;
+        from.take("deadline", &mut self.deadline, Seconds(0.001, 1e9))?;
+        from.take("max_deaths", &mut self.max_deaths, CountOrAuto(0, 1 << 20))?;
+        from.take("max_worker_memory", &mut self.max_worker_memory, BytesOrAuto(1 << 20))?;
+        let methods = [
+            ("fork", StartMethod::Fork),
+            ("spawn", StartMethod::Spawn),
+            ("forkserver", StartMethod::Forkserver),
+        ];
+        from.take("mp_context", &mut self.mp_context, OneOf(&methods))
     }
-    let in_threads = functions.iter().any(|function| function.in_threads);
-    if let (Some(name), true) = (given.iter().find(|name| **name != "workers"), in_threads) {
-        let message = format!("loader: {name} is for worker processes, not for threads=True");
-        let hint = "leave threads=True out, and functions run in processes that can be ended";
-        return Err(Error::new(Kind::InvalidArgument, message).with_hint(hint));
+
+    /// Refuses what these functions cannot use.
+    pub(super) fn check(&self, functions: &[Function]) -> Result<()> {
+        let of_processes = [
+            ("deadline", self.deadline.is_some()),
+            ("max_deaths", self.max_deaths.is_some()),
+            ("max_worker_memory", self.max_worker_memory.is_some()),
+            ("mp_context", self.mp_context.is_some()),
+        ];
+        let of_processes =
+            of_processes.iter().find(|(_, is_given)| *is_given).map(|(name, _)| *name);
+        let given = self.workers.map(|_| "workers").or(of_processes);
+        if let (Some(name), []) = (given, functions) {
+            let message = format!("loader: {name} is for functions of Python, and there are none");
+            let hint = "call map(fn), filter(fn) or map_batch(fn) before loader()";
+            return Err(Error::new(Kind::InvalidArgument, message).with_hint(hint));
+        }
+        let in_threads = functions.iter().any(|function| function.in_threads);
+        if let (Some(name), true) = (of_processes, in_threads) {
+            let message = format!("loader: {name} is for worker processes, not for threads=True");
+            let hint = "leave threads=True out, and functions run in processes that can be ended";
+            return Err(Error::new(Kind::InvalidArgument, message).with_hint(hint));
+        }
+        Ok(())
     }
-    call.count_or_auto("workers", 1, 4096)?;
-    call.real("deadline", 0.001, 1e9)?;
-    call.count_or_auto("max_deaths", 0, 1 << 20)?;
-    call.bytes_or_auto("max_worker_memory", 1 << 20)?;
-    let contexts = [("fork", ()), ("spawn", ()), ("forkserver", ())];
-    call.choice("mp_context", &contexts)?;
-    Ok(())
 }

@@ -1,45 +1,62 @@
-//! The user's words, and what they mean: a list of calls becomes checked settings for each stage.
-//! Reads nothing but its arguments.
+//! What the user asked for: a list of calls becomes checked settings for each stage. Reads nothing but its arguments.
 //!
-//! The words are JSON, as the Python front writes them down: `[{"call": "shuffle", "seed": 7}, …]`.
-//! Every mistake is refused here, with the value that was given.
+//! A call is a value ([`Call`]) that Python writes as JSON and Rust code makes with types. Each is in the file of its
+//! subject, with its arguments, their bounds and what it means; `follow.rs` says which may follow which. Every mistake is
+//! refused here, with the value that was given.
 
+mod amount;
+mod arguments;
+mod batch;
+mod calls;
 mod chaos;
 mod choose;
 mod faults;
 mod fields;
+mod follow;
 mod functions;
+mod image;
+mod loader;
+mod numbers;
 mod order;
 mod records;
-mod arguments;
 mod workers;
 
 use core::time::Duration;
-use serde_json::Value;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::collate::Cast;
-use crate::decode::Options;
-use crate::decode::resize::Filter;
-use crate::decode::{MAX_PIXELS, Mode};
-use crate::error::{Error, Kind, Result};
+use crate::collate;
+use crate::error::Result;
 use crate::fault::FaultPolicy;
-use crate::format::{Container, Wanted};
+use crate::format::Wanted;
 use crate::plan;
-use crate::sample::{Dtype, Field, FieldKind, Number};
+use crate::sample::{Dtype, Field, FieldKind};
 use crate::source::Contents;
 use crate::transform::predicate::{Bucketing, Operand, Predicate};
 use crate::transform::{Decoding, Layout, Output, Size, Step};
-use arguments::Call;
-pub use chaos::{Chaos, Strike};
+pub use amount::Choice;
+pub use batch::Padding;
+pub use calls::Call;
+pub(crate) use chaos::{Chaos, Strike};
 pub use faults::fault_policy;
-pub use functions::{Function, Takes};
+use follow::Group;
+pub(crate) use functions::Function;
+pub use functions::Takes;
 pub use workers::Workers;
 
-/// How long the consumer waits for a batch before it is told why, where the user says nothing.
-const STALL: Duration = Duration::from_secs(30);
+/// The arguments of each call.
+pub mod options {
+    pub use super::batch::Batch;
+    pub use super::choose::{Bucket, Filter};
+    pub use super::functions::{FunctionWorkers, StartMethod};
+    pub use super::image::{
+        CenterCrop, Decode, Flip, RandomCrop, RandomResizedCrop, Resize, Sides,
+    };
+    pub use super::loader::Loader;
+    pub use super::numbers::{Cast, PerChannel, ToFloat};
+    pub use super::order::{Concat, Interleave, Mix, Part, Repeat, Shard, Shuffle, Skip, Take};
+    pub use super::records::Parse;
+}
 
 /// What the source gives, as far as the settings must know.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,35 +67,6 @@ pub enum Given {
     Arrays(Vec<Field>),
     /// Records.
     Records(Contents),
-}
-
-/// A number that the user gave, or left to Feedline.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
-    /// Decided from the machine.
-    #[default]
-    Auto,
-    /// As the user says.
-    Exactly(u64),
-}
-
-impl Choice {
-    /// The user's number, or what `auto` says.
-    pub fn or(self, auto: impl FnOnce() -> u64) -> u64 {
-        match self {
-            Choice::Auto => auto(),
-            Choice::Exactly(number) => number,
-        }
-    }
-}
-
-/// What arrays of different shapes are made equal with; zeros by default.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Padding {
-    /// In all fields.
-    pub all: Option<Number>,
-    /// In fields of that name.
-    pub named: Vec<(String, Number)>,
 }
 
 /// What is asked of collate.
@@ -116,7 +104,7 @@ pub struct Settings {
     /// Worker: what is written.
     pub output: Output,
     /// Collate: fields whose numbers become numbers of another type.
-    pub casts: Vec<(Arc<str>, Cast)>,
+    pub casts: Vec<(Arc<str>, collate::Cast)>,
     /// Worker: functions of Python, in order.
     pub functions: Vec<Function>,
     /// Worker: how many threads.
@@ -166,278 +154,57 @@ impl Default for Settings {
             memory: Choice::Auto,
             faults: FaultPolicy::default(),
             exclude: None,
-            stall: Some(STALL),
+            stall: Some(loader::STALL),
             chaos: None,
         }
     }
 }
 
-/// How far the user's calls have come: each has its place in the path of a sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Progress {
-    Plan,
-    Decoded,
-    Written,
-    Mapped,
-    Batched,
-    Finished,
-}
-
 impl Settings {
-    /// From the words of a pipeline over what the source gives.
-    pub fn parse(config: &str, given: &Given) -> Result<Settings> {
-        let calls: Vec<Value> = serde_json::from_str(config).map_err(|error| {
-            Error::new(
-                Kind::InvalidArgument,
-                format!("the settings are not a list of calls: {error}"),
-            )
-        })?;
+    /// From the calls of a pipeline as JSON, over what the source gives.
+    pub fn parse(json: &str, given: &Given) -> Result<Settings> {
+        Settings::new(&Call::list(json)?, given)
+    }
+
+    /// From the calls of a pipeline over what the source gives.
+    pub fn new(calls: &[Call], given: &Given) -> Result<Settings> {
         let mut settings = Settings::default();
-        let mut progress = Progress::Plan;
-        for call in &calls {
-            let call = Call::new(call)?;
-            progress = settings.apply(&call, given, progress)?;
-            call.finish()?;
+        let mut earlier = Vec::with_capacity(calls.len());
+        for call in calls {
+            call.check()?;
+            let (name, group) = (call.name(), settings.group(call, given));
+            follow::check(name, group, &earlier)?;
+            call.apply(&mut settings, given)?;
+            earlier.push((name, group));
         }
         Ok(settings)
     }
 
-    fn apply(&mut self, call: &Call<'_>, given: &Given, progress: Progress) -> Result<Progress> {
-        let picture = match given {
-            Given::Files | Given::Records(_) => progress >= Progress::Decoded,
+    fn group(&self, call: &Call, given: &Given) -> Group {
+        if let Call::ToFloat(options::ToFloat { field, .. })
+        | Call::Cast(options::Cast { field, .. }) = call
+            && self.means_picture(field, given)
+        {
+            return Group::Pixels;
+        }
+        Group::of(call.name())
+    }
+
+    fn has_picture(&self, given: &Given) -> bool {
+        match given {
+            Given::Files | Given::Records(_) => self.decoding.is_some(),
             Given::Arrays(fields) => picture_of(fields).is_some(),
-        };
-        let late = |last: Progress| progress > last;
-        match call.name() {
-            "map" | "filter" | "map_batch"
-                if call.get("function").is_some() && self.bucketing.is_some() =>
-            {
-                let message = format!("{} of a function cannot follow bucket", call.name());
-                Err(Error::new(Kind::InvalidArgument, message).with_hint(
-                    "buckets are for native pipelines; leave bucket or the function out",
-                ))
-            }
-            "map" | "filter" | "map_batch" if call.get("function").is_some() => {
-                let is_batched = progress >= Progress::Batched;
-                self.functions.push(functions::parse(call, is_batched, &self.functions)?);
-                Ok(progress.max(Progress::Mapped))
-            }
-            "parse"
-            | "filter"
-            | "bucket"
-            | "decode"
-            | "resize"
-            | "center_crop"
-            | "random_crop"
-            | "random_resized_crop"
-            | "flip"
-            | "to_float"
-            | "cast"
-                if progress == Progress::Mapped =>
-            {
-                Err(functions::too_late(call))
-            }
-            name if order::is_step(name) && progress == Progress::Mapped => {
-                Err(functions::too_late(call))
-            }
-            name if order::is_step(name) && late(Progress::Decoded) => Err(too_late(call, "batch")),
-            name if order::is_step(name) && self.filter.is_some() => {
-                let message = format!("{name} cannot follow filter");
-                Err(Error::new(Kind::InvalidArgument, message).with_hint(format!(
-                    "call {name} before filter: the order is decided before samples are read"
-                )))
-            }
-            name if order::is_step(name) => {
-                let step = order::step(call, given)?;
-                step.may_follow(&self.order)?;
-                self.order.push(step);
-                Ok(progress)
-            }
-            "filter" | "bucket" if late(Progress::Written) => Err(too_late(call, "batch")),
-            "filter" => {
-                let more = choose::filter(call)?;
-                self.filter = Some(match self.filter.take() {
-                    None => more,
-                    Some(Predicate::All(mut parts)) => {
-                        parts.push(more);
-                        Predicate::All(parts)
-                    }
-                    Some(first) => Predicate::All(vec![first, more]),
-                });
-                Ok(progress)
-            }
-            "bucket" if self.bucketing.is_some() => Err(too_late(call, "bucket")),
-            "bucket" => {
-                self.bucketing = Some(choose::bucket(call)?);
-                Ok(progress)
-            }
-            "parse" if progress >= Progress::Decoded => Err(too_late(call, "decode")),
-            "parse" => {
-                self.wanted = Some(records::parse(call, given)?);
-                Ok(progress)
-            }
-            "decode" => self.decode(call, given, progress),
-            "resize"
-            | "center_crop"
-            | "random_crop"
-            | "random_resized_crop"
-            | "flip"
-            | "to_float"
-            | "cast"
-                if progress > Progress::Written =>
-            {
-                Err(too_late(call, "batch"))
-            }
-            "resize" | "center_crop" | "random_crop" | "random_resized_crop" | "flip"
-                if progress == Progress::Written =>
-            {
-                Err(too_late(call, "to_float or cast"))
-            }
-            "to_float" | "cast"
-                if !picture && (matches!(given, Given::Files) && call.get("field").is_none()) =>
-            {
-                Err(no_picture(call, given))
-            }
-            "to_float" | "cast"
-                if !picture
-                    || call.get("field").is_some_and(|name| name.as_str() != Some("image")) =>
-            {
-                let known = numbers(given, self.wanted.as_deref());
-                let cast = cast(call)?;
-                for name in cast_fields(call, &known)? {
-                    if self.casts.iter().any(|(other, _)| *other == name) {
-                        let message = format!(
-                            "{}: the numbers of {name:?} were decided already",
-                            call.name()
-                        );
-                        return Err(Error::new(Kind::InvalidArgument, message)
-                            .with_hint("call to_float or cast once for each field"));
-                    }
-                    self.casts.push((name, cast));
-                }
-                Ok(progress)
-            }
-            "resize"
-            | "center_crop"
-            | "random_crop"
-            | "random_resized_crop"
-            | "flip"
-            | "to_float"
-            | "cast"
-                if !picture =>
-            {
-                Err(no_picture(call, given))
-            }
-            "resize" | "center_crop" | "random_crop" | "random_resized_crop" | "flip" => {
-                let step = step(call)?;
-                self.steps.push(step);
-                Ok(progress.max(Progress::Decoded))
-            }
-            "to_float" | "cast" if progress == Progress::Written => {
-                let message = format!("{}: the numbers were decided already", call.name());
-                Err(Error::new(Kind::InvalidArgument, message)
-                    .with_hint("call to_float or cast once, as the last step before batch"))
-            }
-            "to_float" | "cast" => {
-                let _ = call.get("field");
-                self.output = output(call, self.channels(given))?;
-                Ok(Progress::Written)
-            }
-            "batch" if progress >= Progress::Batched => Err(too_late(call, "batch")),
-            "batch" => {
-                let size = call.whole("size", 1, 1 << 24)?.ok_or_else(|| call.lacks("size"))?;
-                let padding = choose::padding(call)?;
-                self.batching = Some(Batching {
-                    size: size as usize,
-                    drop_last: call.truth("drop_last")?.unwrap_or(false),
-                    pad: padding.is_some(),
-                    index: call.truth("index")?.unwrap_or(false),
-                });
-                self.padding = padding.unwrap_or_default();
-                Ok(Progress::Batched)
-            }
-            "loader" if progress < Progress::Batched => {
-                Err(Error::new(Kind::InvalidArgument, "loader: there is no batch size")
-                    .with_hint("call batch(size) before loader()"))
-            }
-            "loader" if progress == Progress::Finished => Err(too_late(call, "loader")),
-            "loader" => self.loader(call),
-            other => {
-                let message = format!("there is no call {other:?}");
-                Err(Error::new(Kind::InvalidArgument, message))
-            }
         }
     }
 
     /// The first seed that the user gave for the order.
-    pub fn order_seed(&self) -> Option<u64> {
+    pub(crate) fn order_seed(&self) -> Option<u64> {
         self.order.iter().find_map(plan::OrderStep::seed)
-    }
-
-    fn decode(&mut self, call: &Call<'_>, given: &Given, progress: Progress) -> Result<Progress> {
-        if matches!(given, Given::Arrays(_)) {
-            return Err(Error::new(
-                Kind::InvalidArgument,
-                "decode: arrays hold numbers, not image files",
-            )
-            .with_hint("leave decode() out: an array named \"image\" is a picture already"));
-        }
-        if progress >= Progress::Decoded {
-            return Err(too_late(call, if self.decoding.is_some() { "decode" } else { "batch" }));
-        }
-        if let Given::Records(contents) = given {
-            self.picture = records::picture(call, contents, self.wanted.as_deref())?;
-        }
-        let mode = call.choice("mode", &[("rgb", Mode::Rgb), ("gray", Mode::Gray)])?;
-        let max_pixels = call.whole("max_pixels", 1, 1 << 30)?;
-        self.decoding = Some(Decoding {
-            options: Options {
-                mode: mode.unwrap_or_default(),
-                orient: call.truth("orient")?.unwrap_or(false),
-                max_pixels: max_pixels.map_or(MAX_PIXELS, |limit| limit as usize),
-            },
-            scaled: call.truth("scaled")?.unwrap_or(false),
-        });
-        Ok(Progress::Decoded)
-    }
-
-    fn loader(&mut self, call: &Call<'_>) -> Result<Progress> {
-        self.threads = call.count_or_auto("threads", 1, 1024)?;
-        self.readers = call.count_or_auto("readers", 1, 256)?;
-        self.files = call.count_or_auto("files", 1, 1 << 20)?;
-        self.memory = call.bytes_or_auto("memory", 1 << 20)?;
-        self.prefetch = call.bytes_or_auto("prefetch", 0)?;
-        self.seed = call.whole("seed", 0, u64::MAX)?;
-        if let (Choice::Exactly(prefetch), Choice::Exactly(memory)) = (self.prefetch, self.memory)
-            && prefetch >= memory
-        {
-            let message = format!("loader: prefetch={prefetch} leaves nothing of memory={memory}");
-            return Err(Error::new(Kind::InvalidArgument, message)
-                .with_hint("prefetch is a part of memory; the rest is for files and decoding"));
-        }
-        if let Some(config) = call.get("faults") {
-            self.faults = faults::from_json(config)?;
-        }
-        self.exclude = call.path("exclude")?;
-        if let Some(seconds) = call.real("stall", 0.0, 1e9)? {
-            self.stall = (seconds > 0.0).then(|| Duration::from_secs_f64(seconds));
-        }
-        self.chaos = Chaos::parse(call)?;
-        functions::check_loader(call, &self.functions)?;
-        Ok(Progress::Finished)
-    }
-
-    fn channels(&self, given: &Given) -> usize {
-        match (given, self.decoding) {
-            (Given::Arrays(fields), _) => picture_of(fields).map_or(3, |(_, channels)| channels),
-            (Given::Files | Given::Records(_), Some(decoding)) => decoding.options.mode.channels(),
-            (Given::Files | Given::Records(_), None) => 3,
-        }
     }
 }
 
 /// The size and channels of the array that is a picture: named "image", bytes, with 1 or 3 channels.
-pub fn picture_of(fields: &[Field]) -> Option<(Size, usize)> {
+pub(crate) fn picture_of(fields: &[Field]) -> Option<(Size, usize)> {
     let field = fields.iter().find(|field| &*field.name == "image")?;
     match &field.kind {
         FieldKind::Fixed { dtype: Dtype::Uint8, shape } => match shape.as_slice() {
@@ -457,151 +224,11 @@ pub fn picture_of(fields: &[Field]) -> Option<(Size, usize)> {
     }
 }
 
-fn step(call: &Call<'_>) -> Result<Step> {
-    let filters = [("bilinear", Filter::Bilinear), ("bicubic", Filter::Bicubic)];
-    let filter = |call: &Call<'_>| Ok(call.choice("filter", &filters)?.unwrap_or_default());
-    Ok(match call.name() {
-        "resize" => match call.size("size")? {
-            arguments::Sides::One(shorter) => Step::ResizeShorter(shorter, filter(call)?),
-            arguments::Sides::Two(size) => Step::ResizeTo(size, filter(call)?),
-        },
-        "center_crop" => Step::CenterCrop(call.size("size")?.square()),
-        "random_crop" => Step::RandomCrop {
-            size: call.size("size")?.square(),
-            padding: call.whole("padding", 0, arguments::MAX_SIDE)?.unwrap_or(0) as usize,
-        },
-        "random_resized_crop" => Step::RandomResizedCrop {
-            size: call.size("size")?.square(),
-            scale: call.range("scale", (0.08, 1.0), (f64::MIN_POSITIVE, 1.0))?,
-            ratio: call.range("ratio", (3.0 / 4.0, 4.0 / 3.0), (1e-3, 1e3))?,
-            filter: filter(call)?,
-        },
-        "flip" => Step::Flip(call.real("p", 0.0, 1.0)?.unwrap_or(0.5)),
-        other => return Err(Error::new(Kind::Internal, format!("{other} is no step"))),
-    })
-}
-
-fn output(call: &Call<'_>, channels: usize) -> Result<Output> {
-    let layouts = [("HWC", Layout::Hwc), ("CHW", Layout::Chw)];
-    let layout = call.choice("layout", &layouts)?;
-    if call.name() == "cast" {
-        let dtypes: Vec<_> = Dtype::ALL
-            .iter()
-            // A byte does not fit into these.
-            .filter(|dtype| !matches!(dtype, Dtype::Bool | Dtype::Int8))
-            .map(|dtype| (dtype.name(), *dtype))
-            .collect();
-        let dtype = call.choice("dtype", &dtypes)?.ok_or_else(|| call.lacks("dtype"))?;
-        return Ok(Output::plain(dtype, layout.unwrap_or(Layout::Hwc)));
-    }
-    let mean = call.numbers("mean", channels, 0.0)?;
-    let deviation = call.numbers("std", channels, 1.0)?;
-    if let Some(zero) = deviation.iter().find(|number| **number == 0.0) {
-        let message = format!("to_float: std must not be zero, got {zero}");
-        return Err(Error::new(Kind::InvalidArgument, message));
-    }
-    Ok(Output::normalised(layout.unwrap_or(Layout::Chw), &mean, &deviation))
-}
-
-/// What `cast` and `to_float` make of numbers that are no picture. Bytes of pictures are 0 to 255, and
-/// to_float makes 0 to 1 of them; other numbers are what they are.
-fn cast(call: &Call<'_>) -> Result<Cast> {
-    if call.get("layout").is_some() {
-        let message = format!("{}: layout is for pictures", call.name());
-        return Err(Error::new(Kind::InvalidArgument, message).with_hint("leave layout out"));
-    }
-    if call.name() == "cast" {
-        let dtypes: Vec<_> = Dtype::ALL.iter().map(|dtype| (dtype.name(), *dtype)).collect();
-        let dtype = call.choice("dtype", &dtypes)?.ok_or_else(|| call.lacks("dtype"))?;
-        return Ok(Cast { dtype, scale: None });
-    }
-    let (mean, deviation) = (call.numbers("mean", 1, 0.0)?, call.numbers("std", 1, 1.0)?);
-    if deviation[0] == 0.0 {
-        return Err(Error::new(Kind::InvalidArgument, "to_float: std must not be zero, got 0"));
-    }
-    Ok(Cast { dtype: Dtype::Float32, scale: Some((mean[0], deviation[0])) })
-}
-
-/// The fields of numbers that a source is known to have.
-fn numbers(given: &Given, wanted: Option<&[Wanted]>) -> Vec<Arc<str>> {
-    let is_numbers =
-        |field: &Field| matches!(field.kind, FieldKind::Fixed { .. } | FieldKind::Variable { .. });
-    let fields: Vec<Field> = match given {
-        Given::Files => Vec::new(),
-        Given::Arrays(fields) => fields.clone(),
-        Given::Records(contents) => match (&contents.container, wanted) {
-            (Container::Numbers { .. }, _) => return vec!["tokens".into()],
-            (_, Some(wanted)) => wanted.iter().map(Wanted::field).collect(),
-            (_, None) => contents.guessed.iter().map(Wanted::field).collect(),
-        },
-    };
-    fields.into_iter().filter(is_numbers).map(|field| field.name).collect()
-}
-
-/// Which fields are meant: those that are named, or the only one of numbers.
-fn cast_fields(call: &Call<'_>, known: &[Arc<str>]) -> Result<Vec<Arc<str>>> {
-    let named = match call.get("field") {
-        None => None,
-        Some(Value::String(name)) => Some(vec![Arc::from(name.as_str())]),
-        Some(value @ Value::Array(names)) => {
-            let texts: Option<Vec<Arc<str>>> =
-                names.iter().map(|name| name.as_str().map(Arc::from)).collect();
-            let texts = texts.filter(|names| !names.is_empty());
-            Some(texts.ok_or_else(|| call.bad("field", "a name, or a list of them", value))?)
-        }
-        Some(other) => return Err(call.bad("field", "a name, or a list of them", other)),
-    };
-    match (named, known) {
-        (Some(named), _) => Ok(named),
-        (None, [only]) => Ok(vec![Arc::clone(only)]),
-        (None, []) => {
-            let message = format!("{} needs a picture or a field of numbers", call.name());
-            Err(Error::new(Kind::InvalidArgument, message)
-                .with_hint("call decode() first for pictures, or parse({...}) for numbers"))
-        }
-        (None, several) => {
-            let names: Vec<_> = several.iter().map(|name| format!("{name:?}")).collect();
-            let message =
-                format!("{}: which field? of numbers are: {}", call.name(), names.join(", "));
-            Err(Error::new(Kind::InvalidArgument, message).with_hint(format!(
-                "say {}(..., field={})",
-                call.name(),
-                names[0]
-            )))
-        }
-    }
-}
-
-fn too_late(call: &Call<'_>, after: &str) -> Error {
-    let message = format!("{} cannot follow {after}", call.name());
-    Error::new(Kind::InvalidArgument, message).with_hint(
-        "the order is: source, shuffle, shard, parse, decode, resize and crops, to_float or cast, batch, loader",
-    )
-}
-
-fn no_picture(call: &Call<'_>, given: &Given) -> Error {
-    let message = format!("{} needs a picture", call.name());
-    let hint = match given {
-        Given::Files | Given::Records(_) => "call decode() first",
-        Given::Arrays(_) => {
-            "name an array \"image\", of uint8 with shape (samples, height, width, 1 or 3)"
-        }
-    };
-    Error::new(Kind::InvalidArgument, message).with_hint(hint)
-}
-
-impl fmt::Display for Choice {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Choice::Auto => write!(formatter, "auto"),
-            Choice::Exactly(number) => write!(formatter, "{number}"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decode::resize::Filter;
+    use crate::format::Type;
     use proptest::prelude::*;
 
     fn refused(config: &str) -> String {
@@ -669,6 +296,56 @@ mod tests {
         ];
         let messages: Vec<_> = mistakes.iter().map(|config| refused(config)).collect();
         insta::assert_snapshot!(messages.join("\n"));
+    }
+
+    #[test]
+    fn values_of_rust_code_are_checked_as_json_is() {
+        use crate::fault::Limit;
+        let decode = || Call::Decode(options::Decode::default());
+        let batch = || Call::Batch(1.into());
+        let faults = FaultPolicy { retry: 5000, ..FaultPolicy::default() };
+        let no_number =
+            FaultPolicy { limit: Some(Limit::Share(f64::NAN)), ..FaultPolicy::default() };
+        let loader = |loader| vec![batch(), Call::Loader(Box::new(loader))];
+        let plain = options::Loader::default;
+        let mistakes = [
+            vec![decode(), Call::Resize(0.into())],
+            vec![decode(), Call::Resize((224, 1 << 20).into())],
+            vec![decode(), Call::Flip(options::Flip { p: f64::NAN })],
+            vec![
+                decode(),
+                Call::ToFloat(options::ToFloat { mean: [0.5, 0.5].into(), ..Default::default() }),
+            ],
+            vec![Call::Take(options::Take { samples: 0 })],
+            vec![Call::Shard(options::Shard::new(4, 4))],
+            vec![Call::Mix(options::Mix {
+                parts: vec![options::Part::default()],
+                ..Default::default()
+            })],
+            vec![Call::Bucket(options::Bucket {
+                by: "x".into(),
+                boundaries: vec![5.0, 5.0],
+                batch: None,
+            })],
+            vec![Call::Parse(options::Parse { fields: vec![] })],
+            vec![Call::Parse(options::Parse {
+                fields: vec![Wanted { default: Some(vec![1]), ..Wanted::new("x", Type::Int64) }],
+            })],
+            vec![Call::Batch(0.into())],
+            loader(options::Loader { threads: 0.into(), ..plain() }),
+            loader(options::Loader {
+                memory: (1 << 20).into(),
+                prefetch: (2 << 20).into(),
+                ..plain()
+            }),
+            loader(options::Loader { faults, ..plain() }),
+            loader(options::Loader { faults: no_number, ..plain() }),
+        ];
+        let refused = mistakes.map(|calls| match Settings::new(&calls, &Given::Files) {
+            Ok(settings) => panic!("{calls:?} became {settings:?}"),
+            Err(error) => error.message().to_owned(),
+        });
+        insta::assert_snapshot!(refused.join("\n"));
     }
 
     proptest! {

@@ -1,123 +1,312 @@
-//! The words for the order of samples.
+//! The calls for the order of samples.
 
 use serde_json::Value;
 
-use super::arguments::Call;
-use super::{Choice, Given};
+use super::amount::{Choice, CountOrAuto};
+use super::arguments::{Arguments, OneOf, Real, Rule, Whole};
+use super::calls::{Call, CallArguments};
+use super::follow::Group;
+use super::{Given, Settings};
 use crate::error::{Error, Kind, Result};
-use crate::plan::{By, Mixture, OrderStep, Part, Remainder, Shard};
+use crate::plan::{self, By, Mixture, OrderStep, Remainder};
 
-/// Whether a call is about the order.
-pub(super) fn is_step(name: &str) -> bool {
-    matches!(
-        name,
-        "shuffle" | "shard" | "interleave" | "take" | "skip" | "repeat" | "concat" | "mix"
-    )
+/// The most samples that can be asked for.
+const MOST: u64 = 1 << 61;
+
+/// All samples in another order in each epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shuffle {
+    /// Decides the order alone.
+    pub seed: u64,
+    /// Shuffles only within runs of this many samples; all of them by default.
+    pub buffer: Option<u64>,
 }
 
-/// What a call asks of the order.
-pub(super) fn step(call: &Call<'_>, given: &Given) -> Result<OrderStep> {
-    let is_packed = matches!(given, Given::Records(contents) if contents.is_packed);
-    let count = |name, low| call.whole(name, low, 1 << 61)?.ok_or_else(|| call.lacks(name));
-    Ok(match call.name() {
-        "shuffle" => {
-            let seed = call.whole("seed", 0, u64::MAX)?.unwrap_or(0);
-            match call.whole("buffer", 1, 1 << 61)? {
-                None if is_packed => {
-                    let message = "shuffle: compressed shards are read from front to back";
-                    return Err(Error::new(Kind::InvalidArgument, message).with_hint(
-                        "say shuffle(seed, buffer=10_000), and interleave(seed=...) for the shards",
-                    ));
-                }
-                None => OrderStep::Shuffle { seed },
-                Some(buffer) => OrderStep::ShuffleRuns { seed, buffer },
-            }
-        }
-        "shard" => OrderStep::Shard(shard(call, is_packed)?),
-        "interleave" => {
-            let cycle = match call.count_or_auto("cycle", 1, 1 << 24)? {
-                Choice::Auto => None,
-                Choice::Exactly(cycle) => Some(cycle),
-            };
-            let block = call.whole("block", 1, 1 << 32)?.unwrap_or(1);
-            OrderStep::Interleave { cycle, block, seed: call.whole("seed", 0, u64::MAX)? }
-        }
-        "take" => OrderStep::Take(count("samples", 1)?),
-        "skip" => OrderStep::Skip(count("samples", 0)?),
-        "repeat" => OrderStep::Repeat(count("times", 1)?),
-        "concat" => OrderStep::Concat(parts(call)?.into_iter().map(|(part, _)| part).collect()),
-        "mix" => {
-            let (parts, weights): (_, Vec<_>) = parts(call)?.into_iter().unzip();
-            let weights =
-                weights.into_iter().map(|weight| weight.ok_or_else(|| call.lacks("weight")));
-            let weights = weights.collect::<Result<_>>()?;
-            let seed = call.whole("seed", 0, u64::MAX)?;
-            OrderStep::Mix(Mixture {
-                parts,
-                weights,
-                seed,
-                samples: call.whole("samples", 1, 1 << 61)?,
-            })
-        }
-        other => {
-            return Err(Error::new(Kind::Internal, format!("{other} is no step of the order")));
-        }
-    })
-}
-
-fn shard(call: &Call<'_>, is_packed: bool) -> Result<Shard> {
-    let remainders =
-        [("pad", Remainder::Pad), ("drop", Remainder::Drop), ("uneven", Remainder::Uneven)];
-    let remainder = call.choice("remainder", &remainders)?.unwrap_or_default();
-    let by = call.choice("by", &[("record", By::Record), ("shard", By::Shard)])?;
-    let by = by.unwrap_or(if is_packed { By::Shard } else { By::Record });
-    if is_packed && by == By::Record {
-        let message = "shard: every rank would unpack every compressed shard";
-        return Err(Error::new(Kind::InvalidArgument, message).with_hint("say by=\"shard\""));
+impl From<u64> for Shuffle {
+    fn from(seed: u64) -> Shuffle {
+        Shuffle { seed, buffer: None }
     }
-    let rank = call.whole("rank", 0, u64::MAX)?.unwrap_or(0);
-    let world = call.whole("world", 0, u64::MAX)?.unwrap_or(1);
-    Shard::new(rank, world, remainder, by)
+}
+
+/// The part of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// From 0.
+    pub rank: u64,
+    /// How many ranks there are.
+    pub world: u64,
+    /// What is done if the samples cannot be divided evenly.
+    pub remainder: Remainder,
+    /// By sample or by shard; by shard for compressed shards, else by sample, by default.
+    pub by: Option<By>,
+}
+
+impl Default for Shard {
+    fn default() -> Shard {
+        Shard { rank: 0, world: 1, remainder: Remainder::default(), by: None }
+    }
+}
+
+impl Shard {
+    /// The part of a rank, sample by sample, with some samples twice if they cannot be divided evenly.
+    pub fn new(rank: u64, world: u64) -> Shard {
+        Shard { rank, world, ..Shard::default() }
+    }
+}
+
+/// Some shards at a time, a few records of each in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interleave {
+    /// How many shards are open.
+    pub cycle: Choice,
+    /// Records of each visit.
+    pub block: u64,
+    /// Takes the shards in another order in each epoch.
+    pub seed: Option<u64>,
+}
+
+impl Default for Interleave {
+    fn default() -> Interleave {
+        Interleave { cycle: Choice::Auto, block: 1, seed: None }
+    }
+}
+
+/// The first samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Take {
+    /// How many.
+    pub samples: u64,
+}
+
+/// All but the first samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skip {
+    /// How many are left out.
+    pub samples: u64,
+}
+
+/// Several passes in one epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repeat {
+    /// How many.
+    pub times: u64,
+}
+
+/// Several orders one behind another.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Concat {
+    /// One for each pipeline.
+    pub parts: Vec<Part>,
+}
+
+/// Several orders in proportions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Mix {
+    /// One for each pipeline; each has a weight.
+    pub parts: Vec<Part>,
+    /// Shuffles which part comes when; without, they are spread evenly.
+    pub seed: Option<u64>,
+    /// Samples of an epoch; as many as all parts have by default.
+    pub samples: Option<u64>,
+}
+
+/// What is asked of some shards of the source: the next ones after those of the part before.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Part {
+    /// How many.
+    pub shards: u64,
+    /// Calls about the order.
+    pub calls: Vec<Call>,
+    /// For a mixture.
+    pub weight: Option<f64>,
+}
+
+impl Settings {
+    fn add_step(&mut self, step: OrderStep) -> Result<()> {
+        step.may_follow(&self.order)?;
+        self.order.push(step);
+        Ok(())
+    }
+}
+
+fn is_packed(given: &Given) -> bool {
+    matches!(given, Given::Records(contents) if contents.is_packed)
+}
+
+impl CallArguments for Shuffle {
+    fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
+        from.take("seed", &mut self.seed, Whole(0, u64::MAX))?;
+        from.take("buffer", &mut self.buffer, Whole(1, MOST))
+    }
+
+    fn apply(&self, settings: &mut Settings, given: &Given) -> Result<()> {
+        let seed = self.seed;
+        match self.buffer {
+            Some(buffer) => settings.add_step(OrderStep::ShuffleRuns { seed, buffer }),
+            None if is_packed(given) => {
+                let message = "shuffle: compressed shards are read from front to back";
+                Err(Error::new(Kind::InvalidArgument, message).with_hint(
+                    "say shuffle(seed, buffer=10_000), and interleave(seed=...) for the shards",
+                ))
+            }
+            None => settings.add_step(OrderStep::Shuffle { seed }),
+        }
+    }
+}
+
+impl CallArguments for Shard {
+    fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
+        let remainders =
+            [("pad", Remainder::Pad), ("drop", Remainder::Drop), ("uneven", Remainder::Uneven)];
+        from.take("remainder", &mut self.remainder, OneOf(&remainders))?;
+        from.take("by", &mut self.by, OneOf(&[("record", By::Record), ("shard", By::Shard)]))?;
+        from.take("rank", &mut self.rank, Whole(0, u64::MAX))?;
+        from.take("world", &mut self.world, Whole(0, u64::MAX))
+    }
+
+    fn apply(&self, settings: &mut Settings, given: &Given) -> Result<()> {
+        let is_packed = is_packed(given);
+        let by = self.by.unwrap_or(if is_packed { By::Shard } else { By::Record });
+        if is_packed && by == By::Record {
+            let message = "shard: every rank would unpack every compressed shard";
+            return Err(Error::new(Kind::InvalidArgument, message).with_hint("say by=\"shard\""));
+        }
+        let shard = plan::Shard::new(self.rank, self.world, self.remainder, by)?;
+        settings.add_step(OrderStep::Shard(shard))
+    }
+}
+
+impl CallArguments for Interleave {
+    fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
+        from.take("cycle", &mut self.cycle, CountOrAuto(1, 1 << 24))?;
+        from.take("block", &mut self.block, Whole(1, 1 << 32))?;
+        from.take("seed", &mut self.seed, Whole(0, u64::MAX))
+    }
+
+    fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
+        let Interleave { cycle, block, seed } = *self;
+        settings.add_step(OrderStep::Interleave { cycle: cycle.given(), block, seed })
+    }
+}
+
+impl CallArguments for Take {
+    fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
+        from.require("samples", &mut self.samples, Whole(1, MOST))
+    }
+
+    fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
+        settings.add_step(OrderStep::Take(self.samples))
+    }
+}
+
+impl CallArguments for Skip {
+    fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
+        from.require("samples", &mut self.samples, Whole(0, MOST))
+    }
+
+    fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
+        settings.add_step(OrderStep::Skip(self.samples))
+    }
+}
+
+impl CallArguments for Repeat {
+    fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
+        from.require("times", &mut self.times, Whole(1, MOST))
+    }
+
+    fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
+        settings.add_step(OrderStep::Repeat(self.times))
+    }
+}
+
+impl CallArguments for Concat {
+    fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
+        take_parts(&mut self.parts, from)
+    }
+
+    fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
+        let parts = self.parts.iter().map(|part| part.plan("concat"));
+        settings.add_step(OrderStep::Concat(parts.collect::<Result<_>>()?))
+    }
+}
+
+impl CallArguments for Mix {
+    fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
+        take_parts(&mut self.parts, from)?;
+        if self.parts.iter().any(|part| part.weight.is_none()) {
+            return Err(from.lacks("weight"));
+        }
+        from.take("seed", &mut self.seed, Whole(0, u64::MAX))?;
+        from.take("samples", &mut self.samples, Whole(1, MOST))
+    }
+
+    fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
+        let parts = self.parts.iter().map(|part| part.plan("mix")).collect::<Result<_>>()?;
+        let weights = self.parts.iter().filter_map(|part| part.weight).collect();
+        let (seed, samples) = (self.seed, self.samples);
+        settings.add_step(OrderStep::Mix(Mixture { parts, weights, seed, samples }))
+    }
 }
 
 /// `[{"shards": 2, "calls": [...], "weight": 0.5}, ...]`
-fn parts(call: &Call<'_>) -> Result<Vec<(Part, Option<f64>)>> {
-    let Some(value) = call.get("parts") else { return Err(call.lacks("parts")) };
-    let wanted = "a list of parts, each with its shards and calls";
-    let list = value.as_array().ok_or_else(|| call.bad("parts", wanted, value))?;
-    list.iter()
-        .map(|value| {
-            let config = value.as_object().ok_or_else(|| call.bad("parts", wanted, value))?;
-            let part = Call::of(call.name(), config);
-            let shards = part.whole("shards", 0, 1 << 32)?.ok_or_else(|| part.lacks("shards"))?;
-            let weight = part.real("weight", 0.0, 1e9)?;
-            let mut steps: Vec<OrderStep> = Vec::new();
-            for value in part.get("calls").and_then(Value::as_array).into_iter().flatten() {
-                let inner = Call::new(value)?;
-                if !is_step(inner.name()) {
-                    let message = format!("{} cannot follow {}", call.name(), inner.name());
-                    return Err(Error::new(Kind::InvalidArgument, message).with_hint(format!(
-                        "call {} first, and then {}()",
-                        call.name(),
-                        inner.name()
-                    )));
-                }
-                let step = step(&inner, &Given::Files)?;
-                inner.finish()?;
-                step.may_follow(&steps)?;
-                steps.push(step);
+fn take_parts(parts: &mut Vec<Part>, from: &Arguments<'_>) -> Result<()> {
+    from.require("parts", parts, Parts)?;
+    let Some(Value::Array(list)) = from.get("parts") else {
+        return parts.iter_mut().try_for_each(|part| part.take(&Arguments::of_values(from.call())));
+    };
+    for value in list {
+        let json = value.as_object().ok_or_else(|| from.bad("parts", &Parts.wanted(), value))?;
+        let (mut part, arguments) = (Part::default(), Arguments::of_json(from.call(), json));
+        part.take(&arguments)?;
+        arguments.finish()?;
+        parts.push(part);
+    }
+    Ok(())
+}
+
+/// The parts themselves are read one by one.
+struct Parts;
+
+impl Rule for Parts {
+    type Of = Vec<Part>;
+
+    fn wanted(&self) -> String {
+        "a list of parts, each with its shards and calls".to_owned()
+    }
+
+    fn read(&self, value: &Value) -> Option<Vec<Part>> {
+        value.is_array().then(Vec::new)
+    }
+}
+
+impl Part {
+    fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
+        from.require("shards", &mut self.shards, Whole(0, 1 << 32))?;
+        from.take("weight", &mut self.weight, Real(0.0, 1e9))?;
+        let calls = from.get("calls").and_then(Value::as_array).into_iter().flatten();
+        self.calls.extend(calls.map(Call::parse).collect::<Result<Vec<_>>>()?);
+        self.calls.iter().try_for_each(Call::check)
+    }
+
+    fn plan(&self, of: &str) -> Result<plan::Part> {
+        let mut settings = Settings::default();
+        for call in &self.calls {
+            if Group::of(call.name()) != Group::Order {
+                let call = call.name().text();
+                let message = format!("{of} cannot follow {call}");
+                return Err(Error::new(Kind::InvalidArgument, message)
+                    .with_hint(format!("call {of} first, and then {call}()")));
             }
-            part.finish()?;
-            Ok((Part { shards: shards as usize, steps }, weight))
-        })
-        .collect()
+            call.apply(&mut settings, &Given::Files)?;
+        }
+        Ok(plan::Part { shards: self.shards as usize, steps: settings.order })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Settings;
-    use crate::plan::{Excluded, Plan};
+    use crate::plan::{Excluded, Part, Plan, Shard};
     use serde::Deserialize;
 
     #[derive(Deserialize)]

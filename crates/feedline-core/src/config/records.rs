@@ -1,9 +1,8 @@
-//! What is asked of records: which fields, and which of them is a picture.
+//! The call for records: which fields, and which of them is a picture.
 
-use std::sync::Arc;
-
-use super::arguments::Call;
-use super::{Given, fields};
+use super::arguments::Arguments;
+use super::calls::CallArguments;
+use super::{Given, Settings, fields};
 use crate::error::{Error, Kind, Result};
 use crate::format::{Container, Parser, Shape, Type, Wanted};
 use crate::sample::FieldKind;
@@ -12,19 +11,31 @@ use crate::source::Contents;
 /// Endings that name pictures in a tar.
 const PICTURES: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
 
-/// The fields that `parse` names, which such records can have.
-pub(super) fn parse(call: &Call<'_>, given: &Given) -> Result<Arc<[Wanted]>> {
-    let wanted: Arc<[Wanted]> = fields::wanted(call)?.into();
-    check_lengths(&wanted)?;
-    match given {
-        Given::Records(contents) => {
-            Parser::new(&contents.container, &wanted, None)?;
-            Ok(wanted)
+/// Which fields of a record are wanted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Parse {
+    /// One or more.
+    pub fields: Vec<Wanted>,
+}
+
+impl CallArguments for Parse {
+    fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
+        if from.is_json() {
+            self.fields = fields::wanted(from)?;
         }
-        Given::Files | Given::Arrays(_) => {
-            Err(Error::new(Kind::InvalidArgument, "parse: this source has no records")
-                .with_hint("parse() is for tfrecord, tar, jsonl and csv"))
-        }
+        fields::check(&self.fields, from)
+    }
+
+    fn apply(&self, settings: &mut Settings, given: &Given) -> Result<()> {
+        check_lengths(&self.fields)?;
+        let Given::Records(contents) = given else {
+            return Err(Error::new(Kind::InvalidArgument, "parse: this source has no records")
+                .with_hint("parse() is for tfrecord, tar, jsonl and csv"));
+        };
+        let wanted = self.fields.as_slice().into();
+        Parser::new(&contents.container, &wanted, None)?;
+        settings.wanted = Some(wanted);
+        Ok(())
     }
 }
 
@@ -56,7 +67,7 @@ fn check_lengths(wanted: &[Wanted]) -> Result<()> {
 /// Which field is decoded: the one that is named, or the only one that can be meant. None if it is the
 /// whole record.
 pub(super) fn picture(
-    call: &Call<'_>,
+    named: Option<&str>,
     contents: &Contents,
     wanted: Option<&[Wanted]>,
 ) -> Result<Option<usize>> {
@@ -67,7 +78,6 @@ pub(super) fn picture(
         return Err(Error::new(Kind::InvalidArgument, message).with_hint("leave decode() out"));
     }
     let fields = wanted.unwrap_or(&contents.guessed);
-    let named = call.text("field")?;
     if fields.is_empty() {
         return match named {
             None => Ok(None),

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::Choice;
-use super::arguments::Call;
+use super::amount::{BytesOrAuto, Choice, CountOrAuto};
+use super::arguments::{Arguments, OneOf, Real, Truth, Whole};
 use crate::error::{Error, Kind, Result};
 
 /// What was asked for, checked.
@@ -49,33 +49,33 @@ impl Workers {
         let value: Value = serde_json::from_str(config).map_err(|error| {
             Error::new(Kind::InvalidArgument, format!("the settings are no call: {error}"))
         })?;
-        let call = Call::new(&value)?;
-        let worker_count = call.whole("workers", 1, 4096)?.ok_or_else(|| call.lacks("workers"))?;
-        let window = call.real("death_window", 0.001, 1e9)?.unwrap_or(60.0);
+        let from = Arguments::of_call(&value)?;
+        let worker_count =
+            from.read("workers", Whole(1, 4096))?.ok_or_else(|| from.lacks("workers"))?;
+        let window = from.read("death_window", Real(0.001, 1e9))?.unwrap_or(60.0);
         let workers = Workers {
             worker_count: worker_count as u32,
-            depth: call.whole("depth", 1, 1024)?.unwrap_or(1) as u32,
-            memory: call.bytes_or_auto("memory", 1 << 20)?,
-            max_deaths: call.count_or_auto("max_deaths", 0, 1 << 20)?,
+            depth: from.read("depth", Whole(1, 1024))?.unwrap_or(1) as u32,
+            memory: from.read("memory", BytesOrAuto(1 << 20))?.unwrap_or_default(),
+            max_deaths: from.read("max_deaths", CountOrAuto(0, 1 << 20))?.unwrap_or_default(),
             death_window: window,
-            attempts: call.whole("attempts", 1, 1000)?.map(|attempts| attempts as u32),
-            replace: call
-                .choice("on_death", &[("replace", true), ("raise", false)])?
+            attempts: from.read("attempts", Whole(1, 1000))?.map(|attempts| attempts as u32),
+            replace: from
+                .read("on_death", OneOf(&[("replace", true), ("raise", false)]))?
                 .unwrap_or(true),
-            suspect_after: call.whole("suspect_after", 1, 1000)?.map(|deaths| deaths as u32),
-            deadline: call.real("deadline", 0.001, 1e9)?,
-            hangs: call.whole("hangs", 1, 1 << 20)?.unwrap_or(1) as u32,
-            stall: call.real("stall", 0.001, 1e9)?,
-            max_worker_memory: match call.bytes_or_auto("max_worker_memory", 1 << 20)? {
-                Choice::Exactly(bytes) => Some(bytes),
-                Choice::Auto => None,
-            },
-            max_samples_per_worker: call.whole("max_samples_per_worker", 1, u64::MAX >> 1)?,
-            may_be_fresh: call.truth("may_be_fresh")?.unwrap_or(false),
-            has_inbox: call.truth("has_inbox")?.unwrap_or(false),
-            is_torch: call.name() == "DataLoader",
+            suspect_after: from.read("suspect_after", Whole(1, 1000))?.map(|deaths| deaths as u32),
+            deadline: from.read("deadline", Real(0.001, 1e9))?,
+            hangs: from.read("hangs", Whole(1, 1 << 20))?.unwrap_or(1) as u32,
+            stall: from.read("stall", Real(0.001, 1e9))?,
+            max_worker_memory: from
+                .read("max_worker_memory", BytesOrAuto(1 << 20))?
+                .and_then(Choice::given),
+            max_samples_per_worker: from.read("max_samples_per_worker", Whole(1, u64::MAX >> 1))?,
+            may_be_fresh: from.read("may_be_fresh", Truth)?.unwrap_or(false),
+            has_inbox: from.read("has_inbox", Truth)?.unwrap_or(false),
+            is_torch: from.call() == "DataLoader",
         };
-        call.finish()?;
+        from.finish()?;
         Ok(workers)
     }
 }

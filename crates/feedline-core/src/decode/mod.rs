@@ -15,10 +15,10 @@ use feedline_kernels::{color, orientation};
 use orientation::Orientation;
 
 /// The limit of pixels where the user set none: that of Pillow's own alarm, 512 MiB as RGB.
-pub const MAX_PIXELS: usize = 178_956_970;
+pub(crate) const MAX_PIXELS: usize = 178_956_970;
 
 /// How the file says that the picture must be turned; upright if it says nothing that can be read.
-pub fn orientation_of(bytes: &[u8]) -> Orientation {
+pub(crate) fn orientation_of(bytes: &[u8]) -> Orientation {
     exif::Reader::new()
         .read_from_container(&mut std::io::Cursor::new(bytes))
         .ok()
@@ -101,7 +101,7 @@ impl Header {
     }
 
     /// Memory that decoding takes at most, without the canvas it goes to.
-    pub fn working_bytes(&self) -> usize {
+    pub(crate) fn working_bytes(&self) -> usize {
         let pixels = self.width * self.height;
         let turning = if self.orientation.is_upright() { 0 } else { pixels * 3 };
         turning

@@ -7,7 +7,7 @@ use crate::sys::lock::{Condition, Mutex};
 
 /// What the consumer finds.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Taken<T, E> {
+pub(crate) enum Taken<T, E> {
     /// The next one.
     Ready(T),
     /// All were taken.
@@ -19,14 +19,10 @@ pub enum Taken<T, E> {
 }
 
 /// Batches by number, and what stands behind the last one.
-pub struct Handoff<T, E> {
+pub(crate) struct Handoff<T, E> {
     state: Mutex<HandoffState<T, E>>,
     changed: Condition,
-    wake: Mutex<Option<Wake>>,
 }
-
-/// What is called when something has changed.
-type Wake = Box<dyn Fn() + Send + Sync>;
 
 struct HandoffState<T, E> {
     is_closed: bool,
@@ -38,45 +34,33 @@ struct HandoffState<T, E> {
 impl<T, E> Default for Handoff<T, E> {
     fn default() -> Handoff<T, E> {
         let state = HandoffState { is_closed: false, next: 0, ready: BTreeMap::new(), end: None };
-        Handoff { state: Mutex::new(state), changed: Condition::default(), wake: Mutex::new(None) }
+        Handoff { state: Mutex::new(state), changed: Condition::default() }
     }
 }
 
 impl<T, E> Handoff<T, E> {
     /// A batch is ready. When closed, it is dropped.
-    pub fn put(&self, number: u64, batch: T) {
+    pub(crate) fn put(&self, number: u64, batch: T) {
         let mut state = self.state.lock();
         if !state.is_closed {
             state.ready.insert(number, batch);
             drop(state);
-            self.tell();
-        }
-    }
-
-    /// Has this called whenever something can be taken: for one who waits for other things as well.
-    pub fn on_change(&self, wake: Box<dyn Fn() + Send + Sync>) {
-        *self.wake.lock() = Some(wake);
-    }
-
-    fn tell(&self) {
-        self.changed.notify_all();
-        if let Some(wake) = &*self.wake.lock() {
-            wake();
+            self.changed.notify_all();
         }
     }
 
     /// Nothing comes from `number` on: the end, or an error. The earliest one counts.
-    pub fn end(&self, number: u64, error: Option<E>) {
+    pub(crate) fn end(&self, number: u64, error: Option<E>) {
         let mut state = self.state.lock();
         if state.end.as_ref().is_none_or(|(earlier, _)| number < *earlier) {
             state.end = Some((number, error));
         }
         drop(state);
-        self.tell();
+        self.changed.notify_all();
     }
 
     /// Waits for the next batch or the end, until the deadline.
-    pub fn take(&self, deadline: Instant) -> Taken<T, E> {
+    pub(crate) fn take(&self, deadline: Instant) -> Taken<T, E> {
         let mut state = self.state.lock();
         loop {
             let next = state.next;
@@ -100,7 +84,7 @@ impl<T, E> Handoff<T, E> {
     }
 
     /// Drops what was not taken; nothing comes any more.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let ready = {
             let mut state = self.state.lock();
             let next = state.next;
@@ -111,7 +95,7 @@ impl<T, E> Handoff<T, E> {
             }
             std::mem::take(&mut state.ready)
         };
-        self.tell();
+        self.changed.notify_all();
         drop(ready);
     }
 }

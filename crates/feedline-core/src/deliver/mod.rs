@@ -2,4 +2,4 @@
 
 mod handoff;
 
-pub use handoff::{Handoff, Taken};
+pub(crate) use handoff::{Handoff, Taken};

@@ -46,7 +46,7 @@ impl OpenFiles {
     }
 
     /// Refuses these files where they are not any more what they were.
-    pub fn knowing(self, files: Vec<(PathBuf, Identity)>) -> OpenFiles {
+    pub(crate) fn knowing(self, files: Vec<(PathBuf, Identity)>) -> OpenFiles {
         OpenFiles { known: files.into_iter().collect(), ..self }
     }
 
@@ -169,7 +169,7 @@ impl OpenFiles {
     }
 
     /// Closes all that are not in use.
-    pub fn close_idle(&self) {
+    pub(crate) fn close_idle(&self) {
         while self.close_one_idle() {}
     }
 }

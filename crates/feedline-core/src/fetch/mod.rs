@@ -4,6 +4,8 @@ mod files;
 mod reader;
 mod streams;
 
-pub use files::OpenFiles;
-pub use reader::{Fetched, Reader, Stretch};
-pub use streams::{Packed, Streams};
+pub(crate) use files::OpenFiles;
+pub use reader::Reader;
+pub(crate) use reader::{Fetched, Stretch};
+pub use streams::Packed;
+pub(crate) use streams::Streams;

@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result};
 use crate::sample::in_bytes;
 
 /// Bytes of a sample, and a permit for what will be made of them.
-pub struct Fetched {
+pub(crate) struct Fetched {
     /// What was read; its permit is its own.
     pub bytes: Piece,
     /// For what will be made of it.
@@ -18,7 +18,7 @@ pub struct Fetched {
 
 /// Where bytes are to be read: in a file, from an offset, this many.
 #[derive(Clone, Copy, Debug)]
-pub struct Stretch<'a> {
+pub(crate) struct Stretch<'a> {
     /// The file.
     pub path: &'a Path,
     /// The first byte.
@@ -44,12 +44,12 @@ impl Reader {
 
     /// Refuses samples that take more than this many bytes.
     #[must_use]
-    pub fn up_to(self, largest: u64) -> Reader {
+    pub(crate) fn up_to(self, largest: u64) -> Reader {
         Reader { largest, ..self }
     }
 
     /// Refuses a sample that takes this many bytes, before any of it is read, if no budget could hold it.
-    pub fn check_size(&self, bytes: u64) -> Result<()> {
+    pub(crate) fn check_size(&self, bytes: u64) -> Result<()> {
         if bytes <= self.largest {
             return Ok(());
         }
@@ -79,7 +79,7 @@ impl Reader {
     }
 
     /// A part of a file, and a permit for `more` bytes with it.
-    pub fn read_part(
+    pub(crate) fn read_part(
         &self,
         stretch: Stretch<'_>,
         more: u64,
@@ -95,7 +95,7 @@ impl Reader {
     }
 
     /// Reads a part of a file to where it is wanted; nothing is held for it.
-    pub fn read_into(
+    pub(crate) fn read_into(
         &self,
         path: &Path,
         offset: u64,
@@ -150,7 +150,7 @@ impl Reader {
     }
 
     /// Where memory goes that is not needed any more.
-    pub fn buffer_pool(&self) -> &BufferPool {
+    pub(crate) fn buffer_pool(&self) -> &BufferPool {
         &self.buffer_pool
     }
 

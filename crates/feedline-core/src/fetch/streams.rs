@@ -33,7 +33,7 @@ pub struct Packed<'a> {
 }
 
 /// Walks through compressed files.
-pub struct Streams {
+pub(crate) struct Streams {
     container: Container,
     aside: usize,
     walks: Mutex<LruCache<PathBuf, Arc<Mutex<Walk>>>>,
@@ -50,13 +50,13 @@ struct Walk {
 
 impl Streams {
     /// Through files of such records; `buffer` is how far records may be asked for out of order.
-    pub fn new(container: Container, buffer: usize) -> Streams {
+    pub(crate) fn new(container: Container, buffer: usize) -> Streams {
         let aside = buffer.saturating_mul(2).max(ASIDE);
         Streams { container, aside, walks: Mutex::new(LruCache::unbounded()) }
     }
 
     /// The span of a record. Nobody waits for a budget with a walk in hand: the permit comes after.
-    pub fn read(
+    pub(crate) fn read(
         &self,
         wanted: Packed<'_>,
         reader: &Reader,

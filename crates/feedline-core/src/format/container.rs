@@ -47,7 +47,7 @@ impl Container {
     }
 
     /// The spans of all records of a file.
-    pub fn scan(&self, size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
+    pub(crate) fn scan(&self, size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
         match self {
             Container::Tfrecord { .. } => tfrecord::scan(size, read),
             Container::Tar => tar::scan(size, read),
@@ -60,7 +60,7 @@ impl Container {
     }
 
     /// What finds records in bytes that come one after another.
-    pub fn splitter(&self) -> Splitter {
+    pub(crate) fn splitter(&self) -> Splitter {
         Splitter(match self {
             Container::Tfrecord { .. } => AnySplitter::Tfrecord,
             Container::Tar => AnySplitter::Tar(tar::Splitter::new()),
@@ -83,7 +83,7 @@ impl Container {
 }
 
 /// Finds the records of a stream.
-pub struct Splitter(AnySplitter);
+pub(crate) struct Splitter(AnySplitter);
 
 enum AnySplitter {
     Tfrecord,
@@ -95,7 +95,7 @@ enum AnySplitter {
 
 impl Splitter {
     /// What stands at the beginning of some bytes, of which more may follow unless `is_end`.
-    pub fn split(&mut self, bytes: &[u8], is_end: bool) -> Split {
+    pub(crate) fn split(&mut self, bytes: &[u8], is_end: bool) -> Split {
         match &mut self.0 {
             AnySplitter::Tfrecord => tfrecord::split(bytes, is_end),
             AnySplitter::Tar(splitter) => splitter.split(bytes, is_end),

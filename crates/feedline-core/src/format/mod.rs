@@ -20,13 +20,14 @@ mod wanted;
 
 pub use container::Container;
 pub use parser::Parser;
-pub use unpack::{Packing, Unpacker};
+pub use unpack::Packing;
+pub(crate) use unpack::Unpacker;
 pub use wanted::{Shape, Type, Wanted};
 
 use crate::error::Result;
 
 /// Reads bytes from an offset, as many as there are up to the end of the buffer; returns how many.
-pub type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> Result<usize> + 'a;
+pub(crate) type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> Result<usize> + 'a;
 
 /// The bytes of a record, its framing among them, or of a stretch that is no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +63,7 @@ impl Scanned {
     }
 
     /// Adds a stretch that is no record.
-    pub fn push_damage(&mut self, start: u64, length: u64, what: impl Into<String>) {
+    pub(crate) fn push_damage(&mut self, start: u64, length: u64, what: impl Into<String>) {
         let span = self.spans.len() as u64;
         self.damages.push(Damage { span, what: what.into() });
         self.spans.push(Span { start, length });

@@ -90,7 +90,7 @@ impl Parser {
     }
 
     /// Bytes of what has no row, at most, for a record of that size.
-    pub fn most_bytes(&self, record: usize) -> usize {
+    pub(crate) fn most_bytes(&self, record: usize) -> usize {
         if !self.has_others {
             return 0;
         }

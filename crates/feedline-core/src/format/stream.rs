@@ -13,7 +13,7 @@ const WINDOW: usize = 128 << 10;
 const LARGEST: usize = 256 << 20;
 
 /// Where a walk through a compressed file stands.
-pub struct Stream {
+pub(crate) struct Stream {
     splitter: Splitter,
     unpacker: Unpacker,
     /// How much of the file was read, and what of that is not unpacked.
@@ -35,7 +35,7 @@ pub struct Stream {
 
 /// What comes next.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next<'a> {
+pub(crate) enum Next<'a> {
     /// The span of a record, which begins there in all that was unpacked.
     Record(u64, &'a [u8]),
     /// This many bytes from there that are no record, and what is wrong.
@@ -46,7 +46,7 @@ pub enum Next<'a> {
 
 impl Stream {
     /// From the beginning of a file.
-    pub fn new(container: &Container, packing: Packing) -> Result<Stream> {
+    pub(crate) fn new(container: &Container, packing: Packing) -> Result<Stream> {
         Ok(Stream {
             splitter: container.splitter(),
             unpacker: Unpacker::new(packing)?,
@@ -64,7 +64,7 @@ impl Stream {
     }
 
     /// Goes on to the next record. `read` reads the compressed file.
-    pub fn next(&mut self, read: &mut ReadAt<'_>) -> Result<Next<'_>> {
+    pub(crate) fn next(&mut self, read: &mut ReadAt<'_>) -> Result<Next<'_>> {
         loop {
             let is_end = self.is_unpacked;
             let from = self.start + self.at as u64;
@@ -170,7 +170,11 @@ impl Stream {
 }
 
 /// The spans of all records, in the bytes as they are when unpacked.
-pub fn scan(container: &Container, packing: Packing, read: &mut ReadAt<'_>) -> Result<Scanned> {
+pub(crate) fn scan(
+    container: &Container,
+    packing: Packing,
+    read: &mut ReadAt<'_>,
+) -> Result<Scanned> {
     let mut stream = Stream::new(container, packing)?;
     let mut scanned = Scanned::default();
     loop {

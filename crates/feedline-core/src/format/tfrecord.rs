@@ -10,7 +10,7 @@ use super::{ReadAt, Scanned, Split};
 /// Bytes before the data: the length and its checksum.
 pub const HEADER: usize = 12;
 /// Bytes around the data: the header and the checksum of the data.
-pub const FRAME: usize = 16;
+pub(crate) const FRAME: usize = 16;
 
 /// The window in which headers are looked for where records are small, or anything is looked for.
 const WINDOW: usize = 256 << 10;
@@ -102,7 +102,7 @@ pub fn write(data: &[u8], out: &mut Vec<u8>) {
 
 /// Goes through a file of `size` bytes by its headers. Records and damages together are all of it, in
 /// order. The data are not looked at: [`payload`] does that when the record is read.
-pub fn scan(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
+pub(crate) fn scan(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
     let mut scanned = Scanned::default();
     let mut walk = Walk::new(size, false, read);
     let mut at = 0;

@@ -132,7 +132,7 @@ fn refused(name: &str) -> Error {
 }
 
 /// Unpacks a stream.
-pub struct Unpacker {
+pub(crate) struct Unpacker {
     by: AnyDecompressor,
     packing: Packing,
     /// Between members or frames, where the file may end.
@@ -150,7 +150,7 @@ enum AnyDecompressor {
 
 impl Unpacker {
     /// From its beginning.
-    pub fn new(packing: Packing) -> Result<Unpacker> {
+    pub(crate) fn new(packing: Packing) -> Result<Unpacker> {
         let by = match packing {
             Packing::Plain => AnyDecompressor::Plain,
             Packing::Gzip => AnyDecompressor::Deflate(Box::new(Decompress::new_gzip(15))),
@@ -166,7 +166,7 @@ impl Unpacker {
 
     /// Unpacks some of `packed` and adds it to `to`; returns how many bytes were used. None used and
     /// none made: more is needed.
-    pub fn unpack(&mut self, packed: &[u8], to: &mut Vec<u8>) -> Result<usize> {
+    pub(crate) fn unpack(&mut self, packed: &[u8], to: &mut Vec<u8>) -> Result<usize> {
         if packed.is_empty() {
             return Ok(0);
         }
@@ -261,7 +261,7 @@ impl Unpacker {
     }
 
     /// Whether a file may end here; what is wrong, if not.
-    pub fn end(&self) -> Result<()> {
+    pub(crate) fn end(&self) -> Result<()> {
         if self.is_between && (self.has_begun || self.packing == Packing::Plain) {
             return Ok(());
         }

@@ -49,6 +49,12 @@ pub struct Wanted {
 }
 
 impl Wanted {
+    /// One value under a key of its name.
+    pub fn new(name: &str, of: Type) -> Wanted {
+        let (name, shape) = (Arc::<str>::from(name), Shape::Fixed(vec![]));
+        Wanted { key: Arc::clone(&name), name, of, shape, is_sequence: false, default: None }
+    }
+
     /// The type of the numbers, where it is numbers.
     pub fn dtype(&self) -> Option<Dtype> {
         match self.of {

@@ -139,6 +139,7 @@ impl Queue {
     }
 }
 
+#[doc(hidden)]
 impl Epoch {
     /// What the front has to do next, if that comes within this time.
     pub fn next_instruction(
@@ -236,6 +237,7 @@ impl Run {
     }
 }
 
+#[doc(hidden)]
 impl Loader {
     /// The account of all epochs.
     pub fn ledger(&self) -> Arc<Ledger> {

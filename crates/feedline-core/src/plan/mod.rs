@@ -12,10 +12,11 @@ mod permute;
 mod shard;
 mod step;
 
-pub use exclude::Excluded;
+pub(crate) use exclude::Excluded;
 pub use permute::Permutation;
 pub use shard::{By, Remainder, Shard};
-pub use step::{Mixture, OrderStep, Part};
+pub use step::Part;
+pub(crate) use step::{Mixture, OrderStep};
 
 use std::fmt;
 use std::sync::Arc;
@@ -81,7 +82,7 @@ impl Plan {
     }
 
     /// Samples of one epoch for this rank.
-    pub fn epoch_len(&self) -> u64 {
+    pub(crate) fn epoch_len(&self) -> u64 {
         self.0.chain.len
     }
 

@@ -63,7 +63,7 @@ impl Shard {
     }
 
     /// Whether whole shards are dealt out.
-    pub fn is_by_shard(&self) -> bool {
+    pub(crate) fn is_by_shard(&self) -> bool {
         self.by == By::Shard
     }
 

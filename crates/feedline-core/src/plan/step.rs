@@ -131,7 +131,7 @@ impl OrderStep {
     }
 
     /// Refuses a step that cannot follow these.
-    pub fn may_follow(&self, before: &[OrderStep]) -> Result<()> {
+    pub(crate) fn may_follow(&self, before: &[OrderStep]) -> Result<()> {
         let refused = |why: String, hint: &'static str| {
             let message = format!("{}: {why}", self.name());
             Err(Error::new(Kind::InvalidArgument, message).with_hint(hint))

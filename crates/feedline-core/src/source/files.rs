@@ -81,7 +81,7 @@ impl Files {
 }
 
 /// The files that a pattern finds, sorted; at least one.
-pub fn matching(pattern: &str) -> Result<Vec<PathBuf>> {
+pub(crate) fn matching(pattern: &str) -> Result<Vec<PathBuf>> {
     let bad = |message: String| {
         Error::new(Kind::InvalidSource, message)
             .with_hint("patterns know *, ?, [abc] and ** for any number of folders")

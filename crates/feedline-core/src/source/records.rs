@@ -30,7 +30,7 @@ const SCANNERS: usize = 8;
 const LARGEST_MANIFEST: u64 = 256 << 20;
 
 /// How far the indices of all shards are; whether to go on.
-pub type OnProgress<'a> = dyn FnMut(Done) -> bool + 'a;
+pub(crate) type OnProgress<'a> = dyn FnMut(Done) -> bool + 'a;
 
 /// Shards and bytes whose records are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl Records {
     }
 
     /// The shards, and what is known of each.
-    pub fn each_shard(&self) -> impl Iterator<Item = (&Path, &Index)> {
+    pub(crate) fn each_shard(&self) -> impl Iterator<Item = (&Path, &Index)> {
         self.paths.iter().map(PathBuf::as_path).zip(&self.indices)
     }
 }

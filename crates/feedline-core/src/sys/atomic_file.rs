@@ -52,13 +52,13 @@ impl AtomicFile {
     }
 
     /// As `new`, for a file that others may read and nobody else may write to.
-    pub fn guarded(path: &Path) -> io::Result<AtomicFile> {
+    pub(crate) fn guarded(path: &Path) -> io::Result<AtomicFile> {
         fs::create_dir_all(folder_of(path))?;
         AtomicFile::with_mode(path, 0o644)
     }
 
     /// As `new`, for a file that is nobody else's; so are the folders that are made for it.
-    pub fn private(path: &Path) -> io::Result<AtomicFile> {
+    pub(crate) fn private(path: &Path) -> io::Result<AtomicFile> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder_of(path))?;
         AtomicFile::with_mode(path, 0o600)
     }

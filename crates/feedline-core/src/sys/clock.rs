@@ -9,7 +9,7 @@ pub fn now() -> Instant {
 }
 
 /// Waits a moment. For waits that look again and again, of which each is short.
-pub fn pause(moment: Duration) {
+pub(crate) fn pause(moment: Duration) {
     #[expect(clippy::disallowed_methods, reason = "this is the clock's home")]
     std::thread::sleep(moment);
 }

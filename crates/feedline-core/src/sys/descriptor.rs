@@ -19,26 +19,26 @@ pub fn place(descriptor: impl AsFd) -> io::Result<Place> {
 }
 
 /// A descriptor, and what was behind it when we got it.
-pub struct Descriptor {
+pub(crate) struct Descriptor {
     owned: ManuallyDrop<OwnedFd>,
     place: Place,
 }
 
 impl Descriptor {
     /// From now on.
-    pub fn new(owned: OwnedFd) -> io::Result<Descriptor> {
+    pub(crate) fn new(owned: OwnedFd) -> io::Result<Descriptor> {
         let place = place(&owned)?;
         Ok(Descriptor { owned: ManuallyDrop::new(owned), place })
     }
 
     /// Whether it is still what it was. False if somebody has closed it, whether or not its number is in
     /// use again.
-    pub fn is_intact(&self) -> bool {
+    pub(crate) fn is_intact(&self) -> bool {
         place(&*self.owned).is_ok_and(|place| place == self.place)
     }
 
     /// Gives it away; None if somebody has closed it.
-    pub fn into_owned(mut self) -> Option<OwnedFd> {
+    pub(crate) fn into_owned(mut self) -> Option<OwnedFd> {
         let is_intact = self.is_intact();
         // SAFETY: `self` is forgotten, so nobody uses it again.
         let owned = unsafe { ManuallyDrop::take(&mut self.owned) };

@@ -66,7 +66,7 @@ impl Handle {
     }
 
     /// Whether no other user can have written to it, but for the owner of `other`.
-    pub fn is_written_by_owner_of(&self, other: &Handle) -> io::Result<bool> {
+    pub(crate) fn is_written_by_owner_of(&self, other: &Handle) -> io::Result<bool> {
         let (ours, others) = (self.file.metadata()?, other.file.metadata()?);
         let me = rustix::process::geteuid().as_raw();
         let owners = [me, 0, others.uid()];
@@ -228,7 +228,7 @@ impl Lines {
 
     /// None if other code of this process has closed the descriptor: what is behind it now is not ours
     /// to write to, nor to close.
-    pub fn still_open(self) -> Option<Lines> {
+    pub(crate) fn still_open(self) -> Option<Lines> {
         if descriptor::place(&self.file).is_ok_and(|place| place == self.place) {
             return Some(self);
         }
@@ -268,7 +268,7 @@ pub fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 
 /// All of a file that lies beside the data: no pipe and no device, which could go on for ever, and no more than `most`
 /// bytes.
-pub fn read_bounded(handle: &Handle, most: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read_bounded(handle: &Handle, most: u64) -> io::Result<Vec<u8>> {
     let size = handle.size()?;
     if size > most {
         let message = format!("it has {size} bytes, and more than {most} are not read");
@@ -304,7 +304,7 @@ pub fn first_entry(folder: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 /// Where file systems are mounted.
-pub fn mounts() -> io::Result<Vec<PathBuf>> {
+pub(crate) fn mounts() -> io::Result<Vec<PathBuf>> {
     let text = fs::read("/proc/self/mountinfo")?;
     let lines = text.split(|byte| *byte == b'\n');
     let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));

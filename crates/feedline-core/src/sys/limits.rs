@@ -17,12 +17,12 @@ pub fn raise_open_files() -> u64 {
 }
 
 /// How many descriptors this process has open.
-pub fn open_files() -> u64 {
+pub(crate) fn open_files() -> u64 {
     file::list(Path::new("/proc/self/fd")).map_or(0, |entries| entries.len() as u64)
 }
 
 /// Bytes that may still be used before the machine, or a memory cgroup around this process, is full.
-pub fn available_memory() -> u64 {
+pub(crate) fn available_memory() -> u64 {
     let machine = file::read_text(Path::new("/proc/meminfo"))
         .ok()
         .and_then(|text| meminfo_available(&text))
@@ -36,7 +36,7 @@ pub fn available_memory() -> u64 {
 
 /// How often the OOM killer of the kernel has killed: in the innermost memory cgroup around this process
 /// that counts it, and on the whole machine. None where nobody counts.
-pub fn memory_kills() -> (Option<u64>, Option<u64>) {
+pub(crate) fn memory_kills() -> (Option<u64>, Option<u64>) {
     let groups = file::read_text(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let group = cgroup_folders(&groups)
         .iter()
@@ -48,7 +48,7 @@ pub fn memory_kills() -> (Option<u64>, Option<u64>) {
 }
 
 /// The limit of the tightest memory cgroup around this process, and what it uses of it.
-pub fn memory_of_group() -> Option<(u64, u64)> {
+pub(crate) fn memory_of_group() -> Option<(u64, u64)> {
     let groups = file::read_text(Path::new("/proc/self/cgroup")).unwrap_or_default();
     cgroup_folders(&groups)
         .iter()
@@ -57,28 +57,28 @@ pub fn memory_of_group() -> Option<(u64, u64)> {
 }
 
 /// All memory of the machine.
-pub fn machine_memory() -> Option<u64> {
+pub(crate) fn machine_memory() -> Option<u64> {
     let text = file::read_text(Path::new("/proc/meminfo")).ok()?;
     named_number(&text, "MemTotal:").map(|kilobytes| kilobytes * 1024)
 }
 
 /// Seconds of processor time that a process may use, if that is limited.
-pub fn processor_seconds() -> Option<u64> {
+pub(crate) fn processor_seconds() -> Option<u64> {
     getrlimit(Resource::Cpu).current
 }
 
 /// Bytes of address space that a process may use, if that is limited.
-pub fn address_space() -> Option<u64> {
+pub(crate) fn address_space() -> Option<u64> {
     getrlimit(Resource::As).current
 }
 
 /// How many descriptors a process may have open.
-pub fn most_open_files() -> u64 {
+pub(crate) fn most_open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Bytes free in /dev/shm, if there is one.
-pub fn shared_memory_free() -> Option<u64> {
+pub(crate) fn shared_memory_free() -> Option<u64> {
     let room = rustix::fs::statvfs("/dev/shm").ok()?;
     Some(room.f_bavail * room.f_frsize)
 }

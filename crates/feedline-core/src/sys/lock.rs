@@ -25,21 +25,21 @@ impl<T> Mutex<T> {
 
 /// To wait until something has changed.
 #[derive(Debug, Default)]
-pub struct Condition(sync::Condvar);
+pub(crate) struct Condition(sync::Condvar);
 
 impl Condition {
     /// Wakes all who wait.
-    pub fn notify_all(&self) {
+    pub(crate) fn notify_all(&self) {
         self.0.notify_all();
     }
 
     /// Waits, without the lock, until woken.
-    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// As `wait`, for that long at most.
-    pub fn wait_for<'a, T>(
+    pub(crate) fn wait_for<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
         at_most: Duration,
@@ -48,7 +48,7 @@ impl Condition {
     }
 
     /// As `wait`, until then at most; also tells whether that moment has passed.
-    pub fn wait_until<'a, T>(
+    pub(crate) fn wait_until<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
         deadline: Instant,

@@ -25,7 +25,7 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     /// New memory of that size, all zero, and the descriptor by which another process can map it.
-    pub fn create(name: &str, bytes: usize) -> io::Result<(Descriptor, Shared)> {
+    pub(crate) fn create(name: &str, bytes: usize) -> io::Result<(Descriptor, Shared)> {
         let file = Descriptor::new(memfd_create(name, MemfdFlags::CLOEXEC)?)?;
         ftruncate(&file, bytes as u64)?;
         let shared = Shared::open(&file, bytes)?;
@@ -39,7 +39,7 @@ impl Shared {
 
     /// Maps it for one who may write to it without anybody seeing that: a page is copied when it is written
     /// to for the first time, until it is forgotten.
-    pub fn open_apart(file: impl AsFd, bytes: usize) -> io::Result<Shared> {
+    pub(crate) fn open_apart(file: impl AsFd, bytes: usize) -> io::Result<Shared> {
         Shared::map(file, bytes, MapFlags::PRIVATE | MapFlags::NORESERVE)
     }
 
@@ -92,7 +92,7 @@ impl Shared {
     ///
     /// # Panics
     /// As `word`.
-    pub fn flag(&self, offset: usize) -> &AtomicU32 {
+    pub(crate) fn flag(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.bytes);
         // SAFETY: as in `word`.
         unsafe { &*self.start.as_ptr().add(offset).cast::<AtomicU32>() }
@@ -115,7 +115,7 @@ impl Shared {
     }
 
     /// Gives the pages of a part back to the system; they read as zero afterwards.
-    pub fn give_back(&self, offset: u64, length: u64) {
+    pub(crate) fn give_back(&self, offset: u64, length: u64) {
         if let Some(address) = self.address(offset, length) {
             // Where the system cannot, the pages stay: more memory is used, nothing is wrong.
             // SAFETY: inside our own mapping; the caller owns the part.

@@ -15,4 +15,4 @@ pub mod slab;
 pub mod socket;
 pub mod thread;
 #[cfg(feature = "jpeg-c")]
-pub mod turbojpeg;
+pub(crate) mod turbojpeg;

@@ -51,7 +51,7 @@ pub fn die_with_parent(parent: u32) -> bool {
 
 /// How another process stands at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProcStat {
+pub(crate) struct ProcStat {
     /// The system's letter for it: R runs, S sleeps, D waits for a device, T is stopped.
     pub letter: char,
     /// Processor time it has used, in ticks of the system.
@@ -61,7 +61,7 @@ pub struct ProcStat {
 }
 
 /// Looks at another process; None if it is gone.
-pub fn proc_stat(pid: u32) -> Option<ProcStat> {
+pub(crate) fn proc_stat(pid: u32) -> Option<ProcStat> {
     let read = |name: &str| {
         super::file::read_text(std::path::Path::new(&format!("/proc/{pid}/{name}"))).ok()
     };
@@ -73,7 +73,7 @@ pub fn proc_stat(pid: u32) -> Option<ProcStat> {
 
 /// Waits until another process has ended, for at most that long. Returns at once where the system cannot wait for
 /// the processes of others.
-pub fn wait_for_end(pid: u32, most: Duration) {
+pub(crate) fn wait_for_end(pid: u32, most: Duration) {
     let until = clock::now() + most;
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let Some(Ok(process)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else { return };

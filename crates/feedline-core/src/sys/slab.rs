@@ -84,7 +84,7 @@ impl Drop for Block {
 struct Aligned;
 
 /// What happens to a block when its last row is gone.
-pub type GiveBack = Box<dyn FnOnce(Block) + Send + Sync>;
+pub(crate) type GiveBack = Box<dyn FnOnce(Block) + Send + Sync>;
 
 struct Carved {
     block: Option<Block>,
@@ -122,7 +122,7 @@ unsafe impl Sync for Row {}
 ///
 /// # Panics
 /// If the block is smaller than that.
-pub fn carve(block: Block, row_bytes: usize, rows: usize, give_back: GiveBack) -> Vec<Row> {
+pub(crate) fn carve(block: Block, row_bytes: usize, rows: usize, give_back: GiveBack) -> Vec<Row> {
     assert!(row_bytes.checked_mul(rows).is_some_and(|needed| needed <= block.bytes));
     let start = block.start;
     let carved = Arc::new(Carved {

@@ -47,13 +47,13 @@ impl Socket {
     }
 
     /// Ends it for both sides, also where a fork has a copy of the descriptor.
-    pub fn shut(&self) {
+    pub(crate) fn shut(&self) {
         // It may be at its end already.
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 
     /// Whether nobody else has closed it.
-    pub fn is_intact(&self) -> bool {
+    pub(crate) fn is_intact(&self) -> bool {
         self.0.is_intact()
     }
 
@@ -63,7 +63,7 @@ impl Socket {
     }
 
     /// Reads what is there, without waiting.
-    pub fn try_receive(&self, buffer: &mut [u8]) -> Moved {
+    pub(crate) fn try_receive(&self, buffer: &mut [u8]) -> Moved {
         // Before reading: its number may belong to the socket of other workers by now.
         if !self.0.is_intact() {
             return Moved::Closed;
@@ -77,7 +77,7 @@ impl Socket {
     }
 
     /// Sends what fits, without waiting.
-    pub fn try_send(&self, bytes: &[u8]) -> Moved {
+    pub(crate) fn try_send(&self, bytes: &[u8]) -> Moved {
         if !self.0.is_intact() {
             return Moved::Closed;
         }
@@ -90,7 +90,11 @@ impl Socket {
     }
 
     /// Sends one message and descriptors with it, without waiting.
-    pub fn try_send_with(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(crate) fn try_send_with(
+        &self,
+        bytes: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         if !self.0.is_intact() {
             return Err(Errno::BADF.into());
         }
@@ -132,36 +136,36 @@ fn sent(result: rustix::io::Result<usize>) -> Moved {
 }
 
 /// Which of many descriptors have something to say.
-pub struct Poll(Descriptor);
+pub(crate) struct Poll(Descriptor);
 
 impl Poll {
     /// None yet.
-    pub fn new() -> io::Result<Poll> {
+    pub(crate) fn new() -> io::Result<Poll> {
         Descriptor::new(epoll::create(epoll::CreateFlags::CLOEXEC)?).map(Poll)
     }
 
     /// Watches a descriptor for something to read, under a name.
-    pub fn watch(&self, descriptor: impl AsFd, name: u64) -> io::Result<()> {
+    pub(crate) fn watch(&self, descriptor: impl AsFd, name: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(name);
         Ok(epoll::add(&self.0, descriptor, data, epoll::EventFlags::IN)?)
     }
 
     /// As `watch`, also for room to write.
-    pub fn watch_both(&self, descriptor: impl AsFd, name: u64) -> io::Result<()> {
+    pub(crate) fn watch_both(&self, descriptor: impl AsFd, name: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(name);
         let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
         Ok(epoll::add(&self.0, descriptor, data, both)?)
     }
 
     /// No more. That it was never watched, or is closed, is no matter.
-    pub fn forget(&self, descriptor: impl AsFd) {
+    pub(crate) fn forget(&self, descriptor: impl AsFd) {
         let _ = epoll::delete(&self.0, descriptor);
     }
 
     /// The names of those that have something, after `at_most`, or at once when there are some. A
     /// signal ends the wait with none. An error means that other code of this process has closed the
     /// descriptor.
-    pub fn wait(&self, at_most: Option<Duration>) -> io::Result<Vec<u64>> {
+    pub(crate) fn wait(&self, at_most: Option<Duration>) -> io::Result<Vec<u64>> {
         let limit = at_most.map(|time| Timespec {
             tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(time.subsec_nanos()),
@@ -176,16 +180,16 @@ impl Poll {
 }
 
 /// Ends the wait of another thread.
-pub struct EventFd(Descriptor);
+pub(crate) struct EventFd(Descriptor);
 
 impl EventFd {
     /// Silent.
-    pub fn new() -> io::Result<EventFd> {
+    pub(crate) fn new() -> io::Result<EventFd> {
         Descriptor::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?).map(EventFd)
     }
 
     /// The thread that watches it wakes.
-    pub fn ring(&self) {
+    pub(crate) fn ring(&self) {
         // A number that belongs to a file of somebody else now is not ours to write to.
         if !self.0.is_intact() {
             return;
@@ -194,7 +198,7 @@ impl EventFd {
     }
 
     /// Silent again.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }

@@ -6,14 +6,14 @@ use turbojpeg_sys as tj;
 
 /// A decoder with its working memory. It costs little to make, and one that has decoded a picture, or
 /// failed to, may decode the next one differently.
-pub struct Decompressor(tj::tjhandle);
+pub(crate) struct Decompressor(tj::tjhandle);
 
 // SAFETY: a handle is plain memory without ties to a thread; it is used by one thread at a time.
 unsafe impl Send for Decompressor {}
 
 /// How the pixels of a file are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
+pub(crate) enum Stored {
     /// One channel.
     Gray,
     /// Three channels, of whatever kind.
@@ -24,7 +24,7 @@ pub enum Stored {
 
 /// What the first bytes of a file say.
 #[derive(Clone, Copy, Debug)]
-pub struct Header {
+pub(crate) struct Header {
     /// In pixels.
     pub width: usize,
     /// In pixels.
@@ -33,15 +33,13 @@ pub struct Header {
     pub stored: Stored,
     /// Bits per channel.
     pub precision: u32,
-    /// Whether the whole picture has to be kept in memory to decode any of it.
-    pub progressive: bool,
     /// The smallest step of a region's left edge; None where regions cannot be decoded.
     pub block_width: Option<usize>,
 }
 
 /// The order of bytes that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub(crate) enum Wanted {
     /// One byte a pixel.
     Gray,
     /// Red, green, blue.
@@ -52,7 +50,7 @@ pub enum Wanted {
 
 /// A part of the picture, after shrinking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
+pub(crate) struct Region {
     /// From the left edge; a multiple of the block width.
     pub left: usize,
     /// From the top edge.
@@ -65,7 +63,7 @@ pub struct Region {
 
 /// What to decode, and how.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub(crate) struct Request {
     /// Bytes of the result.
     pub wanted: Wanted,
     /// 1, 2, 4 or 8: the picture is shrunk by that much while it is decoded.
@@ -78,7 +76,7 @@ pub struct Request {
 
 /// What libjpeg-turbo said.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// In its own words.
     pub message: String,
     /// A warning: the picture was decoded, but something was wrong.
@@ -87,7 +85,7 @@ pub struct Failure {
 
 impl Decompressor {
     /// None where there is no memory for it.
-    pub fn new() -> Option<Decompressor> {
+    pub(crate) fn new() -> Option<Decompressor> {
         // SAFETY: no arguments to get wrong; a null handle is checked.
         let handle = unsafe { tj::tj3Init(tj::TJINIT_TJINIT_DECOMPRESS as c_int) };
         (!handle.is_null()).then_some(Decompressor(handle))
@@ -95,7 +93,7 @@ impl Decompressor {
 
     /// Reads the header. More than `max_pixels` pixels are refused by `decode`; the caller is
     /// expected to look at the header first.
-    pub fn open<'d, 'b>(
+    pub(crate) fn open<'d, 'b>(
         &'d mut self,
         bytes: &'b [u8],
         max_pixels: usize,
@@ -142,7 +140,6 @@ impl Decompressor {
             height,
             stored,
             precision: self.get(tj::TJPARAM_TJPARAM_PRECISION).unsigned_abs(),
-            progressive: self.get(tj::TJPARAM_TJPARAM_PROGRESSIVE) == 1,
             block_width: block_width.filter(|_| !lossless),
         })
     }
@@ -174,7 +171,7 @@ impl Decompressor {
 }
 
 /// A file whose header was read.
-pub struct Opened<'d, 'b> {
+pub(crate) struct Opened<'d, 'b> {
     decompressor: &'d mut Decompressor,
     bytes: &'b [u8],
     header: Header,
@@ -182,7 +179,7 @@ pub struct Opened<'d, 'b> {
 
 impl Opened<'_, '_> {
     /// What the first bytes say.
-    pub fn header(&self) -> &Header {
+    pub(crate) fn header(&self) -> &Header {
         &self.header
     }
 
@@ -191,7 +188,7 @@ impl Opened<'_, '_> {
     ///
     /// # Panics
     /// If `target` is too small for that.
-    pub fn decode(
+    pub(crate) fn decode(
         &mut self,
         request: &Request,
         target: &mut [u8],
@@ -257,7 +254,12 @@ impl Drop for Decompressor {
 ///
 /// # Panics
 /// If `pixels` is smaller than the size says.
-pub fn encode(pixels: &[u8], width: usize, height: usize, quality: u8) -> Result<Vec<u8>, Failure> {
+pub(crate) fn encode(
+    pixels: &[u8],
+    width: usize,
+    height: usize,
+    quality: u8,
+) -> Result<Vec<u8>, Failure> {
     assert!(width > 0 && height > 0 && pixels.len() >= width * height * 3);
     // SAFETY: as in `Decompressor::new`.
     let handle = unsafe { tj::tj3Init(tj::TJINIT_TJINIT_COMPRESS as c_int) };

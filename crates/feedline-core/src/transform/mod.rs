@@ -9,6 +9,7 @@ pub mod predicate;
 mod steps;
 
 pub use feedline_kernels::output::{Layout, Output};
-pub use geometry::{Prepared, Step as PlacedStep};
+pub use geometry::Prepared;
 pub use native::Native;
-pub use steps::{Decoding, Picture, Size, Step, Transform};
+pub(crate) use steps::{Decoding, Step};
+pub use steps::{Picture, Size, Transform};

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{BitAnd, BitOr, Deref, Not};
 use std::sync::Arc;
 
 use crate::error::{Error, Kind, Result};
@@ -63,6 +63,97 @@ pub enum Predicate<Of> {
     Any(Vec<Predicate<Of>>),
     /// Not so.
     Not(Box<Predicate<Of>>),
+}
+
+/// The number or the text of a field, to compare with.
+pub fn col(field: &str) -> Operand {
+    Operand::Value(field.to_owned())
+}
+
+/// How many groups, bytes, letters or entries a field has, to compare with.
+pub fn length(field: &str) -> Operand {
+    Operand::Length(field.to_owned())
+}
+
+macro_rules! comparisons {
+    ($($(#[$doc:meta])* $name:ident $how:ident;)*) => {
+        impl Operand {
+            $($(#[$doc])*
+            pub fn $name(self, constant: impl Into<Constant>) -> Predicate<Operand> {
+                Predicate::Compare(self, Comparison::$how, constant.into())
+            })*
+
+            /// One of these.
+            pub fn is_in<C: Into<Constant>>(
+                self,
+                constants: impl IntoIterator<Item = C>,
+            ) -> Predicate<Operand> {
+                let constants: Vec<_> = constants.into_iter().map(Into::into).collect();
+                Predicate::Among(self, constants.into())
+            }
+        }
+    };
+}
+comparisons! {
+    /// Less than.
+    lt Less;
+    /// Less than, or equal.
+    lt_eq AtMost;
+    /// Equal.
+    eq Equal;
+    /// Not equal.
+    not_eq NotEqual;
+    /// Greater than, or equal.
+    gt_eq AtLeast;
+    /// Greater than.
+    gt More;
+}
+
+macro_rules! constants {
+    ($($type:ty)*) => {
+        $(impl From<$type> for Constant {
+            fn from(number: $type) -> Constant {
+                Constant::Whole(i128::from(number))
+            }
+        })*
+    };
+}
+constants! { i32 i64 u32 u64 bool }
+
+impl From<f64> for Constant {
+    fn from(number: f64) -> Constant {
+        Constant::Real(number)
+    }
+}
+
+impl From<&str> for Constant {
+    fn from(text: &str) -> Constant {
+        Constant::Text(text.to_owned())
+    }
+}
+
+impl<Of> BitAnd for Predicate<Of> {
+    type Output = Predicate<Of>;
+
+    fn bitand(self, other: Predicate<Of>) -> Predicate<Of> {
+        Predicate::All(vec![self, other])
+    }
+}
+
+impl<Of> BitOr for Predicate<Of> {
+    type Output = Predicate<Of>;
+
+    fn bitor(self, other: Predicate<Of>) -> Predicate<Of> {
+        Predicate::Any(vec![self, other])
+    }
+}
+
+impl<Of> Not for Predicate<Of> {
+    type Output = Predicate<Of>;
+
+    fn not(self) -> Predicate<Of> {
+        Predicate::Not(Box::new(self))
+    }
 }
 
 /// Where an operand is found when a sample is made.
@@ -197,7 +288,7 @@ fn wrong() -> Error {
 
 impl<Of> Predicate<Of> {
     /// The same, asked of other operands.
-    pub fn try_map<To>(
+    pub(crate) fn try_map<To>(
         &self,
         to: &mut impl FnMut(&Of, &[Constant]) -> Result<To>,
     ) -> Result<Predicate<To>> {
@@ -222,7 +313,7 @@ impl<Of> Predicate<Of> {
 impl Predicate<Operand> {
     /// The same, with places instead of names. Refuses fields that are not there, and words where there
     /// are numbers.
-    pub fn placed(
+    pub(crate) fn placed(
         &self,
         fields: &[Field],
         picture_is_other: bool,
@@ -402,14 +493,14 @@ pub struct Bucketing<Of> {
 
 impl<Of> Bucketing<Of> {
     /// How many there are.
-    pub fn buckets(&self) -> usize {
+    pub(crate) fn buckets(&self) -> usize {
         self.boundaries.len() + 1
     }
 }
 
 impl Bucketing<Operand> {
     /// The same, with the place instead of a name: the length of a field that has one, else its number.
-    pub fn placed(
+    pub(crate) fn placed(
         &self,
         fields: &[Field],
         picture_is_other: bool,

@@ -111,7 +111,7 @@ impl Transform {
     }
 
     /// The lengths of the axes of every result, where they are known.
-    pub fn axes(&self) -> Vec<Option<usize>> {
+    pub(crate) fn axes(&self) -> Vec<Option<usize>> {
         let (height, width) = self.size().map(|size| (size.height, size.width)).unzip();
         match self.output.layout {
             Layout::Hwc => vec![height, width, Some(self.channels())],
@@ -120,7 +120,7 @@ impl Transform {
     }
 
     /// The shape of a result of that size.
-    pub fn shape_of(&self, size: Size) -> Vec<usize> {
+    pub(crate) fn shape_of(&self, size: Size) -> Vec<usize> {
         match self.output.layout {
             Layout::Hwc => vec![size.height, size.width, self.channels()],
             Layout::Chw => vec![self.channels(), size.height, size.width],

@@ -25,7 +25,7 @@ const LENT: u32 = 1;
 
 /// Memory for an arena of up to that many bytes, or less where the system does not let so much address
 /// space be reserved, and the descriptor by which the worker maps it.
-pub fn create(bytes: u64) -> io::Result<(Descriptor, Arc<Shared>)> {
+pub(crate) fn create(bytes: u64) -> io::Result<(Descriptor, Arc<Shared>)> {
     let mut bytes = bytes.max(1 << 20).next_multiple_of(PAGE);
     loop {
         match Shared::create("feedline-arena", (FLAGS + bytes) as usize) {
@@ -44,7 +44,7 @@ struct ArenaSlot {
 }
 
 /// A worker's own view: who takes and lends slots.
-pub struct Arena {
+pub(crate) struct Arena {
     shared: Arc<Shared>,
     slots: Vec<Option<ArenaSlot>>,
     /// Parts that no slot has, sorted, none touching another.
@@ -92,7 +92,7 @@ impl ArenaPiece {
 
 impl Arena {
     /// Maps what the trainer made.
-    pub fn open(file: impl AsFd, bytes: usize) -> io::Result<Arena> {
+    pub(crate) fn open(file: impl AsFd, bytes: usize) -> io::Result<Arena> {
         Ok(Arena::over(Arc::new(Shared::open(file, bytes)?)))
     }
 
@@ -102,18 +102,18 @@ impl Arena {
     }
 
     /// Bytes of all slots.
-    pub fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.used
     }
 
     /// How many slots somebody has, on either side.
-    pub fn taken(&self) -> usize {
+    pub(crate) fn taken(&self) -> usize {
         (0..self.slots.len()).filter(|slot| !self.is_free(*slot)).count()
     }
 
     /// Memory of that size: a warm slot, else a new one while all slots together stay within `limit`.
     /// None when that cannot be now.
-    pub fn take(&mut self, bytes: u64, limit: u64) -> Option<ArenaPiece> {
+    pub(crate) fn take(&mut self, bytes: u64, limit: u64) -> Option<ArenaPiece> {
         let needed = bytes.max(1).checked_next_multiple_of(PAGE)?;
         let fits =
             |slot: &ArenaSlot| (needed..=needed + needed / 4 + SLACK).contains(&slot.capacity);
@@ -142,7 +142,7 @@ impl Arena {
     }
 
     /// The piece of a slot that an address lies in, if `length` bytes from it on are all inside.
-    pub fn find(&self, address: usize, length: usize) -> Option<(u32, u64)> {
+    pub(crate) fn find(&self, address: usize, length: usize) -> Option<(u32, u64)> {
         let offset = self.shared.offset(address, length)?;
         let number = self.slots.iter().position(|slot| {
             slot.as_ref().is_some_and(|slot| {
@@ -153,28 +153,28 @@ impl Arena {
     }
 
     /// True when the worker itself has a piece of a slot.
-    pub fn is_held(&self, slot: u32) -> bool {
+    pub(crate) fn is_held(&self, slot: u32) -> bool {
         let slot = self.slots.get(slot as usize).and_then(Option::as_ref);
         slot.is_some_and(|slot| Arc::strong_count(&slot.held) > 1)
     }
 
     /// True when the other side has it.
-    pub fn is_lent(&self, slot: u32) -> bool {
+    pub(crate) fn is_lent(&self, slot: u32) -> bool {
         self.shared.flag(slot as usize * 4).load(Ordering::Acquire) != FREE
     }
 
     /// From now on the other side has it.
-    pub fn lend(&self, slot: u32) {
+    pub(crate) fn lend(&self, slot: u32) {
         self.lend_to(slot, LENT);
     }
 
     /// As `lend`, where there are several on the other side: each has a number above zero.
-    pub fn lend_to(&self, slot: u32, holder: u32) {
+    pub(crate) fn lend_to(&self, slot: u32, holder: u32) {
         self.shared.flag(slot as usize * 4).store(holder, Ordering::Release);
     }
 
     /// Takes back all that was lent to somebody, who is gone.
-    pub fn reclaim(&self, holder: u32) {
+    pub(crate) fn reclaim(&self, holder: u32) {
         for slot in 0..self.slots.len() {
             let flag = self.shared.flag(slot * 4);
             let _ = flag.compare_exchange(holder, FREE, Ordering::AcqRel, Ordering::Relaxed);
@@ -182,7 +182,7 @@ impl Arena {
     }
 
     /// Copies bytes out of the arena; false if they are not inside.
-    pub fn read(&self, offset: u64, target: &mut [u8]) -> bool {
+    pub(crate) fn read(&self, offset: u64, target: &mut [u8]) -> bool {
         self.shared.read(offset, target)
     }
 
@@ -258,7 +258,7 @@ pub struct LentBytes(AtomicU64);
 
 impl LentBytes {
     /// Bytes that were lent and have not come back.
-    pub fn lent_bytes(&self) -> u64 {
+    pub(crate) fn lent_bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }

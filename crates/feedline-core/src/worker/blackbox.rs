@@ -126,7 +126,7 @@ pub struct Snapshot {
 
 /// Which box: that of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub(crate) struct Owner {
     /// Its worker.
     pub worker_id: u32,
     /// The how-manyeth there.
@@ -140,41 +140,41 @@ impl Owner {
 }
 
 /// The boxes of all workers.
-pub struct Boxes {
+pub(crate) struct Boxes {
     shared: Shared,
 }
 
 impl Boxes {
     /// For this many workers, and the descriptor by which workers map them.
-    pub fn create(worker_count: u32) -> io::Result<(Descriptor, Boxes)> {
+    pub(crate) fn create(worker_count: u32) -> io::Result<(Descriptor, Boxes)> {
         let (file, shared) = Shared::create("feedline-boxes", worker_count as usize * 2 * BOX)?;
         Ok((file, Boxes { shared }))
     }
 
     /// The boxes that another process made.
-    pub fn open(file: impl AsFd, worker_count: u32) -> io::Result<Boxes> {
+    pub(crate) fn open(file: impl AsFd, worker_count: u32) -> io::Result<Boxes> {
         Ok(Boxes { shared: Shared::open(file, worker_count as usize * 2 * BOX)? })
     }
 
     /// Writes a word.
-    pub fn set(&self, owner: Owner, word: BoxField, value: u64) {
+    pub(crate) fn set(&self, owner: Owner, word: BoxField, value: u64) {
         self.shared.word(owner.start() + word as usize * 8).store(value, Ordering::Release);
     }
 
     /// Writes a word into both boxes of a worker: the worker there reads it.
-    pub fn set_for_worker(&self, worker_id: u32, word: BoxField, value: u64) {
+    pub(crate) fn set_for_worker(&self, worker_id: u32, word: BoxField, value: u64) {
         for generation in 0..2 {
             self.set(Owner { worker_id, generation }, word, value);
         }
     }
 
     /// Reads a word.
-    pub fn get(&self, owner: Owner, word: BoxField) -> u64 {
+    pub(crate) fn get(&self, owner: Owner, word: BoxField) -> u64 {
         self.shared.word(owner.start() + word as usize * 8).load(Ordering::Acquire)
     }
 
     /// What a worker was at; None if it never came to write.
-    pub fn snapshot(&self, owner: Owner) -> Option<Snapshot> {
+    pub(crate) fn snapshot(&self, owner: Owner) -> Option<Snapshot> {
         if self.get(owner, BoxField::Generation) != u64::from(owner.generation) + 1 {
             return None;
         }
@@ -190,7 +190,7 @@ impl Boxes {
     }
 
     /// Notes what a replacement needs to go on after `task`. False if it is too long to be kept.
-    pub fn write_journal(&self, owner: Owner, task: u64, bytes: &[u8]) -> bool {
+    pub(crate) fn write_journal(&self, owner: Owner, task: u64, bytes: &[u8]) -> bool {
         if bytes.len() > RECORD - RECORD_HEAD {
             return false;
         }
@@ -207,7 +207,7 @@ impl Boxes {
 
     /// The newest note that anybody at a worker made after a task older than `task`: what held when
     /// `task` began.
-    pub fn read_journal(&self, worker_id: u32, task: u64) -> Option<Vec<u8>> {
+    pub(crate) fn read_journal(&self, worker_id: u32, task: u64) -> Option<Vec<u8>> {
         let (offset, _) = [0, 1]
             .into_iter()
             .flat_map(|generation| {

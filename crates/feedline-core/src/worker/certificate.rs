@@ -25,7 +25,7 @@ const FRAMES: usize = 12;
 
 /// All that was found out.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct DeathFacts {
+pub(crate) struct DeathFacts {
     /// How it ended; None: with its zygote.
     pub exit: Option<ExitKind>,
     /// The deadline that it had passed, so that we killed it.
@@ -180,7 +180,7 @@ pub struct Certificate {
 }
 
 /// Says why.
-pub fn certify(facts: &DeathFacts) -> Certificate {
+pub(crate) fn certify(facts: &DeathFacts) -> Certificate {
     let stack = frames(&facts.crash_log, &facts.folders);
     let code = stack.iter().find(|frame| !facts.folders.has(frame)).or(stack.first()).cloned();
     let diagnosis = diagnosis(facts);
@@ -398,7 +398,7 @@ fn crashed(facts: &DeathFacts) -> Diagnosis {
 
 /// The frames of the thread that faulthandler calls the current one, or else of the first: innermost
 /// first, as `function() at file:line`. Of several dumps the last counts.
-pub fn frames(crash_log: &str, folders: &CodeFolders) -> Vec<String> {
+pub(crate) fn frames(crash_log: &str, folders: &CodeFolders) -> Vec<String> {
     let blocks: Vec<&str> = crash_log.split("hread 0x").skip(1).collect();
     let is_current = |at: usize| {
         crash_log.split("hread 0x").nth(at).is_some_and(|text| text.ends_with("Current t"))

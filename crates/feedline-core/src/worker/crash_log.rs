@@ -10,19 +10,19 @@ use crate::sys::memory::Shared;
 const BYTES: usize = 64 << 10;
 
 /// The memory of one worker.
-pub struct CrashLog {
+pub(crate) struct CrashLog {
     shared: Shared,
 }
 
 impl CrashLog {
     /// Empty, and the descriptor to which the worker writes.
-    pub fn create() -> io::Result<(Descriptor, CrashLog)> {
+    pub(crate) fn create() -> io::Result<(Descriptor, CrashLog)> {
         let (file, shared) = Shared::create("feedline-last-words", BYTES)?;
         Ok((file, CrashLog { shared }))
     }
 
     /// All that was written so far.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut bytes = vec![0; BYTES];
         self.shared.read(0, &mut bytes);
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(BYTES);

@@ -25,7 +25,7 @@ pub fn holder(view: u32, generation: u32) -> u32 {
 }
 
 /// The trainer's side.
-pub struct Inbox {
+pub(crate) struct Inbox {
     arena: Mutex<Arena>,
     file: Descriptor,
     limit: u64,
@@ -41,18 +41,18 @@ enum TaskBuffer {
 
 impl Inbox {
     /// An inbox in which up to this many bytes are used at once.
-    pub fn create(limit: u64) -> io::Result<Inbox> {
+    pub(crate) fn create(limit: u64) -> io::Result<Inbox> {
         let (file, shared) = arena::create(limit)?;
         Ok(Inbox { arena: Mutex::new(Arena::over(shared)), file, limit })
     }
 
     /// By which a worker maps it.
-    pub fn file(&self) -> &Descriptor {
+    pub(crate) fn file(&self) -> &Descriptor {
         &self.file
     }
 
     /// Takes in buffers. Those for which there is no room travel in the frame.
-    pub fn load(&self, buffers: &[&[u8]]) -> TaskBuffers {
+    pub(crate) fn load(&self, buffers: &[&[u8]]) -> TaskBuffers {
         TaskBuffers(buffers.iter().map(|bytes| self.place(bytes)).collect())
     }
 
@@ -70,7 +70,12 @@ impl Inbox {
     }
 
     /// The body of a frame: what is said, and where its buffers are, which a worker has from now on.
-    pub fn encode(&self, message: &[u8], buffers: Option<&TaskBuffers>, holder: u32) -> Vec<u8> {
+    pub(crate) fn encode(
+        &self,
+        message: &[u8],
+        buffers: Option<&TaskBuffers>,
+        holder: u32,
+    ) -> Vec<u8> {
         for load in buffers.iter().flat_map(|buffers| &buffers.0) {
             if let TaskBuffer::InSlot(piece) = load {
                 self.arena.lock().lend_to(piece.slot(), holder);
@@ -80,12 +85,12 @@ impl Inbox {
     }
 
     /// A worker is gone: what it had comes back.
-    pub fn reclaim(&self, holder: u32) {
+    pub(crate) fn reclaim(&self, holder: u32) {
         self.arena.lock().reclaim(holder);
     }
 
     /// Bytes of all slots, and how many of them somebody has.
-    pub fn used(&self) -> (u64, usize) {
+    pub(crate) fn used(&self) -> (u64, usize) {
         let arena = self.arena.lock();
         (arena.used(), arena.taken())
     }

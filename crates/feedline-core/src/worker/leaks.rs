@@ -26,7 +26,7 @@ pub struct Bounds {
 
 /// What a worker uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ResourceUse {
+pub(crate) struct ResourceUse {
     /// Resident memory in bytes, now and when it was ready.
     pub resident: u64,
     /// What it held when it was ready.
@@ -107,7 +107,7 @@ impl Leak {
 }
 
 /// Whether this worker is over a bound of its own.
-pub fn of_worker(used: ResourceUse, bounds: Bounds) -> Option<Leak> {
+pub(crate) fn of_worker(used: ResourceUse, bounds: Bounds) -> Option<Leak> {
     if let Some(limit) = bounds.memory
         && used.resident > limit
     {
@@ -128,7 +128,11 @@ pub fn of_worker(used: ResourceUse, bounds: Bounds) -> Option<Leak> {
 }
 
 /// The worker that is renewed first when memory runs short: the one that has grown most.
-pub fn fattest<T: Copy>(workers: &[(T, ResourceUse)], left: u64, all: u64) -> Option<(T, Leak)> {
+pub(crate) fn fattest<T: Copy>(
+    workers: &[(T, ResourceUse)],
+    left: u64,
+    all: u64,
+) -> Option<(T, Leak)> {
     let percent = |percent: u64| (all / 100).saturating_mul(percent);
     let short =
         percent(LEFT_PERCENT).max(percent(LEFT_PERCENT_OF_LITTLE).min(LITTLE_LEFT)).min(ENOUGH);

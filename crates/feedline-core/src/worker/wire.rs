@@ -64,7 +64,7 @@ pub struct BatchTiming {
 
 /// What stands before the body of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameHead {
+pub(crate) struct FrameHead {
     /// What it is.
     pub kind: FrameKind,
     /// Which task it is about.
@@ -77,12 +77,12 @@ pub struct FrameHead {
 
 impl FrameHead {
     /// Without a tally.
-    pub fn new(kind: FrameKind, task: u64, length: u64) -> FrameHead {
+    pub(crate) fn new(kind: FrameKind, task: u64, length: u64) -> FrameHead {
         FrameHead { kind, task, length, timing: BatchTiming::default() }
     }
 
     /// As it goes over the wire.
-    pub fn to_bytes(self) -> [u8; HEAD] {
+    pub(crate) fn to_bytes(self) -> [u8; HEAD] {
         let code = ALL.iter().position(|kind| *kind == self.kind).unwrap_or_default() as u64;
         let mut bytes = [0; HEAD];
         bytes[..8].copy_from_slice(&code.to_le_bytes());
@@ -95,7 +95,7 @@ impl FrameHead {
     }
 
     /// None if it is no head at all.
-    pub fn from_bytes(bytes: &[u8; HEAD]) -> Option<FrameHead> {
+    pub(crate) fn from_bytes(bytes: &[u8; HEAD]) -> Option<FrameHead> {
         let [code, task, length, counts, nanoseconds] =
             [0, 8, 16, 24, 32].map(|at| word(bytes, at).unwrap_or_default());
         let kind = *ALL.get(usize::try_from(code).ok()?)?;
@@ -125,18 +125,18 @@ pub struct Frame {
 
 /// The stream is not made of frames; nothing more can be read from it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ProtocolError;
+pub(crate) struct ProtocolError;
 
 /// Makes frames of bytes as they come in.
 #[derive(Default)]
-pub struct Assembler {
+pub(crate) struct Assembler {
     head: Vec<u8>,
     begun: Option<(FrameHead, Vec<u8>)>,
 }
 
 impl Assembler {
     /// Takes all the bytes, and hands each frame that they complete to `out`.
-    pub fn push(
+    pub(crate) fn push(
         &mut self,
         mut bytes: &[u8],
         mut out: impl FnMut(Frame),
@@ -197,12 +197,12 @@ const INLINE: u64 = u64::MAX;
 const ENTRY: usize = 24;
 
 /// Bytes that a table of that many buffers takes at the start of a body.
-pub fn table_bytes(buffers: usize) -> usize {
+pub(crate) fn table_bytes(buffers: usize) -> usize {
     8 + buffers * ENTRY
 }
 
 /// Writes the table of an answer's buffers.
-pub fn write_table(places: &[BufferLocation]) -> Vec<u8> {
+pub(crate) fn write_table(places: &[BufferLocation]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(table_bytes(places.len()));
     bytes.extend_from_slice(&(places.len() as u64).to_le_bytes());
     for place in places {
@@ -218,7 +218,7 @@ pub fn write_table(places: &[BufferLocation]) -> Vec<u8> {
 }
 
 /// Reads it again. None if the body is too short, or a buffer lies outside of it.
-pub fn read_table(body: &[u8]) -> Option<Vec<BufferLocation>> {
+pub(crate) fn read_table(body: &[u8]) -> Option<Vec<BufferLocation>> {
     let count = usize::try_from(word(body, 0)?).ok()?;
     // Before the list is made: a wild count must not make one.
     if count > body.len() / ENTRY {

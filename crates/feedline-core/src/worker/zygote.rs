@@ -5,7 +5,7 @@ const HEAD: usize = 16;
 
 /// What the trainer asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ZygoteRequest {
+pub(crate) enum ZygoteRequest {
     /// A worker for a worker; its socket, arena and the boxes come as descriptors.
     Fork {
         /// Which worker.
@@ -36,7 +36,7 @@ pub enum ZygoteRequest {
 
 impl ZygoteRequest {
     /// As it goes over the wire: kind, worker, generation, nothing.
-    pub fn to_bytes(self) -> [u8; HEAD] {
+    pub(crate) fn to_bytes(self) -> [u8; HEAD] {
         let words = match self {
             ZygoteRequest::Fork { worker_id, generation } => [1, worker_id, generation, 0],
             ZygoteRequest::Kill { worker_id, generation } => [2, worker_id, generation, 0],

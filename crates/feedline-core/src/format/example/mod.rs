@@ -9,6 +9,6 @@ mod schema;
 mod tests;
 mod walk;
 
-pub use features::{Feature, List, features, write};
+pub use features::{List, features, write};
 pub use read::Parser;
-pub use schema::{Schema, Seen, schema};
+pub use schema::{Seen, schema};

@@ -158,7 +158,7 @@ impl Parser {
     }
 
     /// No fewer bytes than the values have that `read` appends for a record of that size.
-    pub fn most_bytes(&self, record_bytes: usize) -> usize {
+    pub(crate) fn most_bytes(&self, record_bytes: usize) -> usize {
         record_bytes.saturating_mul(self.growth).saturating_add(self.defaults)
     }
 

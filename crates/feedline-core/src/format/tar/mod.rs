@@ -21,9 +21,10 @@ mod tests;
 use header::{BLOCK, Block};
 
 pub use members::{Member, Members, members};
-pub use parser::{Parser, guess, guess_from_damaged};
-pub use scan::scan;
-pub use split::Splitter;
+pub use parser::Parser;
+pub(crate) use parser::{guess, guess_from_damaged};
+pub(crate) use scan::scan;
+pub(crate) use split::Splitter;
 pub use write::{write, write_end};
 
 /// Whether these bytes begin with a header whose checksum holds.

@@ -51,7 +51,7 @@ impl Parser {
     }
 
     /// The most bytes that the values without a row can hold, of a record that has this many.
-    pub fn most_bytes(&self, record_bytes: usize) -> usize {
+    pub(crate) fn most_bytes(&self, record_bytes: usize) -> usize {
         let (factor, added) = self.growth;
         record_bytes.saturating_mul(factor).saturating_add(added)
     }
@@ -182,13 +182,13 @@ fn put(one: &Wanted, member: &Member<'_>, place: Place<'_>) -> Result<()> {
 
 /// The fields that a sample suggests where none were asked for: by the extensions of its members and by
 /// what is in them. Pickles are left out.
-pub fn guess(span: &[u8]) -> Result<Vec<Wanted>> {
+pub(crate) fn guess(span: &[u8]) -> Result<Vec<Wanted>> {
     guess_by(span, &|error| Err(error))
 }
 
 /// The same for a sample of which an array cannot be read: it stays an array, so that what is wrong with it
 /// is a fault of each sample.
-pub fn guess_from_damaged(span: &[u8]) -> Vec<Wanted> {
+pub(crate) fn guess_from_damaged(span: &[u8]) -> Vec<Wanted> {
     guess_by(span, &|_| Ok((Type::Npy(Dtype::Uint8), Vec::new()))).unwrap_or_default()
 }
 

@@ -15,7 +15,7 @@ const NEAR: usize = 64 << 10;
 const FAR: usize = 4 << 10;
 
 /// Lists the samples of an archive of that size.
-pub fn scan(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
+pub(crate) fn scan(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
     let bytes = Window { read, size, start: 0, held: Vec::new(), filled: 0 };
     let mut scan = Scan { bytes, size, pieces: Vec::new(), open: None };
     scan.run()?;

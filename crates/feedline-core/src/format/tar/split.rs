@@ -14,7 +14,7 @@ const MOST_LOST: usize = 1 << 20;
 
 /// Says what stands at the beginning of the bytes of a stream, of which what it has told of is gone.
 #[derive(Default)]
-pub struct Splitter {
+pub(crate) struct Splitter {
     has_begun: bool,
     is_ended: bool,
     zeros: u64,
@@ -26,13 +26,13 @@ pub struct Splitter {
 
 impl Splitter {
     /// At the beginning of a stream.
-    pub fn new() -> Splitter {
+    pub(crate) fn new() -> Splitter {
         Splitter::default()
     }
 
     /// What stands at the beginning of `bytes`; `is_end` if nothing follows them. A sample is complete
     /// when the next one begins.
-    pub fn split(&mut self, bytes: &[u8], is_end: bool) -> Split {
+    pub(crate) fn split(&mut self, bytes: &[u8], is_end: bool) -> Split {
         if bytes.is_empty() {
             return self.end(is_end);
         }

@@ -101,7 +101,7 @@ impl Walker {
 }
 
 /// Lists the rows of a file of that size. Its first row must be `columns`, if there are any.
-pub fn scan_csv(
+pub(crate) fn scan_csv(
     size: u64,
     delimiter: u8,
     columns: &[String],
@@ -199,7 +199,7 @@ impl Scan<'_, '_> {
 }
 
 /// Finds the rows of a stream.
-pub struct CsvSplitter {
+pub(crate) struct CsvSplitter {
     delimiter: u8,
     walker: Walker,
     columns: Vec<String>,
@@ -209,7 +209,7 @@ pub struct CsvSplitter {
 
 impl CsvSplitter {
     /// At the beginning of a stream whose first row must be these columns, if there are any.
-    pub fn new(delimiter: u8, columns: &[String]) -> CsvSplitter {
+    pub(crate) fn new(delimiter: u8, columns: &[String]) -> CsvSplitter {
         let (walker, columns) = (Walker::new(delimiter), columns.to_vec());
         CsvSplitter { delimiter, walker, columns, is_past_header: false, is_given_up: false }
     }
@@ -228,7 +228,7 @@ impl CsvSplitter {
     }
 
     /// What stands at the beginning of `bytes`; `is_end` if nothing follows them.
-    pub fn split(&mut self, bytes: &[u8], is_end: bool) -> Split {
+    pub(crate) fn split(&mut self, bytes: &[u8], is_end: bool) -> Split {
         if bytes.is_empty() {
             return if is_end { Split::End } else { Split::More(1) };
         }
@@ -403,7 +403,7 @@ impl CsvParser {
     }
 
     /// The most bytes that the values without a row of the batch can hold, of a record that has this many.
-    pub fn most_bytes(&self, record_bytes: usize) -> usize {
+    pub(crate) fn most_bytes(&self, record_bytes: usize) -> usize {
         let (factor, added) = self.growth;
         record_bytes.saturating_mul(factor).saturating_add(added)
     }
@@ -450,6 +450,6 @@ pub fn guess_csv(record: &[u8], columns: &[String], delimiter: u8) -> Result<Vec
 }
 
 /// What is asked for where no row could be read.
-pub fn any_csv(columns: &[String]) -> Vec<Wanted> {
+pub(crate) fn any_csv(columns: &[String]) -> Vec<Wanted> {
     columns.iter().map(|name| guessed(name, Type::Text, Shape::Fixed(Vec::new()))).collect()
 }

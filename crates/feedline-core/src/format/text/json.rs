@@ -17,7 +17,7 @@ const LINE: &str = "__json__";
 
 /// Makes the fields of a line.
 #[derive(Debug)]
-pub struct JsonParser {
+pub(crate) struct JsonParser {
     fields: Fields,
     growth: (usize, usize),
 }
@@ -25,7 +25,7 @@ pub struct JsonParser {
 impl JsonParser {
     /// For these fields. A key with dots leads into objects within the object, unless there is such a
     /// key as a whole.
-    pub fn new(wanted: Arc<[Wanted]>, picture: Option<usize>) -> Result<JsonParser> {
+    pub(crate) fn new(wanted: Arc<[Wanted]>, picture: Option<usize>) -> Result<JsonParser> {
         let fields = Fields::new(&wanted, picture);
         let (mut factors, mut added) = (0, 0);
         for (number, one) in wanted.iter().enumerate() {
@@ -44,13 +44,18 @@ impl JsonParser {
     }
 
     /// The most bytes that the values without a row can hold, of a line that has this many.
-    pub fn most_bytes(&self, record_bytes: usize) -> usize {
+    pub(crate) fn most_bytes(&self, record_bytes: usize) -> usize {
         let (factor, added) = self.growth;
         record_bytes.saturating_mul(factor).saturating_add(added)
     }
 
     /// Writes what has a row into its row, and gives the other values, each in the order of the fields.
-    pub fn read(&self, line: &[u8], rows: &mut [Row], others: &mut Vec<Value>) -> Result<()> {
+    pub(crate) fn read(
+        &self,
+        line: &[u8],
+        rows: &mut [Row],
+        others: &mut Vec<Value>,
+    ) -> Result<()> {
         let line = checked(line)?;
         self.fields.each(rows, others, |_, one, place| {
             let value = if &*one.key == LINE { Some(line) } else { under(line, &one.key) };
@@ -239,7 +244,7 @@ pub fn guess_json(line: &[u8]) -> Result<Vec<Wanted>> {
 }
 
 /// What is asked for where no line could be read.
-pub fn any_json() -> Vec<Wanted> {
+pub(crate) fn any_json() -> Vec<Wanted> {
     vec![guessed(LINE, Type::Json, Shape::Fixed(Vec::new()))]
 }
 

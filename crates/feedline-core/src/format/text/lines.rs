@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::format::{ReadAt, Scanned, Split};
 
 /// Lists the lines of a file of that size, each with its newline.
-pub fn scan_lines(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
+pub(crate) fn scan_lines(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
     let mut scanned = Scanned::default();
     let mut window = vec![0; WINDOW.min(usize::try_from(size).unwrap_or(WINDOW))];
     let (mut at, mut start, mut is_blank) = (0, 0, true);
@@ -44,7 +44,7 @@ pub fn scan_lines(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
 
 /// What stands at the beginning of some bytes of a stream of lines; `is_first` where nothing came before
 /// them.
-pub fn split_lines(bytes: &[u8], is_first: bool, is_end: bool) -> Split {
+pub(crate) fn split_lines(bytes: &[u8], is_first: bool, is_end: bool) -> Split {
     if bytes.is_empty() {
         return if is_end { Split::End } else { Split::More(1) };
     }

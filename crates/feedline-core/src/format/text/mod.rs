@@ -8,9 +8,11 @@ mod value;
 #[cfg(test)]
 mod tests;
 
-pub use csv::{CsvParser, CsvSplitter, any_csv, columns, guess_csv, scan_csv};
-pub use json::{JsonParser, any_json, guess_json};
-pub use lines::{scan_lines, split_lines};
+pub use csv::{CsvParser, columns, guess_csv};
+pub(crate) use csv::{CsvSplitter, any_csv, scan_csv};
+pub use json::guess_json;
+pub(crate) use json::{JsonParser, any_json};
+pub(crate) use lines::{scan_lines, split_lines};
 
 /// How much of a file is read at once.
 const WINDOW: usize = 256 << 10;

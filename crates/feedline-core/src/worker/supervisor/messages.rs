@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The number of a worker, kept by its replacements.
-pub type WorkerId = u32;
+pub(crate) type WorkerId = u32;
 
 /// The number of a task; numbers grow with each submission.
 pub type TaskNumber = u64;
@@ -105,7 +105,7 @@ pub struct Observation {
 /// Why a run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunFailure {
-    /// More workers died than the settings bear; [`Supervisor::deaths`] tells of them.
+    /// More workers died than the settings allow.
     TooManyDeaths,
     /// A worker left work undone, and the settings forbid to replace it.
     Death {
@@ -139,7 +139,7 @@ pub enum RunFailure {
 
 /// What happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WorkerEvent {
+pub(crate) enum WorkerEvent {
     /// There is a new task. A number that is not above all before it is ignored.
     Submitted {
         /// Its number.
@@ -156,7 +156,7 @@ pub enum WorkerEvent {
         /// The number of the ping that it has answered, if it was that.
         ping: Option<u32>,
     },
-    /// The engine has looked at the zygote; [`Supervisor::must_look_at_zygote`] says when.
+    /// The engine has looked at the zygote; [`Supervisor::must_look_at_zygote`](super::Supervisor::must_look_at_zygote) says when.
     ZygoteSeen {
         /// Whether it has used the processor, or waited for a device, since it was looked at or
         /// pinged before.
@@ -210,7 +210,7 @@ pub enum WorkerEvent {
         /// What.
         task: TaskNumber,
     },
-    /// The engine has looked at a worker; [`Supervisor::to_look_at`] says when and at whom.
+    /// The engine has looked at a worker; [`Supervisor::to_look_at`](super::Supervisor::to_look_at) says when and at whom.
     Observation {
         /// At which one.
         incarnation: Incarnation,
@@ -231,7 +231,7 @@ pub enum WorkerEvent {
     },
     /// Other code of the trainer's process has closed descriptors of ours, so that nobody can be heard.
     DescriptorsClosed,
-    /// [`Supervisor::next_deadline`] has come.
+    /// [`Supervisor::next_deadline`](super::Supervisor::next_deadline) has come.
     TimePassed,
     /// The consumer wants no more.
     Close,

@@ -38,9 +38,10 @@ use std::time::Duration;
 
 use ends::CountedDeath;
 pub use messages::{
-    Death, ExitKind, Incarnation, Observation, Reason, RunFailure, SupervisorAction,
-    SupervisorSettings, TaskNumber, WorkerActivity, WorkerEvent, WorkerId, WorkerStage,
+    Death, ExitKind, Observation, Reason, RunFailure, SupervisorAction, SupervisorSettings,
+    TaskNumber, WorkerActivity, WorkerStage,
 };
+pub(crate) use messages::{Incarnation, WorkerEvent, WorkerId};
 use renewal::{RENEWAL_PAUSE, ask_to_stop};
 use trial::OpenTask;
 #[cfg(any(test, feature = "testing"))]
@@ -87,7 +88,7 @@ enum Phase {
 
 /// The deciding part of the worker stage. See the top of this file for what it promises.
 #[derive(Debug)]
-pub struct Supervisor {
+pub(crate) struct Supervisor {
     settings: SupervisorSettings,
     now: Duration,
     phase: Phase,
@@ -111,7 +112,7 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// A supervisor at the start of a run. Nothing is asked for before [`Supervisor::start`].
-    pub fn new(settings: SupervisorSettings) -> Supervisor {
+    pub(crate) fn new(settings: SupervisorSettings) -> Supervisor {
         let watched = |time: Duration| time.max(SHORTEST_WATCH);
         let settings = SupervisorSettings {
             worker_count: settings.worker_count.max(1),
@@ -146,7 +147,7 @@ impl Supervisor {
 
     /// Begins the run: every worker gets a worker as soon as the zygote is ready, before there is a
     /// task for it.
-    pub fn start(&mut self, now: Duration) -> Vec<SupervisorAction> {
+    pub(crate) fn start(&mut self, now: Duration) -> Vec<SupervisorAction> {
         self.now = self.now.max(now);
         if self.phase == Phase::Running && self.zygote == Zygote::NotForked {
             self.start_zygote();
@@ -156,7 +157,11 @@ impl Supervisor {
 
     /// Takes in what happened and says what is to be done, in this order. What cannot be (an
     /// unknown worker, a second end) changes nothing.
-    pub fn handle(&mut self, happening: WorkerEvent, now: Duration) -> Vec<SupervisorAction> {
+    pub(crate) fn handle(
+        &mut self,
+        happening: WorkerEvent,
+        now: Duration,
+    ) -> Vec<SupervisorAction> {
         self.now = self.now.max(now);
         if self.phase == Phase::Closed {
             return Vec::new();
@@ -191,7 +196,7 @@ impl Supervisor {
 
     /// When to say [`WorkerEvent::TimePassed`], if nothing happens before. It is later than the last
     /// time that was said.
-    pub fn next_deadline(&self) -> Option<Duration> {
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
         match self.phase {
             Phase::Running => {
                 let workers = self.workers().filter_map(WorkerState::next_time);
@@ -219,34 +224,37 @@ impl Supervisor {
 
     /// The last deaths, newest last. When the zygote dies each of its workers is in here, though
     /// together they count as one for `max_deaths`.
-    pub fn deaths(&self) -> &[Death] {
+    #[cfg(test)]
+    pub(crate) fn deaths(&self) -> &[Death] {
         &self.deaths
     }
 
     /// Whether neither `Fail` nor `Close` has come.
-    pub fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.phase == Phase::Running
     }
 
     /// Whether `Closed` has been said.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
     }
 
     /// Tasks without a result.
-    pub fn outstanding(&self) -> usize {
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn outstanding(&self) -> usize {
         self.tasks.len()
     }
 
     /// The worker of a worker that gets its tasks, if one was asked for and has not ended.
-    pub fn incarnation(&self, worker_id: WorkerId) -> Option<Incarnation> {
+    pub(crate) fn incarnation(&self, worker_id: WorkerId) -> Option<Incarnation> {
         let holder = self.records.get(worker_id as usize)?.holder.as_ref()?;
         Some(holder.incarnation)
     }
 
     /// All workers of a worker that were asked for and have not ended, oldest first: two while one
     /// takes over from the other.
-    pub fn incarnations(&self, worker_id: WorkerId) -> impl Iterator<Item = Incarnation> {
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn incarnations(&self, worker_id: WorkerId) -> impl Iterator<Item = Incarnation> {
         let workers =
             self.records.get(worker_id as usize).into_iter().flat_map(WorkerRecord::workers);
         workers.map(|worker| worker.incarnation)

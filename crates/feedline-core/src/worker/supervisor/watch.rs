@@ -104,7 +104,7 @@ fn limits(
 impl Supervisor {
     /// Whom to look at when [`Supervisor::next_deadline`] has come, right before `TimePassed` is
     /// said: what is found goes into [`super::WorkerEvent::Observation`], for each.
-    pub fn to_look_at(&self, now: Duration) -> Vec<Incarnation> {
+    pub(crate) fn to_look_at(&self, now: Duration) -> Vec<Incarnation> {
         if !self.is_running() {
             return Vec::new();
         }

@@ -34,7 +34,7 @@ pub(super) struct ZygoteWatch {
 impl Supervisor {
     /// Whether to look at the zygote when [`Supervisor::next_deadline`] has come, right before
     /// `TimePassed`: what is found goes into [`super::WorkerEvent::ZygoteSeen`].
-    pub fn must_look_at_zygote(&self, now: Duration) -> bool {
+    pub(crate) fn must_look_at_zygote(&self, now: Duration) -> bool {
         self.is_running() && self.zygote_watch.look_at.is_some_and(|at| at <= now)
     }
 
