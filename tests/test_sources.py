@@ -356,9 +356,9 @@ def test_arrays_are_read_at_the_time_of_the_epoch() -> None:
     [
         ({}, "no arrays"),
         ({"x": np.arange(3), "y": np.arange(4)}, '"y" has 4 rows, array "x" has 3'),
-        ({"x": np.arange(5)[::-1]}, "not in one piece"),
-        ({"x": np.zeros((3, 4)).T}, "not in one piece"),
-        ({"x": np.zeros((3, 4))[:, ::2]}, "not in one piece"),
+        ({"x": np.arange(5)[::-1]}, "not contiguous"),
+        ({"x": np.zeros((3, 4)).T}, "not contiguous"),
+        ({"x": np.zeros((3, 4))[:, ::2]}, "not contiguous"),
         ({"x": np.array([None, 1])}, '"O"'),
         ({"x": np.array(["a", "b"])}, '"x"'),
         ({"x": np.array([1, 2], "datetime64[s]")}, '"x"'),

@@ -173,7 +173,7 @@ def test_a_kill_by_hand_is_likely_from_outside(tmp_path: Path) -> None:
     assert (death.cause, death.is_certain, death.signal) == ("killed from outside", False, "SIGKILL")
     assert (death.stack, death.code) == ((), None)
     assert death.peak_bytes > 1 << 20
-    says(death, "SIGKILL", "while it had nothing to do", "look for who sends SIGKILL")
+    says(death, "SIGKILL", "while it had nothing to do", "look for the sender of SIGKILL")
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1"])

@@ -210,5 +210,5 @@ def test_an_iterator_that_is_asked_for_a_batch_while_it_makes_one_says_so() -> N
 
     epochs.append(iter(DataLoader(Numbers(), sampler=Sampler())))
     next(epochs[0])
-    with pytest.raises(RuntimeError, match="already making a batch"):
+    with pytest.raises(RuntimeError, match="already producing a batch"):
         next(epochs[0])

@@ -420,7 +420,7 @@ def test_when_memory_runs_short_the_worker_that_has_grown_most_is_renewed(
     assert renewals
     for worker, text in renewals:
         assert worker == 1
-        assert "of memory were left for all, and it held" in text
+        assert "of memory was left for all processes, and it held" in text
 
 
 # ---- where deaths end the run ----

@@ -1,4 +1,4 @@
-//! Arrays of Python as a source, read where they lie.
+//! Python arrays as a source, read in place.
 #![allow(unsafe_code, reason = "memory of another language is read here")]
 
 use feedline_core::error::{Error, Kind, Result};
@@ -12,29 +12,29 @@ use std::sync::Arc;
 
 use crate::errors::raise;
 
-/// A buffer that is given back to Python, if there still is one, in whatever thread.
-struct Held(Option<PyUntypedBuffer>);
+/// A buffer that is released with the GIL, in whatever thread, if the interpreter still runs.
+struct HeldBuffer(Option<PyUntypedBuffer>);
 
-// SAFETY: only the drop touches it, with the GIL.
-unsafe impl Send for Held {}
+// SAFETY: only the drop accesses it, with the GIL.
+unsafe impl Send for HeldBuffer {}
 // SAFETY: as above.
-unsafe impl Sync for Held {}
+unsafe impl Sync for HeldBuffer {}
 
-impl Drop for Held {
+impl Drop for HeldBuffer {
     fn drop(&mut self) {
         let buffer = self.0.take();
         let mut buffer = Some(buffer);
         let dropped = Python::try_attach(|_| drop(buffer.take()));
         if dropped.is_none() {
-            // The interpreter has ended: there is nobody to give it back to.
+            // The interpreter has ended, so the buffer cannot be released.
             std::mem::forget(buffer);
         }
     }
 }
 
-/// The arrays of a dict, each with as many rows as the others.
+/// The arrays of a dict, which must all have the same number of rows.
 pub(crate) fn source(arrays: &Bound<'_, PyDict>) -> PyResult<Arrays> {
-    let mut loaned = Vec::new();
+    let mut borrowed = Vec::new();
     let mut rows: Option<(String, usize)> = None;
     for (name, array) in arrays {
         let name: String = name.extract()?;
@@ -42,7 +42,7 @@ pub(crate) fn source(arrays: &Bound<'_, PyDict>) -> PyResult<Arrays> {
             let message = format!("array {name:?} cannot be read: {error}");
             raise(Error::new(Kind::InvalidSource, message).with_hint("give NumPy arrays"))
         })?;
-        let (array, count) = loan(&name, buffer).map_err(raise)?;
+        let (array, count) = borrow(&name, buffer).map_err(raise)?;
         match &rows {
             Some((first, expected)) if *expected != count => {
                 let message =
@@ -53,13 +53,13 @@ pub(crate) fn source(arrays: &Bound<'_, PyDict>) -> PyResult<Arrays> {
             Some(_) => {}
             None => rows = Some((name, count)),
         }
-        loaned.push(array);
+        borrowed.push(array);
     }
     let count = rows.map_or(0, |(_, count)| count);
-    Arrays::new(loaned, count as u64).map_err(raise)
+    Arrays::new(borrowed, count as u64).map_err(raise)
 }
 
-fn loan(name: &str, buffer: PyUntypedBuffer) -> Result<(BorrowedArray, usize)> {
+fn borrow(name: &str, buffer: PyUntypedBuffer) -> Result<(BorrowedArray, usize)> {
     let refused = |what: String, hint: &'static str| {
         Error::new(Kind::InvalidSource, format!("array {name:?} {what}")).with_hint(hint)
     };
@@ -71,29 +71,29 @@ fn loan(name: &str, buffer: PyUntypedBuffer) -> Result<(BorrowedArray, usize)> {
         return Err(refused("has no rows".into(), "give an array of at least one axis"));
     };
     let row_bytes = dtype.bytes() * shape.iter().product::<usize>();
-    // Rows may lie apart, as in a slice array[::2]; each must be in one piece.
+    // Rows need not be adjacent, as in a slice array[::2], but each row must be contiguous.
     let strides = buffer.strides();
     let mut expected = dtype.bytes() as isize;
-    let mut in_one_piece = true;
+    let mut is_contiguous = true;
     for (length, stride) in shape.iter().zip(&strides[1..]).rev() {
-        in_one_piece &= *length <= 1 || *stride == expected;
+        is_contiguous &= *length <= 1 || *stride == expected;
         expected *= *length as isize;
     }
     let step = if rows > 1 { strides[0] } else { row_bytes as isize };
-    let Some(stride) = usize::try_from(step).ok().filter(|_| in_one_piece) else {
+    let Some(stride) = usize::try_from(step).ok().filter(|_| is_contiguous) else {
         let hint = "make a copy with numpy.ascontiguousarray(array)";
-        return Err(refused("has rows that are not in one piece".into(), hint));
+        return Err(refused("has rows that are not contiguous".into(), hint));
     };
     let bytes = if rows == 0 { 0 } else { (rows - 1) * stride + row_bytes };
     let start = buffer.buf_ptr().cast::<u8>().cast_const();
     let field =
         Field { name: name.into(), kind: FieldKind::Fixed { dtype, shape: shape.to_vec() } };
     // SAFETY: the buffer is valid from `start` over all its rows while it is held.
-    let memory = unsafe { Borrowed::new(start, bytes, Box::new(Held(Some(buffer)))) };
+    let memory = unsafe { Borrowed::new(start, bytes, Box::new(HeldBuffer(Some(buffer)))) };
     Ok((BorrowedArray { field, memory: Arc::new(memory), stride, first: 0 }, rows))
 }
 
-/// From the letters of the buffer protocol; only this machine's byte order.
+/// The type for a format of the buffer protocol; only in this machine's byte order.
 fn dtype(format: &str, item_size: usize) -> Option<Dtype> {
     let letter = format.strip_prefix(['@', '=', '<']).unwrap_or(format);
     Some(match (letter, item_size) {

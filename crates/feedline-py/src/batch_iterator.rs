@@ -1,5 +1,5 @@
-//! What all iterators over batches are made from: a batch belongs to the epoch until the call that delivers it
-//! returns, and only one thread at a time makes one.
+//! The base class of all iterators over batches: a batch belongs to the epoch until the call that
+//! delivers it returns, and one thread at a time produces a batch.
 
 use feedline_core::sys::process::OwnerProcess;
 use pyo3::exceptions::PyRuntimeError;
@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use crate::interrupts::{self, Deferred, Interrupted};
 
-/// How long a thread waits for another before it looks for signals.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often a thread that waits for another checks for signals.
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// An iterator whose subclass has `_produce()`, which returns a batch, and then `_confirm`: a function that is called
-/// when the batch is delivered, or None. That function must be a native one: no handler of a signal can raise in it.
+/// An iterator whose subclass defines `_produce()`, which returns a batch, and `_confirm`: None, or
+/// a function to call when the batch is delivered. That function must be native, so that no signal
+/// handler can raise in it.
 #[pyclass(module = "feedline._native", subclass, frozen)]
 pub(crate) struct BatchIterator {
     state: Mutex<State>,
@@ -24,9 +25,9 @@ pub(crate) struct BatchIterator {
 }
 
 struct State {
-    /// What was produced and not delivered yet: a batch with its function, or what was raised.
+    /// What was produced and not delivered yet: a batch with its function, or an exception.
     held: Option<PyResult<(Py<PyAny>, Py<PyAny>)>>,
-    /// Who produces now.
+    /// The thread that produces now.
     producer: Option<ThreadId>,
     /// Whether the first batch was begun.
     has_begun: bool,
@@ -44,7 +45,7 @@ impl BatchIterator {
             let is_mine = py.detach(|| {
                 let mut state = self.state();
                 if state.producer.is_some_and(|producer| producer != me) {
-                    let waited = self.is_free.wait_timeout(state, LOOK);
+                    let waited = self.is_free.wait_timeout(state, SIGNAL_CHECK_INTERVAL);
                     state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
                 match state.producer {
@@ -61,7 +62,7 @@ impl BatchIterator {
                 Some(false) => interrupts::check(py)?,
                 None => {
                     let message =
-                        "this iterator is already making a batch: next() was called inside of it";
+                        "this iterator is already producing a batch: next() was called inside it";
                     return Err(PyRuntimeError::new_err(message));
                 }
             }
@@ -94,7 +95,7 @@ impl BatchIterator {
         while self.state().held.is_none() {
             self.produce(slf)?;
         }
-        // After this look no handler runs before the batch is the caller's.
+        // After this check, no signal handler runs before the caller has the batch.
         py.check_signals()?;
         let held = self.state().held.take();
         let (batch, confirm) = held.expect("produced above, and it is this thread's turn")?;
@@ -127,7 +128,8 @@ impl BatchIterator {
     fn __next__(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let this = slf.get();
         if this.home.is_left() {
-            // The lock may be another thread's, which is not here. `_produce` says that it cannot go on.
+            // The lock may be held by a thread that does not exist here. `_produce` raises the
+            // error.
             return slf.call_method0("_produce").map(Bound::unbind);
         }
         this.take_turn(slf.py())?;

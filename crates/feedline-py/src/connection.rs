@@ -1,4 +1,4 @@
-//! A worker's end as a Python object.
+//! A worker's end of the connection as a Python object.
 #![allow(unsafe_code, reason = "descriptors and buffers come from Python")]
 
 use feedline_core::sys::process::{self, OwnerProcess};
@@ -15,11 +15,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::memory::{ReceivedBuffer, Slot, slices, views};
 
-/// What the trainer has said.
+/// A request: kind, task, position, body, buffers.
 type ReceivedTask<'py> = (u8, u64, Option<u64>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
-/// What a worker may answer, in the order of its numbers in Python.
-const ANSWERS: [FrameKind; 7] = [
+/// The kinds of results, in the order of their numbers in Python.
+const RESULT_KINDS: [FrameKind; 7] = [
     FrameKind::Ready,
     FrameKind::StartFailed,
     FrameKind::Result,
@@ -29,8 +29,8 @@ const ANSWERS: [FrameKind; 7] = [
     FrameKind::Faulty,
 ];
 
-/// What a worker may be at, in the order of its numbers in Python.
-const DOINGS: [Activity; 6] = [
+/// The activities of a worker, in the order of their numbers in Python.
+const ACTIVITIES: [Activity; 6] = [
     Activity::Starting,
     Activity::Waiting,
     Activity::Fetching,
@@ -43,7 +43,7 @@ pyo3::create_exception!(
     feedline._native,
     ForkReturned,
     PyBaseException,
-    "Ends a process that was forked inside a worker and came back from the user's code: it is not the worker."
+    "Ends a process that was forked inside a worker and returned from the user's code: it is not the worker."
 );
 
 pyo3::create_exception!(
@@ -53,8 +53,8 @@ pyo3::create_exception!(
     "Ends a worker whose connection to the trainer was closed by code in it."
 );
 
-/// One worker process: tasks come in, answers go out. In a child that the user's code has forked, nothing of it works:
-/// socket and arena are the worker's.
+/// A worker's connection: it receives tasks and sends results. It does not work in a child that
+/// user code has forked: socket and arena belong to the worker.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct WorkerConnection {
     connection: Mutex<connection::WorkerConnection>,
@@ -62,7 +62,7 @@ pub(crate) struct WorkerConnection {
 }
 
 impl WorkerConnection {
-    /// Refused in a forked child. There the lock may be held by a thread that does not exist.
+    /// Raises in a forked child, where the lock may be held by a thread that does not exist.
     fn lock(&self) -> PyResult<MutexGuard<'_, connection::WorkerConnection>> {
         if self.home.is_left() {
             return Err(ForkReturned::new_err(()));
@@ -70,10 +70,10 @@ impl WorkerConnection {
         Ok(self.connection.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// As above, after a piece of the user's code: refused if that has closed the connection.
+    /// Like `lock`, after a piece of user code: raises if that has closed the connection.
     fn lock_after_code(&self) -> PyResult<MutexGuard<'_, connection::WorkerConnection>> {
         let mut connection = self.lock()?;
-        reached(connection.check_connection())?;
+        require_connected(connection.check_connection())?;
         Ok(connection)
     }
 
@@ -82,17 +82,18 @@ impl WorkerConnection {
             match sent {
                 Sent::All => return Ok(()),
                 Sent::Ended => return Err(PyBrokenPipeError::new_err("the trainer is gone")),
-                Sent::CutOff => return Err(CutOff::new_err(())),
+                Sent::Disconnected => return Err(CutOff::new_err(())),
                 Sent::Interrupted => py.check_signals()?,
             }
-            sent = py.detach(|| Ok::<_, PyErr>(self.lock()?.go_on()))?;
+            sent = py.detach(|| Ok::<_, PyErr>(self.lock()?.resume_send()))?;
         }
     }
 }
 
 #[pymethods]
 impl WorkerConnection {
-    /// Takes over the descriptors that the zygote passed on: socket, arena, boxes, and perhaps the inbox.
+    /// Takes over the descriptors that the zygote passed: socket, arena, boxes, and maybe the
+    /// inbox.
     #[new]
     #[pyo3(signature = (worker_id, generation, worker_count, descriptors, inbox=None))]
     fn new(
@@ -103,7 +104,7 @@ impl WorkerConnection {
         inbox: Option<RawFd>,
     ) -> PyResult<WorkerConnection> {
         let (socket, arena, boxes) = descriptors;
-        // SAFETY: the zygote received them for this worker, and nobody else closes them.
+        // SAFETY: the zygote received them for this worker, and no other code closes them.
         let (socket, arena, boxes, inbox) = unsafe {
             (
                 Socket::take(socket)?,
@@ -124,27 +125,27 @@ impl WorkerConnection {
         Ok(WorkerConnection { connection: Mutex::new(connection), home: OwnerProcess::here() })
     }
 
-    /// Whether this process is not the worker, but a child that was forked in it.
+    /// Whether this process is not the worker, but a child forked in it.
     #[getter]
     fn is_left(&self) -> bool {
         self.home.is_left()
     }
 
-    /// Waits for an order: (0 task, 1 resume, 2 stop or 3 trial; task; the position of the one sample that is
-    /// tried; body; the buffers beside it). None when the trainer is gone.
+    /// Waits for a request: (0 task, 1 resume, 2 stop or 3 trial; task; the position of the sample
+    /// to try; body; buffers). Returns None when the trainer is gone.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<ReceivedTask<'py>>> {
         loop {
             let received = py.detach(|| Ok::<_, PyErr>(self.lock()?.receive()))?;
-            let order = match received {
-                Received::ReceivedTask(order) => order,
+            let request = match received {
+                Received::Task(request) => request,
                 Received::Ended => return Ok(None),
-                Received::CutOff => return Err(CutOff::new_err(())),
+                Received::Disconnected => return Err(CutOff::new_err(())),
                 Received::Interrupted => {
                     py.check_signals()?;
                     continue;
                 }
             };
-            let kind = match order.kind {
+            let kind = match request.kind {
                 FrameKind::Task => 0,
                 FrameKind::Resume => 1,
                 FrameKind::Stop => 2,
@@ -159,20 +160,21 @@ impl WorkerConnection {
                 | FrameKind::Note => return Ok(None),
             };
             let buffers = PyList::empty(py);
-            for letter in order.buffers {
-                buffers.append(Bound::new(py, ReceivedBuffer::new(letter))?)?;
+            for buffer in request.buffers {
+                buffers.append(Bound::new(py, ReceivedBuffer::new(buffer))?)?;
             }
-            let body = PyBytes::new(py, &order.body);
-            return Ok(Some((kind, order.task, order.position, body, buffers)));
+            let body = PyBytes::new(py, &request.body);
+            return Ok(Some((kind, request.task, request.position, body, buffers)));
         }
     }
 
-    /// Memory of the arena, or None if it has no such room. A forked child has none: it may make batches, of its own.
+    /// Memory of the arena, or None if it has no room. A forked child gets None: it builds batches
+    /// in its own memory.
     fn take(&self, py: Python<'_>, bytes: usize) -> Option<Slot> {
         py.detach(|| self.lock().ok()?.take(bytes)).map(Slot)
     }
 
-    /// Finds places for the buffers of an answer; `send` follows when the batch was let go.
+    /// Chooses locations for the buffers of a result. Release the batch, then call `send`.
     fn pack(
         &self,
         py: Python<'_>,
@@ -180,11 +182,11 @@ impl WorkerConnection {
         task: u64,
         buffers: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let kind = *ANSWERS
+        let kind = *RESULT_KINDS
             .get(kind)
-            .ok_or_else(|| PyValueError::new_err(format!("there is no answer {kind}")))?;
+            .ok_or_else(|| PyValueError::new_err(format!("there is no result kind {kind}")))?;
         let views = views(&buffers)?;
-        // SAFETY: the views are held, and the worker's own thread is here, which changes no batch.
+        // SAFETY: the views are held, and the worker's own thread runs here and changes no batch.
         let slices = unsafe { slices(&views) }?;
         py.detach(|| {
             self.lock()?.pack(kind, task, &slices);
@@ -192,7 +194,7 @@ impl WorkerConnection {
         })
     }
 
-    /// Sends what was packed.
+    /// Sends the packed result.
     fn send(&self, py: Python<'_>) -> PyResult<()> {
         let sent = py.detach(|| Ok::<_, PyErr>(self.lock()?.send()))?;
         self.sent(py, sent)
@@ -204,71 +206,71 @@ impl WorkerConnection {
         Ok(())
     }
 
-    /// Notes that the samples of the batch are made; `samples` of them, if it is not all that were
-    /// reached.
+    /// Notes that the samples of the batch are loaded. `samples` is their number, if it differs
+    /// from the number of samples begun.
     #[pyo3(signature = (samples=None))]
     fn made(&self, samples: Option<u32>) -> PyResult<()> {
         let mut connection = self.lock_after_code()?;
-        connection.made();
+        connection.finish_samples();
         if let Some(samples) = samples {
             connection.set_samples(samples);
         }
         Ok(())
     }
 
-    /// Tells the trainer something at once, which answers nothing.
+    /// Sends the trainer a note at once, which is no result.
     fn notify(&self, py: Python<'_>, text: &[u8]) -> PyResult<()> {
         let sent = py.detach(|| Ok::<_, PyErr>(self.lock()?.notify(text)))?;
         self.sent(py, sent)
     }
 
-    /// Notes what the worker is at.
+    /// Notes what the worker is doing.
     fn enter(&self, activity: usize) -> PyResult<()> {
-        let activity = *DOINGS
+        let activity = *ACTIVITIES
             .get(activity)
-            .ok_or_else(|| PyValueError::new_err(format!("there is no stage {activity}")))?;
+            .ok_or_else(|| PyValueError::new_err(format!("there is no activity {activity}")))?;
         self.lock_after_code()?.enter(activity);
         Ok(())
     }
 
-    /// Notes the resident memory, now and then.
+    /// Notes resident memory and open descriptors, at most every 100 ms.
     fn weigh(&self) -> PyResult<()> {
-        self.lock()?.weigh();
+        self.lock()?.note_usage();
         Ok(())
     }
 
-    /// An iterator over a list that notes in the box how far it has come.
+    /// An iterator over a list that notes each position in the black box.
     fn walk(slf: Bound<'_, Self>, list: Bound<'_, PyList>) -> Walk {
         Walk { connection: slf.unbind(), list: list.unbind(), position: AtomicUsize::new(0) }
     }
 
-    /// Notes at which sample of the batch the worker is.
+    /// Notes which sample of the batch the worker begins.
     fn reach(&self, position: u64) -> PyResult<()> {
-        reached(self.lock()?.reach(position))
+        require_connected(self.lock()?.begin_sample(position))
     }
 
-    /// Notes that the worker is at all samples of the batch at once.
+    /// Notes that the worker loads all samples of the batch at once.
     fn reach_all(&self) -> PyResult<()> {
-        self.lock()?.reach_all();
+        self.lock()?.begin_all_samples();
         Ok(())
     }
 
-    /// Keeps what a replacement needs to go on after a task.
+    /// Writes what a replacement needs to continue after a task.
     fn journal(&self, task: u64, bytes: &[u8]) -> PyResult<bool> {
-        Ok(self.lock()?.journal(task, bytes))
+        Ok(self.lock()?.write_journal(task, bytes))
     }
 
-    /// What the predecessor kept when a task began.
+    /// The state when a task began, from the journal of this worker or its predecessor.
     fn recall<'py>(&self, py: Python<'py>, task: u64) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Ok(self.lock()?.recall(task).map(|bytes| PyBytes::new(py, &bytes)))
+        Ok(self.lock()?.read_journal(task).map(|bytes| PyBytes::new(py, &bytes)))
     }
 }
 
-fn reached(is_connected: bool) -> PyResult<()> {
+fn require_connected(is_connected: bool) -> PyResult<()> {
     if is_connected { Ok(()) } else { Err(CutOff::new_err(())) }
 }
 
-/// Goes through the samples of a batch.
+/// Iterates over the samples of a batch.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Walk {
     connection: Py<WorkerConnection>,
@@ -285,24 +287,25 @@ impl Walk {
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let position = self.position.fetch_add(1, Ordering::Relaxed);
         let Ok(item) = self.list.bind(py).get_item(position) else { return Ok(None) };
-        reached(self.connection.get().lock()?.reach(position as u64))?;
+        require_connected(self.connection.get().lock()?.begin_sample(position as u64))?;
         Ok(Some(item))
     }
 
-    /// The position of the item that was given last.
+    /// The position of the item returned last.
     #[getter]
     fn position(&self) -> usize {
         self.position.load(Ordering::Relaxed).saturating_sub(1)
     }
 }
 
-/// Has this process killed when its parent ends; False if that has happened already.
+/// Makes the kernel kill this process when its parent ends. Returns False if the parent has ended
+/// already.
 #[pyfunction]
 pub(crate) fn die_with_parent(parent: u32) -> bool {
     process::die_with_parent(parent)
 }
 
-/// Makes this process the kernel's first choice when memory runs out.
+/// Makes this process the first choice of the OOM killer.
 #[pyfunction]
 pub(crate) fn go_first() {
     process::go_first();

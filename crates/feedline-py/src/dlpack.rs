@@ -1,8 +1,9 @@
-//! The memory of a batch as a DLPack capsule, or as NumPy's array interface has it: NumPy and torch make
-//! arrays of it without a copy, and give it back from any thread when the last view is gone.
+//! Exports the memory of a batch as a DLPack capsule or through NumPy's array interface: NumPy and
+//! torch create arrays on it without a copy, and release it from any thread when the last view is
+//! gone.
 //!
-//! There are two kinds of capsules. Only torch 2.9 and NumPy 2.1 understand the versioned one; every version
-//! understands the other.
+//! There are two kinds of capsules. Only torch 2.9 and NumPy 2.1 support the versioned one; every
+//! version supports the other.
 #![allow(unsafe_code, reason = "DLPack is a C interface")]
 
 use feedline_core::sample::Dtype;
@@ -47,17 +48,17 @@ struct DlTensor {
     byte_offset: u64,
 }
 
-/// What a capsule before DLPack 1.0 points to.
+/// The content of a capsule before DLPack 1.0.
 #[repr(C)]
 struct Managed {
     tensor: DlTensor,
     context: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut Managed)>,
-    // Behind what DLPack defines.
+    // After the fields that DLPack defines.
     own: Own,
 }
 
-/// What a capsule since DLPack 1.0 points to.
+/// The content of a capsule since DLPack 1.0.
 #[repr(C)]
 struct Versioned {
     version: Version,
@@ -68,28 +69,28 @@ struct Versioned {
     own: Own,
 }
 
-/// What the pointers of a tensor point to.
+/// The data that the pointers of a tensor refer to.
 struct Own {
     shape: Vec<i64>,
     strides: Vec<i64>,
     _memory: Box<dyn Send>,
 }
 
-/// Which kind of capsule the consumer understands.
+/// The kind of capsule that the consumer supports.
 #[derive(Clone, Copy)]
 pub(crate) enum Layout {
     Unversioned,
     Versioned,
 }
 
-/// What the numbers of an array are, in DLPack's terms.
+/// The element type of an array, in DLPack's terms.
 #[derive(Clone, Copy)]
-pub(crate) struct Numbers {
+pub(crate) struct ElementType {
     pub(crate) code: u8,
     pub(crate) bits: u8,
 }
 
-/// An array of a batch, to be taken once by `numpy.from_dlpack` or `torch.from_dlpack`.
+/// An array of a batch, which `numpy.from_dlpack` or `torch.from_dlpack` can take once.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Tensor {
     content: std::sync::Mutex<Option<(Dtype, Vec<usize>, Row)>>,
@@ -108,7 +109,7 @@ impl Tensor {
 
 #[pymethods]
 impl Tensor {
-    /// A capsule with the memory, which can be had once.
+    /// A capsule with the memory. It can be taken once.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -119,22 +120,22 @@ impl Tensor {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let _ = stream;
-        // Who does not say what it understands knows nothing of versions.
+        // A consumer that names no version does not support versioned capsules.
         let layout = match max_version {
             Some((major, _)) if major >= 1 => Layout::Versioned,
             Some(_) | None => Layout::Unversioned,
         };
         if dl_device.is_some_and(|device| device != (CPU, 0)) || copy == Some(true) {
-            return Err(PyBufferError::new_err("only the memory itself can be had, on the CPU"));
+            return Err(PyBufferError::new_err("only zero-copy export on the CPU is supported"));
         }
         let (dtype, shape, memory) = self.take()?;
         let shape: Vec<i64> = shape.iter().map(|length| *length as i64).collect();
         let address = memory.address();
-        capsule(py, layout, numbers(dtype), shape, None, address, Box::new(memory))
+        capsule(py, layout, element_type(dtype), shape, None, address, Box::new(memory))
     }
 
-    /// The memory for `numpy.asarray`, which can be had once. An array that NumPy makes of a capsule can be
-    /// written to only since NumPy 2.1.
+    /// The memory for `numpy.asarray`. It can be taken once. An array that NumPy creates from a
+    /// capsule is writable only since NumPy 2.1.
     fn memory(&self) -> PyResult<ArrayMemory> {
         let (dtype, shape, row) = self.take()?;
         Ok(ArrayMemory { dtype, shape, row })
@@ -145,7 +146,7 @@ impl Tensor {
     }
 }
 
-/// The memory of an array, in NumPy's terms. Arrays made of it keep it alive.
+/// The memory of an array, for NumPy's array interface. Arrays on it keep it alive.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct ArrayMemory {
     dtype: Dtype,
@@ -173,21 +174,21 @@ impl ArrayMemory {
     }
 }
 
-fn numbers(dtype: Dtype) -> Numbers {
+fn element_type(dtype: Dtype) -> ElementType {
     let code = match dtype {
         Dtype::Int8 | Dtype::Int16 | Dtype::Int32 | Dtype::Int64 => 0,
         Dtype::Uint8 | Dtype::Uint16 | Dtype::Uint32 | Dtype::Uint64 => 1,
         Dtype::Float16 | Dtype::Float32 | Dtype::Float64 => 2,
         Dtype::Bool => 6,
     };
-    Numbers { code, bits: (dtype.bytes() * 8) as u8 }
+    ElementType { code, bits: (dtype.bytes() * 8) as u8 }
 }
 
-/// A capsule over memory that `keeper` keeps alive. Strides in elements; row by row if there are none.
+/// A capsule for memory that `keeper` keeps alive. Strides are in elements; the default is C order.
 pub(crate) fn capsule<'py>(
     py: Python<'py>,
     layout: Layout,
-    numbers: Numbers,
+    element: ElementType,
     shape: Vec<i64>,
     strides: Option<Vec<i64>>,
     address: *mut u8,
@@ -201,12 +202,12 @@ pub(crate) fn capsule<'py>(
         strides
     });
     let mut own = Own { shape, strides, _memory: keeper };
-    // The pointers stay right when `own` is moved: what they point to lies elsewhere.
+    // The pointers stay valid when `own` is moved, because they point to the heap.
     let tensor = DlTensor {
         data: address.cast(),
         device: Device { kind: CPU, number: 0 },
         ndim: own.shape.len() as i32,
-        dtype: DataType { code: numbers.code, bits: numbers.bits, lanes: 1 },
+        dtype: DataType { code: element.code, bits: element.bits, lanes: 1 },
         shape: own.shape.as_mut_ptr(),
         strides: own.strides.as_mut_ptr(),
         byte_offset: 0,
@@ -226,7 +227,7 @@ pub(crate) fn capsule<'py>(
     }
 }
 
-/// A capsule that points to `managed`, which `destructor` drops if nobody takes it.
+/// A capsule that points to `managed`, which `destructor` drops if no consumer takes it.
 fn wrap<'py, T>(
     py: Python<'py>,
     name: &'static CStr,
@@ -234,7 +235,7 @@ fn wrap<'py, T>(
     destructor: unsafe extern "C" fn(*mut ffi::PyObject),
 ) -> PyResult<Bound<'py, PyAny>> {
     let pointer = Box::into_raw(Box::new(managed));
-    // SAFETY: the pointer is not null, the name lives for ever, and the destructor fits the pointer.
+    // SAFETY: the pointer is not null, the name is static, and the destructor fits the pointer.
     unsafe {
         let capsule = ffi::PyCapsule_New(pointer.cast(), name.as_ptr(), Some(destructor));
         if capsule.is_null() {
@@ -246,26 +247,26 @@ fn wrap<'py, T>(
 
 /// Called by the last user of the memory, from any thread, with or without the GIL.
 unsafe extern "C" fn delete<T>(managed: *mut T) {
-    // SAFETY: made by Box::into_raw in `wrap`, and DLPack calls this once.
+    // SAFETY: created by Box::into_raw in `wrap`, and DLPack calls this once.
     drop(unsafe { Box::from_raw(managed) });
 }
 
 unsafe extern "C" fn drop_unversioned(capsule: *mut ffi::PyObject) {
-    // SAFETY: called by Python with a capsule made above, of this type.
+    // SAFETY: Python calls this with a capsule created above, of this type.
     unsafe { drop_capsule::<Managed>(capsule, NAME) }
 }
 
 unsafe extern "C" fn drop_versioned(capsule: *mut ffi::PyObject) {
-    // SAFETY: called by Python with a capsule made above, of this type.
+    // SAFETY: Python calls this with a capsule created above, of this type.
     unsafe { drop_capsule::<Versioned>(capsule, VERSIONED_NAME) }
 }
 
-/// A capsule that nobody took still owns its memory; a consumer that takes one renames it.
+/// A capsule that was never taken still owns its memory; a consumer that takes one renames it.
 ///
 /// # Safety
-/// `capsule` was made by `wrap` with this name and a `T`.
+/// `capsule` was created by `wrap` with this name and a `T`.
 unsafe fn drop_capsule<T>(capsule: *mut ffi::PyObject, name: &'static CStr) {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, name.as_ptr()) == 1 {
             let managed = ffi::PyCapsule_GetPointer(capsule, name.as_ptr()).cast::<T>();

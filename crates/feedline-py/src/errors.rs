@@ -1,4 +1,4 @@
-//! Errors of the core as exceptions of `feedline.errors`, one class for each kind.
+//! Converts errors of the core to exceptions of `feedline.errors`, one class per kind.
 
 use feedline_core::error::{Error, Kind};
 use pyo3::exceptions::PyRuntimeError;

@@ -1,13 +1,12 @@
-//! Exceptions that signal handlers raise (Ctrl-C, alarms), kept from striking in the middle of our own Python code.
+//! Defers exceptions that signal handlers raise (Ctrl-C, alarms), so that they do not interrupt our
+//! own Python code.
 //!
-//! Python runs signal handlers between any two instructions of the main thread. While an iterator makes a batch, each
-//! handler is wrapped: it runs at once, but what it raises is kept, and raised where nothing is half done. That is
-//! while the iterator waits, or when its call returns. If the first is still kept after a second, another one is raised at
-//! once: a person who presses Ctrl-C again does not want to wait for code that hangs.
-#![allow(
-    unsafe_code,
-    reason = "what the system does with a signal is asked through its C interface"
-)]
+//! Python runs signal handlers between any two instructions of the main thread. While an iterator
+//! produces a batch, each handler is wrapped: it runs at once, but its exception is kept and raised
+//! at a safe point: while the iterator waits, or when its call returns. If an exception is still
+//! kept after one second, the next one is raised at once: a person who presses Ctrl-C again does
+//! not want to wait for code that hangs.
+#![allow(unsafe_code, reason = "the system's action for a signal is read through its C interface")]
 
 use feedline_core::sys::clock;
 use pyo3::exceptions::PyBaseException;
@@ -22,29 +21,29 @@ pyo3::create_exception!(
     feedline._native,
     Interrupted,
     PyBaseException,
-    "Unwinds our own code to the iterator, which then raises what a signal handler has raised."
+    "Unwinds our own code to the iterator, which then raises the exception of a signal handler."
 );
 
-/// The number behind that of the last signal.
+/// One more than the highest signal number.
 const SIGNALS: c_int = 65;
-/// How long an exception is kept before another one is raised at once.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// For every this many batches it is looked which signals have handlers.
-const LOOK_EVERY: u32 = 16;
+/// How long an exception is kept before the next one is raised at once.
+const MAX_DEFERRAL: Duration = Duration::from_secs(1);
+/// How often the set of handled signals is refreshed, in batches.
+const REFRESH_EVERY: u32 = 16;
 
-/// Of the main thread: no other one runs handlers.
+/// The state of the main thread: no other one runs handlers.
 struct Deferral {
-    /// How many iterators of the main thread are making a batch, one inside the other.
+    /// The number of nested iterators of the main thread that produce a batch.
     depth: usize,
-    /// The handlers that are wrapped, by the number of their signal.
+    /// The wrapped handlers, by signal number.
     wrapped: Vec<(c_int, Py<PyAny>)>,
-    /// What a handler has raised, and was kept; since when.
+    /// The exception of a handler that is kept, and since when.
     raised: Option<(PyErr, Instant)>,
-    /// Whether a function of the user's is called, in which nothing is kept.
+    /// Whether a user function runs, in which handlers raise at once.
     is_immediate: bool,
-    /// What a handler has raised in such a function.
+    /// The exception that a handler raised in such a function.
     last: Option<Py<PyBaseException>>,
-    /// The signals that had handlers when it was last looked, and how many batches were begun.
+    /// The signals that had handlers at the last refresh, and the number of batches begun.
     handled: Vec<c_int>,
     begun: u32,
 }
@@ -59,21 +58,21 @@ static DEFERRAL: Mutex<Deferral> = Mutex::new(Deferral {
     begun: 0,
 });
 
-/// Held for moments only: no Python code runs meanwhile.
+/// The lock is held only briefly: no Python code runs meanwhile.
 fn state() -> MutexGuard<'static, Deferral> {
     DEFERRAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Functions of Python that are asked for with every batch.
+/// Python functions that are needed for every batch.
 struct Functions {
-    /// Those of the C module: they know nothing of Python's enums, and are faster.
+    /// Those of the C module: they do not create enums, and are faster.
     getsignal: Py<PyAny>,
     signal: Py<PyAny>,
     main_thread: Py<PyAny>,
     current_thread: Py<PyAny>,
-    /// What stands in the place of each handler.
+    /// The function that replaces each handler.
     wrapper: Py<PyAny>,
-    /// The C function by which Python learns of signals, as an address.
+    /// The address of the C function with which Python receives signals.
     trampoline: Option<usize>,
 }
 
@@ -96,16 +95,16 @@ fn functions(py: Python<'_>) -> PyResult<&Functions> {
     })
 }
 
-/// What the system does when a signal comes.
+/// The system's action for a signal.
 fn action(number: c_int) -> Option<libc::sigaction> {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: only asks, and the answer has room.
+    // SAFETY: this only reads the action, into memory of the right size.
     let result = unsafe { libc::sigaction(number, std::ptr::null(), action.as_mut_ptr()) };
-    // SAFETY: zeroed, and filled by the call where it succeeded.
+    // SAFETY: zeroed, and filled by the call if it succeeded.
     (result == 0).then(|| unsafe { action.assume_init() })
 }
 
-/// Sets a handler and takes it away again, of a signal that nobody uses, to see which function the system calls then.
+/// Sets and removes a handler of an unused signal, to see which C function Python installs.
 fn find_trampoline(py: Python<'_>, functions: &Functions) -> PyResult<Option<usize>> {
     for number in (1..SIGNALS).rev() {
         let Some(before) = action(number) else { continue };
@@ -127,13 +126,14 @@ impl Functions {
         Ok(self.current_thread.call0(py)?.is(&self.main_thread.call0(py)?))
     }
 
-    /// The signals that have handlers of Python. To ask for all of them takes longer than all the rest, and programs set
-    /// their handlers before they iterate: it is done for the first batch of an iterator, and then now and then.
+    /// The signals with Python handlers. Asking for all of them takes longer than all the rest, and
+    /// programs set their handlers before they iterate, so this happens for the first batch of an
+    /// iterator and then every few batches.
     fn handled(&self, py: Python<'_>, is_first: bool) -> PyResult<Vec<c_int>> {
         {
             let mut state = state();
             state.begun = state.begun.wrapping_add(1);
-            if !is_first && !state.begun.is_multiple_of(LOOK_EVERY) {
+            if !is_first && !state.begun.is_multiple_of(REFRESH_EVERY) {
                 return Ok(state.handled.clone());
             }
         }
@@ -147,7 +147,7 @@ impl Functions {
         Ok(handled)
     }
 
-    /// Wraps all handlers of Python. Signals that some library handles by itself stay as they are.
+    /// Wraps all Python handlers. Signals that a library handles by itself are not changed.
     fn wrap(&self, py: Python<'_>, is_first: bool) -> PyResult<()> {
         for number in self.handled(py, is_first)? {
             let handler = self.getsignal.call1(py, (number,))?;
@@ -158,10 +158,10 @@ impl Functions {
             if Some(before.sa_sigaction) != self.trampoline {
                 continue;
             }
-            // Listed first: a signal may come as soon as the wrapper is there.
+            // List it first: a signal may arrive as soon as the wrapper is set.
             state().wrapped.push((number, handler));
             if let Err(error) = self.set(py, number, &self.wrapper, &before) {
-                // A handler has just raised: nothing was begun yet.
+                // A handler has just raised, before any work was begun.
                 release(py)?;
                 return Err(error);
             }
@@ -169,11 +169,12 @@ impl Functions {
         Ok(())
     }
 
-    /// Gives all signals their own handlers back, but for those whose handler was changed meanwhile.
+    /// Restores all handlers, except those that were changed meanwhile.
     fn unwrap(&self, py: Python<'_>, wrapped: Vec<(c_int, Py<PyAny>)>) {
         for (number, handler) in wrapped {
             let Some(before) = action(number) else { continue };
-            // Setting a handler first runs those of signals that have come: what they raise is kept as any other.
+            // Setting a handler first runs those of pending signals: their exceptions are kept like
+            // any other.
             while self.getsignal.call1(py, (number,)).is_ok_and(|it| it.is(&self.wrapper)) {
                 if let Err(error) = self.set(py, number, &handler, &before) {
                     keep(py, error);
@@ -182,7 +183,7 @@ impl Functions {
         }
     }
 
-    /// Sets a handler. What the system is told beside it (whether calls are begun again) stays as it was.
+    /// Sets a handler. The SA_RESTART flag stays as it was.
     fn set(
         &self,
         py: Python<'_>,
@@ -192,16 +193,17 @@ impl Functions {
     ) -> PyResult<()> {
         self.signal.call1(py, (number, handler))?;
         if before.sa_flags & libc::SA_RESTART != 0 {
-            // SAFETY: what the system had for this signal a moment ago, the function included.
+            // SAFETY: this is what the system had for this signal a moment ago, including the
+            // function.
             unsafe { libc::sigaction(number, before, std::ptr::null_mut()) };
         }
         Ok(())
     }
 }
 
-/// Keeps what a handler has raised; what is kept already stays, and the other is shown as errors in finalizers are.
+/// Keeps the exception of a handler. If one is kept already, the new one is reported as unraisable.
 fn keep(py: Python<'_>, error: PyErr) {
-    let refused = {
+    let unraisable = {
         let mut state = state();
         if state.raised.is_some() {
             Some(error)
@@ -210,12 +212,12 @@ fn keep(py: Python<'_>, error: PyErr) {
             None
         }
     };
-    if let Some(error) = refused {
+    if let Some(error) = unraisable {
         error.write_unraisable(py, None);
     }
 }
 
-/// Runs the handler that was set for a signal, and keeps what it raises.
+/// Runs the original handler of a signal, and keeps its exception.
 #[pyfunction]
 fn run_handler(py: Python<'_>, number: c_int, frame: Py<PyAny>) -> PyResult<()> {
     let handler = {
@@ -228,30 +230,33 @@ fn run_handler(py: Python<'_>, number: c_int, frame: Py<PyAny>) -> PyResult<()> 
     let mut to_raise = Some(error);
     let (replaced, is_immediate) = {
         let mut state = state();
-        let is_late = state.raised.as_ref().is_some_and(|(_, since)| since.elapsed() > PATIENCE);
+        let is_late =
+            state.raised.as_ref().is_some_and(|(_, since)| since.elapsed() > MAX_DEFERRAL);
         let is_immediate = is_late || (state.is_immediate && state.depth == 0);
         if !is_immediate && state.raised.is_none() {
             state.raised = to_raise.take().map(|error| (error, clock::now()));
         }
-        // Not where it is of no use: it would keep alive all that its traceback knows.
+        // Keep it only if it is needed: its traceback keeps many objects alive.
         let last = if is_immediate { Some(value) } else { None };
         (std::mem::replace(&mut state.last, last), is_immediate)
     };
     drop(replaced);
     match to_raise {
         Some(error) if is_immediate => Err(error),
-        // One exception is kept already: this one says nothing more.
+        // One exception is kept already: this one adds nothing.
         Some(_) | None => Ok(()),
     }
 }
 
-/// While this exists, what signal handlers raise is kept. Nothing happens in other threads than the main one.
+/// While this exists, exceptions of signal handlers are kept. It does nothing outside the main
+/// thread.
 pub(crate) struct Deferred {
     is_main: bool,
 }
 
 impl Deferred {
-    /// Begins, with the first batch of an iterator or a later one; raises what a handler raises before that.
+    /// Begins to keep exceptions, for the first batch of an iterator or a later one. Raises what a
+    /// handler raises before that.
     pub(crate) fn begin(py: Python<'_>, is_first: bool) -> PyResult<Deferred> {
         let functions = functions(py)?;
         if !functions.is_main(py)? {
@@ -268,7 +273,7 @@ impl Deferred {
         Ok(Deferred { is_main: true })
     }
 
-    /// Ends; raises what was kept.
+    /// Ends; raises the kept exception.
     pub(crate) fn end(self, py: Python<'_>) -> PyResult<()> {
         if !self.is_main {
             return Ok(());
@@ -293,7 +298,7 @@ impl Deferred {
     }
 }
 
-/// Gives all signals their own handlers back. They stay listed meanwhile, since one may be running.
+/// Restores all handlers. They stay listed meanwhile, since one may be running.
 fn release(py: Python<'_>) -> PyResult<()> {
     let functions = functions(py)?;
     let wrapped = {
@@ -306,7 +311,7 @@ fn release(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// For waits: lets signal handlers run, and raises what they raise. Here nothing is half done.
+/// For waits: runs signal handlers, and raises their exceptions. This must be a safe point.
 pub(crate) fn check(py: Python<'_>) -> PyResult<()> {
     py.check_signals()?;
     let is_kept = {
@@ -319,14 +324,16 @@ pub(crate) fn check(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// For waits of our Python code: raises what a signal handler has raised. Nothing may be half done.
+/// For waits in our Python code: raises the exception of a signal handler. This must be a safe
+/// point.
 #[pyfunction]
 pub(crate) fn check_interrupts(py: Python<'_>) -> PyResult<()> {
     check(py)
 }
 
-/// Calls a function of the user's, in which signal handlers raise at once. If that ends it, what they raised is kept,
-/// and `Interrupted` is raised instead: the function has not failed, it is to be called again.
+/// Calls a user function, in which signal handlers raise at once. If that ends the function, the
+/// exception is kept and `Interrupted` is raised instead: the function has not failed and must be
+/// called again.
 #[pyfunction]
 #[pyo3(signature = (function, *arguments))]
 pub(crate) fn call_interruptibly(
@@ -357,7 +364,7 @@ pub(crate) fn call_interruptibly(
     }
 }
 
-/// In a process that was forked while handlers were wrapped: they are what they were.
+/// Restores the handlers in a process that was forked while they were wrapped.
 #[pyfunction]
 pub(crate) fn restore_handlers(py: Python<'_>) -> PyResult<()> {
     {

@@ -1,4 +1,4 @@
-//! Feedline for Python: conversions only. Every wait releases the GIL and lets Ctrl-C through.
+//! Feedline for Python: conversions only. Every wait releases the GIL and can be ended by Ctrl-C.
 
 mod arrays;
 mod batch_engine;
@@ -60,13 +60,13 @@ mod _native {
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 
-    /// Checks the words of a pipeline over a source.
+    /// Checks the settings of a pipeline over a source.
     #[pyfunction]
     fn check(source: &Source, config: &str) -> PyResult<()> {
         source.check(config)
     }
 
-    /// Refuses a path that is not one of this machine.
+    /// Raises if a path is not a local one.
     #[pyfunction]
     fn check_local(path: &str) -> PyResult<()> {
         if std::path::Path::new(path).exists() {
@@ -75,7 +75,7 @@ mod _native {
         feedline_core::source::paths::check_local(path).map_err(errors::raise)
     }
 
-    /// Checks the words for worker processes.
+    /// Checks the settings of worker processes.
     #[pyfunction]
     fn check_workers(config: &str) -> PyResult<()> {
         feedline_core::config::Workers::parse(config).map(drop).map_err(errors::raise)
@@ -87,25 +87,25 @@ mod _native {
         errors::kinds()
     }
 
-    /// The samples that a quarantine file, or a folder of them, names.
+    /// The samples listed in a quarantine file or a folder of them.
     #[pyfunction]
     fn excluded(py: Python<'_>, path: std::path::PathBuf) -> PyResult<Bound<'_, PyAny>> {
         faults::excluded(py, path)
     }
 
-    /// The calls that a quarantine file, or a folder of them, names.
+    /// The calls listed in a quarantine file or a folder of them.
     #[pyfunction]
     fn excluded_calls(py: Python<'_>, path: std::path::PathBuf) -> PyResult<Bound<'_, PyAny>> {
         faults::excluded_calls(py, path)
     }
 
-    /// The lines of a quarantine file, or of a folder of them, the first one of each sample.
+    /// The lines of a quarantine file or a folder of them, the first one of each sample.
     #[pyfunction]
     fn quarantined(py: Python<'_>, path: std::path::PathBuf) -> PyResult<Bound<'_, PyAny>> {
         faults::quarantined(py, path)
     }
 
-    /// The command line; returns the exit code.
+    /// Runs the command line; returns the exit code.
     #[pyfunction]
     fn run(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> i32 {
         py.detach(|| feedline_cli::run(arguments))

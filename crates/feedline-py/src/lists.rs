@@ -1,4 +1,4 @@
-//! Fields of bytes: values that lie where they were read until somebody asks for them.
+//! Columns of bytes: values stay in the memory they were read into until Python asks for them.
 #![allow(unsafe_code, reason = "the buffer protocol is a C interface")]
 
 use feedline_core::budget::Permit;
@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 use crate::memory::fill;
 
-/// A field of bytes, a value for each sample.
+/// A column of bytes, one value per sample.
 ///
-/// A sequence of `bytes`, each of which is made when it is asked for; `list(...)` makes all of them, and
-/// `view(at)` lets one be read where it lies.
+/// It is a sequence of `bytes`, each of which is created when it is accessed. `list(...)` creates
+/// all of them, and `view(at)` reads one without a copy.
 #[pyclass(module = "feedline._native", frozen, sequence)]
 pub(crate) struct BytesList {
     values: Vec<Piece>,
-    /// For what else the batch holds.
+    /// The memory permit of the batch.
     _permit: Option<Arc<Permit>>,
 }
 
@@ -51,12 +51,12 @@ impl BytesList {
     ) -> PyResult<Bound<'py, PyAny>> {
         match at.extract::<isize>() {
             Ok(at) => Ok(PyBytes::new(py, self.at(at)?).into_any()),
-            // What is no index either is refused as by a list.
+            // Anything that is not an index is handled, or refused, as by a list.
             Err(_) => self.to_list(py)?.as_any().get_item(at),
         }
     }
 
-    /// The bytes of one value without a copy, to be read only.
+    /// A read-only view of one value, without a copy.
     fn view<'py>(&self, py: Python<'py>, at: isize) -> PyResult<Bound<'py, PyAny>> {
         let value = Bound::new(py, BytesView(self.at(at)?.clone()))?;
         py.import("builtins")?.getattr("memoryview")?.call1((value,))
@@ -68,12 +68,12 @@ impl BytesList {
         PyList::new(py, self.values.iter().map(|value| PyBytes::new(py, value)))
     }
 
-    /// How many are equal to this.
+    /// The number of values equal to this one.
     fn count(&self, value: &[u8]) -> usize {
         self.values.iter().filter(|one| ***one == *value).count()
     }
 
-    /// Where the first is that is equal to this.
+    /// The index of the first value equal to this one.
     fn index(&self, value: &[u8]) -> PyResult<usize> {
         let at = self.values.iter().position(|one| **one == *value);
         at.ok_or_else(|| PyValueError::new_err("no value is equal to this"))
@@ -96,7 +96,7 @@ impl BytesList {
         Ok(format!("BytesList({})", self.to_list(py)?.repr()?))
     }
 
-    /// Elsewhere it is a list.
+    /// It is pickled as a list.
     fn __reduce__<'py>(
         &self,
         py: Python<'py>,
@@ -105,7 +105,7 @@ impl BytesList {
     }
 }
 
-/// One value where it lies.
+/// One value, as an object with a buffer.
 #[pyclass(module = "feedline._native", frozen)]
 struct BytesView(Piece);
 
@@ -118,8 +118,8 @@ impl BytesView {
     ) -> PyResult<()> {
         let piece = &slf.get().0;
         let address = piece.as_ptr().cast_mut();
-        // SAFETY: Python's view, which cannot write; the bytes live as long as this object, which the view
-        // holds.
+        // SAFETY: the view comes from Python and cannot write; the bytes live as long as this
+        // object, which the view holds.
         unsafe { fill(slf.as_any(), view, flags, address, piece.len(), true) }
     }
 }

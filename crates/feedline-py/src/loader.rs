@@ -27,10 +27,10 @@ use crate::lists::BytesList;
 use crate::processes::Processes;
 use crate::records;
 
-/// How long a wait goes on before Ctrl-C is looked for.
-const BREATH: Duration = Duration::from_millis(50);
+/// How often a wait checks for Ctrl-C.
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Where samples lie.
+/// A source of samples.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Source(Arc<dyn source::Source>);
 
@@ -39,7 +39,7 @@ impl Source {
         Settings::parse(config, &loader::given(&*self.0)).map_err(raise)
     }
 
-    /// Refuses words that do not fit, also to the number of samples.
+    /// Checks the settings, also against the number of samples.
     pub(crate) fn check(&self, config: &str) -> PyResult<()> {
         let settings = self.settings(config)?;
         loader::check(&*self.0, &settings).map_err(raise)
@@ -61,13 +61,13 @@ impl Source {
         Ok(Source(Arc::new(Files::list(&paths, labels).map_err(raise)?)))
     }
 
-    /// The files that are meant by paths, patterns and braces.
+    /// Expands paths, patterns and braces to files.
     #[staticmethod]
     fn expand(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Vec<PathBuf>> {
         py.detach(|| paths::expand(&paths)).map_err(raise)
     }
 
-    /// The shards that have no samples.
+    /// The shards without samples.
     #[getter]
     fn empty_shards(&self) -> Vec<PathBuf> {
         self.0.empty_shards()
@@ -79,11 +79,11 @@ impl Source {
         Ok(Source(Arc::new(arrays::source(arrays)?)))
     }
 
-    /// Records in shards: tfrecord, tar, jsonl or csv. `on_progress` is called with shards, their number and
-    /// bytes while indices are made.
+    /// Records in shards: tfrecord, tar, jsonl or csv. While indexes are built, `on_progress` is
+    /// called with the number of finished shards, of all shards, and of bytes.
     #[staticmethod]
     #[pyo3(signature = (container, paths, *, check, keep, manifest, delimiter, on_progress))]
-    #[expect(clippy::too_many_arguments, reason = "one for each of Python's")]
+    #[expect(clippy::too_many_arguments, reason = "one per argument in Python")]
     fn records(
         py: Python<'_>,
         container: &str,
@@ -107,7 +107,7 @@ impl Source {
         .map(|source| Source(Arc::new(source)))
     }
 
-    /// Windows of numbers in files: (path, first byte, count or None) each.
+    /// Windows of numbers in files, each given as (path, first byte, count or None).
     #[staticmethod]
     fn numbers(
         files: Vec<(PathBuf, u64, Option<u64>)>,
@@ -119,20 +119,20 @@ impl Source {
         Ok(Source(Arc::new(source)))
     }
 
-    /// The same samples, with rows of other arrays beside them.
+    /// The same samples, joined with rows of other arrays.
     fn zip(&self, other: &Source) -> PyResult<Source> {
         let zipped = source::zip::Zip::new(Arc::clone(&self.0), &*other.0).map_err(raise)?;
         Ok(Source(Arc::new(zipped)))
     }
 
-    /// Sources one behind another.
+    /// Concatenates sources.
     #[staticmethod]
     fn concat(sources: Vec<Bound<'_, Source>>) -> PyResult<Source> {
         let sources = sources.iter().map(|source| Arc::clone(&source.get().0)).collect();
         Ok(Source(Arc::new(source::concat::Concat::new(sources).map_err(raise)?)))
     }
 
-    /// How many shards it has.
+    /// The number of shards.
     #[getter]
     fn shards(&self) -> usize {
         self.0.shards().len()
@@ -158,8 +158,8 @@ impl Source {
     }
 }
 
-/// A column before there is one: name, kind, type of its numbers, shape.
-type Described = (String, &'static str, Option<&'static str>, Option<Axes>);
+/// The description of a column: name, kind, number type, shape.
+type ColumnDescription = (String, &'static str, Option<&'static str>, Option<Axes>);
 
 /// A data set as batches.
 #[pyclass(module = "feedline._native", frozen)]
@@ -170,8 +170,8 @@ impl Loader {
     #[new]
     fn new(source: &Source, config: &str) -> PyResult<Loader> {
         let settings = source.settings(config)?;
-        let made = loader::Loader::new(Arc::clone(&source.0), settings).map_err(raise)?;
-        Ok(Loader(made))
+        let loader = loader::Loader::new(Arc::clone(&source.0), settings).map_err(raise)?;
+        Ok(Loader(loader))
     }
 
     /// Starts the next epoch.
@@ -192,31 +192,31 @@ impl Loader {
         Ok(self.0.report().to_string())
     }
 
-    /// Whether there is anything to on_progress.
+    /// Whether there are events to report.
     #[getter]
     fn has_events(&self) -> bool {
         self.0.check_home().is_ok() && self.0.has_events()
     }
 
-    /// What was not told yet: (level, name, text, details as JSON) each.
+    /// The events not reported yet, each as (level, name, text, details as JSON).
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.0.check_home().map_err(raise)?;
         faults::events(py, self.0.take_events())
     }
 
-    /// Where the consumer stands, as text.
+    /// The consumer's position, as text.
     fn checkpoint(&self) -> PyResult<String> {
         self.0.check_home().map_err(raise)?;
         Ok(self.0.checkpoint().to_text())
     }
 
-    /// Makes the next epoch go on after a checkpoint.
+    /// Makes the next epoch continue after a checkpoint.
     fn resume(&self, py: Python<'_>, checkpoint: &str) -> PyResult<()> {
         let checkpoint = Checkpoint::from_text(checkpoint).map_err(raise)?;
         py.detach(|| self.0.resume(&checkpoint)).map_err(raise)
     }
 
-    /// What was decided from settings and machine.
+    /// The values chosen from the settings and the machine.
     #[getter]
     fn decided<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let decided = self.0.decided();
@@ -229,13 +229,13 @@ impl Loader {
         Ok(dict)
     }
 
-    /// The columns of the batches: name, what it is, type of the numbers, shape with None for an axis
-    /// that differs from batch to batch.
+    /// The columns of the batches: name, kind, number type, and shape with None for an axis that
+    /// differs from batch to batch.
     #[getter]
-    fn columns(&self) -> Vec<Described> {
+    fn columns(&self) -> Vec<ColumnDescription> {
         let rows = self.0.rows();
-        let one = |promise: collate::Promise| {
-            let (is, dtype, shape) = match promise.content {
+        let describe = |promise: collate::Promise| {
+            let (kind, dtype, shape) = match promise.content {
                 Content::Array { dtype, shape } => ("array", Some(dtype), shape),
                 Content::Groups { dtype, inner } => {
                     let inner = inner.into_iter().map(Some);
@@ -246,61 +246,61 @@ impl Loader {
                 Content::Json => ("json", None, Some(vec![rows])),
                 Content::Lists => ("lists", None, Some(vec![None])),
             };
-            (promise.name.to_string(), is, dtype.map(Dtype::name), shape)
+            (promise.name.to_string(), kind, dtype.map(Dtype::name), shape)
         };
-        self.0.columns().into_iter().map(one).collect()
+        self.0.columns().into_iter().map(describe).collect()
     }
 
-    /// How many samples every batch has, where none can have fewer.
+    /// The number of samples in every batch, if no batch can have fewer.
     #[getter]
     fn rows(&self) -> Option<usize> {
         self.0.rows()
     }
 
-    /// Whether each epoch to come has exactly as many batches as `len` says.
+    /// Whether each future epoch has exactly as many batches as `len` says.
     #[getter]
     fn has_exact_len(&self) -> bool {
         self.0.has_exact_len()
     }
 
-    /// Whether it has the part of one of several ranks.
+    /// Whether it loads the share of one of several ranks.
     #[getter]
     fn is_shard(&self) -> bool {
         self.0.is_shard()
     }
 
-    /// The account of all epochs, for a front that judges by itself.
+    /// The ledger of all epochs, for a front end that judges faults itself.
     #[getter]
     fn ledger(&self) -> PyResult<Ledger> {
         self.0.check_home().map_err(raise)?;
         Ok(Ledger(self.0.ledger()))
     }
 
-    /// The path of a sample, and the first byte in it where it is a part of the file.
+    /// The path of a sample, and its first byte if it is a part of the file.
     fn location(&self, index: u64) -> Option<(String, Option<u64>)> {
         let location = self.0.location(index)?;
         Some((location.path.to_string_lossy().into_owned(), location.offset))
     }
 
-    /// The names of the fields, and how each becomes a column: "fixed", "ragged", "variable", "listed" or
-    /// "lists".
+    /// The names of the fields, and how each becomes a column: "fixed", "ragged", "variable",
+    /// "listed" or "lists".
     #[getter]
     fn fields(&self) -> Vec<(String, &'static str)> {
         self.0.fields()
     }
 
-    /// Refuses a loader that was closed, or that is another process's.
+    /// Raises if the loader was closed, or belongs to another process.
     fn check_open(&self) -> PyResult<()> {
         self.0.check_open().map_err(raise)
     }
 
-    /// The seed of everything random, and the rank if there are several.
+    /// The random seed, and the rank if there are several.
     #[getter]
     fn seed_and_rank(&self) -> (u64, Option<u64>) {
         self.0.seed_and_rank()
     }
 
-    /// Ends the epoch that is running, and all threads.
+    /// Ends the running epoch and all threads.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.0.close());
     }
@@ -315,9 +315,9 @@ impl Loader {
 pub(crate) struct Epoch(Mutex<Option<loader::Epoch>>);
 
 impl Epoch {
-    fn with<T>(&self, use_it: impl FnOnce(&mut loader::Epoch) -> T) -> PyResult<T> {
+    fn with<T>(&self, action: impl FnOnce(&mut loader::Epoch) -> T) -> PyResult<T> {
         let mut epoch = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        epoch.as_mut().map(use_it).ok_or_else(|| {
+        epoch.as_mut().map(action).ok_or_else(|| {
             let message = "the epoch was left: the loader was closed, or another epoch begun";
             raise(Error::new(Kind::Closed, message))
         })
@@ -326,14 +326,14 @@ impl Epoch {
 
 #[pymethods]
 impl Epoch {
-    /// The next batch as (name, value) pairs; None at the end; True if there is something to on_progress
-    /// meanwhile. Ctrl-C ends the wait. The batch counts as delivered when `confirm` is called.
+    /// The next batch as (name, value) pairs, None at the end, or True if there are events to
+    /// report first. Ctrl-C ends the wait. The batch counts as delivered when `confirm` is called.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         loop {
             let (waited, has_events) = py.detach(|| {
                 let mut epoch = self.0.lock().unwrap_or_else(PoisonError::into_inner);
                 match &mut *epoch {
-                    Some(epoch) => (epoch.take_within(BREATH), epoch.has_events()),
+                    Some(epoch) => (epoch.take_within(SIGNAL_CHECK_INTERVAL), epoch.has_events()),
                     None => (Ok(Waited::End), false),
                 }
             });
@@ -350,7 +350,7 @@ impl Epoch {
         }
     }
 
-    /// The consumer has the batch that `next` gave last.
+    /// Confirms that the consumer has the batch that `next` returned last.
     fn confirm(&self) {
         let mut epoch = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(epoch) = epoch.as_mut() {
@@ -358,9 +358,9 @@ impl Epoch {
         }
     }
 
-    /// For a front that has functions called for the samples, what it has to do next: a `Part` (only if it
-    /// `takes_parts`), `Finish`, `Deliver`, `Forget`, `Stop` or `End`; None if there is nothing now, or if there is
-    /// something to on_progress meanwhile.
+    /// The next instruction for a front end that calls functions for the samples: a `Part` (only if
+    /// it `takes_parts`), `Finish`, `Deliver`, `Forget`, `Stop` or `End`. Returns None if there is
+    /// none now, or if there are events to report first.
     #[pyo3(signature = (*, takes_parts, wait))]
     fn instruction<'py>(
         &self,
@@ -368,7 +368,7 @@ impl Epoch {
         takes_parts: bool,
         wait: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let time = if wait { BREATH } else { Duration::ZERO };
+        let time = if wait { SIGNAL_CHECK_INTERVAL } else { Duration::ZERO };
         loop {
             let (instruction, has_events) = py.detach(|| {
                 self.with(|epoch| (epoch.next_instruction(takes_parts, time), epoch.has_events()))
@@ -383,34 +383,36 @@ impl Epoch {
         }
     }
 
-    /// Has these workers woken when there is something to take.
+    /// Wakes these workers when there is an instruction to take.
     fn wake(&self, processes: &Processes) -> PyResult<()> {
         let waker = processes.waker()?;
         self.with(|epoch| epoch.on_ready(move || waker.wake()))
     }
 
-    /// Whether each batch has the samples that it would have without faults, but for those that were bad.
+    /// Whether each batch has the same samples as without faults, except the bad ones.
     #[getter]
     fn has_fixed_batches(&self) -> PyResult<bool> {
         self.with(|epoch| epoch.has_fixed_batches())
     }
 
-    /// A number for the shape of samples: a dict is an object, a tuple a list, all else a text.
+    /// The number of a shape of samples, described as JSON: an object for a dict, a list for a
+    /// tuple, a text for anything else.
     fn shape(&self, described_json: &str) -> PyResult<u32> {
         self.with(|epoch| epoch.shape(described_json))
     }
 
-    /// Functions made these samples, all of one shape.
+    /// Reports samples that functions have loaded, all of one shape.
     fn good(&self, keys: Vec<u64>, shape: u32) -> PyResult<()> {
         self.with(|epoch| epoch.good(&keys, shape))
     }
 
-    /// The user's filter leaves these samples out.
+    /// Reports samples that the user's filter leaves out.
     fn filtered(&self, keys: Vec<u64>) -> PyResult<()> {
         self.with(|epoch| epoch.filtered(&keys))
     }
 
-    /// A function failed for a sample. Returns a number for the fault, which `Stop` may name.
+    /// Reports that a function failed for a sample. Returns the number of the fault, which `Stop`
+    /// may refer to.
     fn bad(
         &self,
         key: u64,
@@ -422,8 +424,8 @@ impl Epoch {
         self.with(|epoch| epoch.bad(key, Symptom { names, os_error }, line))
     }
 
-    /// What came of a `Finish`: samples that are bad after all, as arguments of `bad`. Returns the numbers of the
-    /// faults.
+    /// Reports the outcome of a `Finish`: samples that turned out to be bad, as arguments of `bad`.
+    /// Returns the numbers of the faults.
     fn finished(&self, number: u64, bad: Vec<BadSample>) -> PyResult<Vec<u64>> {
         let bad = bad.into_iter().map(|(key, names, os_error, line_json)| {
             Ok((key, Symptom { names, os_error }, faults::line(&line_json)?))
@@ -432,18 +434,18 @@ impl Epoch {
         self.with(|epoch| epoch.finished(number, bad))
     }
 
-    /// Decides what can be decided by the results that were told.
+    /// Decides everything that the reported results allow.
     fn advance(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.with(|epoch| epoch.advance()))
     }
 
-    /// The consumer has a batch, for which it waited.
+    /// Reports that the consumer has a batch, and how long it waited.
     fn took(&self, batch: &Deliver, waited_seconds: f64) -> PyResult<()> {
         let waited = Duration::try_from_secs_f64(waited_seconds).unwrap_or_default();
         self.with(|epoch| epoch.took(batch.keys.len() as u64, waited, batch.end.clone()))
     }
 
-    /// The consumer has seen the end.
+    /// Reports that the consumer has seen the end.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.with(|epoch| epoch.finish()))?.map_err(raise)
     }
@@ -457,8 +459,8 @@ impl Epoch {
     }
 }
 
-/// A sample that is bad after all: its key, the names of the fault's classes, the system's error number, and the
-/// fault as JSON.
+/// A sample that turned out to be bad: its key, the names of the exception classes, the `errno`,
+/// and the fault as JSON.
 type BadSample = (u64, Vec<String>, Option<i32>, String);
 
 pub(crate) fn columns(py: Python<'_>, batch: Batch) -> PyResult<Bound<'_, PyList>> {

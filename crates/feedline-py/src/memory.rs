@@ -1,4 +1,5 @@
-//! Memory that Python sees through the buffer protocol or DLPack: a worker's own, and the trainer's.
+//! Memory that Python accesses through the buffer protocol or DLPack, in a worker and in the
+//! trainer.
 #![allow(unsafe_code, reason = "the buffer protocol is a C interface")]
 
 use feedline_core::worker::arena::ArenaPiece;
@@ -11,9 +12,9 @@ use pyo3::prelude::*;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use crate::dlpack::{self, Layout, Numbers};
+use crate::dlpack::{self, ElementType, Layout};
 
-/// The buffers of some objects, held.
+/// Gets the buffers of some objects; they are held as long as the views live.
 pub(crate) fn views(buffers: &[Bound<'_, PyAny>]) -> PyResult<Vec<PyUntypedBuffer>> {
     buffers.iter().map(PyUntypedBuffer::get).collect()
 }
@@ -21,25 +22,25 @@ pub(crate) fn views(buffers: &[Bound<'_, PyAny>]) -> PyResult<Vec<PyUntypedBuffe
 /// The bytes of each view.
 ///
 /// # Safety
-/// Nobody writes to them while the slices are used.
+/// No other code writes to them while the slices are used.
 pub(crate) unsafe fn slices(views: &[PyUntypedBuffer]) -> PyResult<Vec<&[u8]>> {
     let slice = |view: &PyUntypedBuffer| {
         if !view.is_c_contiguous() {
-            return Err(PyBufferError::new_err("a buffer is not in one piece"));
+            return Err(PyBufferError::new_err("a buffer is not contiguous"));
         }
         if view.len_bytes() == 0 {
             return Ok(&[][..]);
         }
-        // SAFETY: in one piece, held by the view as long as the slice, and nobody writes.
+        // SAFETY: contiguous, held by the view as long as the slice, and not written to.
         Ok(unsafe { std::slice::from_raw_parts(view.buf_ptr().cast::<u8>(), view.len_bytes()) })
     };
     views.iter().map(slice).collect()
 }
 
-/// Fills a view with all bytes of an object of ours.
+/// Fills a view with all bytes of one of our objects.
 ///
 /// # Safety
-/// `view` is what Python gave, and the memory lives as long as `owner`.
+/// `view` comes from Python, and the memory lives as long as `owner`.
 pub(crate) unsafe fn fill(
     owner: &Bound<'_, PyAny>,
     view: *mut ffi::Py_buffer,
@@ -51,7 +52,7 @@ pub(crate) unsafe fn fill(
     if view.is_null() {
         return Err(PyBufferError::new_err("there is no view to fill"));
     }
-    // SAFETY: the caller's word; an empty buffer may be anywhere.
+    // SAFETY: guaranteed by the caller; an empty buffer may have any address.
     let filled = unsafe {
         let read_only = c_int::from(is_read_only);
         ffi::PyBuffer_FillInfo(
@@ -66,7 +67,7 @@ pub(crate) unsafe fn fill(
     if filled == 0 { Ok(()) } else { Err(PyErr::fetch(owner.py())) }
 }
 
-/// A capsule for `torch.from_dlpack` over some memory, refused if the array is not all inside.
+/// A capsule for `torch.from_dlpack`. It is an error if the array is not all inside the memory.
 fn capsule<'py>(
     py: Python<'py>,
     (code, bits): (u8, u8),
@@ -93,12 +94,12 @@ fn capsule<'py>(
         let message = format!("an array of shape {shape:?} does not fit into {bytes} bytes");
         return Err(PyValueError::new_err(message));
     }
-    // Every torch understands this kind.
+    // Every version of torch supports this kind.
     let layout = Layout::Unversioned;
-    dlpack::capsule(py, layout, Numbers { code, bits }, shape, strides, address, keeper)
+    dlpack::capsule(py, layout, ElementType { code, bits }, shape, strides, address, keeper)
 }
 
-/// A buffer of an answer, in the trainer. The last array made on it gives the slot back.
+/// A buffer of a result, in the trainer. The last array on it returns the slot.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Lease(Arc<ResultBuffer>);
 
@@ -110,7 +111,7 @@ impl Lease {
 
 #[pymethods]
 impl Lease {
-    /// A capsule for `torch.from_dlpack`; numbers as DLPack's code and bits.
+    /// A capsule for `torch.from_dlpack`; `numbers` is DLPack's type code and bits.
     #[pyo3(signature = (numbers, shape, strides=None))]
     fn capsule<'py>(
         &self,
@@ -129,7 +130,8 @@ impl Lease {
         flags: c_int,
     ) -> PyResult<()> {
         let (address, bytes) = (slf.get().0.address(), slf.get().0.bytes());
-        // SAFETY: Python's view; the buffer lives as long as this object, which the view holds.
+        // SAFETY: the view comes from Python; the buffer lives as long as this object, which the
+        // view holds.
         unsafe { fill(slf.as_any(), view, flags, address, bytes, false) }
     }
 
@@ -138,13 +140,13 @@ impl Lease {
     }
 }
 
-/// Memory of the arena in a worker, for a part of a batch.
+/// Arena memory in a worker, for a part of a batch.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Slot(pub(crate) ArenaPiece);
 
 #[pymethods]
 impl Slot {
-    /// A capsule for `torch.from_dlpack`; numbers as DLPack's code and bits.
+    /// A capsule for `torch.from_dlpack`; `numbers` is DLPack's type code and bits.
     fn capsule<'py>(
         &self,
         py: Python<'py>,
@@ -161,7 +163,8 @@ impl Slot {
         flags: c_int,
     ) -> PyResult<()> {
         let piece = &slf.get().0;
-        // SAFETY: Python's view; the piece lives as long as this object, which the view holds.
+        // SAFETY: the view comes from Python; the piece lives as long as this object, which the
+        // view holds.
         unsafe { fill(slf.as_any(), view, flags, piece.address(), piece.bytes() as usize, false) }
     }
 
@@ -170,20 +173,19 @@ impl Slot {
     }
 }
 
-/// A buffer that came with a task, in a worker; it may be written to. The last array made on it gives the
-/// slot back.
+/// A buffer of a task, in a worker. It may be written to. The last array on it returns the slot.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct ReceivedBuffer(Arc<inbox::ReceivedBuffer>);
 
 impl ReceivedBuffer {
-    pub(crate) fn new(letter: inbox::ReceivedBuffer) -> ReceivedBuffer {
-        ReceivedBuffer(Arc::new(letter))
+    pub(crate) fn new(buffer: inbox::ReceivedBuffer) -> ReceivedBuffer {
+        ReceivedBuffer(Arc::new(buffer))
     }
 }
 
 #[pymethods]
 impl ReceivedBuffer {
-    /// The same as it came, whatever was written to it; this can only be read.
+    /// The original bytes, whatever was written to the buffer; read-only.
     fn original(&self) -> OriginalBuffer {
         OriginalBuffer(Arc::clone(&self.0))
     }
@@ -193,9 +195,10 @@ impl ReceivedBuffer {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let letter = &slf.get().0;
-        // SAFETY: Python's view; the letter lives as long as this object, which the view holds.
-        unsafe { fill(slf.as_any(), view, flags, letter.address(), letter.bytes(), false) }
+        let buffer = &slf.get().0;
+        // SAFETY: the view comes from Python; the buffer lives as long as this object, which the
+        // view holds.
+        unsafe { fill(slf.as_any(), view, flags, buffer.address(), buffer.bytes(), false) }
     }
 
     fn __len__(&self) -> usize {
@@ -203,7 +206,7 @@ impl ReceivedBuffer {
     }
 }
 
-/// A buffer that came with a task, as it came.
+/// The original bytes of a task's buffer; read-only.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct OriginalBuffer(Arc<inbox::ReceivedBuffer>);
 
@@ -214,10 +217,10 @@ impl OriginalBuffer {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let letter = &slf.get().0;
-        let address = letter.original().cast_mut();
-        // SAFETY: as above; nobody writes, since the view is only for reading.
-        unsafe { fill(slf.as_any(), view, flags, address, letter.bytes(), true) }
+        let buffer = &slf.get().0;
+        let address = buffer.original().cast_mut();
+        // SAFETY: as above; the view is read-only.
+        unsafe { fill(slf.as_any(), view, flags, address, buffer.bytes(), true) }
     }
 
     fn __len__(&self) -> usize {
@@ -225,7 +228,7 @@ impl OriginalBuffer {
     }
 }
 
-/// The memory of some other object, such as a tensor, as bytes.
+/// The memory of another object, such as a tensor, as bytes.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Span {
     address: usize,
@@ -235,7 +238,7 @@ pub(crate) struct Span {
 
 #[pymethods]
 impl Span {
-    /// `bytes` bytes from `address` on, which `owner` keeps alive.
+    /// `bytes` bytes from `address`, which `owner` keeps alive.
     #[new]
     fn new(address: usize, bytes: usize, owner: Py<PyAny>) -> Span {
         Span { address, bytes, _owner: owner }
@@ -247,7 +250,8 @@ impl Span {
         flags: c_int,
     ) -> PyResult<()> {
         let span = slf.get();
-        // SAFETY: Python's view; the owner lives as long as this object, which the view holds.
+        // SAFETY: the view comes from Python; the owner lives as long as this object, which the
+        // view holds.
         unsafe { fill(slf.as_any(), view, flags, span.address as *mut u8, span.bytes, false) }
     }
 

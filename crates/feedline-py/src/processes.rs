@@ -1,4 +1,4 @@
-//! The trainer's end of worker processes as a Python object.
+//! The trainer's end of a worker pool as a Python object.
 #![allow(unsafe_code, reason = "descriptors come from Python")]
 
 use feedline_core::config::Workers;
@@ -11,7 +11,7 @@ use feedline_core::worker::processes::{
     self, DeathReport, FailedTask, PoolEvent, PoolFailure, Retired, Stall, StartError, ZygoteLate,
 };
 use feedline_core::worker::result::TaskResult as CoreTaskResult;
-use feedline_core::worker::supervisor::{ExitKind, Reason, RunFailure};
+use feedline_core::worker::supervisor::{ExitKind, GiveUpReason, RunFailure};
 use feedline_core::worker::wire::FrameKind;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -24,15 +24,15 @@ use crate::errors::raise;
 use crate::interrupts;
 use crate::memory::{Lease, slices, views};
 
-/// How long a wait goes on before Ctrl-C is looked for.
-const BREATH: Duration = Duration::from_millis(50);
+/// How often a wait checks for Ctrl-C.
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Supervised workers.
+/// A supervised pool of worker processes.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Processes(processes::Processes);
 
 impl Processes {
-    /// In a fork its locks may be held by threads that are not there.
+    /// Raises in a fork, where the locks may be held by threads that do not exist.
     fn here(&self) -> PyResult<&processes::Processes> {
         if self.0.is_left() {
             return Err(PyRuntimeError::new_err("these workers belong to another process"));
@@ -40,7 +40,7 @@ impl Processes {
         Ok(&self.0)
     }
 
-    /// What wakes the one who waits for these workers.
+    /// A handle that ends a wait for these workers.
     pub(crate) fn waker(&self) -> PyResult<processes::Waker> {
         Ok(self.here()?.waker())
     }
@@ -61,15 +61,15 @@ impl Processes {
         py.detach(|| workers::start(&settings, folders)).map(Processes).map_err(raise)
     }
 
-    /// Ends the wait in `next` that is, or the next one.
+    /// Ends the current wait in `next`, or the next one.
     fn wake(&self) -> PyResult<()> {
         self.waker()?.wake();
         Ok(())
     }
 
-    /// The trainer's end of a zygote that was just started, or that is ready already.
+    /// Registers a zygote that was just started, or that is ready already.
     fn zygote_started(&self, descriptor: RawFd, pid: u32, is_ready: bool) -> PyResult<()> {
-        // SAFETY: detached from its Python object for us.
+        // SAFETY: the descriptor was detached from its Python object for us.
         let socket = unsafe { Socket::take(descriptor) }?;
         let here = self.here()?;
         if is_ready {
@@ -80,13 +80,13 @@ impl Processes {
         Ok(())
     }
 
-    /// No zygote could be started.
+    /// Reports that no zygote could be started.
     fn zygote_refused(&self) -> PyResult<()> {
         self.here()?.zygote_refused();
         Ok(())
     }
 
-    /// Puts buffers where workers find them, to go with tasks. None if these workers have no inbox.
+    /// Puts buffers where workers can map them, for tasks. Returns None if there is no inbox.
     fn load(
         &self,
         py: Python<'_>,
@@ -94,18 +94,18 @@ impl Processes {
     ) -> PyResult<Option<TaskBuffers>> {
         let here = self.here()?;
         let views = views(&buffers)?;
-        // SAFETY: the views are held, and the trainer's own thread is here, which changes no batch.
+        // SAFETY: the views are held, and the trainer's own thread runs here and changes no batch.
         let slices = unsafe { slices(&views) }?;
         Ok(py.detach(|| here.load(&slices)).map(TaskBuffers))
     }
 
-    /// Bytes of the inbox that are in use or warm, and the slots that somebody has.
+    /// The bytes of the inbox that are in use or warm, and the number of slots in use.
     #[getter]
     fn inbox_used(&self) -> PyResult<(u64, usize)> {
         Ok(self.here()?.inbox_used())
     }
 
-    /// Hands a task in, for a worker or for any free worker.
+    /// Submits a task, for one worker or for any free worker.
     #[pyo3(signature = (task, body, worker_id, is_resume, task_buffers=None))]
     fn submit(
         &self,
@@ -121,14 +121,15 @@ impl Processes {
         Ok(())
     }
 
-    /// A worker is not needed any more in this epoch.
+    /// Retires a worker that is no longer needed in this epoch.
     fn retire(&self, worker_id: u32) -> PyResult<()> {
         self.here()?.retire(worker_id);
         Ok(())
     }
 
-    /// What is told next: (kind, object). Kinds: "answer", "gave up", "died", "stalled", "reborn",
-    /// "zygote late", "retired", "note", "zygote", "woken", "failed"; None after `timeout` seconds.
+    /// The next event as (kind, object), or None after `timeout` seconds. Kinds: "answer", "gave
+    /// up", "died", "stalled", "reborn", "zygote late", "retired", "note", "zygote", "woken",
+    /// "failed".
     #[pyo3(signature = (oldest, timeout=None))]
     fn next<'py>(
         &self,
@@ -140,16 +141,16 @@ impl Processes {
         let mut left =
             timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
         loop {
-            let slice = left.map_or(BREATH, |left| left.min(BREATH));
+            let slice = left.map_or(SIGNAL_CHECK_INTERVAL, |left| left.min(SIGNAL_CHECK_INTERVAL));
             let before = feedline_core::sys::clock::now();
-            let outcome = py.detach(|| here.next(oldest, slice));
-            let (kind, object) = match outcome {
+            let event = py.detach(|| here.next(oldest, slice));
+            let (kind, object) = match event {
                 PoolEvent::TaskResult(result) => {
                     ("answer", Bound::new(py, TaskResult::new(result))?.into_any())
                 }
                 PoolEvent::GaveUp(given_up) => ("gave up", gave_up(py, &given_up)?.into_any()),
-                PoolEvent::Stalled(still) => ("stalled", stall(py, &still)?.into_any()),
-                PoolEvent::RestartedFresh(still) => ("reborn", stall(py, &still)?.into_any()),
+                PoolEvent::Stalled(stalled) => ("stalled", stall(py, &stalled)?.into_any()),
+                PoolEvent::RestartedFresh(stalled) => ("reborn", stall(py, &stalled)?.into_any()),
                 PoolEvent::ZygoteLate(late) => ("zygote late", zygote_late(py, &late)?.into_any()),
                 PoolEvent::Retired(retired) => ("retired", retirement(py, &retired)?.into_any()),
                 PoolEvent::Note { worker_id, text } => {
@@ -159,7 +160,7 @@ impl Processes {
                 PoolEvent::StartZygote { fresh } => {
                     ("zygote", fresh.into_pyobject(py)?.to_owned().into_any())
                 }
-                PoolEvent::Failed(broken) => ("failed", failed(py, broken)?.into_any()),
+                PoolEvent::Failed(failure) => ("failed", failed(py, failure)?.into_any()),
                 PoolEvent::Woken => ("woken", py.None().into_bound(py)),
                 PoolEvent::Nothing => {
                     interrupts::check(py)?;
@@ -177,22 +178,22 @@ impl Processes {
         }
     }
 
-    /// The process of a worker, None before it was forked, and whether it takes tasks. None altogether
-    /// if nobody is wanted there.
+    /// The process id of a worker, None before it was forked, and whether it takes tasks. Returns
+    /// None if the worker has no process.
     fn presence(&self, worker_id: u32) -> PyResult<Option<(Option<u32>, bool)>> {
-        Ok(self.here()?.presence(worker_id).map(|presence| (presence.pid, presence.is_ready)))
+        Ok(self.here()?.presence(worker_id).map(|status| (status.pid, status.is_ready)))
     }
 
-    /// What the worker of a worker is at.
+    /// What a worker is doing.
     fn activity<'py>(
         &self,
         py: Python<'py>,
         worker_id: u32,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
-        self.here()?.last_of(worker_id).map(|last| snapshot(py, last)).transpose()
+        self.here()?.last_snapshot(worker_id).map(|last| snapshot(py, last)).transpose()
     }
 
-    /// Ends all workers; returns the zygote's descriptor, if it is there.
+    /// Ends all workers; returns the zygote's descriptor, if there is a zygote.
     fn close(&self, py: Python<'_>) -> PyResult<Option<RawFd>> {
         let here = self.here()?;
         let socket = py.detach(|| here.close());
@@ -201,11 +202,11 @@ impl Processes {
     }
 }
 
-/// Buffers that go with tasks; they stay where workers find them while anybody has this.
+/// The buffers of tasks. Workers can map them as long as this object lives.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct TaskBuffers(Arc<inbox::TaskBuffers>);
 
-/// The result of a task, to be opened once.
+/// The result of a task, which can be opened once.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct TaskResult {
     #[pyo3(get)]
@@ -215,10 +216,10 @@ pub(crate) struct TaskResult {
     /// "result", "faulty", "raised" or "exhausted".
     #[pyo3(get)]
     kind: &'static str,
-    /// How many samples it is made of.
+    /// The number of samples in it.
     #[pyo3(get)]
     samples: u32,
-    /// The position of the sample that took longest, and how many seconds that was.
+    /// The position of the slowest sample, and the seconds it took.
     #[pyo3(get)]
     slowest: (u32, f64),
     result: Mutex<Option<CoreTaskResult>>,
@@ -254,14 +255,13 @@ impl TaskResult {
 
 #[pymethods]
 impl TaskResult {
-    /// Its buffers; the first is the pickle.
+    /// The buffers; the first is the pickle.
     fn open<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let result = self.result.lock().ok().and_then(|mut result| result.take());
         let result =
-            result.ok_or_else(|| PyRuntimeError::new_err("this answer was opened already"))?;
-        let buffers = result
-            .open()
-            .ok_or_else(|| PyMemoryError::new_err("the system has no memory for a batch"))?;
+            result.ok_or_else(|| PyRuntimeError::new_err("this result was opened already"))?;
+        let buffers =
+            result.open().ok_or_else(|| PyMemoryError::new_err("out of memory for a batch"))?;
         let list = PyList::empty(py);
         for buffer in buffers {
             list.append(Bound::new(py, Lease::new(buffer))?)?;
@@ -288,24 +288,24 @@ fn gave_up<'py>(py: Python<'py>, given_up: &FailedTask) -> PyResult<Bound<'py, P
     dict.set_item(
         "why",
         match given_up.why {
-            Reason::Kills => "kills",
-            Reason::Hangs => "hangs",
+            GiveUpReason::Kills => "kills",
+            GiveUpReason::Hangs => "hangs",
         },
     )?;
     dict.set_item("journal", given_up.journal.as_ref().map(|note| PyBytes::new(py, note)))?;
     Ok(dict)
 }
 
-fn stall<'py>(py: Python<'py>, still: &Stall) -> PyResult<Bound<'py, PyDict>> {
+fn stall<'py>(py: Python<'py>, stalled: &Stall) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("worker", still.incarnation.worker_id)?;
-    dict.set_item("pid", still.pid)?;
-    dict.set_item("last", still.last.map(|last| snapshot(py, last)).transpose()?)?;
+    dict.set_item("worker", stalled.incarnation.worker_id)?;
+    dict.set_item("pid", stalled.pid)?;
+    dict.set_item("last", stalled.last.map(|last| snapshot(py, last)).transpose()?)?;
     dict.set_item(
         "process_state",
-        still.process_state.map(|process_state| process_state.describe()),
+        stalled.process_state.map(|process_state| process_state.describe()),
     )?;
-    dict.set_item("stack", &still.stack)?;
+    dict.set_item("stack", &stalled.stack)?;
     Ok(dict)
 }
 
@@ -358,9 +358,9 @@ fn died<'py>(py: Python<'py>, death_report: &DeathReport) -> PyResult<Bound<'py,
     Ok(dict)
 }
 
-fn failed(py: Python<'_>, broken: PoolFailure) -> PyResult<Bound<'_, PyDict>> {
+fn failed(py: Python<'_>, failure: PoolFailure) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
-    let (why, worker) = match broken.failure {
+    let (why, worker) = match failure.failure {
         RunFailure::TooManyDeaths => ("too many deaths", None),
         RunFailure::Death { incarnation } => ("death", Some(incarnation.worker_id)),
         RunFailure::CannotStart { incarnation } => ("cannot start", Some(incarnation.worker_id)),
@@ -372,8 +372,8 @@ fn failed(py: Python<'_>, broken: PoolFailure) -> PyResult<Bound<'_, PyDict>> {
     };
     dict.set_item("why", why)?;
     dict.set_item("worker", worker)?;
-    dict.set_item("os_error", broken.os_error)?;
-    match broken.start_error {
+    dict.set_item("os_error", failure.os_error)?;
+    match failure.start_error {
         Some(StartError::Worker(result)) => {
             dict.set_item("answer", Bound::new(py, TaskResult::new(result))?)?
         }

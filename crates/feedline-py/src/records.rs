@@ -1,4 +1,4 @@
-//! Sources of records, as Python asks for them.
+//! Creates sources of records for Python.
 
 use feedline_core::error::{Error, Kind};
 use feedline_core::format::{Container, example};
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use crate::errors::raise;
 
-/// Opens shards, and lets Python know how far it is.
-#[expect(clippy::too_many_arguments, reason = "one for each of Python's")]
+/// Opens shards, and reports progress to Python.
+#[expect(clippy::too_many_arguments, reason = "one per argument in Python")]
 pub(crate) fn source(
     py: Python<'_>,
     container: &str,
@@ -31,7 +31,7 @@ pub(crate) fn source(
         "jsonl" => Container::JsonLines,
         "csv" => Container::Csv { delimiter, columns: [].into() },
         other => {
-            let message = format!("there are no records in {other:?}");
+            let message = format!("unknown record format {other:?}");
             return Err(raise(Error::new(Kind::InvalidSource, message)));
         }
     };
@@ -42,23 +42,23 @@ pub(crate) fn source(
     };
     let on_progress = on_progress.clone().unbind();
     let mut stopped = None;
-    let made = py.detach(|| {
+    let records = py.detach(|| {
         Records::new(paths, container, &keep, manifest, &mut |done: Done| {
-            let told = Python::attach(|py| {
+            let reported = Python::attach(|py| {
                 py.check_signals()?;
                 on_progress.call1(py, (done.shards, done.of, done.bytes)).map(drop)
             });
-            stopped = told.err();
+            stopped = reported.err();
             stopped.is_none()
         })
     });
     match stopped {
         Some(error) => Err(error),
-        None => made.map_err(raise),
+        None => records.map_err(raise),
     }
 }
 
-/// Windows of numbers.
+/// Creates a source of windows of numbers.
 pub(crate) fn numbers(
     files: Vec<(PathBuf, u64, Option<u64>)>,
     dtype: &str,
@@ -67,14 +67,14 @@ pub(crate) fn numbers(
 ) -> PyResult<Numbers> {
     let known = Dtype::ALL.iter().copied().find(|known| known.name() == dtype);
     let dtype = known.ok_or_else(|| {
-        raise(Error::new(Kind::InvalidArgument, format!("tokens: {dtype:?} is no type of numbers")))
+        raise(Error::new(Kind::InvalidArgument, format!("tokens: {dtype:?} is not a number type")))
     })?;
     let files: Vec<_> =
         files.into_iter().map(|(path, start, count)| Numbered { path, start, count }).collect();
     Numbers::new(&files, dtype, length, stride).map_err(raise)
 }
 
-/// The call of `parse` for the Examples of a file, as the first of them suggest.
+/// The call of `parse` that fits the first Examples of a file.
 #[pyfunction]
 pub(crate) fn example_schema(py: Python<'_>, path: PathBuf, records: usize) -> PyResult<String> {
     let text = py.detach(|| {
@@ -85,7 +85,7 @@ pub(crate) fn example_schema(py: Python<'_>, path: PathBuf, records: usize) -> P
             first.len() < records
         })?;
         if first.is_empty() {
-            return Err(Error::new(Kind::InvalidSource, "the file has no good record")
+            return Err(Error::new(Kind::InvalidSource, "the file has no valid record")
                 .at(Some(Location::file(&path)))
                 .with_hint("see what is wrong with it: feedline verify FILE"));
         }

@@ -1,6 +1,7 @@
-//! Files that are whole or not there: a draft has no name until it is finished. A process that is killed leaves
-//! nothing behind, where the file system can have files without a name. Where drafts need names, nobody can know
-//! them ahead, and no link that lies there is followed.
+//! Writes files atomically: a file is complete or does not exist. A draft has no name until it is
+//! finished, so a killed process leaves nothing behind if the file system supports unnamed files.
+//! Where a draft needs a name, the name is unpredictable, and an existing link of that name is not
+//! followed.
 #![expect(clippy::disallowed_methods, reason = "drafts are a part of the door to the file system")]
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
@@ -11,26 +12,27 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Writes a file so that a reader sees all of it or what was there before. Nobody else may write to it.
+/// Writes a file so that a reader sees either the old or the new content. Only the owner may write
+/// to it.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut atomic_file = AtomicFile::guarded(path)?;
     atomic_file.add(bytes)?;
     atomic_file.finish(Existing::Replaced)
 }
 
-/// Bytes that are written at once.
+/// The size of the write buffer in bytes.
 const BUFFER: usize = 1 << 20;
-/// Where a descriptor has a name.
+/// The folder in which each descriptor has a name.
 const DESCRIPTORS: &str = "/proc/self/fd";
-/// How often another name is tried.
-const TRIES: usize = 16;
+/// The number of retries with another name.
+const MAX_RETRIES: usize = 16;
 
-/// What becomes of a file that has the name already.
+/// What to do with an existing file of that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// It stays, and finishing is an error.
+    /// Keep it; finishing is an error.
     Stays,
-    /// It is replaced.
+    /// Replace it.
     Replaced,
 }
 
@@ -39,64 +41,66 @@ pub enum Existing {
 pub struct AtomicFile {
     file: File,
     path: PathBuf,
-    /// Its own name, where it must have one.
+    /// Its temporary name, if it needs one.
     named: Option<PathBuf>,
     buffer: Vec<u8>,
 }
 
 impl AtomicFile {
-    /// Begins what will be a file of that name; makes the folders for it.
+    /// Begins to write a file; creates its folders.
     pub fn new(path: &Path) -> io::Result<AtomicFile> {
         fs::create_dir_all(folder_of(path))?;
         AtomicFile::with_mode(path, 0o666)
     }
 
-    /// As `new`, for a file that others may read and nobody else may write to.
+    /// Like `new`, for a file that others may read but not write to.
     pub(crate) fn guarded(path: &Path) -> io::Result<AtomicFile> {
         fs::create_dir_all(folder_of(path))?;
         AtomicFile::with_mode(path, 0o644)
     }
 
-    /// As `new`, for a file that is nobody else's; so are the folders that are made for it.
+    /// Like `new`, for a file and folders that only the owner can access.
     pub(crate) fn private(path: &Path) -> io::Result<AtomicFile> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder_of(path))?;
         AtomicFile::with_mode(path, 0o600)
     }
 
     fn with_mode(path: &Path, mode: u32) -> io::Result<AtomicFile> {
-        let nameless = match Path::new(DESCRIPTORS).exists() {
+        let unnamed = match Path::new(DESCRIPTORS).exists() {
             true => {
                 let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-                let made = rustix::fs::open(folder_of(path), flags, Mode::from_raw_mode(mode));
-                made.ok().map(File::from)
+                let opened = rustix::fs::open(folder_of(path), flags, Mode::from_raw_mode(mode));
+                opened.ok().map(File::from)
             }
             false => None,
         };
-        let (file, named) = match nameless {
+        let (file, named) = match unnamed {
             Some(file) => (file, None),
             None => {
-                let (name, made) = AtomicFile::named(path, mode)?;
-                (made, Some(name))
+                let (name, opened) = AtomicFile::named(path, mode)?;
+                (opened, Some(name))
             }
         };
         Ok(AtomicFile { file, path: path.to_owned(), named, buffer: Vec::new() })
     }
 
-    /// A new file under a hidden name. What lies there already, a link above all, is not touched.
+    /// Creates a file under a hidden name. An existing file or link is not touched.
     fn named(path: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
         let mut tries = 0;
         loop {
-            let name = beside(path);
+            let name = temporary_name(path);
             match OpenOptions::new().write(true).create_new(true).mode(mode).open(&name) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AlreadyExists && tries < MAX_RETRIES =>
+                {
                     tries += 1;
                 }
-                made => return made.map(|made| (name, made)),
+                created => return created.map(|file| (name, file)),
             }
         }
     }
 
-    /// Adds bytes.
+    /// Appends bytes.
     pub fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.buffer.len() + bytes.len() > BUFFER {
             self.flush()?;
@@ -108,19 +112,19 @@ impl AtomicFile {
         Ok(())
     }
 
-    /// Waits until all of it is on the disk.
+    /// Waits until all bytes are on disk.
     pub fn sync(&mut self) -> io::Result<()> {
         self.flush()?;
         self.file.sync_data()
     }
 
-    /// Gives it its name.
+    /// Gives the file its name.
     pub fn finish(mut self, existing: Existing) -> io::Result<()> {
         self.flush()?;
         match (&self.named, existing) {
             (None, Existing::Stays) => self.link(&self.path),
             (None, Existing::Replaced) => {
-                let name = self.link_beside()?;
+                let name = self.link_temporary()?;
                 let renamed = fs::rename(&name, &self.path);
                 if renamed.is_err() {
                     let _ = fs::remove_file(&name);
@@ -141,13 +145,15 @@ impl AtomicFile {
         }
     }
 
-    /// Gives it a hidden name of its own.
-    fn link_beside(&self) -> io::Result<PathBuf> {
+    /// Gives the file a hidden temporary name.
+    fn link_temporary(&self) -> io::Result<PathBuf> {
         let mut tries = 0;
         loop {
-            let name = beside(&self.path);
+            let name = temporary_name(&self.path);
             match self.link(&name) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AlreadyExists && tries < MAX_RETRIES =>
+                {
                     tries += 1;
                 }
                 linked => return linked.map(|()| name),
@@ -170,7 +176,7 @@ impl AtomicFile {
 impl Drop for AtomicFile {
     fn drop(&mut self) {
         if let Some(name) = &self.named {
-            // It has another name by now if it was finished.
+            // If it was finished, this name no longer exists.
             let _ = fs::remove_file(name);
         }
     }
@@ -180,10 +186,10 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A hidden name in the same folder, which nobody can know ahead.
-fn beside(path: &Path) -> PathBuf {
+/// A hidden, unpredictable name in the same folder.
+fn temporary_name(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // A name that is nearly as long as names may be leaves no room for more.
+    // A name close to the maximum length leaves no room for a suffix.
     let name: String = name.chars().take(100).collect();
     let random = RandomState::new().hash_one(std::process::id());
     folder_of(path).join(format!(".{name}.{random:016x}"))
@@ -201,7 +207,7 @@ mod tests {
         names
     }
 
-    /// As it is where the file system knows no files without a name.
+    /// As on a file system without unnamed files.
     fn named(path: &Path) -> AtomicFile {
         let (name, file) = AtomicFile::named(path, 0o666).unwrap();
         AtomicFile { file, path: path.to_owned(), named: Some(name), buffer: Vec::new() }
@@ -224,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exists_stays_unless_it_is_to_be_replaced() {
+    fn an_existing_file_stays_unless_it_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         for (name, begin) in [
             ("a", (|path| AtomicFile::new(path).unwrap()) as fn(&Path) -> AtomicFile),
@@ -251,12 +257,12 @@ mod tests {
     }
 
     #[test]
-    fn no_link_is_followed_to_a_file_of_somebody_else() {
+    fn no_link_to_another_file_is_followed() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
         let (victim, path) = (folder.path().join("victim"), folder.path().join("a.index"));
         file::write(&victim, b"precious").unwrap();
-        // The name that a draft of this process once had, and the name of the file itself.
+        // The name that an earlier version gave to drafts, and the name of the file itself.
         let known = folder.path().join(format!(".a.index.{}", std::process::id()));
         for name in [&known, &path] {
             std::os::unix::fs::symlink(&victim, name).unwrap();
@@ -273,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_that_is_given_up_leaves_nothing() {
+    fn an_unfinished_draft_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         for mut atomic_file in [AtomicFile::new(&path).unwrap(), named(&path)] {

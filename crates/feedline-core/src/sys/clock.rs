@@ -1,17 +1,17 @@
-//! The one clock. Code that decides takes times as arguments; only the edges call this.
+//! The only clock. Code that decides takes times as arguments.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The present moment, never going backwards.
+/// The current time, which never goes backwards.
 pub fn now() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "this is the clock's home")]
     Instant::now()
 }
 
-/// Waits a moment. For waits that look again and again, of which each is short.
-pub(crate) fn pause(moment: Duration) {
+/// Sleeps. Only for short waits in polling loops.
+pub(crate) fn pause(time: Duration) {
     #[expect(clippy::disallowed_methods, reason = "this is the clock's home")]
-    std::thread::sleep(moment);
+    std::thread::sleep(time);
 }
 
 /// Nanoseconds of the monotonic clock, the same in all processes of this machine.
@@ -20,7 +20,7 @@ pub fn nanoseconds() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Seconds since 1970, for people to read. It may go backwards.
+/// Seconds since 1970, for display. They may go backwards.
 pub fn unix_seconds() -> f64 {
     #[expect(clippy::disallowed_methods, reason = "this is the clock's home")]
     let now = SystemTime::now();

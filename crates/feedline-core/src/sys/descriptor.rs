@@ -1,6 +1,6 @@
-//! Descriptors that notice when other code of this process has closed them. A program that closes
-//! descriptors by their numbers (`os.closerange`, a library that turns the process into a daemon) also
-//! closes ours, and the numbers then belong to whatever is opened next.
+//! Descriptors that detect when other code in this process has closed them. A program that closes
+//! descriptors by number (`os.closerange`, a library that daemonizes the process) also closes ours,
+//! and the numbers then belong to whatever is opened next.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -8,39 +8,39 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::fstat;
 
-/// Device and number of the file behind a descriptor. Files and sockets have one of their own; polls
-/// and event counters of the kernel share one.
-pub type Place = (u64, u64);
+/// The device and inode of the file behind a descriptor. Files and sockets have their own; epoll
+/// instances and eventfds share one.
+pub type FileId = (u64, u64);
 
-/// What is behind a descriptor now.
-pub fn place(descriptor: impl AsFd) -> io::Result<Place> {
+/// The file behind a descriptor now.
+pub fn file_id(descriptor: impl AsFd) -> io::Result<FileId> {
     let found = fstat(descriptor)?;
     Ok((found.st_dev, found.st_ino))
 }
 
-/// A descriptor, and what was behind it when we got it.
+/// A descriptor, and the file that was behind it when we got it.
 pub(crate) struct Descriptor {
     owned: ManuallyDrop<OwnedFd>,
-    place: Place,
+    file_id: FileId,
 }
 
 impl Descriptor {
-    /// From now on.
+    /// Takes over a descriptor.
     pub(crate) fn new(owned: OwnedFd) -> io::Result<Descriptor> {
-        let place = place(&owned)?;
-        Ok(Descriptor { owned: ManuallyDrop::new(owned), place })
+        let file_id = file_id(&owned)?;
+        Ok(Descriptor { owned: ManuallyDrop::new(owned), file_id })
     }
 
-    /// Whether it is still what it was. False if somebody has closed it, whether or not its number is in
-    /// use again.
+    /// Whether it still refers to the same file. False if other code has closed it, whether or not
+    /// its number is in use again.
     pub(crate) fn is_intact(&self) -> bool {
-        place(&*self.owned).is_ok_and(|place| place == self.place)
+        file_id(&*self.owned).is_ok_and(|now| now == self.file_id)
     }
 
-    /// Gives it away; None if somebody has closed it.
+    /// Releases the descriptor; returns `None` if other code has closed it.
     pub(crate) fn into_owned(mut self) -> Option<OwnedFd> {
         let is_intact = self.is_intact();
-        // SAFETY: `self` is forgotten, so nobody uses it again.
+        // SAFETY: `self` is forgotten, so it is not used again.
         let owned = unsafe { ManuallyDrop::take(&mut self.owned) };
         std::mem::forget(self);
         if is_intact {
@@ -53,9 +53,9 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // A number that belongs to somebody else now is not ours to close.
+        // A number that belongs to other code now is not ours to close.
         if self.is_intact() {
-            // SAFETY: nobody uses it after the drop.
+            // SAFETY: it is not used after the drop.
             unsafe { ManuallyDrop::drop(&mut self.owned) }
         }
     }
@@ -76,7 +76,7 @@ mod tests {
         std::os::unix::net::UnixStream::pair().unwrap().0.into()
     }
 
-    /// Puts something else behind a descriptor, as a program does that closes it and opens another.
+    /// Puts another file behind a descriptor, as a program does that closes it and opens another.
     fn replace(descriptor: &Descriptor, by: &OwnedFd) {
         // SAFETY: it is not closed here.
         let mut target =
@@ -92,13 +92,13 @@ mod tests {
         replace(&descriptor, &other);
         assert!(!descriptor.is_intact());
         drop(descriptor);
-        // SAFETY: it is ours: the copy of `other` that was made above.
+        // SAFETY: it is ours: the copy of `other` created above.
         let copy = unsafe { OwnedFd::from_raw_fd(number) };
-        assert_eq!(place(&copy).unwrap(), place(&other).unwrap());
+        assert_eq!(file_id(&copy).unwrap(), file_id(&other).unwrap());
     }
 
     #[test]
-    fn a_descriptor_that_others_have_reused_is_not_given_away() {
+    fn a_descriptor_that_others_have_reused_is_not_released() {
         let (descriptor, other) = (Descriptor::new(socket()).unwrap(), socket());
         let number = descriptor.as_fd().as_raw_fd();
         replace(&descriptor, &other);

@@ -1,4 +1,5 @@
-//! Files and folders. Every descriptor of the core is opened here, by callers who hold a permit for it.
+//! Files and folders. All descriptors of the core are opened here, by callers that hold a permit
+//! for them.
 #![expect(clippy::disallowed_methods, reason = "this is the one door to the file system")]
 
 use std::ffi::OsString;
@@ -10,38 +11,38 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::descriptor::{self, Place};
+use super::descriptor::{self, FileId};
 
 /// A file opened for reading.
 #[derive(Debug)]
 pub struct Handle {
     file: ManuallyDrop<File>,
-    place: Place,
-    /// Somebody else has closed the descriptor.
+    file_id: FileId,
+    /// Whether other code has closed the descriptor.
     is_lost: AtomicBool,
 }
 
 impl Handle {
     /// Opens `path` for reading.
     pub fn open(path: &Path) -> io::Result<Handle> {
-        // Without waiting: opening a pipe would last until somebody writes to it.
+        // Open without waiting: opening a pipe would block until another process writes to it.
         let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-        let place = descriptor::place(&file)?;
-        Ok(Handle { file: ManuallyDrop::new(file), place, is_lost: AtomicBool::new(false) })
+        let file_id = descriptor::file_id(&file)?;
+        Ok(Handle { file: ManuallyDrop::new(file), file_id, is_lost: AtomicBool::new(false) })
     }
 
-    /// Looks whether the descriptor is still that of this file: other code of this process may have
-    /// closed it. If it has, the descriptor is left alone from then on.
+    /// Checks whether the descriptor still refers to this file: other code in this process may have
+    /// closed it. If so, the descriptor is neither used nor closed from then on.
     pub fn check_open(&self) -> bool {
-        let is_ours = descriptor::place(&*self.file).is_ok_and(|place| place == self.place);
+        let is_ours = descriptor::file_id(&*self.file).is_ok_and(|now| now == self.file_id);
         if !is_ours {
             self.is_lost.store(true, Ordering::Release);
         }
         is_ours
     }
 
-    /// Its size now; a folder, pipe or device is refused.
+    /// The current size. Folders, pipes and devices are errors.
     pub fn size(&self) -> io::Result<u64> {
         let meta = self.file.metadata()?;
         if meta.is_file() {
@@ -51,21 +52,21 @@ impl Handle {
         }
     }
 
-    /// Its size and when it was last written, in nanoseconds since 1970.
+    /// The size and the time of the last write, in nanoseconds since 1970.
     pub fn stamp(&self) -> io::Result<Stamp> {
         self.identity().map(|identity| identity.stamp)
     }
 
-    /// Which file it is, and as of when.
+    /// Which file it is, and in which version.
     pub fn identity(&self) -> io::Result<Identity> {
         self.size()?;
         let meta = self.file.metadata()?;
         let changed = nanoseconds(meta.ctime(), meta.ctime_nsec());
-        let place = (meta.dev(), meta.ino());
-        Ok(Identity { stamp: stamp_of(&meta), place, changed })
+        let inode = (meta.dev(), meta.ino());
+        Ok(Identity { stamp: stamp_of(&meta), inode, changed })
     }
 
-    /// Whether no other user can have written to it, but for the owner of `other`.
+    /// Whether only this user, root, or the owner of `other` can have written to it.
     pub(crate) fn is_written_by_owner_of(&self, other: &Handle) -> io::Result<bool> {
         let (ours, others) = (self.file.metadata()?, other.file.metadata()?);
         let me = rustix::process::geteuid().as_raw();
@@ -73,8 +74,8 @@ impl Handle {
         Ok(owners.contains(&ours.uid()) && ours.mode() & 0o022 == 0)
     }
 
-    /// Fills `buffer` from `offset`, going on after short reads and interruptions. Returns how many
-    /// bytes there were: fewer than asked for only at the end of the file.
+    /// Fills `buffer` from `offset`, and continues after short reads and interruptions. Returns the
+    /// number of bytes, which is smaller than asked for only at the end of the file.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -92,18 +93,18 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if !self.is_lost.load(Ordering::Acquire) {
-            // SAFETY: nobody uses it after the drop.
+            // SAFETY: it is not used after the drop.
             unsafe { ManuallyDrop::drop(&mut self.file) }
         }
     }
 }
 
-/// What tells whether a file was written to.
+/// Shows whether a file was written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// In bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// When it was last written, in nanoseconds since 1970.
+    /// The time of the last write, in nanoseconds since 1970.
     pub written: i64,
 }
 
@@ -115,36 +116,36 @@ fn nanoseconds(seconds: i64, rest: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(rest)
 }
 
-/// What tells whether a name still means the same file, with the same content.
+/// Shows whether a path still refers to the same file with the same content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Its size and when it was written.
+    /// The size and the time of the last write.
     pub stamp: Stamp,
-    /// The device and the number of the file there.
-    place: (u64, u64),
-    /// When its name, owner or content was last changed.
+    /// The device and the inode number.
+    inode: (u64, u64),
+    /// When its name, owner or content last changed.
     changed: i64,
 }
 
 impl Identity {
-    /// Whether this is not the file that it was before, or not as it was.
+    /// Whether this is another file than before, or the same file was changed.
     pub fn differs(&self, before: &Identity) -> bool {
-        // A file of the same size and time in the place of another has another number, and was put there later.
-        // The number alone says nothing: some network file systems give new ones while they run.
-        let is_same_device = self.place.0 == before.place.0;
-        let is_replaced = self.place != before.place && self.changed != before.changed;
+        // A replacement with the same size and time has another inode and a later change time. The
+        // inode alone proves nothing: some network file systems assign new ones while mounted.
+        let is_same_device = self.inode.0 == before.inode.0;
+        let is_replaced = self.inode != before.inode && self.changed != before.changed;
         self.stamp != before.stamp || (is_same_device && is_replaced)
     }
 }
 
-/// What an entry of a folder is, links followed.
+/// The kind of a folder entry, after following links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file, or a link to one.
     File,
     /// A folder, or a link to one.
     Folder,
-    /// A link to nothing.
+    /// A link whose target does not exist.
     BrokenLink,
     /// A pipe, socket or device.
     Other,
@@ -159,7 +160,7 @@ pub struct Entry {
     pub kind: EntryKind,
 }
 
-/// The entries of a folder, in no order. Only links cost a look at what they point to.
+/// The entries of a folder, in no order. Only links cost an extra system call, for their target.
 pub fn list(folder: &Path) -> io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -184,22 +185,22 @@ pub fn list(folder: &Path) -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// How large a file is.
+/// The size of a file.
 pub fn size(path: &Path) -> io::Result<u64> {
     fs::metadata(path).map(|meta| meta.len())
 }
 
-/// What identifies a folder, so that a cycle of links is noticed.
+/// Identifies a folder, to detect cycles of links.
 pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::metadata(path).map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// A small text file, such as those under /proc.
+/// Reads a small text file, such as those under /proc.
 pub fn read_text(path: &Path) -> io::Result<String> {
     fs::read_to_string(path)
 }
 
-/// Writes a small file, with its folders.
+/// Writes a small file; creates its folders.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
@@ -207,39 +208,39 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::write(path, bytes)
 }
 
-/// A file that lines are added to, by as many processes as like: each line in one write, at the end of
-/// the file, and on the disk when `add` returns.
+/// A file to which several processes can append lines. Each line is one write at the end of the
+/// file, and is on disk when `add` returns.
 #[derive(Debug)]
 pub struct Lines {
     file: File,
-    place: Place,
+    file_id: FileId,
 }
 
 impl Lines {
-    /// Opens it, or makes it, with its folders.
+    /// Opens the file; creates it and its folders if they do not exist.
     pub fn open(path: &Path) -> io::Result<Lines> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
         let file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
-        let place = descriptor::place(&file)?;
-        Ok(Lines { file, place })
+        let file_id = descriptor::file_id(&file)?;
+        Ok(Lines { file, file_id })
     }
 
-    /// None if other code of this process has closed the descriptor: what is behind it now is not ours
-    /// to write to, nor to close.
+    /// Returns `None` if other code in this process has closed the descriptor: its number may refer
+    /// to another file, which must be neither written to nor closed.
     pub(crate) fn still_open(self) -> Option<Lines> {
-        if descriptor::place(&self.file).is_ok_and(|place| place == self.place) {
+        if descriptor::file_id(&self.file).is_ok_and(|now| now == self.file_id) {
             return Some(self);
         }
         std::mem::forget(self);
         None
     }
 
-    /// Adds a line.
+    /// Appends a line.
     pub fn add(&self, line: &str) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(line.len() + 2);
-        // A writer that was killed may have left half a line: it must not become a part of this one.
+        // A killed writer may have left half a line: it must not become a part of this one.
         let length = self.file.metadata()?.len();
         let mut last = [b'\n'];
         if length > 0 && self.file.read_at(&mut last, length - 1)? == 1 && last != *b"\n" {
@@ -261,17 +262,17 @@ impl Lines {
     }
 }
 
-/// All of a sample's file that the user named, whatever its size.
+/// Reads a whole file of the user's data, whatever its size.
 pub fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
-/// All of a file that lies beside the data: no pipe and no device, which could go on for ever, and no more than `most`
-/// bytes.
-pub(crate) fn read_bounded(handle: &Handle, most: u64) -> io::Result<Vec<u8>> {
+/// Reads a whole file that lies next to the data. Pipes and devices, which may be endless, and
+/// files of more than `max_bytes` are errors.
+pub(crate) fn read_bounded(handle: &Handle, max_bytes: u64) -> io::Result<Vec<u8>> {
     let size = handle.size()?;
-    if size > most {
-        let message = format!("it has {size} bytes, and more than {most} are not read");
+    if size > max_bytes {
+        let message = format!("the file has {size} bytes, more than the {max_bytes} allowed");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
     let mut bytes = Vec::new();
@@ -283,36 +284,36 @@ pub(crate) fn read_bounded(handle: &Handle, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether there is a folder of that name.
+/// Whether the path is a folder.
 pub fn is_folder(path: &Path) -> bool {
     path.is_dir()
 }
 
-/// Whether that name is a link, wherever it leads.
+/// Whether the path is a link, wherever it leads.
 pub fn is_link(path: &Path) -> bool {
     path.is_symlink()
 }
 
-/// Makes a folder, with those it lies in.
+/// Creates a folder and its parents.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)
 }
 
-/// One entry of a folder, if it has any.
+/// One entry of a folder, if there is any.
 pub fn first_entry(folder: &Path) -> io::Result<Option<PathBuf>> {
     fs::read_dir(folder)?.next().transpose().map(|entry| entry.map(|entry| entry.path()))
 }
 
-/// Where file systems are mounted.
+/// The mount points of all file systems.
 pub(crate) fn mounts() -> io::Result<Vec<PathBuf>> {
     let text = fs::read("/proc/self/mountinfo")?;
     let lines = text.split(|byte| *byte == b'\n');
     let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-    Ok(points.map(|point| PathBuf::from(OsString::from_vec(without_octal(point)))).collect())
+    Ok(points.map(|point| PathBuf::from(OsString::from_vec(unescape_octal(point)))).collect())
 }
 
-/// Spaces and the like are written as `\040` there.
-fn without_octal(text: &[u8]) -> Vec<u8> {
+/// Replaces `\040` and other octal escapes.
+fn unescape_octal(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((first, more)) = rest.split_first() {
@@ -337,9 +338,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_are_found_and_their_names_read() {
+    fn mount_points_are_found_and_unescaped() {
         assert!(mounts().unwrap().contains(&PathBuf::from("/proc")));
-        assert_eq!(without_octal(br"/mnt/my\040data\134x"), b"/mnt/my data\\x");
-        assert_eq!(without_octal(br"/a\9"), br"/a\9");
+        assert_eq!(unescape_octal(br"/mnt/my\040data\134x"), b"/mnt/my data\\x");
+        assert_eq!(unescape_octal(br"/a\9"), br"/a\9");
     }
 }

@@ -1,12 +1,12 @@
-//! What this machine allows: descriptors, memory. Read once when a loader is made.
+//! The limits of this machine: descriptors and memory. Read once when a loader is created.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::{Path, PathBuf};
 
 use super::file;
 
-/// Raises the soft limit of open files to the hard one and returns what holds now. A refusal leaves
-/// it as it is: the budget is then smaller, and nothing else changes.
+/// Raises the soft limit on open files to the hard limit, and returns the limit now in effect. If
+/// the system refuses, the budget is only smaller.
 pub fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -16,12 +16,13 @@ pub fn raise_open_files() -> u64 {
     limit.current.unwrap_or(u64::MAX)
 }
 
-/// How many descriptors this process has open.
+/// The number of descriptors that this process has open.
 pub(crate) fn open_files() -> u64 {
     file::list(Path::new("/proc/self/fd")).map_or(0, |entries| entries.len() as u64)
 }
 
-/// Bytes that may still be used before the machine, or a memory cgroup around this process, is full.
+/// The bytes that can still be used before the machine, or a memory cgroup of this process, is
+/// full.
 pub(crate) fn available_memory() -> u64 {
     let machine = file::read_text(Path::new("/proc/meminfo"))
         .ok()
@@ -34,8 +35,8 @@ pub(crate) fn available_memory() -> u64 {
         .fold(machine, u64::min)
 }
 
-/// How often the OOM killer of the kernel has killed: in the innermost memory cgroup around this process
-/// that counts it, and on the whole machine. None where nobody counts.
+/// The number of kills by the OOM killer: in the innermost memory cgroup of this process that
+/// counts them, and on the whole machine. `None` if they are not counted.
 pub(crate) fn memory_kills() -> (Option<u64>, Option<u64>) {
     let groups = file::read_text(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let group = cgroup_folders(&groups)
@@ -47,7 +48,7 @@ pub(crate) fn memory_kills() -> (Option<u64>, Option<u64>) {
     (group, machine)
 }
 
-/// The limit of the tightest memory cgroup around this process, and what it uses of it.
+/// The limit of the tightest memory cgroup of this process, and the bytes it uses.
 pub(crate) fn memory_of_group() -> Option<(u64, u64)> {
     let groups = file::read_text(Path::new("/proc/self/cgroup")).unwrap_or_default();
     cgroup_folders(&groups)
@@ -56,23 +57,23 @@ pub(crate) fn memory_of_group() -> Option<(u64, u64)> {
         .min_by_key(|(limit, used)| limit.saturating_sub(*used))
 }
 
-/// All memory of the machine.
+/// The total memory of the machine in bytes.
 pub(crate) fn machine_memory() -> Option<u64> {
     let text = file::read_text(Path::new("/proc/meminfo")).ok()?;
     named_number(&text, "MemTotal:").map(|kilobytes| kilobytes * 1024)
 }
 
-/// Seconds of processor time that a process may use, if that is limited.
+/// The limit on processor time of a process in seconds, if there is one.
 pub(crate) fn processor_seconds() -> Option<u64> {
     getrlimit(Resource::Cpu).current
 }
 
-/// Bytes of address space that a process may use, if that is limited.
+/// The limit on address space of a process in bytes, if there is one.
 pub(crate) fn address_space() -> Option<u64> {
     getrlimit(Resource::As).current
 }
 
-/// How many descriptors a process may have open.
+/// The limit on open descriptors of a process.
 pub(crate) fn most_open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
@@ -83,10 +84,10 @@ pub(crate) fn shared_memory_free() -> Option<u64> {
     Some(room.f_bavail * room.f_frsize)
 }
 
-/// The number behind a name at the start of a line.
+/// The number after a name at the start of a line.
 fn named_number(text: &str, name: &str) -> Option<u64> {
-    let is_it = |line: &&str| line.split_whitespace().next() == Some(name);
-    text.lines().find(is_it)?.split_whitespace().nth(1)?.parse().ok()
+    let has_name = |line: &&str| line.split_whitespace().next() == Some(name);
+    text.lines().find(has_name)?.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn meminfo_available(text: &str) -> Option<u64> {
@@ -108,7 +109,7 @@ struct Group {
 }
 
 impl Group {
-    /// The limit less what is used; file cache that the kernel can drop does not count as used.
+    /// The limit minus the used bytes. File cache that the kernel can drop does not count as used.
     fn headroom(&self, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
         let (limit, used) = self.limit_and_use(&read)?;
         let cache = match self.hierarchy {
@@ -126,7 +127,7 @@ impl Group {
 }
 
 impl Group {
-    /// What it allows, and how much of that is used. The kernel writes a huge number for no limit.
+    /// The limit, and the bytes used. The kernel writes a huge number for no limit.
     fn limit_and_use(&self, read: impl Fn(&Path) -> Option<String>) -> Option<(u64, u64)> {
         let number = |name: &str| read(&self.folder.join(name))?.trim().parse::<u64>().ok();
         let (limit, used) = match self.hierarchy {
@@ -136,7 +137,7 @@ impl Group {
         (limit < 1 << 60).then_some((limit, used))
     }
 
-    /// How often the OOM killer of the kernel has killed in it.
+    /// The number of kills by the OOM killer in it.
     fn kills(&self, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
         let name = match self.hierarchy {
             Hierarchy::One => "memory.oom_control",
@@ -146,7 +147,7 @@ impl Group {
     }
 }
 
-/// The memory cgroups around this process, from /proc/self/cgroup, innermost first.
+/// The memory cgroups of this process, from /proc/self/cgroup, innermost first.
 fn cgroup_folders(text: &str) -> Vec<Group> {
     let mut groups = Vec::new();
     for line in text.lines() {
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_groups_around_a_process_are_found_innermost_first() {
+    fn the_cgroups_of_a_process_are_found_innermost_first() {
         let groups = cgroup_folders("4:memory:/a/b\n1:cpu:/x\n0::/job\n");
         let folders: Vec<_> = groups.iter().map(|group| group.folder.to_str().unwrap()).collect();
         assert_eq!(
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_for_want_of_memory_are_read_in_both_hierarchies() {
+    fn oom_kills_are_read_in_both_hierarchies() {
         let read = |path: &Path| {
             Some(match path.to_str()? {
                 "/one/memory.oom_control" => "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n".into(),
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_a_limit_says_nothing() {
+    fn a_cgroup_without_a_limit_has_no_headroom() {
         let group = Group { hierarchy: Hierarchy::Two, folder: PathBuf::from("/g") };
         assert_eq!(group.headroom(|_| Some("max\n".to_owned())), None);
     }

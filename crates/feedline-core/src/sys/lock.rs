@@ -1,44 +1,44 @@
-//! Locks and conditions, of the standard library: they are words in memory and nothing else. Libraries
-//! that keep a table of waiting threads leave it locked in a forked child, where a new loader would
-//! hang on it. A panic while a lock is held does not poison it: panics are answered where they happen.
+//! Mutexes and condition variables of the standard library, which are plain words in memory.
+//! Libraries that keep a table of waiting threads leave it locked in a forked child, where a new
+//! loader would hang on it. A panic does not poison a lock: panics are handled where they happen.
 
 use std::sync::{self, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::clock;
 
-/// One at a time.
+/// A mutex.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// Open.
+    /// An unlocked mutex.
     pub fn new(value: T) -> Mutex<T> {
         Mutex(sync::Mutex::new(value))
     }
 
-    /// Waits for its turn.
+    /// Blocks until the lock is free.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// To wait until something has changed.
+/// A condition variable.
 #[derive(Debug, Default)]
 pub(crate) struct Condition(sync::Condvar);
 
 impl Condition {
-    /// Wakes all who wait.
+    /// Wakes all waiting threads.
     pub(crate) fn notify_all(&self) {
         self.0.notify_all();
     }
 
-    /// Waits, without the lock, until woken.
+    /// Releases the lock and waits until woken.
     pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As `wait`, for that long at most.
+    /// Like `wait`, for at most that long.
     pub(crate) fn wait_for<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -47,7 +47,7 @@ impl Condition {
         self.0.wait_timeout(guard, at_most).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// As `wait`, until then at most; also tells whether that moment has passed.
+    /// Like `wait`, until the deadline at most; also returns whether the deadline has passed.
     pub(crate) fn wait_until<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -59,7 +59,7 @@ impl Condition {
     }
 }
 
-/// To wait for a while, unless all is over before.
+/// A pause that can be ended early.
 #[derive(Debug, Default)]
 pub struct Deadline {
     is_over: Mutex<bool>,
@@ -67,13 +67,13 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// All is over: nobody waits any more.
+    /// Ends all current and future waits.
     pub fn end(&self) {
         *self.is_over.lock() = true;
         self.changed.notify_all();
     }
 
-    /// Waits that long; true, and at once, if all is over.
+    /// Waits that long. Returns true, at once, after `end`.
     pub fn wait(&self, time: Duration) -> bool {
         let deadline = clock::now() + time;
         let mut is_over = self.is_over.lock();

@@ -1,4 +1,4 @@
-//! Memory that several processes see: anonymous, without a name anywhere, gone with its last user.
+//! Anonymous memory that several processes share. It is freed with its last user.
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -10,21 +10,21 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use super::descriptor::Descriptor;
 use super::process::OwnerProcess;
 
-/// One mapping of shared memory. Pages cost nothing until they are touched.
+/// A mapping of shared memory. Pages cost nothing until they are touched.
 pub struct Shared {
     start: NonNull<u8>,
     bytes: usize,
     home: OwnerProcess,
 }
 
-// SAFETY: the mapping is plain memory; what needs an order goes through the atomic words.
+// SAFETY: the mapping is plain memory; access that needs an order goes through the atomic words.
 unsafe impl Send for Shared {}
-// SAFETY: as above. Bytes that two sides may touch at once are only reached as raw addresses, and
-// whose turn it is stands in an atomic word.
+// SAFETY: as above. Bytes that both sides may touch are only reached as raw addresses, and an
+// atomic word says which side may use them.
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// New memory of that size, all zero, and the descriptor by which another process can map it.
+    /// Creates zeroed memory, and the descriptor with which another process can map it.
     pub(crate) fn create(name: &str, bytes: usize) -> io::Result<(Descriptor, Shared)> {
         let file = Descriptor::new(memfd_create(name, MemfdFlags::CLOEXEC)?)?;
         ftruncate(&file, bytes as u64)?;
@@ -32,26 +32,26 @@ impl Shared {
         Ok((file, shared))
     }
 
-    /// Maps what another process has made.
+    /// Maps memory that another process created.
     pub fn open(file: impl AsFd, bytes: usize) -> io::Result<Shared> {
         Shared::map(file, bytes, MapFlags::SHARED | MapFlags::NORESERVE)
     }
 
-    /// Maps it for one who may write to it without anybody seeing that: a page is copied when it is written
-    /// to for the first time, until it is forgotten.
-    pub(crate) fn open_apart(file: impl AsFd, bytes: usize) -> io::Result<Shared> {
+    /// Maps memory copy-on-write: what this process writes is invisible to others, until `forget`
+    /// discards it.
+    pub fn open_copy_on_write(file: impl AsFd, bytes: usize) -> io::Result<Shared> {
         Shared::map(file, bytes, MapFlags::PRIVATE | MapFlags::NORESERVE)
     }
 
     fn map(file: impl AsFd, bytes: usize, flags: MapFlags) -> io::Result<Shared> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at no particular place; the file is never made shorter.
+        // SAFETY: a new mapping at no particular address; the file is never truncated.
         let start = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, file, 0) }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Shared { start, bytes, home: OwnerProcess::here() })
     }
 
-    /// How large it is.
+    /// Its size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -61,7 +61,7 @@ impl Shared {
         self.home
     }
 
-    /// Where `length` bytes from `offset` on lie; None where that is not all inside.
+    /// The address of `offset`; `None` if `length` bytes from there are not all inside.
     pub fn address(&self, offset: u64, length: u64) -> Option<*mut u8> {
         let end = offset.checked_add(length)?;
         if end > self.bytes as u64 {
@@ -71,34 +71,34 @@ impl Shared {
         Some(unsafe { self.start.as_ptr().add(offset as usize) })
     }
 
-    /// At which offset an address lies, if all of its `length` bytes are inside.
+    /// The offset of an address, if all its `length` bytes are inside.
     pub fn offset(&self, address: usize, length: usize) -> Option<u64> {
         let offset = address.checked_sub(self.start.as_ptr() as usize)?;
         let end = offset.checked_add(length)?;
         (end <= self.bytes).then_some(offset as u64)
     }
 
-    /// A word that both sides may change.
+    /// An atomic word that both sides may change.
     ///
     /// # Panics
-    /// If it is not inside, or not aligned: offsets of words are constants of ours.
+    /// If the word is outside or not aligned: offsets of words are constants.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.bytes);
         // SAFETY: inside, aligned (mappings begin at a page), and only ever used as an atomic.
         unsafe { &*self.start.as_ptr().add(offset).cast::<AtomicU64>() }
     }
 
-    /// As `word`, of half the size.
+    /// Like `word`, with 32 bits.
     ///
     /// # Panics
-    /// As `word`.
+    /// Like `word`.
     pub(crate) fn flag(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.bytes);
         // SAFETY: as in `word`.
         unsafe { &*self.start.as_ptr().add(offset).cast::<AtomicU32>() }
     }
 
-    /// Copies bytes in. Nobody else may be using that part.
+    /// Copies bytes in; returns false if they do not fit. No other code may use that part.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         let Some(target) = self.address(offset, bytes.len() as u64) else { return false };
         // SAFETY: the target is inside the mapping, and a slice of ours cannot overlap it.
@@ -106,7 +106,8 @@ impl Shared {
         true
     }
 
-    /// Copies bytes out; what another process writes meanwhile may come torn.
+    /// Copies bytes out; returns false if they are outside. Bytes that another process writes
+    /// meanwhile may be torn.
     pub fn read(&self, offset: u64, target: &mut [u8]) -> bool {
         let Some(source) = self.address(offset, target.len() as u64) else { return false };
         // SAFETY: as in `write`.
@@ -114,10 +115,10 @@ impl Shared {
         true
     }
 
-    /// Gives the pages of a part back to the system; they read as zero afterwards.
+    /// Returns the pages of a part to the system; they read as zero afterwards.
     pub(crate) fn give_back(&self, offset: u64, length: u64) {
         if let Some(address) = self.address(offset, length) {
-            // Where the system cannot, the pages stay: more memory is used, nothing is wrong.
+            // If the system cannot, the pages stay: that uses more memory, but is no error.
             // SAFETY: inside our own mapping; the caller owns the part.
             let _ = unsafe { madvise(address.cast(), length as usize, Advice::LinuxRemove) };
         }
@@ -125,11 +126,11 @@ impl Shared {
 }
 
 impl Shared {
-    /// Of memory that is mapped apart: what was written to a part is forgotten, and it is what the others
-    /// see again. Whole pages, those around its ends among them.
+    /// In a copy-on-write mapping: discards what was written to a part, so the shared content is
+    /// visible again. This affects whole pages, including those at both ends.
     pub fn forget(&self, offset: u64, length: u64) {
         if let Some(address) = self.address(offset, length) {
-            // SAFETY: inside our own mapping, from the start of a page on; the caller owns the part.
+            // SAFETY: inside our own mapping, from the start of a page; the caller owns the part.
             let _ = unsafe { madvise(address.cast(), length as usize, Advice::LinuxDontNeed) };
         }
     }
@@ -137,7 +138,8 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: mapped by us with this length; the code that hands out addresses keeps the mapping alive.
+        // SAFETY: mapped by us with this length; code that hands out addresses keeps the mapping
+        // alive.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok());
     }
@@ -148,18 +150,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_apart_is_seen_by_nobody_and_forgotten_on_request() {
+    fn copy_on_write_pages_are_invisible_to_others_until_forgotten() {
         let (file, shared) = Shared::create("feedline-test", 8192).unwrap();
-        let apart = Shared::open_apart(&file, 8192).unwrap();
+        let private = Shared::open_copy_on_write(&file, 8192).unwrap();
         shared.write(0, b"first");
         let mut seen = [0; 5];
-        assert!(apart.read(0, &mut seen) && seen == *b"first");
-        apart.write(0, b"mine!");
+        assert!(private.read(0, &mut seen) && seen == *b"first");
+        private.write(0, b"mine!");
         shared.write(4096, b"other");
         assert!(shared.read(0, &mut seen) && seen == *b"first");
-        assert!(apart.read(4096, &mut seen) && seen == *b"other");
+        assert!(private.read(4096, &mut seen) && seen == *b"other");
         shared.write(0, b"again");
-        apart.forget(0, 5);
-        assert!(apart.read(0, &mut seen) && seen == *b"again");
+        private.forget(0, 5);
+        assert!(private.read(0, &mut seen) && seen == *b"again");
     }
 }

@@ -1,6 +1,6 @@
-//! The machine: the only unsafe code, the only clock, the only files and threads of the core.
+//! The machine: the only unsafe code, clock, files and threads of the core.
 //!
-//! Nothing here decides anything; each function does one thing and says how it went.
+//! Nothing here decides anything: each function does one thing and returns its outcome.
 #![allow(unsafe_code, reason = "this is the one home of unsafe code in the core")]
 
 pub mod clock;

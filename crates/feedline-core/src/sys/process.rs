@@ -1,5 +1,5 @@
-//! Which process this is, what it uses, and with whom it ends. Threads do not survive a fork, so objects
-//! that own threads must notice one.
+//! This process and others: their identity, state, resources and end. Threads do not survive a
+//! fork, so objects that own threads must detect one.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::clock;
 use super::descriptor::Descriptor;
 
-/// The process an object was made in.
+/// The process that created an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerProcess(u32);
 
@@ -20,20 +20,20 @@ impl OwnerProcess {
         OwnerProcess(std::process::id())
     }
 
-    /// True in a child made by fork after the object was made. Locks may then be held by threads that
-    /// do not exist here, so nothing of the object may be touched.
+    /// Whether this process was forked from the creator after the object was created. Locks may
+    /// then be held by threads that do not exist here, so the object must not be used.
     pub fn is_left(self) -> bool {
         std::process::id() != self.0
     }
 
-    /// The number of the process the object was made in.
+    /// The id of the process that created the object.
     pub fn pid(self) -> u32 {
         self.0
     }
 }
 
-/// The resident memory of this process, in bytes, pages that it shares with the process it was forked from
-/// among it; zero where the system does not tell.
+/// The resident memory of this process in bytes, including pages it shares with the process it was
+/// forked from; zero if the system does not report it.
 pub fn resident_bytes() -> u64 {
     let text = super::file::read_text(std::path::Path::new("/proc/self/statm")).unwrap_or_default();
     let pages: u64 =
@@ -41,26 +41,26 @@ pub fn resident_bytes() -> u64 {
     pages * rustix::param::page_size() as u64
 }
 
-/// Has this process killed when its parent ends, and tells whether the parent is still `parent`: it
-/// may have ended before.
+/// Makes the kernel kill this process when its parent ends. Returns whether the parent is still
+/// `parent`: it may have ended before.
 pub fn die_with_parent(parent: u32) -> bool {
     let set = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let present = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     set.is_ok() && u32::try_from(present) == Ok(parent)
 }
 
-/// How another process stands at a moment.
+/// The state of another process at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcStat {
-    /// The system's letter for it: R runs, S sleeps, D waits for a device, T is stopped.
+    /// The state letter of /proc: R runs, S sleeps, D waits for a device, T is stopped.
     pub letter: char,
-    /// Processor time it has used, in ticks of the system.
+    /// The processor time it has used, in clock ticks.
     pub ticks: u64,
-    /// Whether it waits for a lock; false where the system does not tell.
+    /// Whether it waits for a lock; false if the system does not report it.
     pub waits_for_lock: bool,
 }
 
-/// Looks at another process; None if it is gone.
+/// Reads the state of another process; returns `None` if it is gone.
 pub(crate) fn proc_stat(pid: u32) -> Option<ProcStat> {
     let read = |name: &str| {
         super::file::read_text(std::path::Path::new(&format!("/proc/{pid}/{name}"))).ok()
@@ -71,10 +71,10 @@ pub(crate) fn proc_stat(pid: u32) -> Option<ProcStat> {
     Some(ProcStat { letter, ticks, waits_for_lock })
 }
 
-/// Waits until another process has ended, for at most that long. Returns at once where the system cannot wait for
-/// the processes of others.
-pub(crate) fn wait_for_end(pid: u32, most: Duration) {
-    let until = clock::now() + most;
+/// Waits until another process has ended, for at most that long. Returns at once if the system
+/// cannot wait for processes that are not children.
+pub(crate) fn wait_for_end(pid: u32, timeout: Duration) {
+    let until = clock::now() + timeout;
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let Some(Ok(process)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else { return };
     loop {
@@ -86,15 +86,15 @@ pub(crate) fn wait_for_end(pid: u32, most: Duration) {
     }
 }
 
-/// A process that can be killed without killing another one that got its number later.
-pub struct Handle(Descriptor);
+/// A process that can be killed without the risk of killing another one with a reused id.
+pub struct PidFd(Descriptor);
 
-impl Handle {
-    /// None if there is no such process, or the system is too old to give a handle.
-    pub fn open(pid: u32) -> Option<Handle> {
+impl PidFd {
+    /// Returns `None` if there is no such process, or the kernel does not support pidfds.
+    pub fn open(pid: u32) -> Option<PidFd> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
         let opened = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        Descriptor::new(opened).ok().map(Handle)
+        Descriptor::new(opened).ok().map(PidFd)
     }
 
     /// Sends SIGKILL, if the process still exists.
@@ -105,13 +105,13 @@ impl Handle {
     }
 }
 
-/// The number of the system call that waits for a lock, as /proc shows it.
+/// The number of the futex system call, as /proc shows it.
 #[cfg(target_arch = "x86_64")]
 const FUTEX: &str = "202";
 #[cfg(not(target_arch = "x86_64"))]
 const FUTEX: &str = "98";
 
-/// From /proc/PID/stat. The name in it may hold anything, brackets too.
+/// Parses /proc/PID/stat. The process name in it may contain anything, including parentheses.
 fn letter_and_ticks(text: &str) -> Option<(char, u64)> {
     let (_, rest) = text.rsplit_once(')')?;
     let words: Vec<_> = rest.split_whitespace().collect();
@@ -119,9 +119,9 @@ fn letter_and_ticks(text: &str) -> Option<(char, u64)> {
     Some((words.first()?.chars().next()?, ticks(11)? + ticks(12)?))
 }
 
-/// Makes this process the kernel's first choice when memory runs out.
+/// Makes this process the first choice of the OOM killer.
 pub fn go_first() {
-    // Where it is forbidden, everything is as without.
+    // If the system forbids it, the process keeps its usual score.
     let _ = super::file::write(std::path::Path::new("/proc/self/oom_score_adj"), b"1000");
 }
 
@@ -130,18 +130,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_process_is_waited_for_but_not_for_ever() {
+    fn waiting_for_the_end_of_a_process_has_a_timeout() {
         wait_for_end(std::process::id(), Duration::from_millis(1));
-        // No process has that number.
+        // No process has this id.
         wait_for_end(u32::MAX, Duration::from_secs(1000));
         wait_for_end(i32::MAX as u32, Duration::from_secs(1000));
     }
 
     #[test]
-    fn the_stance_of_a_process_is_read_whatever_its_name() {
+    fn the_state_of_a_process_is_parsed_whatever_its_name() {
         let text = "7 (a) b)) S 1 7 7 0 -1 4194560 1 2 3 4 20 5 6 7 20 0 1 0 9";
         assert_eq!(letter_and_ticks(text), Some(('S', 25)));
-        assert_eq!(letter_and_ticks("nonsense"), None);
+        assert_eq!(letter_and_ticks("invalid"), None);
         assert!(proc_stat(std::process::id()).is_some());
     }
 }

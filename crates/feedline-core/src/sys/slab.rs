@@ -1,8 +1,8 @@
-//! Memory that is handed out in rows: threads write into one batch at the same time, and what the
-//! consumer gets is that memory itself.
+//! Memory that is divided into rows: threads write into one batch at the same time, and the
+//! consumer gets that memory without a copy.
 //!
-//! A [`Row`] is the only way to its bytes. Rows that lie side by side can be joined into one; when the
-//! last row of a block is gone, the block goes back to where it came from.
+//! A [`Row`] is the only access to its bytes. Adjacent rows can be joined into one. When the last
+//! row of a block is dropped, the block returns to its origin.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::alloc::{self, Layout};
@@ -14,14 +14,15 @@ use super::process::OwnerProcess;
 
 const ALIGNMENT: usize = 64;
 
-/// Owned memory, aligned for vectors and for DLPack. Straight from the system where it is large: the
-/// allocator would keep what one thread took and another gave back, and the sum would grow.
+/// Owned memory, aligned for vector instructions and for DLPack. Large blocks come straight from
+/// the system: the allocator would keep memory that one thread takes and another frees, and the
+/// total would grow.
 pub struct Block {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-/// From this size on, memory comes straight from the system.
+/// Blocks of at least this size come straight from the system.
 const LARGE: usize = 256 << 10;
 
 // SAFETY: a block is plain memory with one owner.
@@ -30,7 +31,8 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// Zeroed memory, or None where the system has none left. Zero bytes take no memory.
+    /// Allocates zeroed memory; returns `None` if the system has none left. Zero bytes take no
+    /// memory.
     pub fn new(bytes: usize) -> Option<Block> {
         let start = if bytes == 0 {
             Some(NonNull::<Aligned>::dangling().cast())
@@ -47,12 +49,12 @@ impl Block {
         start.map(|start| Block { start, bytes })
     }
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Where it lies, for its owner.
+    /// The address of its first byte.
     pub fn address(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -60,7 +62,7 @@ impl Block {
 
 impl AsMut<[u8]> for Block {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the block owns these bytes, all of which were set when it was made.
+        // SAFETY: the block owns these bytes, all of which were initialized when it was created.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
@@ -68,12 +70,12 @@ impl AsMut<[u8]> for Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if self.bytes >= LARGE {
-            // SAFETY: mapped in `new` with this very length, and nobody has a part of it any more.
+            // SAFETY: mapped in `new` with this length, and no reference to it is left.
             let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
             debug_assert!(unmapped.is_ok());
         } else if self.bytes > 0 {
             let layout = Layout::from_size_align(self.bytes, ALIGNMENT)
-                .expect("the same layout was valid when the block was made");
+                .expect("the same layout was valid when the block was allocated");
             // SAFETY: allocated in `new` with this very layout.
             unsafe { alloc::dealloc(self.start.as_ptr(), layout) };
         }
@@ -83,22 +85,22 @@ impl Drop for Block {
 #[repr(align(64))]
 struct Aligned;
 
-/// What happens to a block when its last row is gone.
+/// What happens to a block when its last row is dropped.
 pub(crate) type GiveBack = Box<dyn FnOnce(Block) + Send + Sync>;
 
-struct Carved {
+struct DividedBlock {
     block: Option<Block>,
     give_back: Option<GiveBack>,
     home: OwnerProcess,
 }
 
-impl Drop for Carved {
+impl Drop for DividedBlock {
     fn drop(&mut self) {
         let (Some(block), Some(give_back)) = (self.block.take(), self.give_back.take()) else {
             return;
         };
         if self.home.is_left() {
-            // In a forked child the pool's lock may be held by a thread that is not here.
+            // In a forked child, the pool's lock may be held by a thread that does not exist here.
             std::mem::forget(give_back);
         } else {
             give_back(block);
@@ -106,33 +108,33 @@ impl Drop for Carved {
     }
 }
 
-/// A part of a block that nobody else can reach.
+/// A part of a block with exclusive access.
 pub struct Row {
-    carved: Arc<Carved>,
+    divided: Arc<DividedBlock>,
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: a row is the only way to its bytes, as a `&mut [u8]` would be.
+// SAFETY: a row is the only access to its bytes, as a `&mut [u8]` would be.
 unsafe impl Send for Row {}
 // SAFETY: shared access to a row only reads.
 unsafe impl Sync for Row {}
 
-/// Divides a block into `rows` rows of `row_bytes` each, in order; what is left over stays unused.
+/// Divides a block into `rows` rows of `row_bytes` each, in order. The rest stays unused.
 ///
 /// # Panics
 /// If the block is smaller than that.
 pub(crate) fn carve(block: Block, row_bytes: usize, rows: usize, give_back: GiveBack) -> Vec<Row> {
     assert!(row_bytes.checked_mul(rows).is_some_and(|needed| needed <= block.bytes));
     let start = block.start;
-    let carved = Arc::new(Carved {
+    let divided = Arc::new(DividedBlock {
         block: Some(block),
         give_back: Some(give_back),
         home: OwnerProcess::here(),
     });
     (0..rows)
         .map(|number| Row {
-            carved: Arc::clone(&carved),
+            divided: Arc::clone(&divided),
             // SAFETY: within the block by the assertion above.
             start: unsafe { start.add(number * row_bytes) },
             bytes: row_bytes,
@@ -141,23 +143,24 @@ pub(crate) fn carve(block: Block, row_bytes: usize, rows: usize, give_back: Give
 }
 
 impl Row {
-    /// Makes one row of rows that lie side by side in one block, in this order; gives them back as
-    /// they were if they do not, or if there are none.
+    /// Joins rows that are adjacent in one block, in this order. Returns them unchanged if they are
+    /// not, or if there are none.
     pub fn join(rows: Vec<Row>) -> Result<Row, Vec<Row>> {
         let adjacent = rows.windows(2).all(|pair| {
-            Arc::ptr_eq(&pair[0].carved, &pair[1].carved) && pair[0].end() == pair[1].start.as_ptr()
+            Arc::ptr_eq(&pair[0].divided, &pair[1].divided)
+                && pair[0].end() == pair[1].start.as_ptr()
         });
         let Some(first) = rows.first().filter(|_| adjacent) else {
             return Err(rows);
         };
         Ok(Row {
-            carved: Arc::clone(&first.carved),
+            divided: Arc::clone(&first.divided),
             start: first.start,
             bytes: rows.iter().map(|row| row.bytes).sum(),
         })
     }
 
-    /// Where the bytes lie, for the holder of the row.
+    /// The address of its first byte.
     pub fn address(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -170,7 +173,7 @@ impl Row {
 impl Deref for Row {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the row owns these bytes, and `carved` keeps them alive.
+        // SAFETY: the row owns these bytes, and `divided` keeps them alive.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 }
@@ -182,7 +185,7 @@ impl DerefMut for Row {
     }
 }
 
-/// Memory of somebody else (a NumPy array), kept alive by its owner and only read.
+/// Memory with another owner (such as a NumPy array), which keeps it alive. It is only read.
 pub struct Borrowed {
     start: *const u8,
     bytes: usize,
@@ -201,22 +204,22 @@ impl Borrowed {
         Borrowed { start, bytes, _owner: owner }
     }
 
-    /// Memory that Rust owns.
+    /// Takes the memory of a vector.
     pub fn of(bytes: Vec<u8>) -> Borrowed {
         // SAFETY: the heap memory of a vector stays where it is while the vector is moved.
         unsafe { Borrowed::new(bytes.as_ptr(), bytes.len(), Box::new(bytes)) }
     }
 
-    /// How many bytes there are.
+    /// Its length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Copies what begins at `offset` into `target`. The owner's language may write to this memory
-    /// at the same time; then the copy is old, new or torn, as it is for every reader of an array.
+    /// Copies the bytes at `offset` into `target`. Python code may write to this memory at the same
+    /// time; then the copy is old, new or torn, as for every reader of an array.
     ///
     /// # Panics
-    /// If that reaches beyond the end.
+    /// If the range reaches beyond the end.
     pub fn copy(&self, offset: usize, target: &mut [u8]) {
         assert!(offset.checked_add(target.len()).is_some_and(|end| end <= self.bytes));
         // SAFETY: in bounds by the assertion; `target` is borrowed alone, so they do not overlap.
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_written_apart_are_read_as_one() {
+    fn rows_written_separately_are_read_as_one() {
         let mut rows = rows(3, 4);
         for (number, row) in rows.iter_mut().enumerate() {
             row.fill(number as u8);
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_goes_back_when_its_last_row_is_gone_in_any_thread() {
+    fn a_block_is_returned_when_its_last_row_is_dropped_in_any_thread() {
         let (sender, receiver) = sync_channel(1);
         let block = Block::new(8).unwrap();
         let mut rows =
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_block_is_no_allocation_and_no_crash() {
+    fn an_empty_block_needs_no_allocation() {
         let rows = rows(0, 3);
         assert!(rows.iter().all(|row| row.is_empty()));
         assert!(Row::join(rows).is_ok());

@@ -1,4 +1,4 @@
-//! Pairs of sockets between processes, and waiting for many of them at once.
+//! Socket pairs between processes, and waiting for many of them at once.
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
@@ -13,24 +13,24 @@ use std::time::Duration;
 
 use super::descriptor::Descriptor;
 
-/// What came of a call that does not wait.
+/// The outcome of sending or receiving.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Moved {
-    /// That many bytes.
+pub enum Transfer {
+    /// This many bytes were transferred.
     Bytes(usize),
-    /// None now.
+    /// No bytes can be transferred now.
     WouldWait,
     /// The other side is gone.
     Ended,
-    /// Other code of this process has closed the descriptor.
+    /// Other code in this process has closed the descriptor.
     Closed,
 }
 
-/// One end of a pair.
+/// One end of a socket pair.
 pub struct Socket(Descriptor);
 
 impl Socket {
-    /// Two ends of a stream of bytes.
+    /// Creates the two ends of a byte stream.
     pub fn pair() -> io::Result<(Socket, Socket)> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -40,56 +40,56 @@ impl Socket {
     /// Takes over a descriptor.
     ///
     /// # Safety
-    /// It is open, a socket, and belongs to nobody else.
+    /// It is open, a socket, and has no other owner.
     pub unsafe fn take(descriptor: RawFd) -> io::Result<Socket> {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         Descriptor::new(unsafe { OwnedFd::from_raw_fd(descriptor) }).map(Socket)
     }
 
-    /// Ends it for both sides, also where a fork has a copy of the descriptor.
+    /// Ends the connection for both sides, even if a fork has a copy of the descriptor.
     pub(crate) fn shut(&self) {
-        // It may be at its end already.
+        // It may have ended already.
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 
-    /// Whether nobody else has closed it.
+    /// Whether no other code has closed it.
     pub(crate) fn is_intact(&self) -> bool {
         self.0.is_intact()
     }
 
-    /// Gives the descriptor away; None if other code of this process has closed it.
+    /// Releases the descriptor; returns `None` if other code in this process has closed it.
     pub fn into_descriptor(self) -> Option<OwnedFd> {
         self.0.into_owned()
     }
 
-    /// Reads what is there, without waiting.
-    pub(crate) fn try_receive(&self, buffer: &mut [u8]) -> Moved {
-        // Before reading: its number may belong to the socket of other workers by now.
+    /// Reads the available bytes without waiting.
+    pub(crate) fn try_receive(&self, buffer: &mut [u8]) -> Transfer {
+        // Check before reading: the number may belong to the socket of another worker by now.
         if !self.0.is_intact() {
-            return Moved::Closed;
+            return Transfer::Closed;
         }
         receive(&self.0, buffer, RecvFlags::DONTWAIT)
     }
 
-    /// Reads, waiting for something to come. A signal ends the wait with `WouldWait`.
-    pub fn receive(&self, buffer: &mut [u8]) -> Moved {
+    /// Reads, and waits for data. A signal ends the wait with `WouldWait`.
+    pub fn receive(&self, buffer: &mut [u8]) -> Transfer {
         receive(&self.0, buffer, RecvFlags::empty())
     }
 
-    /// Sends what fits, without waiting.
-    pub(crate) fn try_send(&self, bytes: &[u8]) -> Moved {
+    /// Sends what fits without waiting.
+    pub(crate) fn try_send(&self, bytes: &[u8]) -> Transfer {
         if !self.0.is_intact() {
-            return Moved::Closed;
+            return Transfer::Closed;
         }
-        sent(send(&self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
+        send_outcome(send(&self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
     }
 
-    /// Sends, waiting for room. A signal ends the wait with `WouldWait`.
-    pub fn send(&self, bytes: &[u8]) -> Moved {
-        sent(send(&self.0, bytes, SendFlags::NOSIGNAL))
+    /// Sends, and waits for room. A signal ends the wait with `WouldWait`.
+    pub fn send(&self, bytes: &[u8]) -> Transfer {
+        send_outcome(send(&self.0, bytes, SendFlags::NOSIGNAL))
     }
 
-    /// Sends one message and descriptors with it, without waiting.
+    /// Sends one message with descriptors attached, without waiting.
     pub(crate) fn try_send_with(
         &self,
         bytes: &[u8],
@@ -116,54 +116,54 @@ impl AsFd for Socket {
     }
 }
 
-fn receive(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Moved {
+fn receive(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Transfer {
     match recv(socket, buffer, flags) {
-        Ok((0, _)) => Moved::Ended,
-        Ok((bytes, _)) => Moved::Bytes(bytes),
-        Err(Errno::AGAIN | Errno::INTR) => Moved::WouldWait,
-        Err(Errno::BADF | Errno::NOTSOCK) => Moved::Closed,
-        Err(_) => Moved::Ended,
+        Ok((0, _)) => Transfer::Ended,
+        Ok((bytes, _)) => Transfer::Bytes(bytes),
+        Err(Errno::AGAIN | Errno::INTR) => Transfer::WouldWait,
+        Err(Errno::BADF | Errno::NOTSOCK) => Transfer::Closed,
+        Err(_) => Transfer::Ended,
     }
 }
 
-fn sent(result: rustix::io::Result<usize>) -> Moved {
+fn send_outcome(result: rustix::io::Result<usize>) -> Transfer {
     match result {
-        Ok(bytes) => Moved::Bytes(bytes),
-        Err(Errno::AGAIN | Errno::INTR) => Moved::WouldWait,
-        Err(Errno::BADF | Errno::NOTSOCK) => Moved::Closed,
-        Err(_) => Moved::Ended,
+        Ok(bytes) => Transfer::Bytes(bytes),
+        Err(Errno::AGAIN | Errno::INTR) => Transfer::WouldWait,
+        Err(Errno::BADF | Errno::NOTSOCK) => Transfer::Closed,
+        Err(_) => Transfer::Ended,
     }
 }
 
-/// Which of many descriptors have something to say.
+/// Waits for events of many descriptors (epoll).
 pub(crate) struct Poll(Descriptor);
 
 impl Poll {
-    /// None yet.
+    /// Creates an instance without descriptors.
     pub(crate) fn new() -> io::Result<Poll> {
         Descriptor::new(epoll::create(epoll::CreateFlags::CLOEXEC)?).map(Poll)
     }
 
-    /// Watches a descriptor for something to read, under a name.
+    /// Waits for data on a descriptor; `name` identifies it.
     pub(crate) fn watch(&self, descriptor: impl AsFd, name: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(name);
         Ok(epoll::add(&self.0, descriptor, data, epoll::EventFlags::IN)?)
     }
 
-    /// As `watch`, also for room to write.
+    /// Like `watch`, and also waits for room to write.
     pub(crate) fn watch_both(&self, descriptor: impl AsFd, name: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(name);
         let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
         Ok(epoll::add(&self.0, descriptor, data, both)?)
     }
 
-    /// No more. That it was never watched, or is closed, is no matter.
+    /// Removes a descriptor. It may be closed, or never have been added.
     pub(crate) fn forget(&self, descriptor: impl AsFd) {
         let _ = epoll::delete(&self.0, descriptor);
     }
 
-    /// The names of those that have something, after `at_most`, or at once when there are some. A
-    /// signal ends the wait with none. An error means that other code of this process has closed the
+    /// Waits up to `at_most` and returns the names of the descriptors that are ready. A signal ends
+    /// the wait with none. An error means that other code in this process has closed the epoll
     /// descriptor.
     pub(crate) fn wait(&self, at_most: Option<Duration>) -> io::Result<Vec<u64>> {
         let limit = at_most.map(|time| Timespec {
@@ -179,25 +179,25 @@ impl Poll {
     }
 }
 
-/// Ends the wait of another thread.
+/// Wakes another thread that waits in a [`Poll`].
 pub(crate) struct EventFd(Descriptor);
 
 impl EventFd {
-    /// Silent.
+    /// Creates an eventfd that is not signalled.
     pub(crate) fn new() -> io::Result<EventFd> {
         Descriptor::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?).map(EventFd)
     }
 
-    /// The thread that watches it wakes.
+    /// Wakes the thread that watches it.
     pub(crate) fn ring(&self) {
-        // A number that belongs to a file of somebody else now is not ours to write to.
+        // A number that belongs to another file now is not ours to write to.
         if !self.0.is_intact() {
             return;
         }
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Silent again.
+    /// Resets the signal.
     pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }

@@ -1,4 +1,4 @@
-//! Named threads which can be refused, counted, and waited for with a deadline.
+//! Named threads that are counted and waited for with a deadline.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::clock;
 use super::lock::{Condition, Mutex};
 
-/// Threads of one run. Its count reaches zero when the last one is gone.
+/// The threads of one run.
 #[derive(Clone, Default)]
 pub struct Threads {
     alive: Arc<(Mutex<usize>, Condition)>,
@@ -16,27 +16,28 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Starts a thread of that name. The system may refuse (EAGAIN): that is an answer for the caller.
+    /// Starts a thread. The system may refuse (EAGAIN), which the caller must handle.
     pub fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        // Before the start: a thread that ends at once must already be counted.
+        // Count before the start: a thread that ends at once must already be counted.
         *self.alive.0.lock() += 1;
-        let leave = ThreadLeft(Arc::clone(&self.alive));
+        let guard = ThreadGuard(Arc::clone(&self.alive));
         #[expect(clippy::disallowed_methods, reason = "this is the home of threads")]
         let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let _leave = leave;
+            let _guard = guard;
             work();
         });
         self.handles.lock().push(started?);
         Ok(())
     }
 
-    /// How many are at work.
+    /// The number of running threads.
     pub fn count(&self) -> usize {
         *self.alive.0.lock()
     }
 
-    /// Waits until all are gone, for `grace` at most; true if they are. A thread stuck in a read
-    /// that the kernel does not end is left behind: it holds nothing but its own share of the run.
+    /// Waits at most `grace` until all threads have ended, and returns whether they have. A thread
+    /// stuck in a read that the kernel does not end is abandoned: it holds only its own share of
+    /// the run.
     pub fn wait(&self, grace: Duration) -> bool {
         let deadline = clock::now() + grace;
         let (alive, changed) = &*self.alive;
@@ -49,7 +50,7 @@ impl Threads {
             }
         }
         drop(alive);
-        // Their work is done: this only waits until the system has put them away too.
+        // Their work is done: this only waits for the system to free them.
         for handle in self.handles.lock().drain(..) {
             let _ = handle.join();
         }
@@ -57,9 +58,9 @@ impl Threads {
     }
 }
 
-struct ThreadLeft(Arc<(Mutex<usize>, Condition)>);
+struct ThreadGuard(Arc<(Mutex<usize>, Condition)>);
 
-impl Drop for ThreadLeft {
+impl Drop for ThreadGuard {
     fn drop(&mut self) {
         let (alive, changed) = &*self.0;
         *alive.lock() -= 1;
@@ -67,7 +68,7 @@ impl Drop for ThreadLeft {
     }
 }
 
-/// How many threads may compute at once here: affinity and CPU quota are counted.
+/// The number of threads that can compute at once, given affinity and CPU quota.
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -1,14 +1,14 @@
-//! libjpeg-turbo in C, behind a safe door: headers, decoding of a region into the caller's memory,
-//! and encoding (which the demonstration and the tests need).
+//! A safe wrapper of libjpeg-turbo in C: headers, decoding a region into the caller's memory, and
+//! encoding (for the demo and the tests).
 
 use std::ffi::{CStr, c_int};
 use turbojpeg_sys as tj;
 
-/// A decoder with its working memory. It costs little to make, and one that has decoded a picture, or
-/// failed to, may decode the next one differently.
+/// A decoder with its working memory. It is cheap to create, and must not be reused: after a decode
+/// or a failure it may decode the next picture differently.
 pub(crate) struct Decompressor(tj::tjhandle);
 
-// SAFETY: a handle is plain memory without ties to a thread; it is used by one thread at a time.
+// SAFETY: a handle is plain memory without ties to a thread, and one thread uses it at a time.
 unsafe impl Send for Decompressor {}
 
 /// How the pixels of a file are stored.
@@ -22,25 +22,25 @@ pub(crate) enum Stored {
     Cmyk,
 }
 
-/// What the first bytes of a file say.
+/// The header of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
-    /// In pixels.
+    /// The width in pixels.
     pub width: usize,
-    /// In pixels.
+    /// The height in pixels.
     pub height: usize,
     /// How the pixels are stored.
     pub stored: Stored,
     /// Bits per channel.
     pub precision: u32,
-    /// The smallest step of a region's left edge; None where regions cannot be decoded.
+    /// The smallest step of a region's left edge; `None` if regions cannot be decoded.
     pub block_width: Option<usize>,
 }
 
-/// The order of bytes that is asked for.
+/// The pixel format of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// One byte a pixel.
+    /// One byte per pixel.
     Gray,
     /// Red, green, blue.
     Rgb,
@@ -48,51 +48,51 @@ pub(crate) enum Wanted {
     Cmyk,
 }
 
-/// A part of the picture, after shrinking.
+/// A part of the picture, in pixels of the shrunk picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
-    /// From the left edge; a multiple of the block width.
+    /// The left edge; a multiple of the block width.
     pub left: usize,
-    /// From the top edge.
+    /// The top edge.
     pub top: usize,
-    /// In pixels.
+    /// The width in pixels.
     pub width: usize,
-    /// In pixels.
+    /// The height in pixels.
     pub height: usize,
 }
 
 /// What to decode, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    /// Bytes of the result.
+    /// The pixel format of the result.
     pub wanted: Wanted,
-    /// 1, 2, 4 or 8: the picture is shrunk by that much while it is decoded.
+    /// 1, 2, 4 or 8: the picture is shrunk by this factor while it is decoded.
     pub shrink: usize,
-    /// The part to decode; None for all of it.
+    /// The part to decode; `None` for the whole picture.
     pub region: Option<Region>,
-    /// Whether to give up at the first warning.
+    /// Whether to stop at the first warning.
     pub strict: bool,
 }
 
-/// What libjpeg-turbo said.
+/// An error or a warning of libjpeg-turbo.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// In its own words.
+    /// The library's message.
     pub message: String,
-    /// A warning: the picture was decoded, but something was wrong.
+    /// Whether this is a warning: the picture was decoded, but something was wrong.
     pub is_warning: bool,
 }
 
 impl Decompressor {
-    /// None where there is no memory for it.
+    /// Returns `None` if there is no memory for it.
     pub(crate) fn new() -> Option<Decompressor> {
-        // SAFETY: no arguments to get wrong; a null handle is checked.
+        // SAFETY: there are no pointers to get wrong, and a null handle is checked.
         let handle = unsafe { tj::tj3Init(tj::TJINIT_TJINIT_DECOMPRESS as c_int) };
         (!handle.is_null()).then_some(Decompressor(handle))
     }
 
-    /// Reads the header. More than `max_pixels` pixels are refused by `decode`; the caller is
-    /// expected to look at the header first.
+    /// Reads the header. `decode` refuses more than `max_pixels` pixels; the caller should check
+    /// the header first.
     pub(crate) fn open<'d, 'b>(
         &'d mut self,
         bytes: &'b [u8],
@@ -107,7 +107,8 @@ impl Decompressor {
         self.set(tj::TJPARAM_TJPARAM_MAXPIXELS, c_int::try_from(max_pixels).unwrap_or(c_int::MAX))?;
         // Enough for every real progressive script; a file of thousands of scans is an attack.
         self.set(tj::TJPARAM_TJPARAM_SCANLIMIT, 500)?;
-        // SAFETY: pointer and length belong together; the library copies nothing of it to keep.
+        // SAFETY: pointer and length belong together, and the library keeps no reference to the
+        // bytes.
         let result =
             unsafe { tj::tj3DecompressHeader(self.0, bytes.as_ptr(), bytes.len() as tj::size_t) };
         if result != 0 {
@@ -178,16 +179,16 @@ pub(crate) struct Opened<'d, 'b> {
 }
 
 impl Opened<'_, '_> {
-    /// What the first bytes say.
+    /// The header of the file.
     pub(crate) fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Decodes into `target`, whose rows are `pitch` bytes apart. A
-    /// warning leaves the pixels in `target`; without `strict` the caller may use them.
+    /// Decodes into `target`, whose rows are `pitch` bytes apart. After a warning, `target` has the
+    /// pixels; without `strict` the caller may use them.
     ///
     /// # Panics
-    /// If `target` is too small for that.
+    /// If `target` is too small.
     pub(crate) fn decode(
         &mut self,
         request: &Request,
@@ -227,8 +228,8 @@ impl Opened<'_, '_> {
         };
         // SAFETY: as above.
         handle.check(unsafe { tj::tj3SetCroppingRegion(handle.0, cropping) })?;
-        // SAFETY: `target` holds the region by the assertions above, whose header was read from these
-        // very bytes, which are borrowed since.
+        // SAFETY: `target` holds the region by the assertions above. The header was read from these
+        // same bytes, which have been borrowed since.
         let result = unsafe {
             tj::tj3Decompress8(
                 handle.0,
@@ -245,15 +246,15 @@ impl Opened<'_, '_> {
 
 impl Drop for Decompressor {
     fn drop(&mut self) {
-        // SAFETY: made by tj3Init and destroyed once.
+        // SAFETY: created by tj3Init and destroyed once.
         unsafe { tj::tj3Destroy(self.0) }
     }
 }
 
-/// A JPEG of 4:2:0 subsampling from RGB pixels without padding.
+/// Encodes RGB pixels without padding as a JPEG with 4:2:0 subsampling.
 ///
 /// # Panics
-/// If `pixels` is smaller than the size says.
+/// If `pixels` is smaller than `width` and `height` require.
 pub(crate) fn encode(
     pixels: &[u8],
     width: usize,
@@ -264,7 +265,7 @@ pub(crate) fn encode(
     // SAFETY: as in `Decompressor::new`.
     let handle = unsafe { tj::tj3Init(tj::TJINIT_TJINIT_COMPRESS as c_int) };
     if handle.is_null() {
-        return Err(Failure { message: "no memory".into(), is_warning: false });
+        return Err(Failure { message: "out of memory".into(), is_warning: false });
     }
     let mut compressor = Decompressor(handle);
     compressor.set(tj::TJPARAM_TJPARAM_QUALITY, c_int::from(quality))?;

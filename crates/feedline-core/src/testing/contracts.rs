@@ -1,21 +1,29 @@
-//! What every source must keep, as a function that tests call.
+//! The contract of every source, as a function that tests call.
 
 use crate::sample::Extent;
 use crate::source::Source;
 
-/// Checks that a source keeps its word.
+/// Checks that a source fulfils its contract.
 ///
 /// # Panics
-/// If it does not, saying how.
+/// If it does not; the message says what is wrong.
 pub fn check_source(source: &dyn Source) {
     let samples = source.len();
-    assert!(samples > 0, "a source with no samples must refuse to be made");
-    assert_eq!(source.len(), samples, "the number of samples stays");
-    assert_eq!(source.fingerprint(), source.fingerprint(), "the fingerprint stays");
+    assert!(samples > 0, "creating a source without samples must be an error");
+    assert_eq!(source.len(), samples, "the number of samples is constant");
+    assert_eq!(source.fingerprint(), source.fingerprint(), "the fingerprint is constant");
     let classes = source.classes();
     for index in (0..samples).step_by((samples as usize / 100).max(1)).chain([samples - 1]) {
-        assert_eq!(source.extent(index), source.extent(index), "sample {index} stays where it is");
-        assert_eq!(source.label(index), source.label(index), "the label of sample {index} stays");
+        assert_eq!(
+            source.extent(index),
+            source.extent(index),
+            "the extent of sample {index} is constant"
+        );
+        assert_eq!(
+            source.label(index),
+            source.label(index),
+            "the label of sample {index} is constant"
+        );
         assert_eq!(
             source.label(index).is_some(),
             source.has_labels(),
@@ -27,13 +35,13 @@ pub fn check_source(source: &dyn Source) {
         match source.extent(index) {
             Extent::File(path) => {
                 let location = source.location(index).map(|location| location.path);
-                assert_eq!(location, Some(path), "people are told where sample {index} lies");
+                assert_eq!(location, Some(path), "the location of sample {index} names its file");
             }
             Extent::Part { path, offset, length } => {
-                let end = std::fs::metadata(path).expect("its file is there").len();
+                let end = std::fs::metadata(path).expect("its file exists").len();
                 assert!(offset + length <= end, "sample {index} reaches beyond its file");
             }
-            Extent::Packed { path, .. } => assert!(path.exists(), "its file is there"),
+            Extent::Packed { path, .. } => assert!(path.exists(), "its file exists"),
             Extent::Memory(arrays) => {
                 for array in arrays {
                     let range = array.range(index);

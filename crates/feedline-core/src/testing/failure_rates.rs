@@ -1,11 +1,11 @@
-//! What goes wrong in a simulated world, how often, and the chance that decides it.
+//! The failure rates of a simulated world, and the random numbers that decide.
 
 use std::time::Duration;
 
-/// SplitMix64, which is small and good enough to deal out bad luck.
-pub(super) struct Dice(pub(super) u64);
+/// SplitMix64, which is small and good enough for a simulation.
+pub(super) struct Random(pub(super) u64);
 
-impl Dice {
+impl Random {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -24,8 +24,8 @@ impl Dice {
         first + self.below(last - first + 1)
     }
 
-    /// True this many times of a thousand.
-    pub(super) fn hits(&mut self, per_mille: u64) -> bool {
+    /// True with this probability in per mille.
+    pub(super) fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
 
@@ -41,7 +41,7 @@ impl Dice {
     }
 }
 
-/// How often things go wrong, in times of a thousand; all zero in good weather.
+/// How often failures occur, per mille; all zero in a run without failures.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub(super) struct FailureRates {
     pub(super) boot_death: u64,
@@ -49,13 +49,13 @@ pub(super) struct FailureRates {
     pub(super) boot_hang: u64,
     pub(super) slow_start: u64,
     pub(super) refusal: u64,
-    pub(super) lasting_refusal: u64,
-    /// All forks are refused from here to there.
-    pub(super) drought: Option<(Duration, Duration)>,
+    pub(super) permanent_refusal: u64,
+    /// All forks are refused in this time.
+    pub(super) no_forks: Option<(Duration, Duration)>,
     pub(super) work_death: u64,
     pub(super) work_hang: u64,
     pub(super) death_after_answer: u64,
-    /// A ready worker dies at any time, with answers under way.
+    /// A ready worker dies at any time, even with results on their way.
     pub(super) death_anytime: u64,
     pub(super) stop_hang: u64,
     pub(super) stop_death: u64,
@@ -64,54 +64,54 @@ pub(super) struct FailureRates {
     pub(super) zygote_failure: u64,
     pub(super) zygote_death: u64,
     pub(super) zygote_hang: u64,
-    /// A zygote that was ready stops answering: asleep, or in an endless loop; some go on later.
+    /// A ready zygote stops answering: asleep, or in an endless loop. Some continue later.
     pub(super) zygote_stuck: u64,
     /// Other code closes the trainer's descriptors.
     pub(super) closed_descriptors: u64,
     pub(super) stray: u64,
-    /// What a worker says takes long, maybe longer than the news of its zygote's end.
+    /// A worker's message is delayed, maybe until after the end of its zygote is reported.
     pub(super) slow_message: u64,
-    /// An answer comes before an older one.
+    /// A result arrives before an older one.
     pub(super) disorder: u64,
     /// A task that kills the worker that works on one of its samples.
     pub(super) poison: u64,
     /// A sample that kills once or twice.
     pub(super) flaky_killer: u64,
-    /// A sample that kills only who has worked before.
+    /// A sample that kills only workers that have worked before.
     pub(super) tired_killer: u64,
-    /// A sample that hangs always.
+    /// A sample that always hangs.
     pub(super) hanging: u64,
     /// A sample that hangs once.
     pub(super) hangs_once: u64,
     /// A sample that takes long.
     pub(super) slow_sample: u64,
-    /// A worker waits for memory in the middle of a sample, maybe for ever.
+    /// A worker waits for memory in the middle of a sample, maybe forever.
     pub(super) blocked: u64,
     /// A worker sleeps on a lock that its fork copied, at its first sample or while it starts.
     pub(super) asleep: u64,
-    /// A worker leaks and is to be renewed after an answer.
+    /// A worker leaks and must be renewed after a result.
     pub(super) leak: u64,
-    /// The engine does not look when it should.
-    pub(super) blind: u64,
+    /// The dispatcher misses a look.
+    pub(super) missed_look: u64,
 }
 
 impl FailureRates {
-    pub(super) fn new(dice: &mut Dice) -> FailureRates {
-        if dice.hits(100) {
+    pub(super) fn new(random: &mut Random) -> FailureRates {
+        if random.chance(100) {
             return FailureRates::default();
         }
-        // Many disasters at once end a run before it is interesting, so most rates are nought in
-        // most runs.
-        let forks_badly = dice.hits(300);
-        let mut rate = |most: u64| if dice.hits(700) { 0 } else { dice.from(1, most) };
+        // Many failures at once end a run before it is interesting, so most rates are zero in most
+        // runs.
+        let forks_badly = random.chance(300);
+        let mut rate = |max: u64| if random.chance(700) { 0 } else { random.from(1, max) };
         let mut rates = FailureRates {
             boot_death: rate(400),
             start_failure: rate(40),
             boot_hang: rate(40),
             slow_start: rate(200),
             refusal: rate(600),
-            lasting_refusal: rate(60),
-            drought: None,
+            permanent_refusal: rate(60),
+            no_forks: None,
             work_death: rate(150),
             work_hang: rate(30),
             death_after_answer: rate(150),
@@ -137,11 +137,11 @@ impl FailureRates {
             blocked: rate(60),
             asleep: if forks_badly { rate(1_000) } else { 0 },
             leak: rate(300),
-            blind: rate(100),
+            missed_look: rate(100),
         };
-        if dice.hits(100) {
-            let from = dice.micros(0, 300_000);
-            rates.drought = Some((from, from + dice.micros(1_000, 20_000_000)));
+        if random.chance(100) {
+            let from = random.micros(0, 300_000);
+            rates.no_forks = Some((from, from + random.micros(1_000, 20_000_000)));
         }
         rates
     }

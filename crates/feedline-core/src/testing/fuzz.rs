@@ -1,4 +1,4 @@
-//! What fuzzers call, and what the tests call with the corpus. Each function accepts any bytes and
+//! The functions that fuzzers call, and tests call with the corpus. Each accepts any bytes and
 //! panics only if a promise is broken.
 
 use crate::config::{Given, Settings, picture_of};
@@ -13,11 +13,11 @@ use crate::{decode::resize::Filter, transform::Output};
 use super::fuzz_files::{bytes_of, row};
 pub use super::fuzz_files::{csv, jsonl, npy, tar, unpack};
 
-/// Larger pictures are refused, so that a run stays fast.
+/// Larger pictures are refused, to keep fuzzing fast.
 const MAX_PIXELS: usize = 1 << 20;
 
-/// Decodes a file: the first byte chooses how, the others are the file. It becomes a picture or a
-/// fault of the sample, never a bug of ours.
+/// Decodes a file: the first byte chooses the options, the others are the file. The outcome is a
+/// picture or a sample fault, never an internal error.
 ///
 /// # Panics
 /// If the outcome is neither.
@@ -63,10 +63,10 @@ fn transform(how: u8) -> Transform {
     Transform { picture: Picture::Encoded(decoding), steps, output, seed: 1 }
 }
 
-/// Parses settings: any text is refused with a message or becomes settings that keep their bounds.
+/// Parses settings: any text is an error with a message, or becomes valid settings.
 ///
 /// # Panics
-/// If neither is so.
+/// If neither is the case.
 pub fn settings(input: &[u8]) {
     let Ok(config) = std::str::from_utf8(input) else { return };
     let arrays = vec![
@@ -87,11 +87,11 @@ pub fn settings(input: &[u8]) {
     }
 }
 
-/// Takes bytes for a TFRecord file: all of them belong to a record or to a damage, in order, and a record
-/// that is read with its checksums is one that `write` would write.
+/// Reads bytes as a TFRecord file: each byte belongs to a record or to a corrupt span, in order,
+/// and writing a record that has valid checksums gives the same bytes.
 ///
 /// # Panics
-/// If that is not so.
+/// If that is not the case.
 pub fn tfrecord(file: &[u8]) {
     let mut read = |offset: u64, buffer: &mut [u8]| {
         let rest = &file[(offset as usize).min(file.len())..];
@@ -131,8 +131,8 @@ pub fn tfrecord(file: &[u8]) {
     assert!(!matches!(framing::split(file, false), Split::End));
 }
 
-/// Takes bytes for a tf.train.Example: the first byte chooses what is asked of it, the others are the
-/// record. It becomes values within their bounds, or a fault of the sample.
+/// Reads bytes as a tf.train.Example: the first byte chooses the fields, the others are the record.
+/// The outcome is values within their bounds, or a sample fault.
 ///
 /// # Panics
 /// If the outcome is neither.

@@ -1,4 +1,4 @@
-//! The entries of the fuzzers for archives, arrays and text.
+//! The functions that fuzzers call for archives, arrays and text.
 
 use std::sync::Arc;
 
@@ -10,19 +10,21 @@ use crate::format::{
 use crate::sample::{Dtype, Value};
 use crate::sys::slab::{Block, Row, carve};
 
-/// Bytes that are unpacked of one stream.
-const MOST_UNPACKED: usize = 16 << 20;
+/// The maximum number of bytes to unpack from one stream.
+const MAX_UNPACKED: usize = 16 << 20;
 
-/// Takes bytes for a tar; the first byte says whether the checksums of headers are repaired before. Spans
-/// lie in order, and a sample becomes values or a fault.
+/// Reads bytes as a tar. The first byte says whether to fix the checksums of headers first. Spans
+/// are in order, and a sample becomes values or a fault.
 ///
 /// # Panics
-/// If that is not so.
+/// If that is not the case.
 pub fn tar(input: &[u8]) {
     let Some((how, file)) = input.split_first() else { return };
     let mut file = file.to_vec();
     if how & 1 == 0 {
-        file.chunks_exact_mut(512).filter(|block| &block[257..262] == b"ustar").for_each(mend);
+        file.chunks_exact_mut(512)
+            .filter(|block| &block[257..262] == b"ustar")
+            .for_each(fix_checksum);
     }
     let spans = spans(&Container::Tar, &file);
     let fields = [
@@ -42,14 +44,14 @@ pub fn tar(input: &[u8]) {
     stream(&Container::Tar, &file, &spans);
 }
 
-/// Puts the sum into a header that it should have.
-fn mend(header: &mut [u8]) {
+/// Writes the correct checksum into a header.
+fn fix_checksum(header: &mut [u8]) {
     header[148..156].fill(b' ');
     let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
     header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
 }
 
-/// Takes bytes for an array of NumPy: it has as many numbers as its header says, or it is a fault.
+/// Reads bytes as a NumPy array: it has as many numbers as its header says, or it is a fault.
 ///
 /// # Panics
 /// If it is neither.
@@ -66,8 +68,8 @@ pub fn npy(input: &[u8]) {
     }
 }
 
-/// Takes bytes for a compressed stream, of the kind that the first byte says: it is unpacked, in steps of
-/// a known size, or it is a fault.
+/// Unpacks bytes as a compressed stream, of the kind that the first byte selects: this takes steps
+/// of bounded size, or is a fault.
 ///
 /// # Panics
 /// If it is neither.
@@ -75,8 +77,8 @@ pub fn unpack(input: &[u8]) {
     let Some((kind, file)) = input.split_first() else { return };
     let packing = Packing::ALL[usize::from(*kind) % Packing::ALL.len()];
     let Ok(mut unpacker) = Unpacker::new(packing) else { return };
-    let (mut used, mut made) = (0, 0);
-    while made < MOST_UNPACKED {
+    let (mut used, mut unpacked) = (0, 0);
+    while unpacked < MAX_UNPACKED {
         let mut bytes = Vec::new();
         match unpacker.unpack(&file[used..], &mut bytes) {
             Ok(0) if bytes.is_empty() => break,
@@ -90,7 +92,7 @@ pub fn unpack(input: &[u8]) {
             }
         }
         assert!(used <= file.len() && bytes.len() <= file.len().max(1 << 20), "{}", bytes.len());
-        made += bytes.len();
+        unpacked += bytes.len();
     }
     let _ = unpacker.end();
     for container in [Container::Tar, Container::JsonLines, Container::Tfrecord { check: true }] {
@@ -101,10 +103,10 @@ pub fn unpack(input: &[u8]) {
     }
 }
 
-/// Takes bytes for lines of JSON, each of which becomes values or a fault.
+/// Reads bytes as lines of JSON, each of which becomes values or a fault.
 ///
 /// # Panics
-/// If it becomes neither.
+/// If a line becomes neither.
 pub fn jsonl(file: &[u8]) {
     let spans = spans(&Container::JsonLines, file);
     for of in [Type::Int64, Type::Float32, Type::Text, Type::Bytes, Type::Json] {
@@ -122,10 +124,10 @@ pub fn jsonl(file: &[u8]) {
     stream(&Container::JsonLines, file, &spans);
 }
 
-/// Takes bytes for CSV, whose rows become values or faults.
+/// Reads bytes as CSV, whose rows become values or faults.
 ///
 /// # Panics
-/// If they become neither.
+/// If a row becomes neither.
 pub fn csv(file: &[u8]) {
     let Ok(columns) = text::columns(file, b',', true) else { return };
     let columns: Arc<[String]> = columns.into();
@@ -147,7 +149,7 @@ fn field(key: &str, of: Type, shape: Shape) -> Wanted {
     Wanted { name: key.into(), key: key.into(), of, shape, is_sequence: false, default: None }
 }
 
-/// The spans of what is not damaged.
+/// The spans that are not corrupt.
 fn spans<'a>(container: &Container, file: &'a [u8]) -> Vec<&'a [u8]> {
     let read: &mut ReadAt<'_> = &mut |offset: u64, buffer: &mut [u8]| {
         let rest = &file[(offset as usize).min(file.len())..];
@@ -171,11 +173,11 @@ fn spans<'a>(container: &Container, file: &'a [u8]) -> Vec<&'a [u8]> {
     (0..spans.len()).filter(is_good).map(bytes).collect()
 }
 
-/// The same by a stream, in two parts: whatever it finds, it comes to its end.
+/// Reads the same bytes as a stream, in two parts: it must reach the end.
 fn stream(container: &Container, file: &[u8], spans: &[&[u8]]) {
     let mut splitter = container.splitter();
     let (mut start, mut end) = (0, file.len() / 2);
-    let (mut records, mut is_damaged) = (Vec::new(), false);
+    let (mut records, mut is_corrupt) = (Vec::new(), false);
     for _ in 0..2 * file.len() + 10 {
         match splitter.split(&file[start..end], end == file.len()) {
             Split::Record(length) => {
@@ -184,7 +186,7 @@ fn stream(container: &Container, file: &[u8], spans: &[&[u8]]) {
             }
             Split::Passed(length) => start += length,
             Split::Damaged(length, _) => {
-                is_damaged = true;
+                is_corrupt = true;
                 start += length;
             }
             Split::More(length) => {
@@ -193,7 +195,7 @@ fn stream(container: &Container, file: &[u8], spans: &[&[u8]]) {
             }
             Split::End => {
                 assert_eq!(start, file.len());
-                assert!(is_damaged || records.len() == spans.len() || spans.is_empty());
+                assert!(is_corrupt || records.len() == spans.len() || spans.is_empty());
                 return;
             }
         }
@@ -213,7 +215,7 @@ fn guessed(fields: Result<Vec<Wanted>>) -> Option<Vec<Wanted>> {
 }
 
 fn read(container: &Container, spans: &[&[u8]], fields: Vec<Wanted>) {
-    // A file may claim an array of any shape, but then its bytes are there.
+    // A file may claim an array of any shape, but then it has the bytes for it.
     let rows = fields.iter().filter_map(|field| field.field().row_bytes());
     let mut rows: Vec<Row> = rows.flat_map(row).collect();
     let parser = match Parser::new(container, &fields.into(), None) {
@@ -224,7 +226,7 @@ fn read(container: &Container, spans: &[&[u8]], fields: Vec<Wanted>) {
         }
     };
     for span in spans {
-        let payload = container.payload(span).expect("nothing frames text and files");
+        let payload = container.payload(span).expect("text and files have no frame");
         let mut others = Vec::new();
         match parser.read(payload, &mut rows, &mut others) {
             Ok(()) => {

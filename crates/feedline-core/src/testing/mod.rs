@@ -1,5 +1,5 @@
-//! For tests, of Feedline and of those who extend it: contracts, data made from a seed, the entries
-//! that fuzzers call.
+//! Tools for tests of Feedline and of its extensions: contracts, generated data, and fuzzing entry
+//! points.
 
 pub mod contracts;
 pub mod fuzz;

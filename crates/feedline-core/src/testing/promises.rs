@@ -1,6 +1,5 @@
-//! Keeps its own books on a supervisor and says which promise it broke. It must never ask the
-//! supervisor what is true: it counts again, from what happened and what was done, in the plainest
-//! way.
+//! Checks the supervisor's promises and names the one it broke. It must never ask the supervisor
+//! what is true: it keeps its own records of all events and actions, in the plainest way.
 
 mod actions;
 mod ends;
@@ -9,41 +8,41 @@ mod zygote;
 
 use std::time::Duration;
 
-use watch::{CheckedDump, CheckedHang, SampleInTask, Watched};
+use watch::{CheckedDump, CheckedHang, SampleLocation, Watched};
 use zygote::Awaited;
 
 use crate::worker::supervisor::{
-    ExitKind, Incarnation, Reason, RunFailure, Supervisor, SupervisorAction, SupervisorSettings,
-    TaskNumber, WorkerEvent, WorkerId, WorkerStage,
+    ExitKind, GiveUpReason, Incarnation, RunFailure, Supervisor, SupervisorAction,
+    SupervisorSettings, TaskNumber, WorkerEvent, WorkerId, WorkerStage,
 };
 
-/// A worker that was forked and has not ended, as far as the supervisor was told.
+/// A worker process that was forked and, as far as the supervisor knows, has not ended.
 #[derive(Clone)]
 struct CheckedWorker {
     incarnation: Incarnation,
     ready: bool,
     stopped: bool,
     killed: bool,
-    /// It said that it cannot start, and was killed while the worker went on.
+    /// It reported that it cannot start, and was killed while the run continued.
     failed: bool,
-    /// It was killed because it hung, and where.
+    /// Where it hung, if it was killed for that.
     overdue: Option<CheckedHang>,
     /// Its successor has taken over.
     renewed: bool,
-    /// Since when it was asked to stop and has nothing at hand.
+    /// Since when it was asked to stop and has no tasks.
     idle_since: Option<Duration>,
-    /// Sent and not answered, in the order of sending.
+    /// Tasks sent and not answered, in the order of sending.
     assigned: Vec<TaskNumber>,
-    /// Since when it has had something at hand.
+    /// Since when it has had tasks.
     busy_since: Duration,
     newest_pinned: Option<TaskNumber>,
-    /// It was sent nothing yet.
+    /// It was never sent a task.
     fresh: bool,
-    /// It has answered, or survived a trial.
+    /// It has sent a result, or survived a trial.
     worked: bool,
     trial: Option<u64>,
     dump: Option<CheckedDump>,
-    reported: Vec<SampleInTask>,
+    reported: Vec<SampleLocation>,
 }
 
 impl CheckedWorker {
@@ -68,12 +67,12 @@ impl CheckedWorker {
         }
     }
 
-    fn is_at_work(&self) -> bool {
+    fn takes_tasks(&self) -> bool {
         self.ready && !self.stopped && !self.killed
     }
 }
 
-/// Refusals of a worker in a row.
+/// A series of refused forks of one worker.
 #[derive(Clone, Copy)]
 struct Refusals {
     first: Duration,
@@ -83,53 +82,53 @@ struct Refusals {
 
 #[derive(Clone, Default)]
 struct CheckedWorkerId {
-    /// Oldest first.
+    /// Its processes, oldest first.
     workers: Vec<CheckedWorker>,
     forks: u32,
     retired: bool,
-    fallen: Option<Incarnation>,
+    unreplaced: Option<Incarnation>,
     boot_deaths: u32,
     refusals: Option<Refusals>,
-    /// When a successor could not start for the last time.
+    /// When a successor last failed to start.
     renewal_failed: Option<Duration>,
 }
 
 impl CheckedWorkerId {
-    /// Who gets the tasks.
-    fn holder(&self) -> Option<&CheckedWorker> {
+    /// The process that gets the tasks.
+    fn current(&self) -> Option<&CheckedWorker> {
         self.workers.iter().find(|worker| !worker.renewed)
     }
 
-    fn is_holder(&self, incarnation: Incarnation) -> bool {
-        self.holder().is_some_and(|worker| worker.incarnation == incarnation)
+    fn is_current(&self, incarnation: Incarnation) -> bool {
+        self.current().is_some_and(|worker| worker.incarnation == incarnation)
     }
 
-    /// Whether nobody works on what came before.
+    /// Whether no predecessor has unfinished tasks.
     fn is_handed_over(&self) -> bool {
         self.workers.iter().all(|worker| !worker.renewed || worker.assigned.is_empty())
     }
 }
 
-/// How a task came out.
+/// The outcome of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CheckedOutcome {
-    /// With an answer.
-    TaskResult,
-    /// It cannot be done.
-    FailedTask,
+    /// It has a result.
+    Accepted,
+    /// It was given up.
+    GivenUp,
 }
 
 struct CheckedTask {
     pin: Option<WorkerId>,
     outcome: Option<CheckedOutcome>,
-    /// Whether a worker has it at hand.
+    /// Whether it is assigned to a worker.
     held: bool,
-    /// How often it was sent.
+    /// How many times it was sent.
     sent: u32,
-    /// Where it killed and hung, how often.
+    /// The positions at which it killed and hung workers, with repetitions.
     killed_at: Vec<Option<u64>>,
     hung_at: Vec<Option<u64>>,
-    /// It is to be tried by this worker at this position.
+    /// The worker that must try it, and at which position.
     trial: Option<(WorkerId, u64)>,
 }
 
@@ -139,23 +138,23 @@ enum CheckedZygote {
     Booting,
     Ready,
     /// It was asked to end.
-    ExitKind {
+    Ending {
         since: Duration,
     },
 }
 
-/// What must come out of one step, and nothing else of its kind.
+/// The actions that must follow one event, and no others of their kind.
 #[derive(Default)]
-struct Due {
+struct Expected {
     failure: Option<RunFailure>,
     accept: Option<TaskNumber>,
     discard: Option<(TaskNumber, Incarnation)>,
-    give_up: Vec<(TaskNumber, Option<u64>, Reason)>,
+    give_up: Vec<(TaskNumber, Option<u64>, GiveUpReason)>,
     retired: Vec<Incarnation>,
-    /// A trial was survived.
+    /// A task to send again after its trial was survived.
     again: Option<(Incarnation, TaskNumber)>,
     renewal: Option<Incarnation>,
-    /// A predecessor that is to stop.
+    /// A predecessor that must stop.
     stop: Option<Incarnation>,
     kill: Option<Incarnation>,
     watched: Option<Watched>,
@@ -165,15 +164,15 @@ struct Due {
     zygote_slow: bool,
     zygote_hung: bool,
     died: Vec<(Incarnation, WorkerStage, ExitKind, Vec<TaskNumber>, bool)>,
-    bear: bool,
+    start_zygote: bool,
     closed: bool,
 }
 
-/// The books.
+/// The checker's own records.
 pub(super) struct PromiseChecker {
     settings: SupervisorSettings,
     workers_by_id: Vec<CheckedWorkerId>,
-    entries: Vec<CheckedTask>,
+    tasks: Vec<CheckedTask>,
     /// All tasks before this one have an outcome.
     settled: usize,
     zygote: CheckedZygote,
@@ -181,20 +180,20 @@ pub(super) struct PromiseChecker {
     hung_zygotes: u32,
     awaited: Option<Awaited>,
     last_ping: u32,
-    /// When the deaths were that count, all of them, and with which task being worked on.
+    /// All counted deaths: their time, and the task in progress.
     deaths: Vec<(Duration, Option<TaskNumber>)>,
     ending_since: Option<Duration>,
     close_at: Option<Duration>,
     closed: bool,
     /// Tasks that were sent more than once.
     pub(super) resent: u64,
-    /// Whether all were started again from a fresh zygote.
+    /// Whether all workers were restarted from a fresh zygote.
     restarted_fresh: bool,
 }
 
-type Checked = Result<(), String>;
+type CheckResult = Result<(), String>;
 
-fn keep(holds: bool, otherwise: impl FnOnce() -> String) -> Checked {
+fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> CheckResult {
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
@@ -203,7 +202,7 @@ impl PromiseChecker {
         PromiseChecker {
             settings: settings.clone(),
             workers_by_id: vec![CheckedWorkerId::default(); settings.worker_count as usize],
-            entries: Vec::new(),
+            tasks: Vec::new(),
             settled: 0,
             zygote: CheckedZygote::None,
             zygote_failures: 0,
@@ -228,21 +227,21 @@ impl PromiseChecker {
     }
 
     pub(super) fn outcome(&self, task: TaskNumber) -> Option<CheckedOutcome> {
-        self.entries.get(task as usize)?.outcome
+        self.tasks.get(task as usize)?.outcome
     }
 
-    /// Whether this worker may be alive: asked for, and its end not told.
+    /// Whether this process was requested and its end was not reported.
     pub(super) fn is_open(&self, incarnation: Incarnation) -> bool {
         self.worker(incarnation).is_some()
     }
 
-    /// Whether this worker was killed, as far as the supervisor has said.
+    /// Whether the supervisor has killed this process.
     pub(super) fn is_killed(&self, incarnation: Incarnation) -> bool {
         self.worker(incarnation).is_some_and(|worker| worker.killed)
     }
 
-    /// Whether this worker has this task at hand.
-    pub(super) fn has_at_hand(&self, incarnation: Incarnation, task: TaskNumber) -> bool {
+    /// Whether this task is assigned to this process.
+    pub(super) fn is_assigned(&self, incarnation: Incarnation, task: TaskNumber) -> bool {
         self.worker(incarnation).is_some_and(|worker| worker.assigned.contains(&task))
     }
 
@@ -251,63 +250,65 @@ impl PromiseChecker {
         self.zygote == CheckedZygote::Ready
     }
 
-    /// Checks the answer to `start`.
-    pub(super) fn check_start(&mut self, actions: &[SupervisorAction]) -> Checked {
+    /// Checks the actions of `start`.
+    pub(super) fn check_start(&mut self, actions: &[SupervisorAction]) -> CheckResult {
         self.zygote = CheckedZygote::Booting;
-        keep(actions == [SupervisorAction::StartZygote { fresh: false }], || {
-            format!("the start asked for {actions:?}")
+        ensure(actions == [SupervisorAction::StartZygote { fresh: false }], || {
+            format!("start returned {actions:?}")
         })
     }
 
-    /// Checks what the supervisor made of a happening.
+    /// Checks the actions that followed an event.
     pub(super) fn check(
         &mut self,
-        happening: WorkerEvent,
+        event: WorkerEvent,
         actions: &[SupervisorAction],
         now: Duration,
         supervisor: &Supervisor,
-    ) -> Checked {
+    ) -> CheckResult {
         let was_closed = self.closed;
-        let mut due = self.book(happening, now);
+        let mut expected = self.record(event, now);
         if was_closed {
-            return keep(actions.is_empty(), || format!("after Closed came {actions:?}"));
+            return ensure(actions.is_empty(), || format!("after Closed came {actions:?}"));
         }
         for action in actions {
-            keep(!self.closed, || format!("after Closed came {action:?}"))?;
-            self.check_action(action, &mut due, now)?;
+            ensure(!self.closed, || format!("after Closed came {action:?}"))?;
+            self.check_action(action, &mut expected, now)?;
         }
-        keep(due.failure.is_none(), || format!("{:?} did not come", due.failure))?;
-        keep(due.accept.is_none(), || format!("the answer to {:?} was not taken", due.accept))?;
-        keep(due.discard.is_none(), || format!("{:?} was not thrown away", due.discard))?;
-        keep(due.give_up.is_empty(), || format!("{:?} was not given up", due.give_up))?;
-        keep(due.retired.is_empty(), || format!("the log misses {:?}", due.retired))?;
-        keep(due.again.is_none(), || format!("{:?} was not sent again", due.again))?;
-        keep(due.renewal.is_none(), || format!("{:?} was not forked", due.renewal))?;
-        keep(due.stop.is_none(), || format!("{:?} was not asked to stop", due.stop))?;
-        keep(due.kill.is_none(), || format!("{:?} was not killed", due.kill))?;
-        keep(due.watched.is_none(), || format!("{:?} did not come", due.watched))?;
-        let owes_ping = due.ping && self.is_running() && self.zygote == CheckedZygote::Ready;
-        keep(!owes_ping, || "the zygote was asked for something without a ping".into())?;
-        keep(!due.zygote_slow, || "the log does not tell of a slow zygote".into())?;
-        keep(!due.zygote_hung, || "the log does not tell of a hung zygote".into())?;
-        keep(!due.end_zygote, || "the zygote was not ended".into())?;
-        keep(due.died.is_empty(), || format!("the log misses {:?}", due.died))?;
-        keep(!due.bear, || "the zygote was not started again".into())?;
+        ensure(expected.failure.is_none(), || format!("{:?} did not come", expected.failure))?;
+        ensure(expected.accept.is_none(), || {
+            format!("the result of {:?} was not accepted", expected.accept)
+        })?;
+        ensure(expected.discard.is_none(), || format!("{:?} was not discarded", expected.discard))?;
+        ensure(expected.give_up.is_empty(), || format!("{:?} was not given up", expected.give_up))?;
+        ensure(expected.retired.is_empty(), || format!("the log misses {:?}", expected.retired))?;
+        ensure(expected.again.is_none(), || format!("{:?} was not sent again", expected.again))?;
+        ensure(expected.renewal.is_none(), || format!("{:?} was not forked", expected.renewal))?;
+        ensure(expected.stop.is_none(), || format!("{:?} was not asked to stop", expected.stop))?;
+        ensure(expected.kill.is_none(), || format!("{:?} was not killed", expected.kill))?;
+        ensure(expected.watched.is_none(), || format!("{:?} did not come", expected.watched))?;
+        let owes_ping = expected.ping && self.is_running() && self.zygote == CheckedZygote::Ready;
+        ensure(!owes_ping, || "the zygote was asked for something without a ping".into())?;
+        ensure(!expected.zygote_slow, || "the log misses a slow zygote".into())?;
+        ensure(!expected.zygote_hung, || "the log misses a hung zygote".into())?;
+        ensure(!expected.end_zygote, || "the zygote was not ended".into())?;
+        ensure(expected.died.is_empty(), || format!("the log misses {:?}", expected.died))?;
+        ensure(!expected.start_zygote, || "the zygote was not started again".into())?;
         if !self.closed {
-            due.closed = self.must_be_closed(now);
-            keep(!due.closed, || "nothing is left, but Closed did not come".into())?;
+            expected.closed = self.must_be_closed(now);
+            ensure(!expected.closed, || "all workers are gone, but Closed did not come".into())?;
         }
-        self.check_rest(happening, now, supervisor)
+        self.check_rest(event, now, supervisor)
     }
 
-    /// Books what happened, and says what must follow.
-    fn book(&mut self, happening: WorkerEvent, now: Duration) -> Due {
-        let mut due = Due::default();
+    /// Records an event, and returns what must follow.
+    fn record(&mut self, event: WorkerEvent, now: Duration) -> Expected {
+        let mut expected = Expected::default();
         let running = self.is_running();
-        match happening {
+        match event {
             WorkerEvent::Submitted { task, worker_id } => {
-                if running && task == self.entries.len() as TaskNumber {
-                    self.entries.push(CheckedTask {
+                if running && task == self.tasks.len() as TaskNumber {
+                    self.tasks.push(CheckedTask {
                         pin: worker_id,
                         outcome: None,
                         held: false,
@@ -320,8 +321,9 @@ impl PromiseChecker {
                         self.workers_by_id.iter_mut().enumerate().filter(|(number, _)| {
                             worker_id.is_none_or(|worker_id| worker_id as usize == *number)
                         });
-                    let fallen = could.find_map(|(_, by_id)| by_id.fallen);
-                    due.failure = fallen.map(|incarnation| RunFailure::Death { incarnation });
+                    let unreplaced = could.find_map(|(_, by_id)| by_id.unreplaced);
+                    expected.failure =
+                        unreplaced.map(|incarnation| RunFailure::Death { incarnation });
                     if let Some(worker_id) = worker_id {
                         self.workers_by_id[worker_id as usize].retired = false;
                     }
@@ -335,20 +337,20 @@ impl PromiseChecker {
                     self.last_ping = 0;
                 }
             }
-            WorkerEvent::ZygoteStarted => self.book_zygote_started(now),
-            WorkerEvent::ZygoteAnswered { ping } => self.book_zygote_answer(ping, now),
-            WorkerEvent::ZygoteSeen { ran } => self.book_zygote_seen(ran, &mut due, now),
-            WorkerEvent::HungUp { incarnation } => due.ping = self.is_open(incarnation),
+            WorkerEvent::ZygoteStarted => self.record_zygote_started(now),
+            WorkerEvent::ZygoteAnswered { ping } => self.record_zygote_answer(ping, now),
+            WorkerEvent::ZygoteSeen { ran } => self.record_zygote_seen(ran, &mut expected, now),
+            WorkerEvent::HungUp { incarnation } => expected.ping = self.is_open(incarnation),
             WorkerEvent::DescriptorsClosed => {
-                due.failure = running.then_some(RunFailure::DescriptorsClosed);
+                expected.failure = running.then_some(RunFailure::DescriptorsClosed);
             }
-            WorkerEvent::ZygoteEnded => self.book_zygote_end(&mut due, now),
-            WorkerEvent::Refused { incarnation, passing } => {
+            WorkerEvent::ZygoteEnded => self.record_zygote_end(&mut expected, now),
+            WorkerEvent::Refused { incarnation, transient } => {
                 if self.worker(incarnation).is_some_and(|worker| !worker.ready && !worker.failed) {
-                    self.book_refusal(incarnation, passing, &mut due, now);
+                    self.record_refusal(incarnation, transient, &mut expected, now);
                 }
             }
-            WorkerEvent::Ready { incarnation } => self.book_ready(incarnation, &mut due),
+            WorkerEvent::Ready { incarnation } => self.record_ready(incarnation, &mut expected),
             WorkerEvent::StartFailed { incarnation } => {
                 let boots =
                     |worker: &CheckedWorker| !worker.ready && !worker.killed && !worker.failed;
@@ -356,21 +358,21 @@ impl PromiseChecker {
                     && self.zygote == CheckedZygote::Ready
                     && self.worker(incarnation).is_some_and(boots)
                 {
-                    if self.workers_by_id[incarnation.worker_id as usize].is_holder(incarnation) {
-                        due.failure = Some(RunFailure::CannotStart { incarnation });
+                    if self.workers_by_id[incarnation.worker_id as usize].is_current(incarnation) {
+                        expected.failure = Some(RunFailure::CannotStart { incarnation });
                     } else {
-                        due.kill = Some(incarnation);
+                        expected.kill = Some(incarnation);
                         self.worker_mut(incarnation).expect("it boots").failed = true;
                     }
                 }
             }
             WorkerEvent::TaskDone { incarnation, task } => {
-                let holds =
+                let has_task =
                     self.worker(incarnation).is_some_and(|worker| worker.assigned.contains(&task));
-                if running && holds {
-                    due.accept = Some(task);
+                if running && has_task {
+                    expected.accept = Some(task);
                     self.hung_zygotes = 0;
-                    let worker = self.worker_mut(incarnation).expect("it holds the task");
+                    let worker = self.worker_mut(incarnation).expect("it has the task");
                     worker.assigned.retain(|other| *other != task);
                     worker.worked = true;
                     worker.trial = None;
@@ -380,11 +382,11 @@ impl PromiseChecker {
                         worker.idle_since = worker.stopped.then_some(now);
                     }
                 } else {
-                    due.discard = Some((task, incarnation));
+                    expected.discard = Some((task, incarnation));
                 }
             }
             WorkerEvent::Ended { incarnation, exit, at } => {
-                self.book_ended(incarnation, exit, at, &mut due, now)
+                self.record_ended(incarnation, exit, at, &mut expected, now)
             }
             WorkerEvent::Survived { incarnation, task } => {
                 let tries =
@@ -393,35 +395,35 @@ impl PromiseChecker {
                     && self.zygote == CheckedZygote::Ready
                     && self.worker(incarnation).is_some_and(tries)
                 {
-                    self.book_survival(incarnation, task, &mut due);
+                    self.record_survival(incarnation, task, &mut expected);
                 }
             }
-            WorkerEvent::Observation { incarnation, seen } => {
-                due.watched = self.book_seen(incarnation, seen, now)
+            WorkerEvent::Observed { incarnation, seen } => {
+                expected.watched = self.record_observation(incarnation, seen, now)
             }
             WorkerEvent::Renew { incarnation } => {
                 if running && self.can_be_renewed(incarnation, now) {
                     let generation = self.workers_by_id[incarnation.worker_id as usize].forks;
-                    due.renewal = Some(Incarnation { generation, ..incarnation });
+                    expected.renewal = Some(Incarnation { generation, ..incarnation });
                 }
             }
             WorkerEvent::Retire { worker_id } => {
                 if running && let Some(by_id) = self.workers_by_id.get_mut(worker_id as usize) {
                     by_id.retired = true;
                     if !self.is_needed(worker_id)
-                        && self.workers_by_id[worker_id as usize].holder().is_none()
+                        && self.workers_by_id[worker_id as usize].current().is_none()
                     {
                         self.workers_by_id[worker_id as usize].refusals = None;
                     }
                 }
             }
             WorkerEvent::TimePassed => {
-                self.book_missed_look(now);
-                if let CheckedZygote::ExitKind { since } = self.zygote
+                self.record_missed_look(now);
+                if let CheckedZygote::Ending { since } = self.zygote
                     && running
                     && now >= since + self.settings.grace
                 {
-                    self.book_zygote_end(&mut due, now);
+                    self.record_zygote_end(&mut expected, now);
                 }
             }
             WorkerEvent::Close => {
@@ -429,11 +431,11 @@ impl PromiseChecker {
                 self.ending_since.get_or_insert(now);
             }
         }
-        self.open_one();
-        due
+        self.keep_one_unretired();
+        expected
     }
 
-    fn book_ready(&mut self, incarnation: Incarnation, due: &mut Due) {
+    fn record_ready(&mut self, incarnation: Incarnation, expected: &mut Expected) {
         let Some(worker) = self.worker_mut(incarnation) else { return };
         if worker.killed || worker.ready || worker.failed {
             return;
@@ -450,7 +452,7 @@ impl PromiseChecker {
             .find(|other| !other.renewed && other.incarnation != incarnation);
         if let Some(before) = before {
             before.renewed = true;
-            due.stop = before.is_at_work().then_some(before.incarnation);
+            expected.stop = before.takes_tasks().then_some(before.incarnation);
         }
     }
 
@@ -461,52 +463,52 @@ impl PromiseChecker {
         let [worker] = &by_id.workers[..] else { return false };
         let pause = Duration::from_secs(1);
         let waited = by_id.renewal_failed.is_none_or(|at| now >= at + pause);
-        let at_work =
-            worker.incarnation == incarnation && worker.is_at_work() && worker.trial.is_none();
-        at_work
+        let is_working =
+            worker.incarnation == incarnation && worker.takes_tasks() && worker.trial.is_none();
+        is_working
             && waited
             && !worker.renewed
             && !by_id.retired
             && self.zygote == CheckedZygote::Ready
     }
 
-    /// With all workers retired the first one comes back for a task that anybody can do.
-    fn open_one(&mut self) {
+    /// If all workers have retired, the first one is needed again for an unpinned task.
+    fn keep_one_unretired(&mut self) {
         let all_retired = self.workers_by_id.iter().all(|by_id| by_id.retired);
         if all_retired && self.is_running() && self.waits(None) {
             self.workers_by_id[0].retired = false;
         }
     }
 
-    /// What must be so after each step.
+    /// Checks what must hold after each step.
     fn check_rest(
         &self,
-        happening: WorkerEvent,
+        event: WorkerEvent,
         now: Duration,
         supervisor: &Supervisor,
-    ) -> Checked {
+    ) -> CheckResult {
         let deadline = supervisor.next_deadline();
-        if happening == WorkerEvent::TimePassed {
-            keep(deadline.is_none_or(|at| at > now), || "the deadline did not move".into())?;
+        if event == WorkerEvent::TimePassed {
+            ensure(deadline.is_none_or(|at| at > now), || "the deadline did not move".into())?;
         }
-        keep(supervisor.is_closed() == self.closed, || "is_closed() is wrong".into())?;
-        keep(supervisor.is_running() == self.is_running(), || "is_running() is wrong".into())?;
+        ensure(supervisor.is_closed() == self.closed, || "is_closed() is wrong".into())?;
+        ensure(supervisor.is_running() == self.is_running(), || "is_running() is wrong".into())?;
         for (worker_id, by_id) in self.workers_by_id.iter().enumerate() {
             let worker_id = worker_id as WorkerId;
             let incarnations: Vec<Incarnation> =
                 by_id.workers.iter().map(|worker| worker.incarnation).collect();
             let reported: Vec<Incarnation> = supervisor.incarnations(worker_id).collect();
-            keep(reported == incarnations, || {
-                format!("post {worker_id} has {incarnations:?}, not {reported:?}")
+            ensure(reported == incarnations, || {
+                format!("worker {worker_id} has {incarnations:?}, not {reported:?}")
             })?;
-            let holder = by_id.holder().map(|worker| worker.incarnation);
-            keep(supervisor.incarnation(worker_id) == holder, || {
-                format!("post {worker_id} forgot {holder:?}")
+            let current = by_id.current().map(|worker| worker.incarnation);
+            ensure(supervisor.incarnation(worker_id) == current, || {
+                format!("worker {worker_id} forgot {current:?}")
             })?;
-            keep(incarnations.len() <= 2, || format!("post {worker_id} has {incarnations:?}"))?;
+            ensure(incarnations.len() <= 2, || format!("worker {worker_id} has {incarnations:?}"))?;
         }
         let latest = |at: Duration, why: &str| {
-            keep(deadline.is_some_and(|deadline| deadline <= at), || {
+            ensure(deadline.is_some_and(|deadline| deadline <= at), || {
                 format!("the deadline is {deadline:?}, but {why} at {at:?}")
             })
         };
@@ -514,10 +516,10 @@ impl PromiseChecker {
             let grace = self.settings.grace;
             for worker in self.workers_by_id.iter().flat_map(|by_id| &by_id.workers) {
                 let incarnation = worker.incarnation;
-                keep(worker.ready || worker.killed, || format!("{incarnation:?} boots on"))?;
-                keep(worker.stopped || worker.killed, || format!("{incarnation:?} works on"))?;
+                ensure(worker.ready || worker.killed, || format!("{incarnation:?} still boots"))?;
+                ensure(worker.stopped || worker.killed, || format!("{incarnation:?} still works"))?;
                 if !worker.killed {
-                    keep(now < since + grace, || format!("{incarnation:?} outlives its grace"))?;
+                    ensure(now < since + grace, || format!("{incarnation:?} outlives its grace"))?;
                     latest(since + grace, "a worker must be killed")?;
                 }
             }
@@ -526,15 +528,19 @@ impl PromiseChecker {
             }
             return Ok(());
         }
-        let open = self.entries.iter().skip(self.settled).filter(|entry| entry.outcome.is_none());
-        keep(supervisor.outstanding() == open.count(), || "outstanding() is wrong".into())?;
-        if let CheckedZygote::ExitKind { since } = self.zygote {
+        let open = self
+            .tasks
+            .iter()
+            .skip(self.settled)
+            .filter(|task_record| task_record.outcome.is_none());
+        ensure(supervisor.outstanding() == open.count(), || "outstanding() is wrong".into())?;
+        if let CheckedZygote::Ending { since } = self.zygote {
             return latest(since + self.settings.grace, "the zygote must have ended");
         }
         if let Some(awaited) = self.awaited {
             latest(awaited.look_at, "the zygote must be looked at")?;
         }
-        let anybodys = self.waits(None);
+        let has_unpinned = self.waits(None);
         for (worker_id, by_id) in self.workers_by_id.iter().enumerate() {
             let worker_id = worker_id as WorkerId;
             for worker in &by_id.workers {
@@ -550,46 +556,49 @@ impl PromiseChecker {
                     latest(until + self.settings.dump_time, "a dump must be looked at")?;
                 }
             }
-            let Some(worker) = by_id.holder() else {
-                let next = self.next_try(worker_id);
+            let Some(worker) = by_id.current() else {
+                let next = self.next_fork_retry(worker_id);
                 if let Some(at) = next {
                     latest(at, "a fork must be retried")?;
                 }
                 let idle = self.is_needed(worker_id)
                     && self.zygote == CheckedZygote::Ready
                     && next.is_none();
-                keep(!idle, || format!("post {worker_id} needs a worker and gets none"))?;
+                ensure(!idle, || format!("worker {worker_id} needs a process and gets none"))?;
                 continue;
             };
             let incarnation = worker.incarnation;
-            if !worker.is_at_work() || worker.trial.is_some() {
+            if !worker.takes_tasks() || worker.trial.is_some() {
                 continue;
             }
             let handed_over = by_id.is_handed_over();
             if self.trials(worker_id).next().is_some() {
                 let waits = worker.fresh && !handed_over;
-                keep(waits, || format!("{incarnation:?} is not given its trial, nor stopped"))?;
+                ensure(waits, || format!("{incarnation:?} is not given its trial, nor stopped"))?;
                 continue;
             }
             let waits = self.waits(Some(worker_id));
-            keep(!handed_over || !waits, || format!("{incarnation:?} is not given its tasks"))?;
+            ensure(!handed_over || !waits, || format!("{incarnation:?} is not given its tasks"))?;
             let stays = !by_id.retired || waits;
-            keep(stays, || format!("{incarnation:?} was not asked to stop"))?;
+            ensure(stays, || format!("{incarnation:?} was not asked to stop"))?;
             let free = worker.assigned.len() < self.settings.depth as usize && !by_id.retired;
-            keep(!(free && anybodys), || format!("{incarnation:?} is free and gets no task"))?;
+            ensure(!(free && has_unpinned), || {
+                format!("{incarnation:?} is free and gets no task")
+            })?;
         }
         Ok(())
     }
 
-    /// Lets go of tasks that the consumer has taken.
+    /// Forgets tasks that the consumer has taken.
     pub(super) fn settle(&mut self, before: TaskNumber) {
         self.settled = before as usize;
     }
 
     fn must_be_closed(&self, now: Duration) -> bool {
         let (Some(since), Some(_)) = (self.ending_since, self.close_at) else { return false };
-        let nobody = self.workers_by_id.iter().all(|by_id| by_id.workers.is_empty());
-        (nobody && self.zygote != CheckedZygote::Booting) || now >= since + self.settings.grace * 3
+        let no_workers = self.workers_by_id.iter().all(|by_id| by_id.workers.is_empty());
+        (no_workers && self.zygote != CheckedZygote::Booting)
+            || now >= since + self.settings.grace * 3
     }
 
     fn by_id(&mut self, worker_id: WorkerId) -> &mut CheckedWorkerId {
@@ -618,53 +627,53 @@ impl PromiseChecker {
         what: &str,
     ) -> Result<&mut CheckedWorker, String> {
         self.worker_mut(incarnation)
-            .ok_or_else(|| format!("{what} for {incarnation:?}, which is not there"))
+            .ok_or_else(|| format!("{what} for {incarnation:?}, which does not exist"))
     }
 
-    /// Who could be given a task that anybody can do, if it had room for it.
-    fn able(&self) -> impl Iterator<Item = &CheckedWorker> {
+    /// The processes that could be sent an unpinned task if they had room.
+    fn available(&self) -> impl Iterator<Item = &CheckedWorker> {
         let workers_by_id = (0..).zip(&self.workers_by_id);
         let open = workers_by_id.filter(|(worker_id, by_id)| {
             !by_id.retired && self.trials(*worker_id).next().is_none()
         });
-        open.filter_map(|(_, by_id)| by_id.holder())
-            .filter(|worker| worker.is_at_work() && worker.trial.is_none())
+        open.filter_map(|(_, by_id)| by_id.current())
+            .filter(|worker| worker.takes_tasks() && worker.trial.is_none())
     }
 
     /// Tasks that wait to be tried by this worker.
     fn trials(&self, worker_id: WorkerId) -> impl Iterator<Item = TaskNumber> {
-        let waiting = self.settled..self.entries.len();
+        let waiting = self.settled..self.tasks.len();
         waiting.map(|task| task as TaskNumber).filter(move |task| {
-            let trial = self.entries[*task as usize].trial;
+            let trial = self.tasks[*task as usize].trial;
             trial.is_some_and(|(other, _)| other == worker_id) && self.waits_for(*task)
         })
     }
 
     /// Whether a task has neither an outcome nor a worker.
     fn waits_for(&self, task: TaskNumber) -> bool {
-        let entry = &self.entries[task as usize];
-        entry.outcome.is_none() && !entry.held
+        let task_record = &self.tasks[task as usize];
+        task_record.outcome.is_none() && !task_record.held
     }
 
-    /// Whether there is such a task for this worker, or for anybody.
+    /// Whether such a task waits for this worker, or for any worker.
     fn waits(&self, pin: Option<WorkerId>) -> bool {
-        (self.settled..self.entries.len()).any(|task| {
-            let entry = &self.entries[task];
-            let is_tried = pin.is_none() && entry.trial.is_some();
-            entry.pin == pin && self.waits_for(task as TaskNumber) && !is_tried
+        (self.settled..self.tasks.len()).any(|task| {
+            let task_record = &self.tasks[task];
+            let is_tried = pin.is_none() && task_record.trial.is_some();
+            task_record.pin == pin && self.waits_for(task as TaskNumber) && !is_tried
         })
     }
 
     fn is_needed(&self, worker_id: WorkerId) -> bool {
         let by_id = &self.workers_by_id[worker_id as usize];
-        by_id.fallen.is_none() && {
+        by_id.unreplaced.is_none() && {
             let tries = self.trials(worker_id).next().is_some();
             !by_id.retired || tries || self.waits(Some(worker_id))
         }
     }
 
-    /// When a fork that was refused is to be retried.
-    fn next_try(&self, worker_id: WorkerId) -> Option<Duration> {
+    /// When to retry a refused fork.
+    fn next_fork_retry(&self, worker_id: WorkerId) -> Option<Duration> {
         let Refusals { first, last, count } = self.workers_by_id[worker_id as usize].refusals?;
         let wait = Duration::from_millis((10 << (count - 1).min(10)).min(1000));
         Some((last + wait).min(first + self.settings.refused_for))

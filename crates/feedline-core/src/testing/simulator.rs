@@ -1,6 +1,6 @@
-//! A world of bad luck for the supervisor: a zygote, workers and a consumer that do what a seed
-//! says, and time that costs nothing. Each step is checked against `promises`. What a seed shows
-//! once, it shows every time.
+//! A simulated world of failures for the supervisor: a zygote, workers and a consumer that act as a
+//! seed decides, and a clock that costs no real time. `promises` checks each step. A seed always
+//! gives the same run.
 
 mod workers;
 #[cfg(test)]
@@ -9,39 +9,40 @@ mod tests;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use super::failure_rates::{Dice, FailureRates};
+use super::failure_rates::{FailureRates, Random};
 use super::promises::PromiseChecker;
-pub use super::tally::Report;
+pub use super::tally::SimulationReport;
 use crate::worker::supervisor::{
-    ExitKind, Incarnation, Reason, RunFailure, Supervisor, SupervisorAction, SupervisorSettings,
-    TaskNumber, WorkerEvent, WorkerId, WorkerStage,
+    ExitKind, GiveUpReason, Incarnation, RunFailure, Supervisor, SupervisorAction,
+    SupervisorSettings, TaskNumber, WorkerEvent, WorkerId, WorkerStage,
 };
 use workers::{SampleTrouble, SimulatedState, SimulatedWorker, StuckZygote, ZygoteState};
 
 const SIGKILL: i32 = 9;
 const SIGSEGV: i32 = 11;
-/// Steps after which the consumer has waited long enough and closes.
-const PATIENCE: u64 = 1_500;
-/// Steps that no run may take.
-const TOO_LONG: u64 = 100_000;
-/// Times that the clock alone goes on before somebody must do something about those who hang.
-const LOOKS_IN_A_ROW: u32 = 12;
-/// What a look may come too late, three times over.
+/// The steps after which the consumer closes a run that nothing else ends.
+const MAX_STEPS_BEFORE_CLOSE: u64 = 1_500;
+/// The steps that no run may exceed.
+const MAX_STEPS: u64 = 100_000;
+/// How many times the clock alone may advance before a hanging worker is killed or the run is
+/// closed.
+const MAX_LOOKS_IN_A_ROW: u32 = 12;
+/// How late a look may be, in total.
 const SLACK: Duration = Duration::from_millis(50);
 
-/// Plays one run. The error names the seed, the step and the promise that was broken.
-pub fn run(seed: u64) -> Result<Report, String> {
-    SimulatedWorld::new(seed, false).play()
+/// Simulates one run. The error contains the seed, the step and the broken promise.
+pub fn run(seed: u64) -> Result<SimulationReport, String> {
+    SimulatedWorld::new(seed, false).run()
 }
 
-/// Plays one run and tells all that happened in it, a line for each.
-pub fn trace(seed: u64) -> (Result<Report, String>, Vec<String>) {
+/// Simulates one run and returns a log of all its events and actions.
+pub fn trace(seed: u64) -> (Result<SimulationReport, String>, Vec<String>) {
     let mut world = SimulatedWorld::new(seed, true);
-    let outcome = world.play();
-    (outcome, world.story)
+    let outcome = world.run();
+    (outcome, world.log)
 }
 
-/// How the consumer submits.
+/// How the consumer submits tasks.
 #[derive(Clone, Copy, Debug)]
 enum Pinning {
     Pinned,
@@ -49,14 +50,14 @@ enum Pinning {
     Mixed,
 }
 
-/// What will be so in the world at a time.
+/// Something that happens in the world at a certain time.
 enum SimulatedEvent {
-    Tell(WorkerEvent),
+    Deliver(WorkerEvent),
     ZygoteEndIsSeen(u64),
     ZygoteBoots(u64),
     ZygoteDies(u64),
     ZygoteSticks(u64),
-    ZygoteGoesOn(u64),
+    ZygoteContinues(u64),
     PingArrives(u64, u32),
     Forks(Incarnation),
     Boots(Incarnation),
@@ -73,13 +74,13 @@ enum SimulatedEvent {
 
 struct SimulatedWorld {
     seed: u64,
-    dice: Dice,
+    random: Random,
     now: Duration,
     rates: FailureRates,
     settings: SupervisorSettings,
     supervisor: Supervisor,
     promises: PromiseChecker,
-    report: Report,
+    report: SimulationReport,
     events: BTreeMap<(Duration, u64), SimulatedEvent>,
     serial: u64,
     zygote: ZygoteState,
@@ -87,80 +88,80 @@ struct SimulatedWorld {
     zygote_stuck: Option<StuckZygote>,
     /// When the last message to the zygote arrives.
     zygote_last_in: Duration,
-    /// Counts zygotes; the newest that the supervisor knows to have ended is `zygotes_reported`.
+    /// Counts zygotes. `zygotes_reported` is the newest one whose end the supervisor knows.
     zygotes: u64,
     zygotes_reported: u64,
-    /// By worker, then by generation.
+    /// Processes by worker, then by generation.
     workers: Vec<Vec<SimulatedWorker>>,
     /// What is wrong with samples, by task and position.
-    ills: HashMap<(TaskNumber, u64), SampleTrouble>,
-    /// How often a poisonous sample has killed, as far as the supervisor was told.
-    killings: HashMap<(TaskNumber, u64), u32>,
-    /// Times that the clock alone went on.
+    troubles: HashMap<(TaskNumber, u64), SampleTrouble>,
+    /// How many times a sample that always kills has killed, as far as the supervisor knows.
+    kills: HashMap<(TaskNumber, u64), u32>,
+    /// How many times in a row the clock alone advanced.
     looks_in_a_row: u32,
-    /// Steps in which somebody was looked at or the clock went on.
+    /// Steps that only looked at workers or advanced the clock.
     quiet_steps: u64,
     pinning: Pinning,
-    /// workers that the consumer pins tasks to.
+    /// The workers to which the consumer pins tasks.
     in_use: Vec<bool>,
-    /// Whether workers retire and come back.
-    restless: bool,
+    /// Whether workers retire and are needed again.
+    retires_workers: bool,
     total: TaskNumber,
     prefetch: u64,
     submitted: TaskNumber,
     consumed: TaskNumber,
     consumer_waits: bool,
     close_sent: bool,
-    /// Somebody else killed a worker that hung.
-    somebody_killed: bool,
+    /// Whether a signal from outside killed a worker that hung.
+    killed_from_outside: bool,
     traced: bool,
-    story: Vec<String>,
+    log: Vec<String>,
 }
 
 impl SimulatedWorld {
     fn new(seed: u64, traced: bool) -> SimulatedWorld {
-        let mut dice = Dice(seed);
-        let reach = dice.one_of([50_000, 5_000_000, 60_000_000]);
-        let within = dice.micros(1_000, reach);
-        let reach = dice.one_of([30_000, 4_000_000]);
-        let refused_for = dice.micros(1, reach);
+        let mut random = Random(seed);
+        let limit = random.one_of([50_000, 5_000_000, 60_000_000]);
+        let within = random.micros(1_000, limit);
+        let limit = random.one_of([30_000, 4_000_000]);
+        let refused_for = random.micros(1, limit);
         let settings = SupervisorSettings {
-            worker_count: dice.from(1, 8) as u32,
-            depth: dice.from(1, 3) as u32,
-            max_deaths: dice.one_of([0, 1, 3, 5, 20, 100]),
+            worker_count: random.from(1, 8) as u32,
+            depth: random.from(1, 3) as u32,
+            max_deaths: random.one_of([0, 1, 3, 5, 20, 100]),
             within,
-            attempts: dice.hits(500).then(|| dice.from(1, 3) as u32),
+            attempts: random.chance(500).then(|| random.from(1, 3) as u32),
             refused_for,
-            grace: dice.micros(1_000, 500_000),
-            replace: !dice.hits(150),
-            suspect_after: dice.hits(700).then(|| dice.from(1, 3) as u32),
-            deadline: dice.hits(600).then(|| dice.micros(25_000, 2_000_000)),
-            start_limit: dice.micros(25_000, 5_000_000),
-            hangs: dice.from(1, 3) as u32,
-            stall: dice.hits(400).then(|| dice.micros(25_000, 2_000_000)),
-            dump_time: dice.micros(1_000, 300_000),
-            may_be_fresh: dice.hits(500),
-            zygote_patience: dice.micros(60_000, 2_000_000),
-            zygote_start: dice.micros(60_000, 5_000_000),
+            grace: random.micros(1_000, 500_000),
+            replace: !random.chance(150),
+            suspect_after: random.chance(700).then(|| random.from(1, 3) as u32),
+            deadline: random.chance(600).then(|| random.micros(25_000, 2_000_000)),
+            start_limit: random.micros(25_000, 5_000_000),
+            hangs: random.from(1, 3) as u32,
+            stall: random.chance(400).then(|| random.micros(25_000, 2_000_000)),
+            dump_time: random.micros(1_000, 300_000),
+            may_be_fresh: random.chance(500),
+            zygote_patience: random.micros(60_000, 2_000_000),
+            zygote_start: random.micros(60_000, 5_000_000),
         };
-        let rates = FailureRates::new(&mut dice);
-        let pinning = dice.one_of([Pinning::Pinned, Pinning::Unpinned, Pinning::Mixed]);
+        let rates = FailureRates::new(&mut random);
+        let pinning = random.one_of([Pinning::Pinned, Pinning::Unpinned, Pinning::Mixed]);
         let worker_count = settings.worker_count as usize;
-        let longest = dice.one_of([8, 40, 200]);
+        let longest = random.one_of([8, 40, 200]);
         let mut world = SimulatedWorld {
             seed,
             now: Duration::ZERO,
             supervisor: Supervisor::new(settings.clone()),
             promises: PromiseChecker::new(&settings),
-            report: Report::default(),
+            report: SimulationReport::default(),
             events: BTreeMap::new(),
             serial: 0,
             zygote: ZygoteState::Dead,
             zygote_is_fresh: false,
             zygote_stuck: None,
             zygote_last_in: Duration::ZERO,
-            ills: HashMap::new(),
-            killings: HashMap::new(),
+            troubles: HashMap::new(),
+            kills: HashMap::new(),
             looks_in_a_row: 0,
             quiet_steps: 0,
             zygotes: 0,
@@ -168,52 +169,52 @@ impl SimulatedWorld {
             workers: (0..worker_count).map(|_| Vec::new()).collect(),
             pinning,
             in_use: vec![true; worker_count],
-            restless: dice.hits(300),
-            total: dice.from(1, longest),
-            prefetch: dice.from(1, 2 * worker_count as u64 + 2),
+            retires_workers: random.chance(300),
+            total: random.from(1, longest),
+            prefetch: random.from(1, 2 * worker_count as u64 + 2),
             submitted: 0,
             consumed: 0,
             consumer_waits: false,
             close_sent: false,
-            somebody_killed: false,
+            killed_from_outside: false,
             traced,
-            story: Vec::new(),
+            log: Vec::new(),
             rates,
             settings,
-            dice,
+            random,
         };
         world.plan();
         world
     }
 
-    /// Deals out what does not depend on how the run goes.
+    /// Schedules the events that do not depend on the course of the run.
     fn plan(&mut self) {
-        self.report.calm += u64::from(self.rates == FailureRates::default());
+        self.report.failure_free += u64::from(self.rates == FailureRates::default());
         let first = self.soon();
         self.at(first, SimulatedEvent::Consumes);
-        if self.dice.hits(200) {
-            let reach = self.dice.one_of([1_000, 100_000, 1_000_000]);
-            let when = self.dice.micros(0, reach);
+        if self.random.chance(200) {
+            let limit = self.random.one_of([1_000, 100_000, 1_000_000]);
+            let when = self.random.micros(0, limit);
             self.at(when, SimulatedEvent::Closes);
         }
-        if self.dice.hits(self.rates.closed_descriptors) {
-            let when = self.dice.micros(0, 300_000);
-            self.at(when, SimulatedEvent::Tell(WorkerEvent::DescriptorsClosed));
+        if self.random.chance(self.rates.closed_descriptors) {
+            let when = self.random.micros(0, 300_000);
+            self.at(when, SimulatedEvent::Deliver(WorkerEvent::DescriptorsClosed));
         }
-        if self.restless {
-            for _ in 0..self.dice.from(1, 6) {
-                let when = self.dice.micros(0, 400_000);
-                let worker_id = self.dice.below(self.in_use.len() as u64) as WorkerId;
+        if self.retires_workers {
+            for _ in 0..self.random.from(1, 6) {
+                let when = self.random.micros(0, 400_000);
+                let worker_id = self.random.below(self.in_use.len() as u64) as WorkerId;
                 self.at(when, SimulatedEvent::Retires(worker_id));
             }
         }
         if self.traced {
-            let messages = format!("{:?} {:?} {:?}", self.settings, self.rates, self.pinning);
-            self.story.push(format!("{messages}, {} tasks, {} ahead", self.total, self.prefetch));
+            let settings = format!("{:?} {:?} {:?}", self.settings, self.rates, self.pinning);
+            self.log.push(format!("{settings}, {} tasks, {} ahead", self.total, self.prefetch));
         }
     }
 
-    fn play(&mut self) -> Result<Report, String> {
+    fn run(&mut self) -> Result<SimulationReport, String> {
         let actions = self.supervisor.start(self.now);
         let verdict = self.promises.check_start(&actions);
         verdict.map_err(|why| self.broken(&why))?;
@@ -223,15 +224,14 @@ impl SimulatedWorld {
             let deadline = self.supervisor.next_deadline();
             match (event, deadline) {
                 (None, Some(_))
-                    if self.looks_in_a_row > LOOKS_IN_A_ROW && self.promises.is_running() =>
+                    if self.looks_in_a_row > MAX_LOOKS_IN_A_ROW && self.promises.is_running() =>
                 {
                     self.looks_in_a_row = 0;
                     self.nothing_happens()?;
                 }
                 (_, Some(at)) if event.is_none_or(|event| at <= event) => {
-                    // Clocks wake late; closing is promised to the consumer and is not given that
-                    // slack.
-                    let late = self.promises.is_running() && self.dice.hits(200);
+                    // Timers fire late. Closing has a guaranteed limit, so it gets no slack.
+                    let late = self.promises.is_running() && self.random.chance(200);
                     let slack = if late { self.soon() } else { Duration::ZERO };
                     self.now = self.now.max(at + slack);
                     self.looks_in_a_row += 1;
@@ -242,19 +242,19 @@ impl SimulatedWorld {
                     let ((at, _), event) = self.events.pop_first().expect("there is one");
                     self.now = self.now.max(at);
                     self.looks_in_a_row = 0;
-                    self.happen(event)?;
+                    self.apply(event)?;
                 }
                 (None, _) if self.promises.is_closed() => break,
                 (None, _) => self.nothing_happens()?,
             }
-            if self.report.steps - self.quiet_steps >= PATIENCE && !self.close_sent {
-                if self.report.calm > 0 {
-                    return Err(self.broken("a calm run goes on and on"));
+            if self.report.steps - self.quiet_steps >= MAX_STEPS_BEFORE_CLOSE && !self.close_sent {
+                if self.report.failure_free > 0 {
+                    return Err(self.broken("a run without failures does not end"));
                 }
                 self.report.closed_impatient += 1;
                 self.close()?;
             }
-            if self.report.steps >= TOO_LONG {
+            if self.report.steps >= MAX_STEPS {
                 return Err(self.broken("the run does not end"));
             }
         }
@@ -262,7 +262,7 @@ impl SimulatedWorld {
         self.check_end()
     }
 
-    /// Nothing is under way, so whatever is waited for must be something that hangs.
+    /// No event is scheduled, so the run must be waiting for a process that hangs.
     fn nothing_happens(&mut self) -> Result<(), String> {
         if self.close_sent {
             return Err(self.broken("closing does not end"));
@@ -275,12 +275,12 @@ impl SimulatedWorld {
                 && self.promises.is_open(*incarnation)
         });
         match hanging {
-            Some(incarnation) if self.dice.hits(600) => {
-                self.somebody_killed = true;
-                self.happen(SimulatedEvent::Dies(incarnation, ExitKind::Killed(SIGKILL)))
+            Some(incarnation) if self.random.chance(600) => {
+                self.killed_from_outside = true;
+                self.apply(SimulatedEvent::Dies(incarnation, ExitKind::Killed(SIGKILL)))
             }
             None if self.zygote_stuck.is_none() => {
-                Err(self.broken("the consumer waits, and nothing is under way"))
+                Err(self.broken("the consumer waits, but no event is scheduled"))
             }
             Some(_) | None => {
                 self.report.closed_hanging += 1;
@@ -289,23 +289,23 @@ impl SimulatedWorld {
         }
     }
 
-    fn check_end(&mut self) -> Result<Report, String> {
-        // With a zygote that is stuck, its workers are killed when the trainer lets it go.
+    fn check_end(&mut self) -> Result<SimulationReport, String> {
+        // The workers of a stuck zygote are killed when the trainer drops it.
         let left = self.incarnations().find(|incarnation| {
             let worker =
                 &self.workers[incarnation.worker_id as usize][incarnation.generation as usize];
             worker.state != SimulatedState::Dead && self.zygote_stuck.is_none()
         });
         match left {
-            Some(incarnation) => Err(self.broken(&format!("{incarnation:?} is alive after all"))),
+            Some(incarnation) => Err(self.broken(&format!("{incarnation:?} is still alive"))),
             None => Ok(self.report),
         }
     }
 
-    fn happen(&mut self, event: SimulatedEvent) -> Result<(), String> {
+    fn apply(&mut self, event: SimulatedEvent) -> Result<(), String> {
         let Some(event) = self.unless_stuck(event) else { return Ok(()) };
         match event {
-            SimulatedEvent::Tell(happening) => return self.deliver(happening),
+            SimulatedEvent::Deliver(event) => return self.deliver(event),
             SimulatedEvent::ZygoteEndIsSeen(zygote) => {
                 if zygote > self.zygotes_reported {
                     self.zygotes_reported = zygote;
@@ -315,7 +315,7 @@ impl SimulatedWorld {
             SimulatedEvent::ZygoteBoots(zygote) => self.zygote_boots(zygote),
             SimulatedEvent::ZygoteDies(zygote) => self.zygote_dies(zygote),
             SimulatedEvent::ZygoteSticks(zygote) => self.zygote_sticks(zygote),
-            SimulatedEvent::ZygoteGoesOn(zygote) => self.zygote_goes_on(zygote),
+            SimulatedEvent::ZygoteContinues(zygote) => self.zygote_continues(zygote),
             SimulatedEvent::PingArrives(zygote, number) => self.ping_arrives(zygote, number),
             SimulatedEvent::Forks(incarnation) => self.forks(incarnation),
             SimulatedEvent::Boots(incarnation) => self.boots(incarnation),
@@ -328,7 +328,7 @@ impl SimulatedWorld {
                 self.work(incarnation);
             }
             SimulatedEvent::KillArrives(incarnation) => {
-                self.worker(incarnation).kill_came = true;
+                self.worker(incarnation).kill_arrived = true;
                 if self.worker(incarnation).state != SimulatedState::Forking {
                     self.die(incarnation, ExitKind::Killed(SIGKILL));
                 }
@@ -347,20 +347,20 @@ impl SimulatedWorld {
         Ok(())
     }
 
-    /// Brings a message to the supervisor, if it can still come.
-    fn deliver(&mut self, happening: WorkerEvent) -> Result<(), String> {
-        match happening {
+    /// Delivers a message to the supervisor, if it can still arrive.
+    fn deliver(&mut self, event: WorkerEvent) -> Result<(), String> {
+        match event {
             WorkerEvent::Ended { incarnation, .. } => {
                 let reaped = self.worker(incarnation).zygote > self.zygotes_reported;
                 if !reaped && !self.stray() {
                     return Ok(());
                 }
-                self.count_killing(incarnation)?;
+                self.count_kill(incarnation)?;
             }
             WorkerEvent::TaskDone { incarnation, task } => {
                 let late = self.promises.is_running() && self.promises.is_killed(incarnation);
                 self.report.answers_overdue +=
-                    u64::from(late && self.promises.has_at_hand(incarnation, task));
+                    u64::from(late && self.promises.is_assigned(incarnation, task));
                 if self.worker(incarnation).state == SimulatedState::Dead
                     && self.promises.is_open(incarnation)
                 {
@@ -379,48 +379,52 @@ impl SimulatedWorld {
             | WorkerEvent::Ready { .. }
             | WorkerEvent::StartFailed { .. }
             | WorkerEvent::Survived { .. }
-            | WorkerEvent::Observation { .. }
+            | WorkerEvent::Observed { .. }
             | WorkerEvent::Renew { .. }
             | WorkerEvent::Retire { .. }
             | WorkerEvent::TimePassed
             | WorkerEvent::Close => {}
         }
-        self.notify(happening)?;
+        self.notify(event)?;
         if self.stray() {
-            self.tell_nonsense(happening)?;
+            self.notify_impossible(event)?;
         }
         Ok(())
     }
 
-    /// A sample that always kills is found out by one trial.
-    fn count_killing(&mut self, incarnation: Incarnation) -> Result<(), String> {
+    /// One trial must be enough to detect a sample that always kills.
+    fn count_kill(&mut self, incarnation: Incarnation) -> Result<(), String> {
         let is_own = self.promises.is_running()
             && self.promises.can_fork()
             && self.promises.is_open(incarnation)
             && !self.promises.is_killed(incarnation);
-        let Some(spot) = self.worker(incarnation).at.filter(|_| is_own) else { return Ok(()) };
-        if self.ills.get(&spot) != Some(&SampleTrouble::Poison) {
+        let Some(sample) = self.worker(incarnation).at.filter(|_| is_own) else { return Ok(()) };
+        if self.troubles.get(&sample) != Some(&SampleTrouble::Poison) {
             return Ok(());
         }
-        let times = self.killings.entry(spot).or_default();
+        let times = self.kills.entry(sample).or_default();
         *times += 1;
         let too_often = self.settings.suspect_after.is_some_and(|enough| *times > enough + 1);
-        if too_often { Err(self.broken(&format!("{spot:?} kills and kills"))) } else { Ok(()) }
+        if too_often {
+            Err(self.broken(&format!("{sample:?} kills too many times")))
+        } else {
+            Ok(())
+        }
     }
 
     fn stray(&mut self) -> bool {
-        let strays = self.dice.hits(self.rates.stray);
+        let strays = self.random.chance(self.rates.stray);
         self.report.strays += u64::from(strays);
         strays
     }
 
-    /// What no world would do, and the supervisor must bear: echoes, and news of workers that never
-    /// were.
-    fn tell_nonsense(&mut self, echo: WorkerEvent) -> Result<(), String> {
-        let worker_id = self.dice.below(10) as WorkerId;
+    /// Sends impossible events, which the supervisor must ignore: repetitions, and messages of
+    /// workers that never existed.
+    fn notify_impossible(&mut self, echo: WorkerEvent) -> Result<(), String> {
+        let worker_id = self.random.below(10) as WorkerId;
         let incarnation = Incarnation { worker_id, generation: 1_000 };
-        let task = self.dice.below(40);
-        let nonsense = [
+        let task = self.random.below(40);
+        let impossible = [
             WorkerEvent::TaskDone { incarnation, task },
             WorkerEvent::Survived { incarnation, task },
             WorkerEvent::Renew { incarnation },
@@ -429,7 +433,7 @@ impl SimulatedWorld {
             WorkerEvent::Ended { incarnation, exit: ExitKind::Exited(0), at: None },
             WorkerEvent::Ready { incarnation },
             WorkerEvent::StartFailed { incarnation },
-            WorkerEvent::Refused { incarnation, passing: false },
+            WorkerEvent::Refused { incarnation, transient: false },
             WorkerEvent::TimePassed,
             WorkerEvent::Submitted { task: 0, worker_id: None },
             WorkerEvent::Retire { worker_id: 1_000 },
@@ -442,7 +446,7 @@ impl SimulatedWorld {
             | WorkerEvent::Ready { .. }
             | WorkerEvent::TaskDone { .. }
             | WorkerEvent::Survived { .. }
-            | WorkerEvent::Observation { .. }
+            | WorkerEvent::Observed { .. }
             | WorkerEvent::HungUp { .. }
             | WorkerEvent::ZygoteStarted
             | WorkerEvent::ZygoteReady
@@ -458,33 +462,31 @@ impl SimulatedWorld {
             | WorkerEvent::TimePassed
             | WorkerEvent::Close => false,
         };
-        // Number nought is new until the consumer has said it.
+        // Task 0 is new until the consumer has submitted it.
         let is_early = self.submitted == 0 && self.promises.is_running();
         let chosen = match (is_echo, is_early) {
-            (true, _) if self.dice.hits(500) => echo,
+            (true, _) if self.random.chance(500) => echo,
             (_, true) => WorkerEvent::TimePassed,
-            (_, false) => self.dice.one_of(nonsense),
+            (_, false) => self.random.one_of(impossible),
         };
         self.notify(chosen)
     }
 
     /// One step: the supervisor decides, the promises are checked, the world changes.
-    fn notify(&mut self, happening: WorkerEvent) -> Result<(), String> {
+    fn notify(&mut self, event: WorkerEvent) -> Result<(), String> {
         self.report.steps += 1;
         let is_quiet = matches!(
-            happening,
-            WorkerEvent::TimePassed
-                | WorkerEvent::Observation { .. }
-                | WorkerEvent::ZygoteSeen { .. }
+            event,
+            WorkerEvent::TimePassed | WorkerEvent::Observed { .. } | WorkerEvent::ZygoteSeen { .. }
         );
         self.quiet_steps += u64::from(is_quiet);
-        let actions = self.supervisor.handle(happening, self.now);
+        let actions = self.supervisor.handle(event, self.now);
         if self.traced {
-            self.story.push(format!("{:>12?} {happening:?}", self.now));
-            self.story.extend(actions.iter().map(|action| format!("{:>14} {action:?}", "->")));
+            self.log.push(format!("{:>12?} {event:?}", self.now));
+            self.log.extend(actions.iter().map(|action| format!("{:>14} {action:?}", "->")));
         }
-        let verdict = self.promises.check(happening, &actions, self.now, &self.supervisor);
-        verdict.map_err(|why| self.broken(&format!("{happening:?} made {actions:?}: {why}")))?;
+        let verdict = self.promises.check(event, &actions, self.now, &self.supervisor);
+        verdict.map_err(|why| self.broken(&format!("{event:?} made {actions:?}: {why}")))?;
         self.act(actions)?;
         if self.is_stuck_too_long() {
             return Err(self.broken("the zygote hangs and is not killed"));
@@ -504,7 +506,7 @@ impl SimulatedWorld {
         Ok(())
     }
 
-    /// Whether somebody has been at a sample for longer than anybody may be.
+    /// Whether a worker has spent longer on a sample than allowed.
     fn is_hanging_too_long(&self, incarnation: Incarnation) -> bool {
         let Some(deadline) = self.settings.deadline else { return false };
         let worker = &self.workers[incarnation.worker_id as usize][incarnation.generation as usize];
@@ -512,32 +514,34 @@ impl SimulatedWorld {
         let latest = worker.since + deadline + self.settings.dump_time * 2 + SLACK;
         let is_watched = self.promises.is_running()
             && self.promises.can_fork()
-            && self.promises.has_at_hand(incarnation, task)
+            && self.promises.is_assigned(incarnation, task)
             && !self.promises.is_killed(incarnation);
         let is_late = !worker.blocked || worker.stopped;
-        is_watched && is_late && self.rates.blind == 0 && self.now > latest
+        is_watched && is_late && self.rates.missed_look == 0 && self.now > latest
     }
 
-    /// The engine looks at whom it is told to look at.
+    /// Looks at the workers that the supervisor asks for.
     fn look(&mut self) -> Result<(), String> {
-        if self.supervisor.must_look_at_zygote(self.now) && !self.dice.hits(self.rates.blind) {
+        if self.supervisor.must_look_at_zygote(self.now)
+            && !self.random.chance(self.rates.missed_look)
+        {
             let ran = self.zygote_stuck.as_ref().is_none_or(|stuck| stuck.spins);
             self.notify(WorkerEvent::ZygoteSeen { ran })?;
         }
-        let mut incarnations = self.supervisor.to_look_at(self.now);
+        let mut incarnations = self.supervisor.workers_to_look_at(self.now);
         if self.stray() {
-            // A look that nobody asked for.
-            let worker_id = self.dice.below(self.in_use.len() as u64) as WorkerId;
+            // An unrequested look.
+            let worker_id = self.random.below(self.in_use.len() as u64) as WorkerId;
             incarnations.extend(self.supervisor.incarnations(worker_id));
         }
         for incarnation in incarnations {
-            if self.dice.hits(self.rates.blind) {
+            if self.random.chance(self.rates.missed_look) {
                 self.report.looks_missed += 1;
                 continue;
             }
             self.report.looks += 1;
             let seen = self.worker(incarnation).seen();
-            self.notify(WorkerEvent::Observation { incarnation, seen })?;
+            self.notify(WorkerEvent::Observed { incarnation, seen })?;
         }
         Ok(())
     }
@@ -548,7 +552,7 @@ impl SimulatedWorld {
                 SupervisorAction::StartZygote { fresh } => self.start_zygote(fresh),
                 SupervisorAction::EndZygote => self.end_zygote(),
                 SupervisorAction::PingZygote { number } => {
-                    // No message to the zygote overtakes another.
+                    // Messages to the zygote stay in order.
                     let soon = self.soon();
                     self.zygote_last_in = self.zygote_last_in.max(self.now + soon);
                     let after = self.zygote_last_in - self.now;
@@ -564,10 +568,13 @@ impl SimulatedWorld {
                 SupervisorAction::Fork { incarnation } => self.fork(incarnation),
                 SupervisorAction::Send { incarnation, task, trial } => {
                     self.report.trials += u64::from(trial.is_some());
-                    self.arrive(incarnation, SimulatedEvent::TaskArrives(incarnation, task, trial));
+                    self.send_to(
+                        incarnation,
+                        SimulatedEvent::TaskArrives(incarnation, task, trial),
+                    );
                 }
                 SupervisorAction::Stop { incarnation } => {
-                    self.arrive(incarnation, SimulatedEvent::StopArrives(incarnation))
+                    self.send_to(incarnation, SimulatedEvent::StopArrives(incarnation))
                 }
                 SupervisorAction::Kill { incarnation } => self.kill(incarnation),
                 SupervisorAction::Accept { task } => {
@@ -581,7 +588,7 @@ impl SimulatedWorld {
                 }
                 SupervisorAction::Dump { .. } => self.report.dumps += 1,
                 SupervisorAction::Stalled { .. } => self.report.stalls += 1,
-                SupervisorAction::RestartedFresh { .. } => self.report.rebirths += 1,
+                SupervisorAction::RestartedFresh { .. } => self.report.fresh_restarts += 1,
                 SupervisorAction::Retired { .. } => self.report.retired += 1,
                 SupervisorAction::Died(death) => match (death.exit, death.stage) {
                     (ExitKind::Lost, _) => self.report.deaths_lost += 1,
@@ -597,32 +604,36 @@ impl SimulatedWorld {
         Ok(())
     }
 
-    /// Whether a task that is given up deserves it, where nothing but its own samples is wrong.
+    /// Checks that a task deserves to be given up, if only its own samples are at fault.
     fn check_blame(
         &mut self,
         task: TaskNumber,
         at: Option<u64>,
-        why: Reason,
+        why: GiveUpReason,
     ) -> Result<(), String> {
-        let ill = at.and_then(|at| self.ills.get(&(task, at)).copied());
+        let trouble = at.and_then(|at| self.troubles.get(&(task, at)).copied());
         let rates = &self.rates;
         let is_fair = match why {
-            Reason::Kills => {
-                self.report.gives_up_kills += 1;
+            GiveUpReason::Kills => {
+                self.report.given_up_for_kills += 1;
                 let others = rates.work_death + rates.death_anytime + rates.death_after_answer;
-                self.somebody_killed || others > 0 || ill.is_some_and(SampleTrouble::kills)
+                self.killed_from_outside || others > 0 || trouble.is_some_and(SampleTrouble::kills)
             }
-            Reason::Hangs => {
-                self.report.gives_up_hangs += 1;
-                // The dead, too, are at the same sample for ever, until their end is told.
+            GiveUpReason::Hangs => {
+                self.report.given_up_for_hangs += 1;
+                // A dead worker, too, seems to hang at its sample until its end is reported.
                 let others =
                     rates.work_hang + rates.slow_sample + rates.asleep + rates.slow_message;
                 others + rates.zygote_stuck + rates.blocked > 0
-                    || ill.is_some_and(SampleTrouble::hangs)
+                    || trouble.is_some_and(SampleTrouble::hangs)
             }
         };
-        self.report.poison_found += u64::from(ill == Some(SampleTrouble::Poison));
-        if is_fair { Ok(()) } else { Err(self.broken(&format!("{task} did no harm at {at:?}"))) }
+        self.report.poison_found += u64::from(trouble == Some(SampleTrouble::Poison));
+        if is_fair {
+            Ok(())
+        } else {
+            Err(self.broken(&format!("{task} is not to blame at {at:?}")))
+        }
     }
 
     fn failed(&mut self, failure: RunFailure) {
@@ -631,23 +642,27 @@ impl SimulatedWorld {
             RunFailure::Death { .. } => &mut self.report.failed_death,
             RunFailure::CannotStart { .. } => &mut self.report.failed_cannot_start,
             RunFailure::DiesStarting { .. } => &mut self.report.failed_dies_starting,
-            RunFailure::Refused { passing: true, .. } => &mut self.report.failed_refused_passing,
-            RunFailure::Refused { passing: false, .. } => &mut self.report.failed_refused_lasting,
+            RunFailure::Refused { transient: true, .. } => {
+                &mut self.report.failed_refused_transient
+            }
+            RunFailure::Refused { transient: false, .. } => {
+                &mut self.report.failed_refused_permanent
+            }
             RunFailure::ZygoteCannotStart => &mut self.report.failed_zygote,
             RunFailure::ZygoteHangs => &mut self.report.failed_zygote_hangs,
             RunFailure::DescriptorsClosed => &mut self.report.failed_descriptors_closed,
         };
         *count += 1;
-        // Some consumers take long to notice, longer than closing may take.
-        let reach = self.dice.one_of([1_000, 3_000_000]);
-        let when = self.dice.micros(1, reach);
+        // Some consumers are slow to notice, slower than closing may be.
+        let limit = self.random.one_of([1_000, 3_000_000]);
+        let when = self.random.micros(1, limit);
         self.at(when, SimulatedEvent::Closes);
     }
 
-    /// Takes what is next in order, and submits more.
+    /// Takes the next result in order, and submits more tasks.
     fn consume(&mut self) -> Result<(), String> {
         if !self.promises.is_running() {
-            // It has not seen yet that the run has ended; what it submits then is nobody's.
+            // The consumer has not noticed the end of the run; what it submits now is ignored.
             let (task, worker_id) = (self.submitted, self.choose_worker());
             return self.notify(WorkerEvent::Submitted { task, worker_id });
         }
@@ -662,7 +677,7 @@ impl SimulatedWorld {
         {
             let (task, worker_id) = (self.submitted, self.choose_worker());
             self.submitted += 1;
-            self.make_ill(task);
+            self.assign_troubles(task);
             self.notify(WorkerEvent::Submitted { task, worker_id })?;
         }
         if self.consumed == self.total {
@@ -682,20 +697,21 @@ impl SimulatedWorld {
         let pins = match self.pinning {
             Pinning::Pinned => true,
             Pinning::Unpinned => false,
-            Pinning::Mixed => self.dice.hits(500),
+            Pinning::Mixed => self.random.chance(500),
         };
         if !pins {
             return None;
         }
         let used: Vec<usize> =
             (0..self.in_use.len()).filter(|worker_id| self.in_use[*worker_id]).collect();
-        let comes_back = used.is_empty() || self.dice.hits(if self.restless { 150 } else { 0 });
-        let worker_id = if comes_back {
-            self.dice.below(self.in_use.len() as u64) as usize
+        let reactivates =
+            used.is_empty() || self.random.chance(if self.retires_workers { 150 } else { 0 });
+        let worker_id = if reactivates {
+            self.random.below(self.in_use.len() as u64) as usize
         } else {
             used[(self.submitted % used.len() as u64) as usize]
         };
-        self.report.comebacks += u64::from(!self.in_use[worker_id]);
+        self.report.reactivations += u64::from(!self.in_use[worker_id]);
         self.in_use[worker_id] = true;
         Some(worker_id as WorkerId)
     }
@@ -727,7 +743,7 @@ impl SimulatedWorld {
     }
 
     fn exit(&mut self) -> ExitKind {
-        self.dice.one_of([
+        self.random.one_of([
             ExitKind::Killed(SIGKILL),
             ExitKind::Killed(SIGSEGV),
             ExitKind::Exited(0),
@@ -739,7 +755,7 @@ impl SimulatedWorld {
         &mut self.workers[incarnation.worker_id as usize][incarnation.generation as usize]
     }
 
-    /// All workers there ever were.
+    /// All processes that ever existed.
     fn incarnations(&self) -> impl Iterator<Item = Incarnation> + use<'_> {
         let worker_count = self.workers.iter().zip(0..);
         worker_count.flat_map(|(workers, worker_id)| {
@@ -748,8 +764,8 @@ impl SimulatedWorld {
     }
 
     fn soon(&mut self) -> Duration {
-        let reach = self.dice.one_of([20, 500, 15_000]);
-        self.dice.micros(1, reach)
+        let limit = self.random.one_of([20, 500, 15_000]);
+        self.random.micros(1, limit)
     }
 
     fn at(&mut self, after: Duration, event: SimulatedEvent) {
@@ -757,21 +773,21 @@ impl SimulatedWorld {
         self.events.insert((self.now + after, self.serial), event);
     }
 
-    /// A worker says something; what it said before comes before.
-    fn say(&mut self, incarnation: Incarnation, happening: WorkerEvent) {
+    /// Sends an event from a worker; its events stay in order.
+    fn send_event(&mut self, incarnation: Incarnation, event: WorkerEvent) {
         let mut soon = self.soon();
-        if self.dice.hits(self.rates.slow_message) {
-            soon += self.dice.micros(0, 500_000);
+        if self.random.chance(self.rates.slow_message) {
+            soon += self.random.micros(0, 500_000);
         }
         let now = self.now;
         let worker = self.worker(incarnation);
         worker.last_out = worker.last_out.max(now + soon);
         let after = worker.last_out - now;
-        self.at(after, SimulatedEvent::Tell(happening));
+        self.at(after, SimulatedEvent::Deliver(event));
     }
 
-    /// A worker is told something, after what it was told before.
-    fn arrive(&mut self, incarnation: Incarnation, event: SimulatedEvent) {
+    /// Sends a message to a worker; its messages stay in order.
+    fn send_to(&mut self, incarnation: Incarnation, event: SimulatedEvent) {
         let soon = self.soon();
         let now = self.now;
         let worker = self.worker(incarnation);

@@ -1,14 +1,14 @@
-//! What happened in simulated runs, counted: a disaster that never happens is not tested.
+//! Counts what happened in simulated runs: a failure that never happens is not tested.
 
 macro_rules! report {
-    ($($(#[doc = $messages:literal])* $name:ident,)*) => {
-        /// How often what happened in a run, or in many.
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        /// How many times each thing happened, in one run or in many.
         #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-        pub struct Report { $($(#[doc = $messages])* pub $name: u64,)* }
+        pub struct SimulationReport { $($(#[doc = $doc])* pub $name: u64,)* }
 
-        impl Report {
+        impl SimulationReport {
             /// Adds what happened in another run.
-            pub fn add(&mut self, other: &Report) { $(self.$name += other.$name;)* }
+            pub fn add(&mut self, other: &SimulationReport) { $(self.$name += other.$name;)* }
 
             /// Every count with its name.
             pub fn counts(&self) -> Vec<(&'static str, u64)> {
@@ -21,47 +21,47 @@ macro_rules! report {
 report! {
     /// Steps of the supervisor.
     steps,
-    /// Answers that were taken.
+    /// Results that were accepted.
     accepted,
-    /// Answers that were thrown away.
+    /// Results that were discarded.
     discarded,
-    /// Answers that were taken from a worker that was dead already.
+    /// Results that were accepted from a worker that was dead already.
     crossings,
-    /// Answers that were given before an older one of the same worker.
+    /// Results that were sent before an older one of the same worker.
     overtakings,
     /// Tasks that were sent again.
     resent,
     /// Tasks that were given up because they kill.
-    gives_up_kills,
+    given_up_for_kills,
     /// Tasks that were given up because they hang.
-    gives_up_hangs,
+    given_up_for_hangs,
     /// Tasks that always kill and were given up.
     poison_found,
     /// Trials that were begun.
     trials,
     /// Trials that were survived.
     trials_survived,
-    /// Trials that ended with an answer.
+    /// Trials that ended with a result.
     trials_answered,
     /// Looks at workers.
     looks,
-    /// Looks that did not happen.
+    /// Looks that were missed.
     looks_missed,
-    /// Dumps of workers.
+    /// Stack dumps of workers.
     dumps,
-    /// Workers killed by the supervisor because they passed the deadline.
+    /// Workers killed by the supervisor because they exceeded the deadline.
     kills_overdue,
-    /// Workers that came to the end of a task while they were killed for being late with it.
+    /// Workers that finished a task while they were being killed for being late with it.
     answers_overdue,
     /// Workers that stalled.
     stalls,
-    /// Runs that started again from a fresh zygote.
-    rebirths,
+    /// Runs that restarted from a fresh zygote.
+    fresh_restarts,
     /// Zygotes that stopped answering.
     zygotes_stuck,
-    /// Zygotes that went on after they had stopped answering.
-    zygotes_went_on,
-    /// Zygotes that were told of as slow.
+    /// Zygotes that continued after they had stopped answering.
+    zygotes_continued,
+    /// Zygotes that were logged as slow.
     zygotes_slow,
     /// Zygotes that were killed because they hung.
     zygotes_hung,
@@ -73,7 +73,7 @@ report! {
     successions,
     /// Workers that were renewed and ended well.
     retired,
-    /// Workers that were to take over and could not start.
+    /// Successors that could not start.
     successors_failed,
     /// Workers that died before they were ready.
     deaths_booting,
@@ -83,17 +83,17 @@ report! {
     deaths_busy,
     /// Workers that died after they were asked to stop.
     deaths_stopping,
-    /// Workers that went with their zygote.
+    /// Workers that ended with their zygote.
     deaths_lost,
     /// Zygotes that died after they were ready.
     zygote_deaths,
-    /// Zygotes that died before.
+    /// Zygotes that died before they were ready.
     zygote_failures,
-    /// Forks refused for a reason that passes.
-    refusals_passing,
-    /// Forks refused for one that does not.
-    refusals_lasting,
-    /// Workers that said that they cannot start.
+    /// Forks refused for a transient reason.
+    refusals_transient,
+    /// Forks refused for a permanent reason.
+    refusals_permanent,
+    /// Workers that reported that they cannot start.
     start_failures,
     /// Workers or zygotes that hung until they were killed.
     hangs,
@@ -103,27 +103,27 @@ report! {
     kills_booting,
     /// Workers killed by the supervisor that did not stop when the run ended.
     kills_after_grace,
-    /// Workers killed by the supervisor that did not stop when their worker retired.
+    /// Workers killed by the supervisor that did not stop when they were retired.
     kills_retired,
     /// Workers that ended by themselves while a kill was on its way.
     deaths_while_killed,
-    /// Kills that took longer than closing may.
+    /// Kills that took longer than closing may take.
     kills_too_slow,
-    /// workers that retired.
+    /// Workers that retired.
     retirements,
-    /// workers that came back.
-    comebacks,
-    /// Happenings that cannot be.
+    /// Retired workers that were needed again.
+    reactivations,
+    /// Events that cannot occur.
     strays,
-    /// Runs in good weather.
-    calm,
+    /// Runs without failures.
+    failure_free,
     /// Runs whose every task got a result.
     finished,
     /// Runs closed in the middle.
     closed_early,
     /// Runs closed because something hung.
     closed_hanging,
-    /// Runs closed because they went on and on.
+    /// Runs closed because they took too many steps.
     closed_impatient,
     /// Runs that ended by `TooManyDeaths`.
     failed_too_many_deaths,
@@ -133,10 +133,10 @@ report! {
     failed_cannot_start,
     /// Runs that ended by `DiesStarting`.
     failed_dies_starting,
-    /// Runs that ended by `Refused` for a reason that passes.
-    failed_refused_passing,
-    /// Runs that ended by `Refused` for one that does not.
-    failed_refused_lasting,
+    /// Runs that ended by `Refused` for a transient reason.
+    failed_refused_transient,
+    /// Runs that ended by `Refused` for a permanent reason.
+    failed_refused_permanent,
     /// Runs that ended by `ZygoteCannotStart`.
     failed_zygote,
     /// Runs that ended by `ZygoteHangs`.

@@ -1,8 +1,8 @@
-//! The arena: shared memory in which a worker writes its batches, used again and again while warm.
+//! The arena: shared memory in which a worker writes its batches, reused while its pages are warm.
 //!
-//! The worker owns the arena and hands out its slots; a flag for each slot, in the arena itself, says
-//! whether the trainer has it. So a slot comes back without a message, from any thread of the trainer,
-//! and a trainer that holds a batch of a dead worker holds the arena alive with it.
+//! The worker owns the arena and hands out its slots. One flag per slot, in the arena itself, says
+//! whether the trainer has the slot. So any thread of the trainer returns a slot without a message,
+//! and a batch of a dead worker keeps its arena alive.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::Shared;
 
-/// How many slots an arena can have.
+/// The maximum number of slots.
 const SLOTS: usize = 2048;
-/// The flags come first, then the slots.
+/// The flags are stored before the slots.
 const FLAGS: u64 = (SLOTS * 4) as u64;
 const PAGE: u64 = 4096;
-/// A slot is taken for something smaller if no more than this is left unused, on top of a quarter.
+/// A warm slot is reused for fewer bytes if at most a quarter of them plus this many stay unused.
 const SLACK: u64 = 64 << 10;
 
 const FREE: u32 = 0;
 const LENT: u32 = 1;
 
-/// Memory for an arena of up to that many bytes, or less where the system does not let so much address
-/// space be reserved, and the descriptor by which the worker maps it.
+/// Creates the memory of an arena, and the descriptor with which the worker maps it. The arena is
+/// smaller than `bytes` if the system does not allow reserving that much address space.
 pub(crate) fn create(bytes: u64) -> io::Result<(Descriptor, Arc<Shared>)> {
     let mut bytes = bytes.max(1 << 20).next_multiple_of(PAGE);
     loop {
@@ -39,21 +39,23 @@ pub(crate) fn create(bytes: u64) -> io::Result<(Descriptor, Arc<Shared>)> {
 struct ArenaSlot {
     offset: u64,
     capacity: u64,
-    /// Shared with every piece of it in this process: alone means that the worker has none.
+    /// Shared with every piece of the slot in this process; a count of 1 means that the worker has
+    /// none.
     held: Arc<()>,
 }
 
-/// A worker's own view: who takes and lends slots.
+/// The worker's view of an arena: it takes and lends slots.
 pub(crate) struct Arena {
     shared: Arc<Shared>,
     slots: Vec<Option<ArenaSlot>>,
-    /// Parts that no slot has, sorted, none touching another.
+    /// Ranges without a slot, sorted, none touching another.
     cold: Vec<(u64, u64)>,
-    /// Bytes of all slots: pages that may have been touched.
+    /// The bytes of all slots, whose pages may have been touched.
     used: u64,
 }
 
-/// Memory of a slot in the worker's hands. While any copy of it lives, the slot is not used again.
+/// The memory of a slot that the worker has. The slot is not reused while any clone of the piece
+/// lives.
 #[derive(Clone)]
 pub struct ArenaPiece {
     shared: Arc<Shared>,
@@ -64,17 +66,17 @@ pub struct ArenaPiece {
 }
 
 impl ArenaPiece {
-    /// Where it lies.
+    /// The address of its first byte.
     pub fn address(&self) -> *mut u8 {
         self.shared.address(self.offset, self.bytes).unwrap_or(std::ptr::null_mut())
     }
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Which slot it is of.
+    /// The number of its slot.
     pub fn slot(&self) -> u32 {
         self.slot
     }
@@ -91,7 +93,7 @@ impl ArenaPiece {
 }
 
 impl Arena {
-    /// Maps what the trainer made.
+    /// Maps an arena that the trainer created.
     pub(crate) fn open(file: impl AsFd, bytes: usize) -> io::Result<Arena> {
         Ok(Arena::over(Arc::new(Shared::open(file, bytes)?)))
     }
@@ -101,18 +103,18 @@ impl Arena {
         Arena { shared, slots: Vec::new(), cold: vec![(FLAGS, room)], used: 0 }
     }
 
-    /// Bytes of all slots.
+    /// The bytes of all slots.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
 
-    /// How many slots somebody has, on either side.
+    /// The number of slots in use, by the worker or the trainer.
     pub(crate) fn taken(&self) -> usize {
         (0..self.slots.len()).filter(|slot| !self.is_free(*slot)).count()
     }
 
-    /// Memory of that size: a warm slot, else a new one while all slots together stay within `limit`.
-    /// None when that cannot be now.
+    /// Takes a warm slot of that size, or a new one if all slots together stay within `limit`.
+    /// Returns `None` if there is no room now.
     pub(crate) fn take(&mut self, bytes: u64, limit: u64) -> Option<ArenaPiece> {
         let needed = bytes.max(1).checked_next_multiple_of(PAGE)?;
         let fits =
@@ -126,7 +128,7 @@ impl Arena {
         if let Some(number) = warm {
             return self.piece(number, bytes);
         }
-        // What nobody uses makes room for what is wanted now.
+        // Free slots make room for the new one.
         let mut number = self.slots.len();
         while self.used + needed > limit && number > 0 {
             number -= 1;
@@ -141,7 +143,7 @@ impl Arena {
         self.piece(number, bytes)
     }
 
-    /// The piece of a slot that an address lies in, if `length` bytes from it on are all inside.
+    /// The slot and the offset of an address, if all `length` bytes from there are in one slot.
     pub(crate) fn find(&self, address: usize, length: usize) -> Option<(u32, u64)> {
         let offset = self.shared.offset(address, length)?;
         let number = self.slots.iter().position(|slot| {
@@ -152,28 +154,28 @@ impl Arena {
         Some((number as u32, offset))
     }
 
-    /// True when the worker itself has a piece of a slot.
+    /// Whether the worker itself has a piece of a slot.
     pub(crate) fn is_held(&self, slot: u32) -> bool {
         let slot = self.slots.get(slot as usize).and_then(Option::as_ref);
         slot.is_some_and(|slot| Arc::strong_count(&slot.held) > 1)
     }
 
-    /// True when the other side has it.
+    /// Whether the other side has the slot.
     pub(crate) fn is_lent(&self, slot: u32) -> bool {
         self.shared.flag(slot as usize * 4).load(Ordering::Acquire) != FREE
     }
 
-    /// From now on the other side has it.
+    /// Hands the slot to the other side.
     pub(crate) fn lend(&self, slot: u32) {
         self.lend_to(slot, LENT);
     }
 
-    /// As `lend`, where there are several on the other side: each has a number above zero.
+    /// Like `lend`, if there are several borrowers: each has a number above zero.
     pub(crate) fn lend_to(&self, slot: u32, holder: u32) {
         self.shared.flag(slot as usize * 4).store(holder, Ordering::Release);
     }
 
-    /// Takes back all that was lent to somebody, who is gone.
+    /// Takes back everything that was lent to a borrower that is gone.
     pub(crate) fn reclaim(&self, holder: u32) {
         for slot in 0..self.slots.len() {
             let flag = self.shared.flag(slot * 4);
@@ -181,7 +183,7 @@ impl Arena {
         }
     }
 
-    /// Copies bytes out of the arena; false if they are not inside.
+    /// Copies bytes out of the arena; returns false if the range is not inside.
     pub(crate) fn read(&self, offset: u64, target: &mut [u8]) -> bool {
         self.shared.read(offset, target)
     }
@@ -241,29 +243,30 @@ impl Arena {
     }
 }
 
-/// Whether a slot can be where the other side says.
-pub(super) fn is_place(shared: &Shared, slot: u32, offset: u64, bytes: u64) -> bool {
+/// Whether the arena can have a slot at this offset. The other side wrote these numbers, so they
+/// may be wrong.
+pub(super) fn is_valid_range(shared: &Shared, slot: u32, offset: u64, bytes: u64) -> bool {
     (slot as usize) < SLOTS && offset >= FLAGS && shared.address(offset, bytes).is_some()
 }
 
-/// Gives a slot back that was lent to a holder.
+/// Returns a slot that was lent to a borrower.
 pub(super) fn give_back(shared: &Shared, slot: u32, holder: u32) {
     let flag = shared.flag(slot as usize * 4);
     let _ = flag.compare_exchange(holder, FREE, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// How much of an arena the consumer has in its hands.
+/// The bytes of an arena that the consumer has.
 #[derive(Debug, Default)]
 pub struct LentBytes(AtomicU64);
 
 impl LentBytes {
-    /// Bytes that were lent and have not come back.
+    /// The bytes that are lent now.
     pub(crate) fn lent_bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A slot in the trainer's hands. Its drop gives the slot back to the worker.
+/// A slot that the trainer has. Dropping it returns the slot to the worker.
 pub struct LentSlot {
     shared: Arc<Shared>,
     slot: u32,
@@ -273,31 +276,31 @@ pub struct LentSlot {
 }
 
 impl LentSlot {
-    /// A slot of which a worker said that it is the trainer's now; None if there is no such memory.
+    /// A slot that a worker says it has lent; `None` if there is no such memory.
     pub fn new(shared: &Arc<Shared>, slot: u32, offset: u64, bytes: u64) -> Option<LentSlot> {
-        if !is_place(shared, slot, offset, bytes) {
+        if !is_valid_range(shared, slot, offset, bytes) {
             return None;
         }
         Some(LentSlot { shared: Arc::clone(shared), slot, offset, bytes, counted: None })
     }
 
-    /// From now on the consumer has it, and it counts.
+    /// Counts the slot as lent to the consumer.
     pub fn count(&mut self, account: &Arc<LentBytes>) {
         account.0.fetch_add(self.bytes, Ordering::Relaxed);
         self.counted = Some(Arc::clone(account));
     }
 
-    /// Where it lies.
+    /// The address of its first byte.
     pub fn address(&self) -> *mut u8 {
         self.shared.address(self.offset, self.bytes).unwrap_or(std::ptr::null_mut())
     }
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Copies it out.
+    /// Copies its bytes out; returns false if `target` is longer.
     pub fn read(&self, target: &mut [u8]) -> bool {
         self.shared.read(self.offset, target)
     }
@@ -305,7 +308,7 @@ impl LentSlot {
 
 impl Drop for LentSlot {
     fn drop(&mut self) {
-        // In a forked child the slot is still the parent's.
+        // In a forked child, the slot still belongs to the parent.
         if self.shared.home().is_left() {
             return;
         }
@@ -334,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_used_again_when_both_sides_have_let_go_of_it() {
+    fn a_slot_is_reused_when_both_sides_have_released_it() {
         let (shared, mut arena) = arena(8 * MEBIBYTE);
         let piece = arena.take(100_000, MEBIBYTE).unwrap();
         let (slot, lent) = (piece.slot(), lend(&arena, &shared, &piece));
@@ -345,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_the_worker_keeps_is_not_given_out_again() {
+    fn a_piece_that_the_worker_keeps_is_not_reused() {
         let (shared, mut arena) = arena(8 * MEBIBYTE);
         let kept = arena.take(100, MEBIBYTE).unwrap();
         drop(lend(&arena, &shared, &kept));
@@ -365,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_consumers_bytes_are_counted_until_they_come_back() {
+    fn the_consumers_bytes_are_counted_until_they_are_returned() {
         let (shared, mut arena) = arena(MEBIBYTE);
         let piece = arena.take(5000, MEBIBYTE).unwrap();
         let account = Arc::new(LentBytes::default());
@@ -386,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lent_to_one_who_is_gone_comes_back_and_nothing_else_does() {
+    fn reclaim_returns_only_the_slots_of_that_borrower() {
         let (_, mut arena) = arena(8 * MEBIBYTE);
         let slots: Vec<_> = [7, 8, 7]
             .map(|holder| {

@@ -1,8 +1,8 @@
-//! The flight recorder: what a worker is at, in memory that outlives it, so that no message is needed
-//! to know what a dead one was doing. And its journal, from which a replacement goes on.
+//! The black box: what a worker is doing, in memory that outlives it, so no message is needed to
+//! know what a dead worker did. It also holds a journal, from which a replacement continues.
 //!
-//! Two boxes for each worker, used in turn by the workers it has one after the other: a successor starts
-//! while the one before it is still at work. The journal of a worker is read from both.
+//! Each worker has two boxes, used in turn by its processes, because a successor starts while its
+//! predecessor still works. The journal of a worker is read from both.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,64 +11,65 @@ use std::sync::atomic::Ordering;
 use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::Shared;
 
-/// Bytes of a box.
+/// The size of a box in bytes.
 const BOX: usize = 64 << 10;
-/// Two records, so that one is whole while the other is written.
+/// Two journal records, so that one is complete while the other is written.
 const RECORD: usize = 28 << 10;
 const RECORDS: [usize; 2] = [4 << 10, (4 << 10) + RECORD];
-/// Task plus one, then the length, then the bytes.
+/// The task plus one, then the length, then the bytes.
 const RECORD_HEAD: usize = 16;
 
-/// The position of a worker that is at all samples of its batch at once.
+/// The position of a worker that loads all samples of its batch at once.
 pub const ALL: u64 = u64::MAX;
 
-/// Where a worker's words stand in its box, in units of eight bytes.
+/// The fields of a box, at multiples of eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoxField {
-    /// Position of the sample in the batch.
+    /// The position of the sample in the batch.
     Position,
-    /// When that began, in nanoseconds of the monotonic clock.
+    /// When the activity began, in nanoseconds of the monotonic clock.
     Since,
-    /// Which part of the work.
-    Stage,
+    /// The [`Activity`].
+    Activity,
     /// The task, plus one.
     Task,
-    /// The generation of the process that writes here.
+    /// The generation of the process that writes here, plus one.
     Generation,
-    /// Its resident memory in bytes, after its last task.
+    /// Resident memory in bytes, after the last task.
     Resident,
-    /// How many bytes of its arena it may use. Written by the trainer.
+    /// The bytes of its arena that the worker may use. The trainer writes this.
     ArenaLimit,
-    /// The oldest task that the trainer waits for: never held up for memory. Written by the trainer.
+    /// The oldest task that the trainer waits for; it never waits for memory. The trainer writes
+    /// this.
     Oldest,
-    /// How many descriptors it has open, after its last task.
+    /// The number of open descriptors, after the last task.
     Descriptors,
-    /// Whether code in it has closed its connection to the trainer.
-    IsCutOff,
+    /// Whether code in the worker has closed the connection to the trainer.
+    IsDisconnected,
 }
 
-/// What a worker was at.
+/// What a worker is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// Not yet ready.
+    /// It is not ready yet.
     Starting,
-    /// Waiting for a task.
+    /// It waits for a task.
     Waiting,
-    /// In the user's data set, at a sample.
+    /// It runs the user's data set, to load a sample.
     Fetching,
-    /// In the function that makes a batch of samples.
+    /// It runs the function that collates samples into a batch.
     Collating,
-    /// Pickling the result.
+    /// It pickles the result.
     Answering,
-    /// Waiting for memory of its arena.
+    /// It waits for memory of its arena.
     OutOfArena,
-    /// Waiting for the source of its samples to come back, or to try a sample again.
+    /// It waits for its data source to recover, or to retry a sample.
     Pausing,
-    /// Sending the result: waiting for the trainer to take it.
+    /// It sends the result, and waits for the trainer to receive it.
     Sending,
 }
 
-const STAGES: [Activity; 8] = [
+const ACTIVITIES: [Activity; 8] = [
     Activity::Starting,
     Activity::Waiting,
     Activity::Fetching,
@@ -80,17 +81,21 @@ const STAGES: [Activity; 8] = [
 ];
 
 impl Activity {
-    /// As it stands in the box.
+    /// The value stored in the box.
     pub fn code(self) -> u64 {
-        STAGES.iter().position(|stage| *stage == self).unwrap_or_default() as u64
+        ACTIVITIES.iter().position(|activity| *activity == self).unwrap_or_default() as u64
     }
 
-    /// What a code means; a wild one is taken for the first.
-    fn of(code: u64) -> Activity {
-        usize::try_from(code).ok().and_then(|code| STAGES.get(code)).copied().unwrap_or(STAGES[0])
+    /// The activity of a stored value; an unknown value becomes the first.
+    fn from_code(code: u64) -> Activity {
+        usize::try_from(code)
+            .ok()
+            .and_then(|code| ACTIVITIES.get(code))
+            .copied()
+            .unwrap_or(ACTIVITIES[0])
     }
 
-    /// In words.
+    /// The name used in messages.
     pub fn name(self) -> &'static str {
         match self {
             Activity::Starting => "starting",
@@ -105,31 +110,31 @@ impl Activity {
     }
 }
 
-/// What a box said at one moment.
+/// The content of a box at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// What the worker was at.
+    /// What the worker was doing.
     pub activity: Activity,
-    /// On which task.
+    /// The task in progress.
     pub task: Option<u64>,
-    /// At which sample of it; None: at all of them.
+    /// The position of the sample in progress; `None` for all samples at once.
     pub position: Option<u64>,
-    /// Since when, in nanoseconds of the monotonic clock.
+    /// When the activity began, in nanoseconds of the monotonic clock.
     pub since: u64,
-    /// Its resident memory in bytes.
+    /// Resident memory in bytes.
     pub resident_bytes: u64,
-    /// How many descriptors it has open.
+    /// The number of open descriptors.
     pub descriptors: u64,
-    /// Whether code in it has closed its connection to the trainer.
-    pub is_cut_off: bool,
+    /// Whether code in the worker has closed the connection to the trainer.
+    pub is_disconnected: bool,
 }
 
-/// Which box: that of a worker.
+/// The worker process that a box belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
-    /// Its worker.
+    /// The worker.
     pub worker_id: u32,
-    /// The how-manyeth there.
+    /// The generation of its process.
     pub generation: u32,
 }
 
@@ -145,59 +150,59 @@ pub(crate) struct Boxes {
 }
 
 impl Boxes {
-    /// For this many workers, and the descriptor by which workers map them.
+    /// Creates the boxes of this many workers, and the descriptor with which workers map them.
     pub(crate) fn create(worker_count: u32) -> io::Result<(Descriptor, Boxes)> {
         let (file, shared) = Shared::create("feedline-boxes", worker_count as usize * 2 * BOX)?;
         Ok((file, Boxes { shared }))
     }
 
-    /// The boxes that another process made.
+    /// Maps the boxes that another process created.
     pub(crate) fn open(file: impl AsFd, worker_count: u32) -> io::Result<Boxes> {
         Ok(Boxes { shared: Shared::open(file, worker_count as usize * 2 * BOX)? })
     }
 
-    /// Writes a word.
-    pub(crate) fn set(&self, owner: Owner, word: BoxField, value: u64) {
-        self.shared.word(owner.start() + word as usize * 8).store(value, Ordering::Release);
+    /// Writes a field.
+    pub(crate) fn set(&self, owner: Owner, field: BoxField, value: u64) {
+        self.shared.word(owner.start() + field as usize * 8).store(value, Ordering::Release);
     }
 
-    /// Writes a word into both boxes of a worker: the worker there reads it.
-    pub(crate) fn set_for_worker(&self, worker_id: u32, word: BoxField, value: u64) {
+    /// Writes a field into both boxes of a worker.
+    pub(crate) fn set_for_worker(&self, worker_id: u32, field: BoxField, value: u64) {
         for generation in 0..2 {
-            self.set(Owner { worker_id, generation }, word, value);
+            self.set(Owner { worker_id, generation }, field, value);
         }
     }
 
-    /// Reads a word.
-    pub(crate) fn get(&self, owner: Owner, word: BoxField) -> u64 {
-        self.shared.word(owner.start() + word as usize * 8).load(Ordering::Acquire)
+    /// Reads a field.
+    pub(crate) fn get(&self, owner: Owner, field: BoxField) -> u64 {
+        self.shared.word(owner.start() + field as usize * 8).load(Ordering::Acquire)
     }
 
-    /// What a worker was at; None if it never came to write.
+    /// What a worker was doing; `None` if it never wrote its box.
     pub(crate) fn snapshot(&self, owner: Owner) -> Option<Snapshot> {
         if self.get(owner, BoxField::Generation) != u64::from(owner.generation) + 1 {
             return None;
         }
         Some(Snapshot {
-            activity: Activity::of(self.get(owner, BoxField::Stage)),
+            activity: Activity::from_code(self.get(owner, BoxField::Activity)),
             task: self.get(owner, BoxField::Task).checked_sub(1),
             position: Some(self.get(owner, BoxField::Position)).filter(|position| *position != ALL),
             since: self.get(owner, BoxField::Since),
             resident_bytes: self.get(owner, BoxField::Resident),
             descriptors: self.get(owner, BoxField::Descriptors),
-            is_cut_off: self.get(owner, BoxField::IsCutOff) != 0,
+            is_disconnected: self.get(owner, BoxField::IsDisconnected) != 0,
         })
     }
 
-    /// Notes what a replacement needs to go on after `task`. False if it is too long to be kept.
+    /// Writes what a replacement needs to continue after `task`. Returns false if it is too long.
     pub(crate) fn write_journal(&self, owner: Owner, task: u64, bytes: &[u8]) -> bool {
         if bytes.len() > RECORD - RECORD_HEAD {
             return false;
         }
-        // The older of the two, so that a death in the middle leaves the newer.
+        // Overwrite the older record, so that a death in the middle leaves the newer one.
         let [first, second] = RECORDS.map(|record| owner.start() + record);
-        let older = |offset: usize| self.shared.word(offset).load(Ordering::Acquire);
-        let target = if older(first) <= older(second) { first } else { second };
+        let written_after = |offset: usize| self.shared.word(offset).load(Ordering::Acquire);
+        let target = if written_after(first) <= written_after(second) { first } else { second };
         self.shared.word(target).store(0, Ordering::Release);
         self.shared.word(target + 8).store(bytes.len() as u64, Ordering::Release);
         self.shared.write((target + RECORD_HEAD) as u64, bytes);
@@ -205,8 +210,8 @@ impl Boxes {
         true
     }
 
-    /// The newest note that anybody at a worker made after a task older than `task`: what held when
-    /// `task` began.
+    /// The newest record that any process of a worker wrote after a task before `task`: the state
+    /// when `task` began.
     pub(crate) fn read_journal(&self, worker_id: u32, task: u64) -> Option<Vec<u8>> {
         let (offset, _) = [0, 1]
             .into_iter()
@@ -214,8 +219,8 @@ impl Boxes {
                 RECORDS.map(|record| Owner { worker_id, generation }.start() + record)
             })
             .map(|offset| (offset, self.shared.word(offset).load(Ordering::Acquire)))
-            .filter(|(_, noted)| (1..=task).contains(noted))
-            .max_by_key(|(_, noted)| *noted)?;
+            .filter(|(_, task_plus_one)| (1..=task).contains(task_plus_one))
+            .max_by_key(|(_, task_plus_one)| *task_plus_one)?;
         let length = usize::try_from(self.shared.word(offset + 8).load(Ordering::Acquire)).ok()?;
         if length > RECORD - RECORD_HEAD {
             return None;
@@ -238,13 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn a_box_tells_what_its_own_generation_was_at() {
+    fn a_snapshot_shows_only_its_own_generation() {
         let boxes = boxes();
         assert_eq!(boxes.snapshot(owner(1, 0)), None);
         boxes.set(owner(1, 0), BoxField::Generation, 1);
         boxes.set(owner(1, 0), BoxField::Task, 8);
         boxes.set(owner(1, 0), BoxField::Position, 3);
-        boxes.set(owner(1, 0), BoxField::Stage, Activity::Collating.code());
+        boxes.set(owner(1, 0), BoxField::Activity, Activity::Collating.code());
         let snapshot = boxes.snapshot(owner(1, 0)).unwrap();
         assert_eq!(
             (snapshot.activity, snapshot.task, snapshot.position),
@@ -256,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_that_starts_leaves_the_box_of_the_one_before_alone() {
+    fn a_successor_does_not_overwrite_the_box_of_its_predecessor() {
         let boxes = boxes();
         boxes.set(owner(0, 4), BoxField::Generation, 5);
         boxes.set(owner(0, 4), BoxField::Position, 3);
@@ -267,12 +272,12 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_gives_what_held_when_a_task_began() {
+    fn the_journal_returns_the_state_when_a_task_began() {
         let boxes = boxes();
         assert_eq!(boxes.read_journal(0, 5), None);
         assert!(boxes.write_journal(owner(0, 0), 0, b"after 0"));
         assert!(boxes.write_journal(owner(0, 0), 4, b"after 4"));
-        // The answer to 4 may never have left: then 4 is done again, from what held before it.
+        // The result of 4 may never have arrived: then 4 is repeated from the state before it.
         assert_eq!(boxes.read_journal(0, 4).unwrap(), b"after 0");
         assert_eq!(boxes.read_journal(0, 8).unwrap(), b"after 4");
         assert!(boxes.write_journal(owner(0, 1), 8, b"after 8"));
@@ -283,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_noted_and_harms_nothing() {
+    fn a_record_that_does_not_fit_is_refused_and_the_last_one_stays() {
         let boxes = boxes();
         assert!(boxes.write_journal(owner(0, 0), 1, b"kept"));
         assert!(!boxes.write_journal(owner(0, 0), 2, &vec![0; RECORD]));

@@ -1,5 +1,5 @@
-//! Why a worker died, from facts alone: what is known is said, what is likely is called likely, and
-//! there is a hint that can be typed. It must never look at the machine itself.
+//! Determines why a worker died, from facts alone. A likely cause is called likely, and a hint says
+//! what to try. It must never inspect the machine itself.
 
 use std::time::Duration;
 
@@ -18,31 +18,32 @@ const SIGTERM: i32 = 15;
 const SIGXCPU: i32 = 24;
 const SIGXFSZ: i32 = 25;
 const SIGSYS: i32 = 31;
-/// With less than this, shared memory is taken to be full.
-const LITTLE_SPACE: u64 = 1 << 20;
-/// Frames of a stack that are shown.
+/// Shared memory with less free space than this counts as full.
+const FULL_BELOW: u64 = 1 << 20;
+/// The number of stack frames shown.
 const FRAMES: usize = 12;
 
-/// All that was found out.
+/// The facts about a death.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct DeathFacts {
-    /// How it ended; None: with its zygote.
+    /// How it ended; `None` if it ended with its zygote.
     pub exit: Option<ExitKind>,
-    /// The deadline that it had passed, so that we killed it.
+    /// The deadline it exceeded, if we killed it for that.
     pub overdue: Option<Duration>,
-    /// What the system said of it just before that.
+    /// The state of the process just before the kill.
     pub process_state: Option<ProcessState>,
-    /// Whether it found that its connection to the trainer had been closed in it.
-    pub is_cut_off: bool,
-    /// The most memory it ever held, in bytes.
+    /// Whether it found that code in it had closed its connection to the trainer.
+    pub is_disconnected: bool,
+    /// The most memory it ever used, in bytes.
     pub peak_bytes: u64,
-    /// Kills of the OOM killer in our memory cgroup since the last look; None if nobody counts.
+    /// Kills by the OOM killer in our memory cgroup since the last look; `None` if they are not
+    /// counted.
     pub group_kills: Option<u64>,
-    /// The same of the whole machine.
+    /// Kills by the OOM killer on the whole machine since the last look.
     pub machine_kills: Option<u64>,
-    /// What the memory cgroup allows.
+    /// The limit of the memory cgroup, in bytes.
     pub memory_limit: Option<u64>,
-    /// What the processes in it used, at the last look.
+    /// The bytes that all processes of the memory cgroup used at the last look.
     pub memory_used: Option<u64>,
     /// Seconds of processor time that a process may use.
     pub processor_limit: Option<u64>,
@@ -52,14 +53,14 @@ pub(crate) struct DeathFacts {
     pub shared_free: Option<u64>,
     /// What its signal handler wrote.
     pub crash_log: String,
-    /// How the number of workers is called in this front, and what it is.
+    /// The user's name for the number of workers, and that number.
     pub workers: (&'static str, u32),
-    /// Which code is not the user's.
+    /// The folders of code that is not the user's.
     pub folders: CodeFolders,
 }
 
-/// The folders of code that is not the user's, as absolute paths. What lies in them decides, never what a
-/// path looks like: a user's program may live below a folder called `feedline` or `lib`.
+/// The folders of code that is not the user's, as absolute paths. Only the folder decides, not what
+/// a path looks like: a user's program may be below a folder called `feedline` or `lib`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodeFolders {
     /// Feedline's own package.
@@ -69,7 +70,7 @@ pub struct CodeFolders {
 }
 
 impl CodeFolders {
-    /// Whether a frame is in the code that calls the user's.
+    /// Whether a frame is in the Feedline code that calls the user's code.
     fn has_caller(&self, frame: &str) -> bool {
         ["_torch", "_workers"]
             .iter()
@@ -94,7 +95,7 @@ fn is_below(frame: &str, folder: &str) -> bool {
     !folder.is_empty() && rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// How a process that does not go on stands.
+/// What a process without progress is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessState {
     /// It computes.
@@ -103,14 +104,15 @@ pub enum ProcessState {
     WaitsForLock,
     /// It sleeps, waiting for something else.
     Sleeps,
-    /// It was stopped by a signal, as by Ctrl-Z.
+    /// A signal such as that of Ctrl-Z has stopped it.
     IsStopped,
-    /// It waits in the kernel for a device or a network mount, and cannot be killed meanwhile.
+    /// It waits in the kernel for a device or a network mount, and cannot be killed until that
+    /// ends.
     WaitsForDevice,
 }
 
 impl ProcessState {
-    /// In words.
+    /// A clause for the log.
     pub fn describe(self) -> &'static str {
         match self {
             ProcessState::Runs => "it was computing",
@@ -122,31 +124,31 @@ impl ProcessState {
     }
 }
 
-/// What a worker died of.
+/// The cause of a worker's death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The OOM killer of the kernel killed it.
+    /// The kernel's OOM killer killed it.
     OutOfMemory,
-    /// Memory behind a mapping could not be had.
+    /// The memory behind a mapping could not be read.
     BusError,
     /// A bug in native code.
     Crash,
-    /// A limit of the system for processes.
+    /// It exceeded a process limit of the system.
     Limit,
-    /// It passed its deadline.
+    /// It exceeded its deadline.
     Deadline,
     /// Code in it closed its descriptors.
-    CutOff,
-    /// It ended by itself.
+    Disconnected,
+    /// It exited by itself.
     Exit,
-    /// Somebody killed it.
+    /// A signal from outside killed it.
     Killed,
-    /// It was lost with its zygote.
+    /// It ended with its zygote.
     Lost,
 }
 
 impl Cause {
-    /// In words, as reports count it.
+    /// The name used in reports.
     pub fn name(self) -> &'static str {
         match self {
             Cause::OutOfMemory => "out of memory",
@@ -154,7 +156,7 @@ impl Cause {
             Cause::Crash => "crash in native code",
             Cause::Limit => "limit of the system",
             Cause::Deadline => "deadline passed",
-            Cause::CutOff => "descriptors closed",
+            Cause::Disconnected => "descriptors closed",
             Cause::Exit => "ended by itself",
             Cause::Killed => "killed from outside",
             Cause::Lost => "lost with its zygote",
@@ -165,25 +167,25 @@ impl Cause {
 /// Why a worker died.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// Of what.
+    /// The cause.
     pub cause: Cause,
-    /// Whether that is known, and not only likely.
+    /// Whether the cause is certain, not only likely.
     pub is_certain: bool,
-    /// What speaks for it.
+    /// The evidence.
     pub why: Vec<String>,
-    /// The line of code it was at.
+    /// The line of code it was running.
     pub code: Option<String>,
-    /// Where it was, innermost first.
+    /// Its stack, innermost frame first.
     pub stack: Vec<String>,
-    /// What to do.
+    /// What to do about it.
     pub hint: String,
 }
 
-/// Says why.
+/// Determines why a worker died.
 pub(crate) fn certify(facts: &DeathFacts) -> Certificate {
     let stack = frames(&facts.crash_log, &facts.folders);
     let code = stack.iter().find(|frame| !facts.folders.has(frame)).or(stack.first()).cloned();
-    let diagnosis = diagnosis(facts);
+    let diagnosis = diagnose(facts);
     let hint = diagnosis.hint;
     let stack: Vec<_> = stack.into_iter().take(FRAMES).collect();
     Certificate {
@@ -203,7 +205,7 @@ struct Diagnosis {
     hint: String,
 }
 
-fn diagnosis(facts: &DeathFacts) -> Diagnosis {
+fn diagnose(facts: &DeathFacts) -> Diagnosis {
     if let Some(deadline) = facts.overdue {
         let mut why =
             vec![format!("one sample took longer than deadline={}", deadline.as_secs_f64())];
@@ -265,15 +267,15 @@ fn diagnosis(facts: &DeathFacts) -> Diagnosis {
             cause: Cause::Killed,
             is_certain: false,
             why: vec!["Feedline does not send this signal".into()],
-            hint: "look for who sends it".into(),
+            hint: "look for the process or person that sends it".into(),
         },
     }
 }
 
 fn exited(facts: &DeathFacts, code: i32) -> Diagnosis {
-    if facts.is_cut_off {
+    if facts.is_disconnected {
         return Diagnosis {
-            cause: Cause::CutOff,
+            cause: Cause::Disconnected,
             is_certain: true,
             why: vec![
                 "code in the worker closed descriptors that it had not opened, and with them the worker's \
@@ -281,7 +283,7 @@ fn exited(facts: &DeathFacts, code: i32) -> Diagnosis {
                     .into(),
             ],
             hint: "look for os.closerange(), os.close(), or a library that closes a descriptor twice, in \
-                   what the sample needs"
+                   what loads the sample"
                 .into(),
         };
     }
@@ -296,13 +298,13 @@ fn exited(facts: &DeathFacts, code: i32) -> Diagnosis {
         cause: Cause::Exit,
         is_certain: true,
         why,
-        hint: format!("look for os._exit({code}) or exit({code}) in what the sample needs"),
+        hint: format!("look for os._exit({code}) or exit({code}) in what loads the sample"),
     }
 }
 
 fn killed(facts: &DeathFacts) -> Diagnosis {
     let (name, count) = facts.workers;
-    let held = held(facts);
+    let memory_used = memory_used(facts);
     let hint = format!("lower {name}={count}, or bound workers with max_worker_memory=");
     let by_kernel = [(facts.group_kills, "memory cgroup"), (facts.machine_kills, "machine")]
         .into_iter()
@@ -315,7 +317,7 @@ fn killed(facts: &DeathFacts) -> Diagnosis {
         return Diagnosis {
             cause: Cause::OutOfMemory,
             is_certain: false,
-            why: [Some(first), held].into_iter().flatten().collect(),
+            why: [Some(first), memory_used].into_iter().flatten().collect(),
             hint,
         };
     }
@@ -324,49 +326,47 @@ fn killed(facts: &DeathFacts) -> Diagnosis {
         "the OOM killer of the kernel has killed no process since the last look, so likely a person, \
          a job scheduler or a watchdog did"
     } else {
-        "kills of the OOM killer are not counted here, so it may have been the kernel or somebody else"
+        "kills by the OOM killer are not counted here, so the kernel or another process may have done it"
     };
     Diagnosis {
         cause: Cause::Killed,
         is_certain: false,
-        why: [Some(first.to_owned()), held].into_iter().flatten().collect(),
-        hint: "look for who sends SIGKILL: a job scheduler's memory limit, a watchdog, a person"
-            .into(),
+        why: [Some(first.to_owned()), memory_used].into_iter().flatten().collect(),
+        hint:
+            "look for the sender of SIGKILL: a job scheduler's memory limit, a watchdog, a person"
+                .into(),
     }
 }
 
-fn held(facts: &DeathFacts) -> Option<String> {
-    // Resident memory counts what a worker shares with the trainer it was forked from.
+fn memory_used(facts: &DeathFacts) -> Option<String> {
+    // Resident memory includes pages that a worker shares with the trainer it was forked from.
     let peak = (facts.peak_bytes > 0)
         .then(|| format!("{}, shared memory included", in_bytes(facts.peak_bytes)))?;
     Some(match (facts.memory_limit, facts.memory_used) {
         (Some(limit), Some(used)) => format!(
-            "the worker had held up to {peak}; all processes of its memory cgroup used {} of the {} allowed",
+            "the worker used up to {peak}; all processes of its memory cgroup used {} of the {} allowed",
             in_bytes(used),
             in_bytes(limit)
         ),
         (Some(limit), None) => {
-            format!(
-                "the worker had held up to {peak}; its memory cgroup allows {}",
-                in_bytes(limit)
-            )
+            format!("the worker used up to {peak}; its memory cgroup allows {}", in_bytes(limit))
         }
-        (None, _) => format!("the worker had held up to {peak}"),
+        (None, _) => format!("the worker used up to {peak}"),
     })
 }
 
 fn bus_error(facts: &DeathFacts) -> Diagnosis {
-    let full = facts.shared_free.filter(|free| *free < LITTLE_SPACE);
+    let full = facts.shared_free.filter(|free| *free < FULL_BELOW);
     let (why, hint) = match full {
         Some(free) => (
             format!("likely because /dev/shm is full: it has {} left", in_bytes(free)),
             "make /dev/shm larger: docker run --shm-size=8g, or mount -o remount,size=8g /dev/shm",
         ),
         None => (
-            "memory behind a mapping could not be had: likely a mapped file was cut while it was read, \
-             or a disk or a network mount failed"
+            "the memory behind a mapping could not be read: likely a mapped file was truncated while it was \
+             read, or a disk or a network mount failed"
                 .to_owned(),
-            "look whether the file of this sample is whole; skip the sample with \
+            "check that the file of this sample is complete; skip the sample with \
              faults=FaultPolicy(action=\"skip\")",
         ),
     };
@@ -396,8 +396,8 @@ fn crashed(facts: &DeathFacts) -> Diagnosis {
     }
 }
 
-/// The frames of the thread that faulthandler calls the current one, or else of the first: innermost
-/// first, as `function() at file:line`. Of several dumps the last counts.
+/// The stack of the thread that faulthandler calls the current one, or else of the first one, as
+/// `function() at file:line`, innermost frame first. Of several dumps the last one counts.
 pub(crate) fn frames(crash_log: &str, folders: &CodeFolders) -> Vec<String> {
     let blocks: Vec<&str> = crash_log.split("hread 0x").skip(1).collect();
     let is_current = |at: usize| {
@@ -415,7 +415,7 @@ pub(crate) fn frames(crash_log: &str, folders: &CodeFolders) -> Vec<String> {
             Some(format!("{function}() at {file}:{number}"))
         })
         .enumerate()
-        // What called the user's code is always the same.
+        // Stop where Feedline calls the user's code: these frames are always the same.
         .take_while(|(number, frame)| *number == 0 || !folders.has_caller(frame))
         .map(|(_, frame)| frame)
         .collect()
@@ -447,15 +447,20 @@ mod tests {
     }
 
     fn shown(facts: &DeathFacts) -> String {
-        let made = certify(facts);
-        let likely = if made.is_certain { "" } else { "likely " };
-        let why: Vec<_> = made.why.iter().map(|line| format!("  why   {line}\n")).collect();
-        let code = made.code.map(|code| format!("  code  {code}\n")).unwrap_or_default();
-        format!("{likely}{}\n{code}{}hint: {}", made.cause.name(), why.concat(), made.hint)
+        let certificate = certify(facts);
+        let likely = if certificate.is_certain { "" } else { "likely " };
+        let why: Vec<_> = certificate.why.iter().map(|line| format!("  why   {line}\n")).collect();
+        let code = certificate.code.map(|code| format!("  code  {code}\n")).unwrap_or_default();
+        format!(
+            "{likely}{}\n{code}{}hint: {}",
+            certificate.cause.name(),
+            why.concat(),
+            certificate.hint
+        )
     }
 
     #[test]
-    fn each_cause_is_told_with_its_evidence_and_a_hint() {
+    fn each_cause_has_evidence_and_a_hint() {
         let group = DeathFacts {
             group_kills: Some(1),
             machine_kills: Some(1),
@@ -465,8 +470,8 @@ mod tests {
             ..facts(ExitKind::Killed(SIGKILL))
         };
         let machine = DeathFacts { group_kills: Some(0), machine_kills: Some(2), ..group.clone() };
-        let nobody = DeathFacts { group_kills: Some(0), machine_kills: Some(0), ..group.clone() };
-        let blind = DeathFacts { group_kills: None, machine_kills: None, ..group.clone() };
+        let no_kills = DeathFacts { group_kills: Some(0), machine_kills: Some(0), ..group.clone() };
+        let not_counted = DeathFacts { group_kills: None, machine_kills: None, ..group.clone() };
         let bus = facts(ExitKind::Killed(SIGBUS));
         let full = DeathFacts { shared_free: Some(4096), ..bus.clone() };
         let crash = DeathFacts { crash_log: CRASH_LOG.into(), ..facts(ExitKind::Killed(SIGSEGV)) };
@@ -477,7 +482,7 @@ mod tests {
         let asked = facts(ExitKind::Killed(SIGTERM));
         let other = facts(ExitKind::Killed(10));
         let exit = facts(ExitKind::Exited(3));
-        let cut_off = DeathFacts { is_cut_off: true, ..facts(ExitKind::Exited(1)) };
+        let disconnected = DeathFacts { is_disconnected: true, ..facts(ExitKind::Exited(1)) };
         let overdue = DeathFacts {
             overdue: Some(Duration::from_secs(30)),
             process_state: Some(ProcessState::WaitsForLock),
@@ -488,8 +493,23 @@ mod tests {
             DeathFacts { process_state: Some(ProcessState::IsStopped), ..overdue.clone() };
         let lost = facts(ExitKind::Lost);
         let all = [
-            group, machine, nobody, blind, bus, full, crash, refused, time, size, asked, other,
-            exit, cut_off, overdue, stopped, lost,
+            group,
+            machine,
+            no_kills,
+            not_counted,
+            bus,
+            full,
+            crash,
+            refused,
+            time,
+            size,
+            asked,
+            other,
+            exit,
+            disconnected,
+            overdue,
+            stopped,
+            lost,
         ];
         let text: Vec<_> = all.iter().map(shown).collect();
         insta::assert_snapshot!(text.join("\n\n"));
@@ -497,16 +517,16 @@ mod tests {
 
     #[test]
     fn the_stack_is_that_of_the_current_thread_and_the_code_is_the_users() {
-        let made = certify(&DeathFacts {
+        let certificate = certify(&DeathFacts {
             crash_log: CRASH_LOG.into(),
             ..facts(ExitKind::Killed(SIGSEGV))
         });
-        assert_eq!(made.stack.len(), 3);
-        assert_eq!(made.code.as_deref(), Some("augment() at /home/me/train.py:41"));
+        assert_eq!(certificate.stack.len(), 3);
+        assert_eq!(certificate.code.as_deref(), Some("augment() at /home/me/train.py:41"));
     }
 
     #[test]
-    fn of_several_dumps_the_last_counts_and_nonsense_is_no_stack() {
+    fn of_several_dumps_the_last_counts_and_invalid_text_has_no_stack() {
         let twice = format!(
             "{CRASH_LOG}Current thread 0x1 (most recent call first):\n  File \"a.py\", line 1 in f\n"
         );

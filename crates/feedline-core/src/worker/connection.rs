@@ -1,4 +1,5 @@
-//! A worker's end: takes tasks, writes batches into the arena, answers, and keeps its box.
+//! The worker's end of the connection: receives tasks, writes batches into the arena, sends
+//! results, and keeps its black box current.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,65 +13,66 @@ use super::wire::{self, Assembler, BatchTiming, BufferLocation, Frame, FrameHead
 use crate::sys::clock;
 use crate::sys::limits;
 use crate::sys::process;
-use crate::sys::socket::{Moved, Socket};
+use crate::sys::socket::{Socket, Transfer};
 
-/// Up to this size a buffer travels in the frame: a copy of it costs less than a slot.
+/// Up to this size, a buffer is copied into the frame: that costs less than a slot.
 const SMALL: usize = 4096;
-/// How often a worker looks whether there is memory for it again.
-const LOOK: Duration = Duration::from_millis(1);
-/// How often a worker looks how much memory it has, in nanoseconds.
-const WEIGH_EVERY: u64 = 100_000_000;
-/// How often a worker looks between samples whether it is still connected, in nanoseconds: it takes a system call.
-const LOOK_EVERY: u64 = 20_000;
+/// How often a worker that waits for arena memory checks again.
+const ARENA_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+/// How often a worker measures its memory, in nanoseconds.
+const MEASURE_EVERY: u64 = 100_000_000;
+/// How often a worker checks its connection between samples, in nanoseconds: each check is a system
+/// call.
+const CONNECTION_CHECK_INTERVAL: u64 = 20_000;
 /// How many bytes are read at a time.
 const CHUNK: usize = 64 << 10;
 
-/// What came of waiting for a task.
+/// The outcome of waiting for a task.
 pub enum Received {
-    /// This.
-    ReceivedTask(ReceivedTask),
-    /// Nothing yet: a signal came.
+    /// A task, or another request.
+    Task(ReceivedTask),
+    /// A signal interrupted the wait.
     Interrupted,
     /// The trainer is gone.
     Ended,
     /// Code in this process has closed the connection.
-    CutOff,
+    Disconnected,
 }
 
-/// What the trainer has said.
+/// A request of the trainer.
 pub struct ReceivedTask {
-    /// What it is.
+    /// The kind of the request.
     pub kind: FrameKind,
-    /// Which task it is about.
+    /// The task it is about.
     pub task: u64,
-    /// Of which sample alone, in a trial.
+    /// In a trial, the position of the sample to load.
     pub position: Option<u64>,
-    /// The task in words of the front.
+    /// The task, encoded by the front end.
     pub body: Vec<u8>,
-    /// The buffers that go with it.
+    /// The task's buffers.
     pub buffers: Vec<ReceivedBuffer>,
 }
 
-/// What became of an answer.
+/// The outcome of sending a result.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// It is on its way.
+    /// All bytes were sent.
     All,
-    /// The rest must be sent again with `go_on`: a signal came.
+    /// A signal interrupted sending; call `resume_send` to send the rest.
     Interrupted,
     /// The trainer is gone.
     Ended,
     /// Code in this process has closed the connection.
-    CutOff,
+    Disconnected,
 }
 
-/// One worker process.
+/// A worker's connection to its trainer.
 pub struct WorkerConnection {
     owner: Owner,
     socket: Socket,
     /// When the socket was last found to be ours, in nanoseconds.
-    looked: u64,
-    /// Samples that were begun since then.
+    checked: u64,
+    /// The number of samples begun since then.
     begun_since: u32,
     arena: Arena,
     inbox: Option<Arc<WorkerInbox>>,
@@ -79,24 +81,25 @@ pub struct WorkerConnection {
     waiting: std::collections::VecDeque<Frame>,
     packed: Option<PackedResult>,
     outgoing: (Vec<u8>, usize),
-    weighed: u64,
+    measured: u64,
     timing: BatchTiming,
-    /// When the sample at hand was begun, in nanoseconds.
+    /// When the current sample was begun, in nanoseconds.
     begun: u64,
 }
 
 struct PackedResult {
     kind: FrameKind,
     task: u64,
-    /// With each place in a slot: whether the batch itself lay there, so that others may still see it.
-    places: Vec<(BufferLocation, bool)>,
+    /// For each location in a slot: whether the batch itself was built there, so that other code
+    /// may still see it.
+    locations: Vec<(BufferLocation, bool)>,
     inline: Vec<u8>,
-    /// Slots filled for this answer, held until they are lent.
+    /// Slots filled for this result, held until they are lent.
     filled: Vec<ArenaPiece>,
 }
 
 impl WorkerConnection {
-    /// Takes over what the zygote passed on.
+    /// Opens the descriptors that the zygote passed.
     pub fn open(
         worker_id: u32,
         generation: u32,
@@ -114,7 +117,7 @@ impl WorkerConnection {
             |file: OwnedFd| WorkerInbox::open(&file, size(&file)?, holder).map(Arc::new);
         let connection = WorkerConnection {
             owner: Owner { worker_id, generation },
-            looked: 0,
+            checked: 0,
             begun_since: 0,
             socket,
             arena: Arena::open(&arena, size(&arena)?)?,
@@ -124,13 +127,13 @@ impl WorkerConnection {
             waiting: std::collections::VecDeque::new(),
             packed: None,
             outgoing: (Vec::new(), 0),
-            weighed: 0,
+            measured: 0,
             timing: BatchTiming::default(),
             begun: 0,
         };
         connection.note(BoxField::Task, 0);
         connection.note(BoxField::Position, 0);
-        connection.note(BoxField::IsCutOff, 0);
+        connection.note(BoxField::IsDisconnected, 0);
         connection.note(BoxField::Resident, process::resident_bytes());
         connection.note(BoxField::Descriptors, limits::open_files());
         connection.enter(Activity::Starting);
@@ -138,40 +141,41 @@ impl WorkerConnection {
         Ok(connection)
     }
 
-    /// Writes a word of the box.
+    /// Writes a field of the box.
     pub fn note(&self, word: BoxField, value: u64) {
         self.boxes.set(self.owner, word, value);
     }
 
-    /// Looks whether the connection to the trainer is still there, and notes it if not. Code in this process may close descriptors that are
-    /// not its own, and open others under their numbers: nothing must be read from those or written to them.
-    /// Asked after each piece of the user's code, while the box still says which one that was.
+    /// Checks that the connection to the trainer is still open, and notes it if not. Code in this
+    /// process may close descriptors that it does not own and open others under their numbers:
+    /// those must be neither read nor written. This is called after each piece of user code, while
+    /// the box still says which one it was.
     pub fn check_connection(&mut self) -> bool {
         if self.socket.is_intact() {
-            self.looked = clock::nanoseconds();
+            self.checked = clock::nanoseconds();
             self.begun_since = 0;
             return true;
         }
-        self.note(BoxField::IsCutOff, 1);
+        self.note(BoxField::IsDisconnected, 1);
         if self.begun_since > 0 {
-            // It may have been any of them.
+            // Any of them may have closed it.
             self.note(BoxField::Position, ALL);
         }
         false
     }
 
-    /// Notes what the worker is at now.
+    /// Notes what the worker is doing now.
     pub fn enter(&self, activity: Activity) {
         self.note(BoxField::Since, clock::nanoseconds());
-        self.note(BoxField::Stage, activity.code());
+        self.note(BoxField::Activity, activity.code());
     }
 
-    /// Notes resident memory and open descriptors, where the last time is a while ago: asking costs
-    /// some system calls.
-    pub fn weigh(&mut self) {
+    /// Notes resident memory and open descriptors, if the last time is a while ago: this takes some
+    /// system calls.
+    pub fn note_usage(&mut self) {
         let now = clock::nanoseconds();
-        if now.saturating_sub(self.weighed) > WEIGH_EVERY {
-            self.weighed = now;
+        if now.saturating_sub(self.measured) > MEASURE_EVERY {
+            self.measured = now;
             self.note(BoxField::Resident, process::resident_bytes());
             self.note(BoxField::Descriptors, limits::open_files());
         }
@@ -186,11 +190,11 @@ impl WorkerConnection {
         self.enter(Activity::Fetching);
     }
 
-    /// Notes at which sample of its batch the worker is. False if the one before has closed the connection; where
-    /// samples take less than a look does, that is found later.
-    pub fn reach(&mut self, position: u64) -> bool {
+    /// Notes which sample of its batch the worker begins. Returns false if an earlier sample has
+    /// closed the connection; with very short samples, this is found a few samples later.
+    pub fn begin_sample(&mut self, position: u64) -> bool {
         let now = clock::nanoseconds();
-        if now.saturating_sub(self.looked) < LOOK_EVERY {
+        if now.saturating_sub(self.checked) < CONNECTION_CHECK_INTERVAL {
             self.begun_since += 1;
         } else if !self.check_connection() {
             return false;
@@ -202,20 +206,21 @@ impl WorkerConnection {
         true
     }
 
-    /// Notes that the worker is at all samples of its batch at once; how many is said later.
-    pub fn reach_all(&mut self) {
+    /// Notes that the worker loads all samples of its batch at once; `set_samples` sets their
+    /// number.
+    pub fn begin_all_samples(&mut self) {
         self.begun = 0;
         self.note(BoxField::Position, ALL);
         self.note(BoxField::Since, clock::nanoseconds());
     }
 
-    /// The samples are made: the last one is counted.
-    pub fn made(&mut self) {
+    /// Counts the last sample when all are loaded.
+    pub fn finish_samples(&mut self) {
         self.count(clock::nanoseconds());
         self.begun = 0;
     }
 
-    /// Counts the sample at hand, which is done.
+    /// Counts the current sample as finished.
     fn count(&mut self, now: u64) {
         if self.begun == 0 {
             return;
@@ -228,26 +233,26 @@ impl WorkerConnection {
         }
     }
 
-    /// Says how many samples the answer has, where that is not the number of those reached.
+    /// Sets the number of samples in the result, if it differs from the number of samples begun.
     pub fn set_samples(&mut self, samples: u32) {
         self.timing.samples = samples;
     }
 
-    /// Sends a note at once: a body in one frame that answers nothing.
+    /// Sends a note at once, in a frame that is no answer to a task.
     pub fn notify(&mut self, bytes: &[u8]) -> Sent {
         let task = self.boxes.get(self.owner, BoxField::Task).saturating_sub(1);
         let head = FrameHead::new(FrameKind::Note, task, bytes.len() as u64);
         self.outgoing = ([head.to_bytes().as_slice(), bytes].concat(), 0);
-        self.go_on()
+        self.resume_send()
     }
 
-    /// Notes what a replacement needs to go on after a task.
-    pub fn journal(&self, task: u64, bytes: &[u8]) -> bool {
+    /// Writes what a replacement needs to continue after a task.
+    pub fn write_journal(&self, task: u64, bytes: &[u8]) -> bool {
         self.boxes.write_journal(self.owner, task, bytes)
     }
 
-    /// What held when a task began, in the words of this worker's predecessor.
-    pub fn recall(&self, task: u64) -> Option<Vec<u8>> {
+    /// The state when a task began, from the journal of this worker or its predecessor.
+    pub fn read_journal(&self, task: u64) -> Option<Vec<u8>> {
         self.boxes.read_journal(self.owner.worker_id, task)
     }
 
@@ -255,30 +260,30 @@ impl WorkerConnection {
     pub fn receive(&mut self) -> Received {
         let mut chunk = [0; CHUNK];
         loop {
-            // Also after a wait: another thread may have closed it meanwhile.
+            // Check after a wait, too: another thread may have closed it meanwhile.
             if !self.check_connection() {
-                return Received::CutOff;
+                return Received::Disconnected;
             }
             if let Some(frame) = self.waiting.pop_front() {
-                return self.order(frame).map_or(Received::Ended, Received::ReceivedTask);
+                return self.parse(frame).map_or(Received::Ended, Received::Task);
             }
             match self.socket.receive(&mut chunk) {
-                Moved::Bytes(bytes) => {
+                Transfer::Bytes(bytes) => {
                     let waiting = &mut self.waiting;
                     let pushed = self.incoming.push(&chunk[..bytes], |it| waiting.push_back(it));
                     if pushed.is_err() {
                         return Received::Ended;
                     }
                 }
-                Moved::WouldWait => return Received::Interrupted,
-                Moved::Ended => return Received::Ended,
-                Moved::Closed => return Received::CutOff,
+                Transfer::WouldWait => return Received::Interrupted,
+                Transfer::Ended => return Received::Ended,
+                Transfer::Closed => return Received::Disconnected,
             }
         }
     }
 
-    /// None if the frame is none of the trainer's.
-    fn order(&self, frame: Frame) -> Option<ReceivedTask> {
+    /// Parses a frame. Returns `None` if the trainer does not send such frames.
+    fn parse(&self, frame: Frame) -> Option<ReceivedTask> {
         let Frame { kind, task, body, .. } = frame;
         let (position, body) = match kind {
             FrameKind::Stop => {
@@ -303,8 +308,8 @@ impl WorkerConnection {
         Some(ReceivedTask { kind, task, position, body, buffers })
     }
 
-    /// Memory of the arena for a part of a task's batch. Waits while the arena is at its limit, but
-    /// for the task that the trainer waits for. None if the arena has no such room at all.
+    /// Takes arena memory for a part of a batch. Waits while the arena is at its limit, except for
+    /// the task that the trainer waits for. Returns `None` if the arena can never hold it.
     pub fn take(&mut self, bytes: usize) -> Option<ArenaPiece> {
         let task = self.boxes.get(self.owner, BoxField::Task).saturating_sub(1);
         let mut has_waited = false;
@@ -323,29 +328,29 @@ impl WorkerConnection {
                 self.enter(Activity::OutOfArena);
                 has_waited = true;
             }
-            clock::pause(LOOK);
+            clock::pause(ARENA_CHECK_INTERVAL);
         }
     }
 
-    /// Finds a place for each buffer of an answer. Then the caller lets go of the batch and calls
-    /// `send`: what somebody holds on to after that is copied, so that trainer and worker never share
+    /// Chooses a location for each buffer of a result. Then the caller releases the batch and calls
+    /// `send`: buffers that other code still holds are copied, so trainer and worker never share
     /// memory that either may change.
     pub fn pack(&mut self, kind: FrameKind, task: u64, buffers: &[&[u8]]) {
         let mut packed = PackedResult {
             kind,
             task,
-            places: Vec::with_capacity(buffers.len()),
+            locations: Vec::with_capacity(buffers.len()),
             inline: Vec::new(),
             filled: Vec::new(),
         };
         for bytes in buffers {
-            let place = self.place(&mut packed, bytes);
-            packed.places.push(place);
+            let location = self.locate(&mut packed, bytes);
+            packed.locations.push(location);
         }
         self.packed = Some(packed);
     }
 
-    fn place(&mut self, packed: &mut PackedResult, bytes: &[u8]) -> (BufferLocation, bool) {
+    fn locate(&mut self, packed: &mut PackedResult, bytes: &[u8]) -> (BufferLocation, bool) {
         let length = bytes.len() as u64;
         if bytes.len() > SMALL {
             let found = self.arena.find(bytes.as_ptr() as usize, bytes.len());
@@ -358,80 +363,86 @@ impl WorkerConnection {
             if let Some(piece) = self.take(bytes.len())
                 && piece.fill(bytes)
             {
-                let place =
+                let location =
                     BufferLocation::Slot { slot: piece.slot(), offset: piece.offset(), length };
                 packed.filled.push(piece);
-                return (place, false);
+                return (location, false);
             }
         }
         (packed.append(bytes), false)
     }
 
-    /// Sends what was packed.
+    /// Sends the packed result.
     pub fn send(&mut self) -> Sent {
         let Some(mut packed) = self.packed.take() else { return Sent::All };
-        if self.boxes.get(self.owner, BoxField::Stage) == Activity::Answering.code() {
+        if self.boxes.get(self.owner, BoxField::Activity) == Activity::Answering.code() {
             self.enter(Activity::Sending);
         }
-        for number in 0..packed.places.len() {
-            if let (BufferLocation::Slot { slot, offset, length }, true) = packed.places[number]
+        for number in 0..packed.locations.len() {
+            if let (BufferLocation::Slot { slot, offset, length }, true) = packed.locations[number]
                 && self.arena.is_held(slot)
             {
-                packed.places[number].0 = self.moved(&mut packed, offset, length);
+                packed.locations[number].0 = self.copy_elsewhere(&mut packed, offset, length);
             }
         }
-        for (place, _) in &packed.places {
-            if let BufferLocation::Slot { slot, .. } = place {
+        for (location, _) in &packed.locations {
+            if let BufferLocation::Slot { slot, .. } = location {
                 self.arena.lend(*slot);
             }
         }
-        let table = wire::table_bytes(packed.places.len()) as u64;
-        let places: Vec<_> = packed
-            .places
+        let table = wire::table_bytes(packed.locations.len()) as u64;
+        let locations: Vec<_> = packed
+            .locations
             .iter()
-            .map(|(place, _)| match *place {
+            .map(|(location, _)| match *location {
                 BufferLocation::Inline { offset, length } => {
                     BufferLocation::Inline { offset: offset + table, length }
                 }
-                BufferLocation::Slot { .. } => *place,
+                BufferLocation::Slot { .. } => *location,
             })
             .collect();
         let length = table + packed.inline.len() as u64;
         let head = FrameHead { kind: packed.kind, task: packed.task, length, timing: self.timing };
         let mut bytes = Vec::with_capacity(wire::HEAD + length as usize);
         bytes.extend_from_slice(&head.to_bytes());
-        bytes.extend_from_slice(&wire::write_table(&places));
+        bytes.extend_from_slice(&wire::write_table(&locations));
         bytes.extend_from_slice(&packed.inline);
         self.outgoing = (bytes, 0);
-        self.go_on()
+        self.resume_send()
     }
 
-    /// A copy of a part of the arena, elsewhere.
-    fn moved(&mut self, packed: &mut PackedResult, offset: u64, length: u64) -> BufferLocation {
+    /// Copies a part of the arena to another location.
+    fn copy_elsewhere(
+        &mut self,
+        packed: &mut PackedResult,
+        offset: u64,
+        length: u64,
+    ) -> BufferLocation {
         let mut copy = vec![0; length as usize];
         self.arena.read(offset, &mut copy);
         if let Some(piece) = self.take(copy.len())
             && piece.fill(&copy)
         {
-            let place = BufferLocation::Slot { slot: piece.slot(), offset: piece.offset(), length };
+            let location =
+                BufferLocation::Slot { slot: piece.slot(), offset: piece.offset(), length };
             packed.filled.push(piece);
-            return place;
+            return location;
         }
         packed.append(&copy)
     }
 
-    /// Goes on sending after a signal.
-    pub fn go_on(&mut self) -> Sent {
+    /// Continues sending after a signal.
+    pub fn resume_send(&mut self) -> Sent {
         if !self.check_connection() {
-            return Sent::CutOff;
+            return Sent::Disconnected;
         }
         let (bytes, done) = &mut self.outgoing;
         while *done < bytes.len() {
             match self.socket.send(&bytes[*done..]) {
-                Moved::Bytes(sent) => *done += sent,
-                Moved::WouldWait => return Sent::Interrupted,
-                Moved::Ended => return Sent::Ended,
-                Moved::Closed => return Sent::CutOff,
+                Transfer::Bytes(sent) => *done += sent,
+                Transfer::WouldWait => return Sent::Interrupted,
+                Transfer::Ended => return Sent::Ended,
+                Transfer::Closed => return Sent::Disconnected,
             }
         }
         Sent::All
@@ -440,13 +451,13 @@ impl WorkerConnection {
 
 impl PackedResult {
     fn has_slot(&self, wanted: u32) -> bool {
-        self.places
+        self.locations
             .iter()
-            .any(|(place, _)| matches!(place, BufferLocation::Slot { slot, .. } if *slot == wanted))
+            .any(|(location, _)| matches!(location, BufferLocation::Slot { slot, .. } if *slot == wanted))
     }
 
     fn append(&mut self, bytes: &[u8]) -> BufferLocation {
-        // Numbers must lie aligned in the frame, since arrays may be made on it.
+        // Numbers must be aligned within the frame, since arrays may refer to them in location.
         self.inline.resize(self.inline.len().next_multiple_of(8), 0);
         let offset = self.inline.len() as u64;
         self.inline.extend_from_slice(bytes);

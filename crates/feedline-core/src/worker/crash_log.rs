@@ -1,27 +1,27 @@
-//! What a worker had to say when it crashed or was asked where it is: its stack, written by a signal
-//! handler into memory that outlives it.
+//! The stack of a worker that crashed or was asked for it, written by a signal handler into memory
+//! that outlives the worker.
 
 use std::io;
 
 use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::Shared;
 
-/// Bytes that are kept; what is longer is cut at its end.
+/// The bytes that are kept; the rest of a longer text is lost.
 const BYTES: usize = 64 << 10;
 
-/// The memory of one worker.
+/// The crash log of one worker.
 pub(crate) struct CrashLog {
     shared: Shared,
 }
 
 impl CrashLog {
-    /// Empty, and the descriptor to which the worker writes.
+    /// Creates an empty log, and the descriptor that the worker writes to.
     pub(crate) fn create() -> io::Result<(Descriptor, CrashLog)> {
-        let (file, shared) = Shared::create("feedline-last-words", BYTES)?;
+        let (file, shared) = Shared::create("feedline-last-log", BYTES)?;
         Ok((file, CrashLog { shared }))
     }
 
-    /// All that was written so far.
+    /// The text written so far.
     pub(crate) fn text(&self) -> String {
         let mut bytes = vec![0; BYTES];
         self.shared.read(0, &mut bytes);
@@ -37,12 +37,12 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn what_was_written_to_the_descriptor_is_read_when_the_writer_is_gone() {
-        let (file, words) = CrashLog::create().unwrap();
-        assert_eq!(words.text(), "");
+    fn the_text_is_readable_after_the_writer_is_gone() {
+        let (file, log) = CrashLog::create().unwrap();
+        assert_eq!(log.text(), "");
         let mut file = File::from(file.into_owned().unwrap());
         file.write_all(b"Fatal Python error: Segmentation fault\n").unwrap();
         drop(file);
-        assert_eq!(words.text(), "Fatal Python error: Segmentation fault\n");
+        assert_eq!(log.text(), "Fatal Python error: Segmentation fault\n");
     }
 }

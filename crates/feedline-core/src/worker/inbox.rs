@@ -1,9 +1,11 @@
-//! The inbox: shared memory in which the trainer writes what goes with tasks, one for all of its workers.
+//! The inbox: shared memory in which the trainer writes the buffers of tasks, one for all its
+//! workers.
 //!
-//! The trainer owns it and hands out its slots, as a worker does with its arena. A slot is used again when
-//! the task has its result *and* the worker that had it has let go of it: a flag for each slot, in the inbox
-//! itself, says who has it. What a dead worker had comes back when its end is known. A worker may write to
-//! what it gets: pages that it writes to are its own copies, so that the task is the same for the next one.
+//! The trainer owns it and hands out its slots, as a worker does with its arena. A slot is reused
+//! when the task has its result *and* the worker has released it: one flag per slot, in the inbox
+//! itself, says which worker has it. The slots of a dead worker are reclaimed when its end is
+//! known. A worker may write to the buffers it receives: the pages are copy-on-write, so the task
+//! is unchanged if it is sent again.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,22 +18,23 @@ use crate::sys::lock::Mutex;
 use crate::sys::memory::Shared;
 use crate::sys::slab::Block;
 
-/// Up to this size a buffer travels in the frame: a copy of it costs less than a slot.
+/// Up to this size, a buffer is copied into the frame: that costs less than a slot.
 const SMALL: usize = 4096;
 
-/// The number under which a life has slots: unlike that of any other that lives at the same time.
-pub fn holder(view: u32, generation: u32) -> u32 {
-    (view << 1 | (generation & 1)) + 1
+/// The number under which a worker process has slots. No other process alive at the same time has
+/// it.
+pub fn holder(worker_id: u32, generation: u32) -> u32 {
+    (worker_id << 1 | (generation & 1)) + 1
 }
 
-/// The trainer's side.
+/// The trainer's side of the inbox.
 pub(crate) struct Inbox {
     arena: Mutex<Arena>,
     file: Descriptor,
     limit: u64,
 }
 
-/// Buffers that go with a task, as often as it is sent. They stay where they are while anybody has this.
+/// The buffers of a task. They stay in location while this lives, so the task can be sent again.
 pub struct TaskBuffers(Vec<TaskBuffer>);
 
 enum TaskBuffer {
@@ -40,26 +43,26 @@ enum TaskBuffer {
 }
 
 impl Inbox {
-    /// An inbox in which up to this many bytes are used at once.
+    /// Creates an inbox of which up to `limit` bytes are used at once.
     pub(crate) fn create(limit: u64) -> io::Result<Inbox> {
         let (file, shared) = arena::create(limit)?;
         Ok(Inbox { arena: Mutex::new(Arena::over(shared)), file, limit })
     }
 
-    /// By which a worker maps it.
+    /// The descriptor with which a worker maps it.
     pub(crate) fn file(&self) -> &Descriptor {
         &self.file
     }
 
-    /// Takes in buffers. Those for which there is no room travel in the frame.
+    /// Stores buffers. Frames carry those for which there is no room.
     pub(crate) fn load(&self, buffers: &[&[u8]]) -> TaskBuffers {
-        TaskBuffers(buffers.iter().map(|bytes| self.place(bytes)).collect())
+        TaskBuffers(buffers.iter().map(|bytes| self.store(bytes)).collect())
     }
 
-    fn place(&self, bytes: &[u8]) -> TaskBuffer {
+    fn store(&self, bytes: &[u8]) -> TaskBuffer {
         if bytes.len() > SMALL {
             let piece = self.arena.lock().take(bytes.len() as u64, self.limit);
-            // Without the lock: nobody else has the piece, and this may be much.
+            // Copy without the lock: only this thread has the piece, and it may be large.
             if let Some(piece) = piece
                 && piece.fill(bytes)
             {
@@ -69,47 +72,47 @@ impl Inbox {
         TaskBuffer::Inline(bytes.to_vec())
     }
 
-    /// The body of a frame: what is said, and where its buffers are, which a worker has from now on.
+    /// Encodes the body of a frame, and lends the slots of its buffers to a worker.
     pub(crate) fn encode(
         &self,
         message: &[u8],
         buffers: Option<&TaskBuffers>,
         holder: u32,
     ) -> Vec<u8> {
-        for load in buffers.iter().flat_map(|buffers| &buffers.0) {
-            if let TaskBuffer::InSlot(piece) = load {
+        for buffer in buffers.iter().flat_map(|buffers| &buffers.0) {
+            if let TaskBuffer::InSlot(piece) = buffer {
                 self.arena.lock().lend_to(piece.slot(), holder);
             }
         }
         body(message, buffers)
     }
 
-    /// A worker is gone: what it had comes back.
+    /// Takes back all slots of a worker that is gone.
     pub(crate) fn reclaim(&self, holder: u32) {
         self.arena.lock().reclaim(holder);
     }
 
-    /// Bytes of all slots, and how many of them somebody has.
+    /// The bytes of all slots, and the number of slots in use.
     pub(crate) fn used(&self) -> (u64, usize) {
         let arena = self.arena.lock();
         (arena.used(), arena.taken())
     }
 }
 
-/// The body of a frame that goes to a worker: a table of buffers, of which the first is what is said.
+/// The body of a frame to a worker: a table of buffers, of which the first is the message.
 pub fn body(message: &[u8], buffers: Option<&TaskBuffers>) -> Vec<u8> {
     let buffers: Vec<_> = buffers.iter().flat_map(|buffers| &buffers.0).collect();
     let mut inline = Vec::new();
     let table = wire::table_bytes(buffers.len() + 1) as u64;
     let mut append = |bytes: &[u8]| {
-        // Numbers must lie aligned in the frame.
+        // Numbers must be aligned within the frame.
         inline.resize(inline.len().next_multiple_of(8), 0);
         let offset = table + inline.len() as u64;
         inline.extend_from_slice(bytes);
         BufferLocation::Inline { offset, length: bytes.len() as u64 }
     };
-    let mut places = vec![append(message)];
-    places.extend(buffers.into_iter().map(|load| match load {
+    let mut locations = vec![append(message)];
+    locations.extend(buffers.into_iter().map(|buffer| match buffer {
         TaskBuffer::InSlot(piece) => BufferLocation::Slot {
             slot: piece.slot(),
             offset: piece.offset(),
@@ -117,27 +120,26 @@ pub fn body(message: &[u8], buffers: Option<&TaskBuffers>) -> Vec<u8> {
         },
         TaskBuffer::Inline(bytes) => append(bytes),
     }));
-    [wire::write_table(&places), inline].concat()
+    [wire::write_table(&locations), inline].concat()
 }
 
-/// The side of one worker.
+/// A worker's side of the inbox.
 pub struct WorkerInbox {
     shared: Shared,
-    /// The same memory, in which only this worker sees what it writes. None where the system does not
-    /// allow that.
+    /// The same memory, copy-on-write. `None` if the system does not allow that.
     private: Option<Shared>,
     holder: u32,
 }
 
 impl WorkerInbox {
-    /// Maps what the trainer has made.
+    /// Maps the inbox that the trainer created.
     pub fn open(file: impl AsFd, bytes: usize, holder: u32) -> io::Result<WorkerInbox> {
         let shared = Shared::open(&file, bytes)?;
-        Ok(WorkerInbox { shared, private: Shared::open_apart(&file, bytes).ok(), holder })
+        Ok(WorkerInbox { shared, private: Shared::open_copy_on_write(&file, bytes).ok(), holder })
     }
 }
 
-/// A buffer that came with a task. Its drop gives the slot back to the trainer.
+/// A buffer of a received task. Dropping it returns the slot to the trainer.
 pub struct ReceivedBuffer {
     content: BufferMemory,
 }
@@ -148,7 +150,7 @@ enum BufferMemory {
 }
 
 impl ReceivedBuffer {
-    /// Where it lies; it may be written to.
+    /// The address of its first byte; it may be written to.
     pub fn address(&self) -> *mut u8 {
         match &self.content {
             BufferMemory::InSlot { copy: Some(copy), .. } | BufferMemory::Own { copy, .. } => {
@@ -162,7 +164,7 @@ impl ReceivedBuffer {
         }
     }
 
-    /// Where it lies as it came, whatever was written to it. This must not be written to.
+    /// The address of the unchanged bytes. They must not be written to.
     pub fn original(&self) -> *const u8 {
         match &self.content {
             BufferMemory::InSlot { view, offset, bytes, .. } => {
@@ -172,7 +174,7 @@ impl ReceivedBuffer {
         }
     }
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub fn bytes(&self) -> usize {
         match &self.content {
             BufferMemory::InSlot { bytes, .. } => *bytes as usize,
@@ -186,7 +188,7 @@ impl ReceivedBuffer {
         offset: u64,
         bytes: u64,
     ) -> Option<ReceivedBuffer> {
-        if !arena::is_place(&view.shared, slot, offset, bytes) {
+        if !arena::is_valid_range(&view.shared, slot, offset, bytes) {
             return None;
         }
         let mut copy = None;
@@ -209,7 +211,7 @@ impl ReceivedBuffer {
 impl Drop for ReceivedBuffer {
     fn drop(&mut self) {
         if let BufferMemory::InSlot { view, slot, offset, bytes, .. } = &self.content {
-            // In a child that a function has forked the slot is still the worker's.
+            // In a child that a user function has forked, the slot still belongs to the worker.
             if view.shared.home().is_left() {
                 return;
             }
@@ -221,21 +223,21 @@ impl Drop for ReceivedBuffer {
     }
 }
 
-/// What came with a frame: what is said, and the buffers beside it. None if the frame names memory that
-/// does not exist.
+/// Decodes a frame into its message and its buffers. Returns `None` if the frame refers to memory
+/// that does not exist.
 pub fn open(
     body: &[u8],
     view: Option<&Arc<WorkerInbox>>,
 ) -> Option<(Vec<u8>, Vec<ReceivedBuffer>)> {
-    let mut places = wire::read_table(body)?.into_iter();
+    let mut locations = wire::read_table(body)?.into_iter();
     let inline = |offset: u64, length: u64| {
         body.get(usize::try_from(offset).ok()?..usize::try_from(offset + length).ok()?)
     };
-    let message = match places.next()? {
+    let message = match locations.next()? {
         BufferLocation::Inline { offset, length } => inline(offset, length)?.to_vec(),
         BufferLocation::Slot { .. } => return None,
     };
-    let buffers = places.map(|place| match place {
+    let buffers = locations.map(|location| match location {
         BufferLocation::Inline { offset, length } => ReceivedBuffer::own(inline(offset, length)?),
         BufferLocation::Slot { slot, offset, length } => {
             ReceivedBuffer::in_slot(view?, slot, offset, length)
@@ -257,9 +259,9 @@ mod tests {
         (inbox, Arc::new(view))
     }
 
-    fn content(letter: &mut ReceivedBuffer) -> Vec<u8> {
-        let mut target = vec![0; letter.bytes()];
-        match &mut letter.content {
+    fn content(buffer: &mut ReceivedBuffer) -> Vec<u8> {
+        let mut target = vec![0; buffer.bytes()];
+        match &mut buffer.content {
             BufferMemory::InSlot { view, offset, .. } => {
                 assert!(view.private.as_ref().unwrap().read(*offset, &mut target));
             }
@@ -268,9 +270,9 @@ mod tests {
         target
     }
 
-    fn original(letter: &ReceivedBuffer) -> Vec<u8> {
-        let mut target = vec![0; letter.bytes()];
-        match &letter.content {
+    fn original(buffer: &ReceivedBuffer) -> Vec<u8> {
+        let mut target = vec![0; buffer.bytes()];
+        match &buffer.content {
             BufferMemory::InSlot { view, offset, .. } => {
                 assert!(view.shared.read(*offset, &mut target));
             }
@@ -279,8 +281,8 @@ mod tests {
         target
     }
 
-    fn change(letter: &mut ReceivedBuffer) {
-        match &mut letter.content {
+    fn change(buffer: &mut ReceivedBuffer) {
+        match &mut buffer.content {
             BufferMemory::InSlot { view, offset, .. } => {
                 assert!(view.private.as_ref().unwrap().write(*offset, &[99]));
             }
@@ -289,12 +291,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_loaded_arrives_small_and_large() {
+    fn small_and_large_buffers_arrive() {
         let (inbox, view) = both();
         let large: Vec<u8> = (0..100_000_u32).map(|number| number as u8).collect();
         let buffers = inbox.load(&[b"small", &large, b""]);
         let body = inbox.encode(b"do this", Some(&buffers), holder(3, 1));
-        assert!(body.len() < 1000, "the large one is not in the frame");
+        assert!(body.len() < 1000, "the large buffer is not in the frame");
         let (message, mut buffers) = open(&body, Some(&view)).unwrap();
         assert_eq!(message, b"do this");
         let arrived: Vec<_> = buffers.iter_mut().map(content).collect();
@@ -302,24 +304,24 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_may_write_to_what_it_got_and_the_next_one_gets_it_as_it_was() {
+    fn a_worker_may_write_to_a_buffer_and_the_next_one_gets_it_unchanged() {
         let (inbox, view) = both();
         let large = vec![5; 10_000];
         let buffers = inbox.load(&[&large, b"abc"]);
         for _ in 0..2 {
             let body = inbox.encode(b"", Some(&buffers), holder(3, 1));
             let (_, buffers) = open(&body, Some(&view)).unwrap();
-            for (mut letter, wanted) in buffers.into_iter().zip([large.as_slice(), b"abc"]) {
-                assert_eq!(content(&mut letter), wanted);
-                change(&mut letter);
-                assert_eq!(content(&mut letter)[0], 99);
-                assert_eq!(original(&letter), wanted);
+            for (mut buffer, wanted) in buffers.into_iter().zip([large.as_slice(), b"abc"]) {
+                assert_eq!(content(&mut buffer), wanted);
+                change(&mut buffer);
+                assert_eq!(content(&mut buffer)[0], 99);
+                assert_eq!(original(&buffer), wanted);
             }
         }
     }
 
     #[test]
-    fn a_slot_is_used_again_when_task_and_worker_have_let_go_of_it() {
+    fn a_slot_is_reused_when_task_and_worker_have_released_it() {
         let (inbox, view) = both();
         let load = || inbox.load(&[&[1; 600_000]]);
         let buffers = load();
@@ -336,36 +338,36 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_worker_had_comes_back_when_its_end_is_known() {
+    fn the_slots_of_a_dead_worker_are_reclaimed() {
         let (inbox, _) = both();
         let buffers = inbox.load(&[&[1; 600_000]]);
-        // It was sent, and never opened.
+        // It was sent and never opened.
         inbox.encode(b"", Some(&buffers), holder(3, 1));
         drop(buffers);
         assert_eq!(inbox.used().1, 1);
         inbox.reclaim(holder(3, 0));
-        assert_eq!(inbox.used().1, 1, "that was another one");
+        assert_eq!(inbox.used().1, 1, "that was another generation");
         inbox.reclaim(holder(3, 1));
         assert_eq!(inbox.used().1, 0);
     }
 
     #[test]
-    fn a_task_that_was_sent_again_is_the_next_ones() {
+    fn the_slots_of_a_resent_task_belong_to_its_new_worker() {
         let (inbox, view) = both();
         let buffers = inbox.load(&[&[1; 600_000]]);
         let body = inbox.encode(b"", Some(&buffers), holder(3, 1));
         let (_, received) = open(&body, Some(&view)).unwrap();
         inbox.encode(b"", Some(&buffers), holder(4, 0));
         drop((buffers, received));
-        assert_eq!(inbox.used().1, 1, "letting go late takes nothing from another");
+        assert_eq!(inbox.used().1, 1, "a late release takes nothing from another worker");
     }
 
     #[test]
-    fn a_frame_that_names_memory_outside_of_the_inbox_is_none() {
+    fn a_frame_that_refers_to_memory_outside_the_inbox_is_none() {
         let (_, view) = both();
-        let wild = |place| {
+        let wild = |location| {
             let message = BufferLocation::Inline { offset: 56, length: 0 };
-            open(&wire::write_table(&[message, place]), Some(&view)).is_none()
+            open(&wire::write_table(&[message, location]), Some(&view)).is_none()
         };
         assert!(wild(BufferLocation::Slot { slot: 0, offset: 1 << 40, length: 5 }));
         assert!(wild(BufferLocation::Slot { slot: 1 << 20, offset: 8192, length: 5 }));

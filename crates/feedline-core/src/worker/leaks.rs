@@ -1,79 +1,79 @@
-//! Whether a worker uses more and more of the machine and is better renewed: decided from numbers alone.
+//! Decides from numbers alone whether a worker leaks and should be renewed.
 
 use crate::sample::in_bytes;
 
-/// A share of its descriptors beyond which a worker is renewed, in percent.
+/// The percentage of its descriptor limit at which a worker is renewed.
 const DESCRIPTORS_PERCENT: u64 = 80;
-/// Memory is short when less than this share of all is left, in percent, but for `ENOUGH`. A small memory
-/// needs a larger share: a successor takes a moment, and some memory of its own.
+/// Memory is short when less than this percentage is left, capped by `ENOUGH`. A small memory needs
+/// a larger share: a successor takes a moment to start, and memory of its own.
 const LEFT_PERCENT: u64 = 5;
-const LEFT_PERCENT_OF_LITTLE: u64 = 12;
-const LITTLE_LEFT: u64 = 64 << 20;
+const SMALL_MEMORY_LEFT_PERCENT: u64 = 12;
+const SMALL_MEMORY_LEFT: u64 = 64 << 20;
 const ENOUGH: u64 = 512 << 20;
-/// A worker that has grown by less than this is not what fills the memory.
+/// A worker that has grown by less than this does not cause the shortage.
 const GROWN: u64 = 32 << 20;
 
-/// What workers may use before they are renewed.
+/// The resources that a worker may use before it is renewed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
     /// Resident memory of one worker, in bytes.
     pub memory: Option<u64>,
-    /// Samples that one worker makes.
+    /// Samples that one worker may load.
     pub samples: Option<u64>,
-    /// Descriptors that one worker can have open.
+    /// The limit on open descriptors of one process.
     pub descriptors: u64,
 }
 
-/// What a worker uses.
+/// The resources that a worker uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResourceUse {
-    /// Resident memory in bytes, now and when it was ready.
+    /// Resident memory in bytes.
     pub resident: u64,
-    /// What it held when it was ready.
+    /// Resident memory when the worker was ready, in bytes.
     pub resident_at_first: u64,
-    /// Samples made so far.
+    /// Samples loaded so far.
     pub samples: u64,
     /// Open descriptors.
     pub descriptors: u64,
-    /// How many it had when it was ready.
+    /// Open descriptors when the worker was ready.
     pub descriptors_at_first: u64,
 }
 
 /// Why a worker is renewed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leak {
-    /// It holds more memory than it may.
+    /// It uses more memory than it may.
     Memory {
-        /// So much.
+        /// The memory it uses, in bytes.
         resident: u64,
-        /// Of so much.
+        /// The limit, in bytes.
         limit: u64,
     },
-    /// It has made as many samples as it may.
+    /// It has loaded as many samples as it may.
     Samples {
-        /// This many.
+        /// The number of samples.
         samples: u64,
     },
-    /// It has nearly as many descriptors open as the system allows.
+    /// It has nearly as many open descriptors as the system allows.
     Descriptors {
-        /// When it was ready.
+        /// The number when it was ready.
         from: u64,
-        /// Now.
+        /// The number now.
         to: u64,
-        /// At most.
+        /// The limit.
         limit: u64,
     },
-    /// All memory is nearly used, and it has the most of it.
+    /// Memory is nearly used up, and this worker has grown most.
     Shortage {
-        /// So much.
+        /// The memory it uses, in bytes.
         resident: u64,
-        /// What is left for all.
+        /// The bytes left for all processes.
         left: u64,
     },
 }
 
 impl Leak {
-    /// In a word, as reports count it.
+    /// A short name, as used in reports.
     pub fn name(&self) -> &'static str {
         match self {
             Leak::Memory { .. } => "memory",
@@ -83,7 +83,7 @@ impl Leak {
         }
     }
 
-    /// In words.
+    /// A description with numbers, for the log.
     pub fn describe(&self) -> String {
         match self {
             Leak::Memory { resident, limit } => {
@@ -93,12 +93,12 @@ impl Leak {
                     in_bytes(*limit)
                 )
             }
-            Leak::Samples { samples } => format!("it had made {samples} samples"),
+            Leak::Samples { samples } => format!("it had loaded {samples} samples"),
             Leak::Descriptors { from, to, limit } => format!(
                 "its open descriptors grew from {from} to {to}, and the system allows {limit}"
             ),
             Leak::Shortage { resident, left } => format!(
-                "only {} of memory were left for all, and it held {}, more than the others",
+                "only {} of memory was left for all processes, and it held {}, more than the others",
                 in_bytes(*left),
                 in_bytes(*resident)
             ),
@@ -106,7 +106,7 @@ impl Leak {
     }
 }
 
-/// Whether this worker is over a bound of its own.
+/// Returns the limit that a worker exceeds, if any.
 pub(crate) fn of_worker(used: ResourceUse, bounds: Bounds) -> Option<Leak> {
     if let Some(limit) = bounds.memory
         && used.resident > limit
@@ -119,7 +119,8 @@ pub(crate) fn of_worker(used: ResourceUse, bounds: Bounds) -> Option<Leak> {
         return Some(Leak::Samples { samples: used.samples });
     }
     let near = bounds.descriptors.saturating_mul(DESCRIPTORS_PERCENT) / 100;
-    // What it started with is no leak: a limit that was tight from the first is not fixed by another.
+    // The descriptors a worker started with are no leak: a restart does not help against a tight
+    // limit.
     if used.descriptors >= near && used.descriptors >= 2 * used.descriptors_at_first.max(8) {
         let (from, to) = (used.descriptors_at_first, used.descriptors);
         return Some(Leak::Descriptors { from, to, limit: bounds.descriptors });
@@ -127,15 +128,16 @@ pub(crate) fn of_worker(used: ResourceUse, bounds: Bounds) -> Option<Leak> {
     None
 }
 
-/// The worker that is renewed first when memory runs short: the one that has grown most.
-pub(crate) fn fattest<T: Copy>(
+/// The worker to renew when memory runs short: the one that has grown most.
+pub(crate) fn most_grown<T: Copy>(
     workers: &[(T, ResourceUse)],
     left: u64,
     all: u64,
 ) -> Option<(T, Leak)> {
     let percent = |percent: u64| (all / 100).saturating_mul(percent);
-    let short =
-        percent(LEFT_PERCENT).max(percent(LEFT_PERCENT_OF_LITTLE).min(LITTLE_LEFT)).min(ENOUGH);
+    let short = percent(LEFT_PERCENT)
+        .max(percent(SMALL_MEMORY_LEFT_PERCENT).min(SMALL_MEMORY_LEFT))
+        .min(ENOUGH);
     if left >= short {
         return None;
     }
@@ -164,25 +166,25 @@ mod tests {
     }
 
     #[test]
-    fn each_bound_is_told_with_its_numbers() {
+    fn each_leak_is_described_with_its_numbers() {
         let over = [
             ResourceUse { resident: (1 << 30) + 1, ..USED },
             ResourceUse { samples: 100, ..USED },
             ResourceUse { descriptors: 820, ..USED },
         ];
-        let words: Vec<_> =
+        let texts: Vec<_> =
             over.iter().map(|used| of_worker(*used, BOUNDS).unwrap().describe()).collect();
-        insta::assert_snapshot!(words.join("\n"));
+        insta::assert_snapshot!(texts.join("\n"));
     }
 
     #[test]
-    fn when_memory_is_short_the_one_that_has_grown_most_goes() {
+    fn when_memory_is_short_the_worker_that_has_grown_most_is_renewed() {
         let workers = [(0, USED), (1, ResourceUse { resident: 900 << 20, ..USED }), (2, USED)];
-        assert_eq!(fattest(&workers, 4 << 30, 8 << 30), None);
-        let (worker, leak) = fattest(&workers, 100 << 20, 8 << 30).unwrap();
+        assert_eq!(most_grown(&workers, 4 << 30, 8 << 30), None);
+        let (worker, leak) = most_grown(&workers, 100 << 20, 8 << 30).unwrap();
         assert_eq!((worker, leak.name()), (1, "shortage of memory"));
-        assert!(fattest(&workers, 60 << 20, 512 << 20).is_some());
+        assert!(most_grown(&workers, 60 << 20, 512 << 20).is_some());
         let lean = ResourceUse { resident: 101 << 20, ..USED };
-        assert_eq!(fattest(&[(0, lean)], 100 << 20, 8 << 30), None);
+        assert_eq!(most_grown(&[(0, lean)], 100 << 20, 8 << 30), None);
     }
 }

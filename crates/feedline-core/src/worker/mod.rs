@@ -1,8 +1,8 @@
-//! Worker processes: `supervisor` decides and `processes` does what it decides.
+//! Worker processes: `supervisor` decides, and `processes` carries out its decisions.
 //!
-//! `wire` is what trainer and worker say to each other, `arena` the shared memory in which batches travel, `inbox` the
-//! shared memory in which tasks do, `connection` the worker's end, `blackbox` what remains of a dead worker and
-//! `certificate` the cause of its death.
+//! `wire` defines the messages between trainer and worker. `arena` is the shared memory for batches
+//! and `inbox` the one for tasks. `connection` is the worker's end. `blackbox` records what a
+//! worker was doing, and `certificate` names the cause of its death.
 
 pub mod arena;
 pub mod blackbox;

@@ -1,4 +1,4 @@
-//! What a worker answered: a pickle and the buffers beside it, most of them in the worker's arena.
+//! The result of a task: a pickle and its buffers, most of them in the worker's arena.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::sys::slab::Block;
 
 /// The result of a task, not opened yet.
 pub struct TaskResult {
-    /// Which task.
+    /// The task.
     pub task: u64,
-    /// What kind of result.
+    /// The kind of the result.
     pub kind: FrameKind,
-    /// The worker of the worker that gave it.
+    /// The worker that sent it.
     pub worker_id: u32,
-    /// What it is made of.
+    /// The number of samples, and the slowest one.
     pub timing: BatchTiming,
     body: Vec<u8>,
     parts: Vec<ResultPart>,
@@ -28,16 +28,16 @@ enum ResultPart {
     LentSlot(LentSlot),
 }
 
-/// A buffer of an answer in the consumer's hands.
+/// A buffer of a result, owned by the consumer.
 pub enum ResultBuffer {
-    /// Memory of the arena, which goes back when this is dropped.
+    /// Arena memory, which is returned when this is dropped.
     LentSlot(LentSlot),
     /// Memory of its own.
     Own(Block),
 }
 
 impl ResultBuffer {
-    /// Where it lies.
+    /// The address of its first byte.
     pub fn address(&self) -> *mut u8 {
         match self {
             ResultBuffer::LentSlot(lent) => lent.address(),
@@ -45,7 +45,7 @@ impl ResultBuffer {
         }
     }
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             ResultBuffer::LentSlot(lent) => lent.bytes() as usize,
@@ -55,7 +55,7 @@ impl ResultBuffer {
 }
 
 impl TaskResult {
-    /// None if the frame names memory that does not exist.
+    /// Parses a frame. Returns `None` if it refers to memory that does not exist.
     pub fn new(
         frame: Frame,
         worker_id: u32,
@@ -65,7 +65,7 @@ impl TaskResult {
     ) -> Option<TaskResult> {
         let parts = read_table(&frame.body)?
             .into_iter()
-            .map(|place| match place {
+            .map(|location| match location {
                 BufferLocation::Inline { offset, length } => Some(ResultPart::Inline {
                     offset: usize::try_from(offset).ok()?,
                     length: usize::try_from(length).ok()?,
@@ -80,9 +80,9 @@ impl TaskResult {
         Some(TaskResult { task, kind, worker_id, timing, body, parts, account, lend_limit })
     }
 
-    /// Its buffers in order. Memory of the arena is lent as long as the consumer has not too much of
-    /// it already: then it gets a copy, so that a consumer who keeps everything holds up nobody. None
-    /// if the system has no memory for a copy.
+    /// Returns the buffers in order. Arena memory is lent up to `lend_limit`; beyond it the
+    /// consumer gets copies, so a consumer that keeps all batches blocks no worker. Returns `None`
+    /// if there is no memory for a copy.
     pub fn open(self) -> Option<Vec<ResultBuffer>> {
         let TaskResult { body, parts, account, lend_limit, .. } = self;
         parts
@@ -117,11 +117,11 @@ mod tests {
     const FIRST: u64 = 8192;
 
     fn result(arena: &Arc<Shared>, account: &Arc<LentBytes>, limit: u64) -> Option<TaskResult> {
-        let places = [
+        let locations = [
             BufferLocation::Inline { offset: 56, length: 2 },
             BufferLocation::Slot { slot: 0, offset: FIRST, length: 5000 },
         ];
-        let mut body = write_table(&places);
+        let mut body = write_table(&locations);
         body.extend_from_slice(b"hi");
         let frame =
             Frame { kind: FrameKind::Result, task: 0, timing: BatchTiming::default(), body };
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_names_memory_outside_of_the_arena_is_none() {
+    fn a_result_that_refers_to_memory_outside_the_arena_is_none() {
         let (arena, account) = (arena::create(1 << 20).unwrap().1, Arc::new(LentBytes::default()));
         let body = write_table(&[BufferLocation::Slot { slot: 0, offset: 1 << 40, length: 5 }]);
         let frame =

@@ -1,22 +1,23 @@
-//! What trainer and worker say to each other: frames on a stream, and the table of an answer's buffers.
+//! The messages between trainer and worker: frames on a stream, and the table of a result's
+//! buffers.
 //!
-//! Nothing here waits or allocates by the word of the other side: a length that is not followed by as
-//! many bytes costs nothing.
+//! Nothing here waits, or allocates memory because of a length that the other side sent: a length
+//! without the bytes that belong to it costs nothing.
 
-/// Bytes of a frame's head.
+/// The length of a frame's head in bytes.
 pub const HEAD: usize = 40;
 
-/// What a frame is. The first four go to the worker, the others come from it.
+/// The kind of a frame. The trainer sends the first four, the worker sends the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
-    /// A task to be done.
+    /// A task.
     Task,
-    /// A new epoch begins; answered like a task.
+    /// A new epoch begins; the worker answers as for a task.
     Resume,
-    /// End after what is at hand.
+    /// Exit after the tasks received so far.
     Stop,
-    /// One sample of a task is to be made alone, and thrown away: does it kill? Its position stands
-    /// before the body of the task.
+    /// Load one sample of a task alone, and discard it, to see whether it kills the worker. Its
+    /// position precedes the body of the task.
     Trial,
     /// The worker can take tasks.
     Ready,
@@ -24,15 +25,15 @@ pub enum FrameKind {
     StartFailed,
     /// The result of a task.
     Result,
-    /// The result of a task, some of whose samples have faults that are to be judged.
+    /// The result of a task with samples whose faults are still to be judged.
     Faulty,
-    /// An exception is the result of a task.
+    /// The result of a task is an exception.
     Raised,
-    /// The worker's iterator has nothing more: this is the result of the task.
+    /// The result of a task: the worker's iterator is exhausted.
     Exhausted,
-    /// A trial is over, and the worker lives.
+    /// The worker has survived a trial.
     Survived,
-    /// Something to be known at once; it answers nothing.
+    /// A note that is no answer to a task.
     Note,
 }
 
@@ -51,37 +52,37 @@ const ALL: [FrameKind; 12] = [
     FrameKind::Note,
 ];
 
-/// What an answer is made of.
+/// The number of samples in a result, and the time of the slowest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchTiming {
-    /// How many samples.
+    /// The number of samples.
     pub samples: u32,
-    /// The position of the one that took longest.
+    /// The position of the slowest sample.
     pub slowest: u32,
-    /// How long that took, in nanoseconds.
+    /// The time that the slowest sample took, in nanoseconds.
     pub nanoseconds: u64,
 }
 
-/// What stands before the body of a frame.
+/// The head of a frame, which precedes its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHead {
-    /// What it is.
+    /// The kind of the frame.
     pub kind: FrameKind,
-    /// Which task it is about.
+    /// The task that it belongs to.
     pub task: u64,
-    /// Bytes of the body.
+    /// The length of the body in bytes.
     pub length: u64,
-    /// What an answer is made of; nothing in other frames.
+    /// The timing of a result; zero in other frames.
     pub timing: BatchTiming,
 }
 
 impl FrameHead {
-    /// Without a tally.
+    /// A head without timing.
     pub(crate) fn new(kind: FrameKind, task: u64, length: u64) -> FrameHead {
         FrameHead { kind, task, length, timing: BatchTiming::default() }
     }
 
-    /// As it goes over the wire.
+    /// The wire format.
     pub(crate) fn to_bytes(self) -> [u8; HEAD] {
         let code = ALL.iter().position(|kind| *kind == self.kind).unwrap_or_default() as u64;
         let mut bytes = [0; HEAD];
@@ -94,7 +95,7 @@ impl FrameHead {
         bytes
     }
 
-    /// None if it is no head at all.
+    /// Parses a head; returns `None` if its kind is unknown.
     pub(crate) fn from_bytes(bytes: &[u8; HEAD]) -> Option<FrameHead> {
         let [code, task, length, counts, nanoseconds] =
             [0, 8, 16, 24, 32].map(|at| word(bytes, at).unwrap_or_default());
@@ -110,24 +111,24 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// A frame as it came.
+/// A received frame.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// What it is.
+    /// The kind of the frame.
     pub kind: FrameKind,
-    /// Which task it is about.
+    /// The task that it belongs to.
     pub task: u64,
-    /// What it is made of.
+    /// The timing of a result; zero in other frames.
     pub timing: BatchTiming,
-    /// The rest.
+    /// The body.
     pub body: Vec<u8>,
 }
 
-/// The stream is not made of frames; nothing more can be read from it.
+/// The stream does not consist of frames; reading cannot continue.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ProtocolError;
 
-/// Makes frames of bytes as they come in.
+/// Assembles frames from the chunks of a stream.
 #[derive(Default)]
 pub(crate) struct Assembler {
     head: Vec<u8>,
@@ -135,13 +136,13 @@ pub(crate) struct Assembler {
 }
 
 impl Assembler {
-    /// Takes all the bytes, and hands each frame that they complete to `out`.
+    /// Consumes all bytes and passes each complete frame to `out`.
     pub(crate) fn push(
         &mut self,
         mut bytes: &[u8],
         mut out: impl FnMut(Frame),
     ) -> Result<(), ProtocolError> {
-        while !bytes.is_empty() || self.is_whole() {
+        while !bytes.is_empty() || self.is_complete() {
             if let Some((head, mut body)) = self.begun.take() {
                 let missing = head.length - body.len() as u64;
                 let taken = usize::try_from(missing).unwrap_or(usize::MAX).min(bytes.len());
@@ -166,29 +167,29 @@ impl Assembler {
         Ok(())
     }
 
-    /// A frame without a body is whole as soon as its head is.
-    fn is_whole(&self) -> bool {
+    /// A frame without a body is complete as soon as its head is.
+    fn is_complete(&self) -> bool {
         self.begun.as_ref().is_some_and(|(head, body)| head.length == body.len() as u64)
     }
 }
 
-/// Where a buffer of an answer lies.
+/// Where a buffer of a result is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferLocation {
-    /// In the frame itself, from that byte of the body on.
+    /// In the body of the frame.
     Inline {
         /// The first byte.
         offset: u64,
-        /// How many.
+        /// The length in bytes.
         length: u64,
     },
     /// In a slot of the arena.
     Slot {
-        /// Which one.
+        /// The slot.
         slot: u32,
         /// The first byte in the arena.
         offset: u64,
-        /// How many.
+        /// The length in bytes.
         length: u64,
     },
 }
@@ -196,17 +197,17 @@ pub enum BufferLocation {
 const INLINE: u64 = u64::MAX;
 const ENTRY: usize = 24;
 
-/// Bytes that a table of that many buffers takes at the start of a body.
+/// The length in bytes of a table of that many buffers, at the start of a body.
 pub(crate) fn table_bytes(buffers: usize) -> usize {
     8 + buffers * ENTRY
 }
 
-/// Writes the table of an answer's buffers.
-pub(crate) fn write_table(places: &[BufferLocation]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(table_bytes(places.len()));
-    bytes.extend_from_slice(&(places.len() as u64).to_le_bytes());
-    for place in places {
-        let words = match *place {
+/// Writes the table of a result's buffers.
+pub(crate) fn write_table(locations: &[BufferLocation]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(table_bytes(locations.len()));
+    bytes.extend_from_slice(&(locations.len() as u64).to_le_bytes());
+    for location in locations {
+        let words = match *location {
             BufferLocation::Inline { offset, length } => [INLINE, offset, length],
             BufferLocation::Slot { slot, offset, length } => [u64::from(slot), offset, length],
         };
@@ -217,10 +218,10 @@ pub(crate) fn write_table(places: &[BufferLocation]) -> Vec<u8> {
     bytes
 }
 
-/// Reads it again. None if the body is too short, or a buffer lies outside of it.
+/// Parses a table. Returns `None` if the body is too short or a buffer is outside it.
 pub(crate) fn read_table(body: &[u8]) -> Option<Vec<BufferLocation>> {
     let count = usize::try_from(word(body, 0)?).ok()?;
-    // Before the list is made: a wild count must not make one.
+    // Check before allocating: a corrupt count must not allocate a huge list.
     if count > body.len() / ENTRY {
         return None;
     }
@@ -265,7 +266,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_arrive_whole_however_the_stream_is_cut(
+        fn frames_are_complete_however_the_stream_is_split(
             frames in prop::collection::vec(frame(), 0..6),
             cuts in prop::collection::vec(1usize..50, 1..40),
         ) {
@@ -282,21 +283,21 @@ mod tests {
         }
 
         #[test]
-        fn wild_bytes_neither_panic_nor_make_a_list_by_their_word(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn random_bytes_neither_panic_nor_allocate_more_than_their_length(body in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut assembler = Assembler::default();
             let _ = assembler.push(&body, |_| {});
-            if let Some(places) = read_table(&body) {
-                prop_assert!(places.len() * ENTRY <= body.len());
+            if let Some(locations) = read_table(&body) {
+                prop_assert!(locations.len() * ENTRY <= body.len());
             }
         }
 
         #[test]
         fn a_table_is_read_as_it_was_written(slots in prop::collection::vec((any::<u32>(), any::<u64>(), any::<u64>()), 0..20)) {
-            let places: Vec<_> = slots
+            let locations: Vec<_> = slots
                 .into_iter()
                 .map(|(slot, offset, length)| BufferLocation::Slot { slot, offset, length })
                 .collect();
-            prop_assert_eq!(read_table(&write_table(&places)), Some(places));
+            prop_assert_eq!(read_table(&write_table(&locations)), Some(locations));
         }
     }
 
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_no_stream_of_frames_is_garbled() {
+    fn a_stream_that_does_not_consist_of_frames_is_an_error() {
         assert_eq!(Assembler::default().push(&[0xff; HEAD], |_| {}), Err(ProtocolError));
     }
 }

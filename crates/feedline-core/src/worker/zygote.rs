@@ -1,48 +1,48 @@
-//! What trainer and zygote say to each other: one message, one packet, descriptors beside it.
+//! The messages between trainer and zygote: one message per packet, with descriptors attached.
 
 /// Bytes of a message's head.
 const HEAD: usize = 16;
 
-/// What the trainer asks for.
+/// A request of the trainer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ZygoteRequest {
-    /// A worker for a worker; its socket, arena and the boxes come as descriptors.
+    /// Fork a worker. Its socket, arena, boxes and crash log are attached as descriptors.
     Fork {
-        /// Which worker.
+        /// The worker.
         worker_id: u32,
-        /// The how-manyeth there.
+        /// The generation of its process.
         generation: u32,
     },
-    /// An end to a worker.
+    /// Kill a worker.
     Kill {
-        /// Which worker.
+        /// The worker.
         worker_id: u32,
-        /// The how-manyeth there.
+        /// The generation of its process.
         generation: u32,
     },
-    /// That a worker writes down where it is, into its crash log.
+    /// Make a worker write its stack into its crash log.
     Dump {
-        /// Which worker.
+        /// The worker.
         worker_id: u32,
-        /// The how-manyeth there.
+        /// The generation of its process.
         generation: u32,
     },
-    /// A sign of life.
+    /// Answer with a sign of life.
     Ping {
-        /// To be sent back.
+        /// The number that the answer repeats.
         number: u32,
     },
 }
 
 impl ZygoteRequest {
-    /// As it goes over the wire: kind, worker, generation, nothing.
+    /// The wire format: kind, worker id, generation, padding.
     pub(crate) fn to_bytes(self) -> [u8; HEAD] {
         let words = match self {
             ZygoteRequest::Fork { worker_id, generation } => [1, worker_id, generation, 0],
             ZygoteRequest::Kill { worker_id, generation } => [2, worker_id, generation, 0],
-            // 3 is the work itself, which Python sends.
+            // Python sends kind 3, the work itself,
             ZygoteRequest::Dump { worker_id, generation } => [4, worker_id, generation, 0],
-            // 5 is what Python sends with the work.
+            // and kind 5 along with the work.
             ZygoteRequest::Ping { number } => [6, number, 0, 0],
         };
         let mut bytes = [0; HEAD];
@@ -53,51 +53,51 @@ impl ZygoteRequest {
     }
 }
 
-/// What the zygote reports.
+/// A report of the zygote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ZygoteReport {
-    /// It holds the data set and can fork.
+    /// It has loaded the data set and can fork.
     Ready,
     /// A worker was forked.
     Forked {
-        /// Which worker.
+        /// The worker.
         worker_id: u32,
-        /// The how-manyeth there.
+        /// The generation of its process.
         generation: u32,
-        /// Its process.
+        /// The process id.
         pid: u32,
     },
     /// The system refused to fork.
     Refused {
-        /// Which worker.
+        /// The worker.
         worker_id: u32,
-        /// The how-manyeth there.
+        /// The generation of its process.
         generation: u32,
-        /// The number of the system's error.
+        /// The `errno`.
         error: i32,
     },
     /// A worker has ended and was reaped.
     Ended {
-        /// Which worker.
+        /// The worker.
         worker_id: u32,
-        /// The how-manyeth there.
+        /// The generation of its process.
         generation: u32,
-        /// The exit code, or less than zero: the signal.
+        /// The exit code, or the negative signal number.
         status: i32,
-        /// The most memory it ever held, in bytes; zero if that is unknown.
+        /// The most memory it ever used, in bytes; zero if unknown.
         peak_bytes: u64,
     },
-    /// It cannot hold the data set.
+    /// It cannot load the data set; the bytes say why.
     Failed(Vec<u8>),
-    /// It has answered a ping, and done all that it was asked for before.
+    /// It has answered a ping, after all earlier requests.
     Alive {
-        /// That of the ping.
+        /// The number of the ping.
         number: u32,
     },
 }
 
 impl ZygoteReport {
-    /// None if it is no report at all.
+    /// Parses a packet; returns `None` if it is not a report.
     pub fn from_bytes(bytes: &[u8]) -> Option<ZygoteReport> {
         let (head, rest) = bytes.split_at_checked(HEAD)?;
         let word = |at: usize| -> u32 {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_report_is_none() {
+    fn an_invalid_packet_is_no_report() {
         assert_eq!(ZygoteReport::from_bytes(b"short"), None);
         assert_eq!(ZygoteReport::from_bytes(&packet([99, 0, 0, 0], b"")), None);
     }

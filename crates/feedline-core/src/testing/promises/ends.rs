@@ -1,66 +1,67 @@
-//! What must follow from the end of a worker or a zygote, and from a trial that was survived.
+//! Checks what must follow from the end of a worker or a zygote, and from a survived trial.
 
 use std::time::Duration;
 
-use super::{CheckedOutcome, CheckedWorker, CheckedZygote, Due, PromiseChecker, Refusals};
+use super::{CheckedOutcome, CheckedWorker, CheckedZygote, Expected, PromiseChecker, Refusals};
 use crate::worker::supervisor::{
-    ExitKind, Incarnation, Reason, RunFailure, TaskNumber, WorkerStage,
+    ExitKind, GiveUpReason, Incarnation, RunFailure, TaskNumber, WorkerStage,
 };
 
-/// How often this position is in the list.
+/// How many times this position is in the list.
 fn count(list: &[Option<u64>], at: Option<u64>) -> u32 {
     list.iter().filter(|other| **other == at).count() as u32
 }
 
 impl PromiseChecker {
-    pub(super) fn book_ended(
+    pub(super) fn record_ended(
         &mut self,
         incarnation: Incarnation,
         exit: ExitKind,
         at: Option<u64>,
-        due: &mut Due,
+        expected: &mut Expected,
         now: Duration,
     ) {
-        let held_worker = self
+        let was_current = self
             .workers_by_id
             .get(incarnation.worker_id as usize)
-            .is_some_and(|by_id| by_id.is_holder(incarnation));
+            .is_some_and(|by_id| by_id.is_current(incarnation));
         let succeeds =
-            self.worker(incarnation).is_some_and(|worker| !worker.renewed) && !held_worker;
+            self.worker(incarnation).is_some_and(|worker| !worker.renewed) && !was_current;
         let Some(worker) = self.close_worker(incarnation) else { return };
-        if held_worker {
+        if was_current {
             self.by_id(incarnation.worker_id).refusals = None;
         }
-        if let CheckedZygote::ExitKind { .. } = self.zygote {
+        if let CheckedZygote::Ending { .. } = self.zygote {
             return self.release(worker);
         }
         let first = worker.assigned.first().copied();
         let excused = worker.overdue.is_some() || worker.trial.is_some();
-        let dead = self.book_end(worker, exit, at, succeeds, due);
+        let dead = self.record_end(worker, exit, at, succeeds, expected);
         if dead && succeeds {
             self.by_id(incarnation.worker_id).renewal_failed = Some(now);
         }
         if dead && self.is_running() {
-            self.book_death(first, excused, due, now);
+            self.record_death(first, excused, expected, now);
         }
     }
 
-    /// The tasks of a worker that did nothing wrong go back.
+    /// Takes back the tasks of a worker that did nothing wrong.
     fn release(&mut self, worker: CheckedWorker) {
         for task in worker.assigned {
-            let entry = &mut self.entries[task as usize];
-            entry.held = false;
-            entry.trial = worker.trial.map(|position| (worker.incarnation.worker_id, position));
+            let task_record = &mut self.tasks[task as usize];
+            task_record.held = false;
+            task_record.trial =
+                worker.trial.map(|position| (worker.incarnation.worker_id, position));
         }
     }
 
-    pub(super) fn book_zygote_end(&mut self, due: &mut Due, now: Duration) {
+    pub(super) fn record_zygote_end(&mut self, expected: &mut Expected, now: Duration) {
         let before = std::mem::replace(&mut self.zygote, CheckedZygote::None);
         self.awaited = None;
         if before == CheckedZygote::None {
             return;
         }
-        let is_rebirth = matches!(before, CheckedZygote::ExitKind { .. });
+        let was_ending = matches!(before, CheckedZygote::Ending { .. });
         let mut gone = Vec::new();
         for by_id in &mut self.workers_by_id {
             by_id.refusals = None;
@@ -72,11 +73,11 @@ impl PromiseChecker {
             }
         }
         for (worker, succeeds) in gone {
-            if is_rebirth {
+            if was_ending {
                 self.release(worker);
             } else {
                 let worker_id = worker.incarnation.worker_id;
-                if self.book_end(worker, ExitKind::Lost, None, succeeds, due) && succeeds {
+                if self.record_end(worker, ExitKind::Lost, None, succeeds, expected) && succeeds {
                     self.by_id(worker_id).renewal_failed = Some(now);
                 }
             }
@@ -85,26 +86,26 @@ impl PromiseChecker {
             return;
         }
         match before {
-            CheckedZygote::None | CheckedZygote::ExitKind { .. } => {}
-            CheckedZygote::Ready => self.book_death(None, false, due, now),
+            CheckedZygote::None | CheckedZygote::Ending { .. } => {}
+            CheckedZygote::Ready => self.record_death(None, false, expected, now),
             CheckedZygote::Booting => {
                 self.zygote_failures += 1;
                 if self.zygote_failures == 3 {
-                    due.failure = Some(RunFailure::ZygoteCannotStart);
+                    expected.failure = Some(RunFailure::ZygoteCannotStart);
                 }
             }
         }
-        due.bear = due.failure.is_none();
+        expected.start_zygote = expected.failure.is_none();
     }
 
-    pub(super) fn book_refusal(
+    pub(super) fn record_refusal(
         &mut self,
         incarnation: Incarnation,
-        passing: bool,
-        due: &mut Due,
+        transient: bool,
+        expected: &mut Expected,
         now: Duration,
     ) {
-        let holds = self.workers_by_id[incarnation.worker_id as usize].is_holder(incarnation);
+        let holds = self.workers_by_id[incarnation.worker_id as usize].is_current(incarnation);
         let worker = self.close_worker(incarnation);
         let killed = worker.is_none_or(|worker| worker.killed && worker.overdue.is_none());
         if !self.is_running() || killed || self.zygote != CheckedZygote::Ready {
@@ -117,34 +118,35 @@ impl PromiseChecker {
         let needed = self.is_needed(incarnation.worker_id);
         let refused_for = self.settings.refused_for;
         let by_id = self.by_id(incarnation.worker_id);
-        let mut row = by_id.refusals.unwrap_or(Refusals { first: now, last: now, count: 0 });
-        row.last = now;
-        row.count += 1;
-        by_id.refusals = needed.then_some(row);
-        if !passing || now >= row.first + refused_for {
-            due.failure = Some(RunFailure::Refused { worker_id: incarnation.worker_id, passing });
+        let mut refusals = by_id.refusals.unwrap_or(Refusals { first: now, last: now, count: 0 });
+        refusals.last = now;
+        refusals.count += 1;
+        by_id.refusals = needed.then_some(refusals);
+        if !transient || now >= refusals.first + refused_for {
+            expected.failure =
+                Some(RunFailure::Refused { worker_id: incarnation.worker_id, transient });
         }
     }
 
-    /// Books the end of one worker and says whether it was a death. `succeeds` is whether it was to
-    /// take over from another.
-    fn book_end(
+    /// Records the end of one process, and returns whether it was a death. `succeeds` says whether
+    /// it was to take over from another one.
+    fn record_end(
         &mut self,
         worker: CheckedWorker,
         exit: ExitKind,
         at: Option<u64>,
         succeeds: bool,
-        due: &mut Due,
+        expected: &mut Expected,
     ) -> bool {
         let CheckedWorker { incarnation, assigned, trial, overdue, .. } = worker;
         let running = self.is_running();
         for task in &assigned {
-            let entry = &mut self.entries[*task as usize];
-            entry.held = false;
-            entry.trial = trial.map(|position| (incarnation.worker_id, position));
+            let task_record = &mut self.tasks[*task as usize];
+            task_record.held = false;
+            task_record.trial = trial.map(|position| (incarnation.worker_id, position));
         }
         if running && worker.renewed && assigned.is_empty() {
-            due.retired.push(incarnation);
+            expected.retired.push(incarnation);
             return false;
         }
         let good = worker.stopped && exit == ExitKind::Exited(0);
@@ -156,7 +158,7 @@ impl PromiseChecker {
         let stage = match (worker.ready, worker.stopped) {
             (false, _) => WorkerStage::Booting,
             (true, true) => WorkerStage::Stopping,
-            // A worker that is killed for a hang was busy, whatever it still answered.
+            // A worker that is killed for a hang was busy, even if it still answered.
             (true, false) if assigned.is_empty() && overdue.is_none() => WorkerStage::Idle,
             (true, false) => WorkerStage::Busy,
         };
@@ -166,130 +168,130 @@ impl PromiseChecker {
                 let by_id = self.by_id(incarnation.worker_id);
                 by_id.boot_deaths += 1;
                 if by_id.boot_deaths == 3 {
-                    due.failure = Some(RunFailure::DiesStarting { incarnation });
+                    expected.failure = Some(RunFailure::DiesStarting { incarnation });
                 }
             }
-            self.book_loss(incarnation, worker.renewed, succeeds, !assigned.is_empty(), due);
+            self.record_loss(incarnation, worker.renewed, succeeds, !assigned.is_empty(), expected);
             if let Some(hang) = overdue {
                 if let Some(task) = hang.task.filter(|task| assigned.contains(task)) {
-                    self.book_hang(task, hang.at, due);
+                    self.record_hang(task, hang.at, expected);
                 }
             } else if own && let Some(first) = assigned.first() {
-                self.book_kill(*first, at, trial, incarnation, due);
+                self.record_kill(*first, at, trial, incarnation, expected);
             }
         }
-        due.died.push((incarnation, stage, exit, assigned, overdue.is_some()));
+        expected.died.push((incarnation, stage, exit, assigned, overdue.is_some()));
         true
     }
 
-    /// Books what a death means where nobody may be replaced.
-    fn book_loss(
+    /// Records what a death means if workers are not replaced.
+    fn record_loss(
         &mut self,
         incarnation: Incarnation,
         renewed: bool,
         succeeds: bool,
         held: bool,
-        due: &mut Due,
+        expected: &mut Expected,
     ) {
         if self.settings.replace || succeeds {
             return;
         }
         let waits = !renewed && (self.waits(Some(incarnation.worker_id)) || self.waits(None));
         if held || waits {
-            // A zygote takes many along: the first of them is named.
-            if !matches!(due.failure, Some(RunFailure::Death { .. })) {
-                due.failure = Some(RunFailure::Death { incarnation });
+            // If many end with the zygote, the first one is reported.
+            if !matches!(expected.failure, Some(RunFailure::Death { .. })) {
+                expected.failure = Some(RunFailure::Death { incarnation });
             }
             return;
         }
         let by_id = self.by_id(incarnation.worker_id);
-        if !by_id.retired && by_id.holder().is_none() {
-            by_id.fallen = Some(incarnation);
+        if !by_id.retired && by_id.current().is_none() {
+            by_id.unreplaced = Some(incarnation);
         }
     }
 
-    fn book_hang(&mut self, task: TaskNumber, at: Option<u64>, due: &mut Due) {
-        let entry = &mut self.entries[task as usize];
-        entry.hung_at.push(at);
-        if count(&entry.hung_at, at) >= self.settings.hangs {
-            entry.outcome = Some(CheckedOutcome::FailedTask);
-            due.give_up.push((task, at, Reason::Hangs));
+    fn record_hang(&mut self, task: TaskNumber, at: Option<u64>, expected: &mut Expected) {
+        let task_record = &mut self.tasks[task as usize];
+        task_record.hung_at.push(at);
+        if count(&task_record.hung_at, at) >= self.settings.hangs {
+            task_record.outcome = Some(CheckedOutcome::GivenUp);
+            expected.give_up.push((task, at, GiveUpReason::Hangs));
         }
     }
 
-    fn book_kill(
+    fn record_kill(
         &mut self,
         task: TaskNumber,
         at: Option<u64>,
         trial: Option<u64>,
         incarnation: Incarnation,
-        due: &mut Due,
+        expected: &mut Expected,
     ) {
-        let entry = &mut self.entries[task as usize];
+        let task_record = &mut self.tasks[task as usize];
         if trial.is_some() {
-            entry.outcome = Some(CheckedOutcome::FailedTask);
-            due.give_up.push((task, trial, Reason::Kills));
+            task_record.outcome = Some(CheckedOutcome::GivenUp);
+            expected.give_up.push((task, trial, GiveUpReason::Kills));
             return;
         }
-        entry.killed_at.push(at);
-        let here = count(&entry.killed_at, at);
+        task_record.killed_at.push(at);
+        let here = count(&task_record.killed_at, at);
         let enough = self.settings.suspect_after;
-        let too_often = self.settings.attempts.is_some_and(|most| here >= most);
+        let too_often = self.settings.attempts.is_some_and(|max| here >= max);
         let unknown = at.is_none() && enough.is_some_and(|enough| here > enough);
         if too_often || unknown {
-            entry.outcome = Some(CheckedOutcome::FailedTask);
-            due.give_up.push((task, at, Reason::Kills));
+            task_record.outcome = Some(CheckedOutcome::GivenUp);
+            expected.give_up.push((task, at, GiveUpReason::Kills));
         } else if let Some(position) = at
             && enough.is_some_and(|enough| here >= enough)
         {
-            entry.trial = Some((incarnation.worker_id, position));
+            task_record.trial = Some((incarnation.worker_id, position));
         }
     }
 
-    /// Counts a death, unless it is excused, and forgives those of a task that kills.
-    fn book_death(
+    /// Counts a death, unless it is excused. Deaths by a task that is given up no longer count.
+    fn record_death(
         &mut self,
         first: Option<TaskNumber>,
         excused: bool,
-        due: &mut Due,
+        expected: &mut Expected,
         now: Duration,
     ) {
         if !excused {
             self.deaths.push((now, first));
         }
-        for (task, _, why) in &due.give_up {
-            if *why == Reason::Kills {
+        for (task, _, why) in &expected.give_up {
+            if *why == GiveUpReason::Kills {
                 self.deaths.retain(|(_, blamed)| *blamed != Some(*task));
             }
         }
         let within = self.deaths.iter().filter(|(at, _)| now - *at <= self.settings.within).count();
-        if within as u64 > u64::from(self.settings.max_deaths) && due.failure.is_none() {
-            due.failure = Some(RunFailure::TooManyDeaths);
+        if within as u64 > u64::from(self.settings.max_deaths) && expected.failure.is_none() {
+            expected.failure = Some(RunFailure::TooManyDeaths);
         }
-        if due.failure.is_some() {
-            for (task, _, _) in due.give_up.drain(..) {
-                self.entries[task as usize].outcome = None;
+        if expected.failure.is_some() {
+            for (task, _, _) in expected.give_up.drain(..) {
+                self.tasks[task as usize].outcome = None;
             }
         }
     }
 
-    /// The sample is cleared, and the same worker does the whole task.
-    pub(super) fn book_survival(
+    /// Clears the sample; the same worker does the whole task.
+    pub(super) fn record_survival(
         &mut self,
         incarnation: Incarnation,
         task: TaskNumber,
-        due: &mut Due,
+        expected: &mut Expected,
     ) {
         let Some(worker) = self.worker_mut(incarnation) else { return };
         let position = worker.trial.take();
         worker.worked = true;
-        let goes_on = worker.is_at_work();
+        let goes_on = worker.takes_tasks();
         if let Some(hang) = &mut worker.overdue {
             hang.task = None;
         }
-        due.again = goes_on.then_some((incarnation, task));
-        let entry = &mut self.entries[task as usize];
-        entry.killed_at.retain(|at| *at != position);
-        entry.hung_at.retain(|at| *at != position);
+        expected.again = goes_on.then_some((incarnation, task));
+        let task_record = &mut self.tasks[task as usize];
+        task_record.killed_at.retain(|at| *at != position);
+        task_record.hung_at.retain(|at| *at != position);
     }
 }

@@ -1,4 +1,4 @@
-//! What must follow when the engine has looked at a worker.
+//! Checks what must follow after the dispatcher looked at a worker.
 
 use std::time::Duration;
 
@@ -7,36 +7,36 @@ use crate::worker::supervisor::{
     DUMP_EXTENSIONS, Incarnation, Observation, TaskNumber, WorkerActivity,
 };
 
-/// A task and the position of a sample in it.
-pub(super) type SampleInTask = (Option<TaskNumber>, Option<u64>);
+/// A task and the position of a sample within it.
+pub(super) type SampleLocation = (Option<TaskNumber>, Option<u64>);
 
-/// A dump that was asked for.
+/// A stack dump that was requested.
 #[derive(Clone, Copy)]
 pub(super) struct CheckedDump {
     pub(super) at: Duration,
-    spot: SampleInTask,
+    location: SampleLocation,
     asleep: bool,
 }
 
-/// Where a worker was killed because it hung.
+/// Where a worker hung that was killed for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CheckedHang {
-    /// Nothing, if it came to its end after all.
+    /// `None` if it finished after all.
     pub(super) task: Option<TaskNumber>,
     pub(super) at: Option<u64>,
 }
 
-/// What must come of a look.
+/// The action that must follow a look.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Watched {
-    CheckedDump(Incarnation),
+    Dump(Incarnation),
     Stalled(Incarnation, Observation),
     RestartedFresh(Incarnation, Observation),
     Kill(Incarnation, CheckedHang),
 }
 
 impl PromiseChecker {
-    pub(super) fn book_seen(
+    pub(super) fn record_observation(
         &mut self,
         incarnation: Incarnation,
         seen: Observation,
@@ -49,7 +49,8 @@ impl PromiseChecker {
         let may_restart_fresh = settings.may_be_fresh && !self.restarted_fresh;
         let worker =
             self.worker_mut(incarnation).filter(|worker| !worker.killed && !worker.failed)?;
-        // One that does not know of its task yet is late as if it had begun it, which it has not.
+        // A worker that has not received its task yet is late as if it had begun it, which it has
+        // not.
         let has_begun = seen.work != WorkerActivity::Waiting;
         let seen = match worker.assigned.first() {
             Some(&task) if worker.ready && !has_begun => Observation {
@@ -71,15 +72,15 @@ impl PromiseChecker {
             (works && spent >= deadline) || (starts && spent >= deadline.max(start_limit))
         });
         let stalls = (starts || works) && settings.stall.is_some_and(|stall| spent >= stall);
-        let spot = (seen.task, seen.position);
-        if !overdue && (!stalls || worker.reported.contains(&spot)) {
+        let location = (seen.task, seen.position);
+        if !overdue && (!stalls || worker.reported.contains(&location)) {
             worker.dump = None;
             return None;
         }
-        let same = worker.dump.filter(|dump| dump.spot == spot && seen.since <= dump.at);
+        let same = worker.dump.filter(|dump| dump.location == location && seen.since <= dump.at);
         let Some(dump) = same else {
-            worker.dump = Some(CheckedDump { at: now, spot, asleep: seen.asleep });
-            return Some(Watched::CheckedDump(incarnation));
+            worker.dump = Some(CheckedDump { at: now, location, asleep: seen.asleep });
+            return Some(Watched::Dump(incarnation));
         };
         let is_late = seen.is_dumping && !seen.stopped;
         if now < dump.at + settings.dump_time * if is_late { DUMP_EXTENSIONS } else { 1 } {
@@ -93,7 +94,7 @@ impl PromiseChecker {
             let task = seen.task.or(worker.assigned.first().copied()).filter(|_| has_begun);
             return Some(Watched::Kill(incarnation, CheckedHang { task, at: seen.position }));
         }
-        worker.reported.push(spot);
+        worker.reported.push(location);
         Some(Watched::Stalled(incarnation, seen))
     }
 }

@@ -1,11 +1,11 @@
-//! What must follow from what the zygote says, or does not say.
+//! Checks what must follow from the zygote's answers, or from their absence.
 
 use std::time::Duration;
 
-use super::{Checked, CheckedZygote, Due, PromiseChecker, keep};
+use super::{CheckResult, CheckedZygote, Expected, PromiseChecker, ensure};
 use crate::worker::supervisor::RunFailure;
 
-/// An answer that the zygote owes.
+/// An answer that is pending.
 #[derive(Clone, Copy)]
 pub(super) struct Awaited {
     pub(super) look_at: Duration,
@@ -20,14 +20,14 @@ impl Awaited {
 }
 
 impl PromiseChecker {
-    /// Since when the zygote owes an answer, and it is not time to look at it again.
-    pub(super) fn book_zygote_started(&mut self, now: Duration) {
+    /// The zygote process exists, so it must become ready in time.
+    pub(super) fn record_zygote_started(&mut self, now: Duration) {
         if self.zygote == CheckedZygote::Booting {
             self.awaited = Some(Awaited::until(now + self.start_patience()));
         }
     }
 
-    pub(super) fn book_zygote_answer(&mut self, ping: Option<u32>, now: Duration) {
+    pub(super) fn record_zygote_answer(&mut self, ping: Option<u32>, now: Duration) {
         if self.zygote != CheckedZygote::Ready || self.awaited.is_none() {
             return;
         }
@@ -41,11 +41,11 @@ impl PromiseChecker {
         if is_fork { self.settings.zygote_patience } else { self.settings.zygote_start }
     }
 
-    pub(super) fn book_zygote_seen(&mut self, ran: bool, due: &mut Due, now: Duration) {
+    pub(super) fn record_zygote_seen(&mut self, ran: bool, expected: &mut Expected, now: Duration) {
         let patience = match self.zygote {
             CheckedZygote::Booting => self.start_patience(),
             CheckedZygote::Ready => self.settings.zygote_patience,
-            CheckedZygote::None | CheckedZygote::ExitKind { .. } => return,
+            CheckedZygote::None | CheckedZygote::Ending { .. } => return,
         };
         let is_running = self.is_running();
         let Some(awaited) = self.awaited.as_mut().filter(|it| is_running && it.look_at <= now)
@@ -53,7 +53,7 @@ impl PromiseChecker {
             return;
         };
         if ran && (self.zygote == CheckedZygote::Booting || awaited.extensions < 10) {
-            due.zygote_slow = awaited.extensions == 0;
+            expected.zygote_slow = awaited.extensions == 0;
             awaited.extensions += 1;
             awaited.suspected = false;
             awaited.look_at = now + patience;
@@ -61,8 +61,8 @@ impl PromiseChecker {
             awaited.suspected = true;
             awaited.look_at = now + self.settings.dump_time * 5;
         } else {
-            due.zygote_hung = true;
-            due.end_zygote = true;
+            expected.zygote_hung = true;
+            expected.end_zygote = true;
             self.awaited = None;
             let too_many = if self.zygote == CheckedZygote::Booting {
                 self.zygote_failures += 1;
@@ -71,12 +71,12 @@ impl PromiseChecker {
                 self.hung_zygotes += 1;
                 self.hung_zygotes == 3
             };
-            due.failure = too_many.then_some(RunFailure::ZygoteHangs);
+            expected.failure = too_many.then_some(RunFailure::ZygoteHangs);
         }
     }
 
-    /// A look that did not happen comes later.
-    pub(super) fn book_missed_look(&mut self, now: Duration) {
+    /// Postpones a look that did not happen.
+    pub(super) fn record_missed_look(&mut self, now: Duration) {
         let later = now + self.settings.dump_time;
         let is_running = self.is_running();
         if let Some(awaited) = self.awaited.as_mut().filter(|it| is_running && it.look_at <= now) {
@@ -84,11 +84,16 @@ impl PromiseChecker {
         }
     }
 
-    pub(super) fn check_ping(&mut self, number: u32, due: &mut Due, now: Duration) -> Checked {
-        keep(self.zygote == CheckedZygote::Ready, || "a ping for no zygote".into())?;
-        keep(due.ping, || "a ping that nothing was asked before".into())?;
-        due.ping = false;
-        keep(number == self.last_ping.wrapping_add(1), || format!("ping {number} out of order"))?;
+    pub(super) fn check_ping(
+        &mut self,
+        number: u32,
+        expected: &mut Expected,
+        now: Duration,
+    ) -> CheckResult {
+        ensure(self.zygote == CheckedZygote::Ready, || "a ping without a zygote".into())?;
+        ensure(expected.ping, || "a ping without a request before it".into())?;
+        expected.ping = false;
+        ensure(number == self.last_ping.wrapping_add(1), || format!("ping {number} out of order"))?;
         self.last_ping = number;
         let until = now + self.settings.zygote_patience;
         self.awaited.get_or_insert(Awaited::until(until));

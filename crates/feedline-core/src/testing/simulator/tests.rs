@@ -1,23 +1,23 @@
-//! The supervisor in many worlds.
+//! Runs the supervisor in many simulated worlds.
 
 use super::*;
 
-/// Names the seed, also when the supervisor panics.
-struct Named(u64);
+/// Prints the seed if the supervisor panics.
+struct SeedOnPanic(u64);
 
-impl Drop for Named {
+impl Drop for SeedOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let again = "cargo test simulator -- --nocapture";
-            println!("run it alone, with all it did: FEEDLINE_SEED={} {again}", self.0);
+            let command = "cargo test simulator -- --nocapture";
+            println!("to trace this run: FEEDLINE_SEED={} {command}", self.0);
         }
     }
 }
 
-fn play(seeds: std::ops::Range<u64>) -> Report {
-    let mut sum = Report::default();
+fn run_all(seeds: std::ops::Range<u64>) -> SimulationReport {
+    let mut sum = SimulationReport::default();
     for seed in seeds {
-        let _named = Named(seed);
+        let _seed_on_panic = SeedOnPanic(seed);
         match run(seed) {
             Ok(report) => sum.add(&report),
             Err(why) => panic!("{why}"),
@@ -27,29 +27,29 @@ fn play(seeds: std::ops::Range<u64>) -> Report {
 }
 
 #[test]
-fn the_supervisor_keeps_its_promises_in_every_world() {
+fn the_supervisor_keeps_its_promises_with_every_seed() {
     let Ok(seed) = std::env::var("FEEDLINE_SEED") else {
-        play(0..100_000);
+        run_all(0..100_000);
         return;
     };
-    let (outcome, story) = trace(seed.parse().expect("FEEDLINE_SEED is a number"));
-    println!("{}", story.join("\n"));
+    let (outcome, log) = trace(seed.parse().expect("FEEDLINE_SEED is a number"));
+    println!("{}", log.join("\n"));
     outcome.unwrap();
 }
 
 #[test]
-fn every_kind_of_bad_luck_happens_often() {
+fn every_kind_of_failure_happens_often() {
     let seeds = 100_000..120_000;
-    let sum = play(seeds.clone());
+    let sum = run_all(seeds.clone());
     for (name, count) in sum.counts() {
         println!("{count:>9} {name}");
-        // Impatience is what is left when nothing else ends a run, so it is rare.
-        let least = if name == "closed_impatient" { 1 } else { 25 };
-        assert!(count >= least, "{name} happened {count} times in {seeds:?}: too seldom");
+        // Only a run that nothing else ends is closed for its length, so this is rare.
+        let minimum = if name == "closed_impatient" { 1 } else { 25 };
+        assert!(count >= minimum, "{name} happened {count} times in {seeds:?}, too few");
     }
 }
 
 #[test]
-fn a_seed_tells_the_same_story_each_time() {
+fn a_seed_gives_the_same_run_each_time() {
     assert_eq!(trace(7), trace(7));
 }

@@ -1,4 +1,4 @@
-//! Zygotes and workers as they are, which the supervisor learns later or never.
+//! The true state of zygotes and workers, which the supervisor learns later or never.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use crate::worker::supervisor::{
 /// What is wrong with a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SampleTrouble {
-    /// It kills the worker that works on it.
+    /// It kills every worker that loads it.
     Poison,
-    /// It kills this many times yet.
+    /// It kills this many more times.
     Kills(u32),
-    /// It kills who has worked before.
+    /// It kills workers that have worked before.
     KillsTired,
-    /// It hangs the worker that works on it.
+    /// It hangs every worker that loads it.
     Hangs,
-    /// It hangs this many times yet.
+    /// It hangs this many more times.
     HangsTimes(u32),
 }
 
@@ -53,48 +53,48 @@ pub(super) enum ZygoteState {
 
 /// A zygote that does not answer.
 pub(super) struct StuckZygote {
-    /// It uses the processor all the same.
+    /// Whether it uses the processor nevertheless.
     pub(super) spins: bool,
-    /// What waits until it goes on.
+    /// Events that wait until it continues.
     backlog: Vec<SimulatedEvent>,
-    /// Since when something was asked of it.
+    /// Since when a request is pending.
     asked: Option<Duration>,
 }
 
-/// How the work on a sample goes.
+/// What happens to a worker that loads a sample.
 #[derive(Clone, Copy)]
-enum SampleCourse {
+enum SampleOutcome {
     Ends,
     Dies,
     Hangs { asleep: bool },
 }
 
-/// A worker as it is.
+/// The true state of a worker.
 pub(super) struct SimulatedWorker {
     pub(super) zygote: u64,
     pub(super) state: SimulatedState,
-    /// Tasks, and at which position one is to be tried.
+    /// Tasks, each with the position of its sample to be tried, if it is a trial.
     pub(super) inbox: VecDeque<(TaskNumber, Option<u64>)>,
-    /// The sample it is at.
+    /// The sample in progress.
     pub(super) at: Option<(TaskNumber, u64)>,
-    /// Since when it does what it does.
+    /// When the current activity began.
     pub(super) since: Duration,
     pub(super) blocked: bool,
     asleep: bool,
     pub(super) stopped: bool,
-    /// Samples it has come to the end of.
+    /// The number of samples it has finished.
     done: u64,
     pub(super) hangs: bool,
     pub(super) stops: bool,
-    leaves: bool,
-    pub(super) kill_came: bool,
-    /// When the last message to it arrives, and the last one from it: neither overtakes another.
+    is_exiting: bool,
+    pub(super) kill_arrived: bool,
+    /// When the last message to it arrives, and the last one from it: messages stay in order.
     pub(super) last_in: Duration,
     pub(super) last_out: Duration,
 }
 
 impl SimulatedWorker {
-    /// What its black box says, also when it is dead.
+    /// The content of its black box, even after its death.
     pub(super) fn seen(&self) -> Observation {
         let work = match (self.state, self.at) {
             (_, Some(_)) if self.blocked => WorkerActivity::Blocked,
@@ -108,14 +108,14 @@ impl SimulatedWorker {
     }
 }
 
-/// Samples of a task.
+/// The number of samples of a task.
 fn samples(task: TaskNumber) -> u64 {
     1 + task % 3
 }
 
 impl SimulatedWorld {
     pub(super) fn start_zygote(&mut self, fresh: bool) {
-        // Whatever the one before did, the engine has let go of it.
+        // Whatever the previous zygote did, the dispatcher has dropped it.
         self.zygotes_reported = self.zygotes;
         for worker in self.workers.iter_mut().flatten() {
             worker.state = SimulatedState::Dead;
@@ -125,15 +125,15 @@ impl SimulatedWorld {
         self.zygote_is_fresh = fresh;
         self.zygote_stuck = None;
         let zygote = self.zygotes;
-        self.at(Duration::ZERO, SimulatedEvent::Tell(WorkerEvent::ZygoteStarted));
-        if self.dice.hits(self.rates.zygote_hang) {
+        self.at(Duration::ZERO, SimulatedEvent::Deliver(WorkerEvent::ZygoteStarted));
+        if self.random.chance(self.rates.zygote_hang) {
             self.report.hangs += 1;
             self.zygote_stuck =
                 Some(StuckZygote { spins: false, backlog: Vec::new(), asked: None });
             return;
         }
-        let when = self.dice.micros(100, 200_000);
-        let fails = self.dice.hits(self.rates.zygote_failure);
+        let when = self.random.micros(100, 200_000);
+        let fails = self.random.chance(self.rates.zygote_failure);
         self.at(
             when,
             if fails {
@@ -145,7 +145,7 @@ impl SimulatedWorld {
     }
 
     pub(super) fn end_zygote(&mut self) {
-        if self.dice.hits(200) {
+        if self.random.chance(200) {
             self.report.zygotes_stubborn += 1;
             return;
         }
@@ -156,13 +156,13 @@ impl SimulatedWorld {
     pub(super) fn zygote_boots(&mut self, zygote: u64) {
         self.zygote = ZygoteState::Ready;
         let soon = self.soon();
-        self.at(soon, SimulatedEvent::Tell(WorkerEvent::ZygoteReady));
-        if self.dice.hits(self.rates.zygote_death) {
-            let when = soon + self.dice.micros(0, 300_000);
+        self.at(soon, SimulatedEvent::Deliver(WorkerEvent::ZygoteReady));
+        if self.random.chance(self.rates.zygote_death) {
+            let when = soon + self.random.micros(0, 300_000);
             self.at(when, SimulatedEvent::ZygoteDies(zygote));
         }
-        if self.dice.hits(self.rates.zygote_stuck) {
-            let when = soon + self.dice.micros(0, 300_000);
+        if self.random.chance(self.rates.zygote_stuck) {
+            let when = soon + self.random.micros(0, 300_000);
             self.at(when, SimulatedEvent::ZygoteSticks(zygote));
         }
     }
@@ -172,21 +172,21 @@ impl SimulatedWorld {
             return;
         }
         self.report.zygotes_stuck += 1;
-        let spins = self.dice.hits(200);
+        let spins = self.random.chance(200);
         self.zygote_stuck = Some(StuckZygote { spins, backlog: Vec::new(), asked: None });
-        if self.dice.hits(300) {
-            let reach = self.dice.one_of([50_000, 3_000_000]);
-            let when = self.dice.micros(0, reach);
-            self.at(when, SimulatedEvent::ZygoteGoesOn(zygote));
+        if self.random.chance(300) {
+            let limit = self.random.one_of([50_000, 3_000_000]);
+            let when = self.random.micros(0, limit);
+            self.at(when, SimulatedEvent::ZygoteContinues(zygote));
         }
     }
 
-    pub(super) fn zygote_goes_on(&mut self, zygote: u64) {
+    pub(super) fn zygote_continues(&mut self, zygote: u64) {
         if zygote != self.zygotes || self.zygote == ZygoteState::Dead {
             return;
         }
         if let Some(stuck) = self.zygote_stuck.take() {
-            self.report.zygotes_went_on += 1;
+            self.report.zygotes_continued += 1;
             for event in stuck.backlog {
                 self.at(Duration::ZERO, event);
             }
@@ -196,26 +196,29 @@ impl SimulatedWorld {
     pub(super) fn ping_arrives(&mut self, zygote: u64, number: u32) {
         if zygote == self.zygotes && self.zygote == ZygoteState::Ready {
             let soon = self.soon();
-            self.at(soon, SimulatedEvent::Tell(WorkerEvent::ZygoteAnswered { ping: Some(number) }));
+            self.at(
+                soon,
+                SimulatedEvent::Deliver(WorkerEvent::ZygoteAnswered { ping: Some(number) }),
+            );
         }
     }
 
-    /// What only the zygote does waits while it is stuck.
+    /// Holds back events that need the zygote while it is stuck.
     pub(super) fn unless_stuck(&mut self, event: SimulatedEvent) -> Option<SimulatedEvent> {
         let of_zygote = match &event {
             SimulatedEvent::Forks(incarnation) | SimulatedEvent::KillArrives(incarnation) => {
                 Some(*incarnation)
             }
-            SimulatedEvent::Tell(
+            SimulatedEvent::Deliver(
                 WorkerEvent::Ended { incarnation, .. } | WorkerEvent::Refused { incarnation, .. },
             ) => Some(*incarnation),
             SimulatedEvent::PingArrives(..) => None,
-            SimulatedEvent::Tell(_)
+            SimulatedEvent::Deliver(_)
             | SimulatedEvent::ZygoteEndIsSeen(_)
             | SimulatedEvent::ZygoteBoots(_)
             | SimulatedEvent::ZygoteDies(_)
             | SimulatedEvent::ZygoteSticks(_)
-            | SimulatedEvent::ZygoteGoesOn(_)
+            | SimulatedEvent::ZygoteContinues(_)
             | SimulatedEvent::Boots(_)
             | SimulatedEvent::TaskArrives(..)
             | SimulatedEvent::StopArrives(_)
@@ -239,19 +242,19 @@ impl SimulatedWorld {
         None
     }
 
-    /// Whether the zygote has owed an answer for longer than it may.
+    /// Whether an answer of the zygote is overdue.
     pub(super) fn is_stuck_too_long(&self) -> bool {
         let Some(StuckZygote { spins: false, asked: Some(asked), .. }) = &self.zygote_stuck else {
             return false;
         };
-        // It may have answered something else right before it got stuck.
+        // It may have answered another request right before it got stuck.
         let latest = *asked + self.settings.zygote_patience + self.settings.dump_time * 7 + SLACK;
         let is_watched = self.promises.is_running() && self.promises.can_fork();
-        is_watched && self.rates.blind == 0 && self.now > latest
+        is_watched && self.rates.missed_look == 0 && self.now > latest
     }
 
-    /// All its workers die unseen; what they had said before still comes, maybe after the news of
-    /// this.
+    /// All its workers die silently. Messages they sent before still arrive, maybe after the end of
+    /// the zygote is reported.
     pub(super) fn zygote_dies(&mut self, zygote: u64) {
         if zygote != self.zygotes || self.zygote == ZygoteState::Dead {
             return;
@@ -283,22 +286,22 @@ impl SimulatedWorld {
             done: 0,
             hangs: false,
             stops: false,
-            leaves: false,
-            kill_came: false,
+            is_exiting: false,
+            kill_arrived: false,
             last_in: self.now,
             last_out: self.now,
         });
         let soon = self.soon();
         self.at(soon, SimulatedEvent::Forks(incarnation));
-        if self.restless && self.dice.hits(100) {
+        if self.retires_workers && self.random.chance(100) {
             let soon = self.soon();
             self.at(soon, SimulatedEvent::Retires(incarnation.worker_id));
         }
     }
 
-    /// Whether a worker was forked with a lock that nobody will open.
+    /// Whether a worker was forked with a lock that no thread will release.
     fn falls_asleep(&mut self) -> bool {
-        !self.zygote_is_fresh && self.dice.hits(self.rates.asleep)
+        !self.zygote_is_fresh && self.random.chance(self.rates.asleep)
     }
 
     pub(super) fn forks(&mut self, incarnation: Incarnation) {
@@ -306,25 +309,25 @@ impl SimulatedWorld {
             return;
         }
         let now = self.now;
-        let drought = self.rates.drought.is_some_and(|(from, to)| from <= now && now < to);
-        let lasting = self.dice.hits(self.rates.lasting_refusal);
+        let no_forks = self.rates.no_forks.is_some_and(|(from, to)| from <= now && now < to);
+        let permanent = self.random.chance(self.rates.permanent_refusal);
         let is_successor = self.supervisor.incarnation(incarnation.worker_id) != Some(incarnation);
-        if drought || lasting || self.dice.hits(self.rates.refusal) {
-            let passing = !lasting;
-            self.report.refusals_passing += u64::from(passing);
-            self.report.refusals_lasting += u64::from(lasting);
+        if no_forks || permanent || self.random.chance(self.rates.refusal) {
+            let transient = !permanent;
+            self.report.refusals_transient += u64::from(transient);
+            self.report.refusals_permanent += u64::from(permanent);
             self.report.successors_failed += u64::from(is_successor);
             self.worker(incarnation).state = SimulatedState::Dead;
-            self.say(incarnation, WorkerEvent::Refused { incarnation, passing });
+            self.send_event(incarnation, WorkerEvent::Refused { incarnation, transient });
             return;
         }
         self.worker(incarnation).state = SimulatedState::Booting;
-        if self.worker(incarnation).kill_came {
+        if self.worker(incarnation).kill_arrived {
             return self.die(incarnation, ExitKind::Killed(SIGKILL));
         }
-        let falls_asleep = self.dice.hits(200) && self.falls_asleep();
-        if falls_asleep || self.dice.hits(self.rates.boot_hang) {
-            let stopped = self.dice.hits(300);
+        let falls_asleep = self.random.chance(200) && self.falls_asleep();
+        if falls_asleep || self.random.chance(self.rates.boot_hang) {
+            let stopped = self.random.chance(300);
             let worker = self.worker(incarnation);
             worker.hangs = true;
             worker.asleep = falls_asleep;
@@ -332,10 +335,10 @@ impl SimulatedWorld {
             self.report.hangs += 1;
             return;
         }
-        let slow = self.dice.hits(self.rates.slow_start);
+        let slow = self.random.chance(self.rates.slow_start);
         self.report.slow_starts += u64::from(slow);
-        let when = self.dice.micros(100, if slow { 20_000_000 } else { 50_000 });
-        if self.dice.hits(self.rates.boot_death) {
+        let when = self.random.micros(100, if slow { 20_000_000 } else { 50_000 });
+        if self.random.chance(self.rates.boot_death) {
             self.report.successors_failed += u64::from(is_successor);
             let exit = self.exit();
             return self.at(when, SimulatedEvent::Dies(incarnation, exit));
@@ -348,30 +351,30 @@ impl SimulatedWorld {
             return;
         }
         let is_successor = self.supervisor.incarnation(incarnation.worker_id) != Some(incarnation);
-        if self.dice.hits(self.rates.start_failure) {
+        if self.random.chance(self.rates.start_failure) {
             self.report.start_failures += 1;
             self.report.successors_failed += u64::from(is_successor);
-            self.say(incarnation, WorkerEvent::StartFailed { incarnation });
+            self.send_event(incarnation, WorkerEvent::StartFailed { incarnation });
             return self.die(incarnation, ExitKind::Exited(1));
         }
         self.report.successions += u64::from(is_successor);
         self.worker(incarnation).state = SimulatedState::Up;
-        self.say(incarnation, WorkerEvent::Ready { incarnation });
-        if self.dice.hits(self.rates.death_anytime) {
-            let when = self.dice.micros(0, 200_000);
+        self.send_event(incarnation, WorkerEvent::Ready { incarnation });
+        if self.random.chance(self.rates.death_anytime) {
+            let when = self.random.micros(0, 200_000);
             let exit = self.exit();
             self.at(when, SimulatedEvent::Dies(incarnation, exit));
         }
     }
 
-    /// Takes up the next task, or stops if it was asked to and has none.
+    /// Begins the next task, or stops if it was asked to and has none.
     pub(super) fn work(&mut self, incarnation: Incarnation) {
         let now = self.now;
         let worker = self.worker(incarnation);
         if worker.state != SimulatedState::Up
             || worker.at.is_some()
             || worker.hangs
-            || worker.leaves
+            || worker.is_exiting
         {
             return;
         }
@@ -380,13 +383,13 @@ impl SimulatedWorld {
         if let Some((task, trial)) = next {
             self.begin_sample(incarnation, task, trial.unwrap_or(0));
         } else if stops {
-            if self.dice.hits(self.rates.stop_hang) {
+            if self.random.chance(self.rates.stop_hang) {
                 self.worker(incarnation).hangs = true;
                 self.report.hangs += 1;
             } else {
-                self.worker(incarnation).leaves = true;
-                let when = self.dice.micros(10, 20_000);
-                let dies = self.dice.hits(self.rates.stop_death);
+                self.worker(incarnation).is_exiting = true;
+                let when = self.random.micros(10, 20_000);
+                let dies = self.random.chance(self.rates.stop_death);
                 let exit = if dies { self.exit() } else { ExitKind::Exited(0) };
                 self.at(when, SimulatedEvent::Dies(incarnation, exit));
             }
@@ -395,30 +398,30 @@ impl SimulatedWorld {
 
     fn begin_sample(&mut self, incarnation: Incarnation, task: TaskNumber, position: u64) {
         let now = self.now;
-        // Some die between two samples, where nothing can be blamed.
-        if self.dice.hits(self.rates.work_death / 3) {
+        // Some workers die between two samples, where no sample is to blame.
+        if self.random.chance(self.rates.work_death / 3) {
             let exit = self.exit();
             self.worker(incarnation).at = None;
             return self.die(incarnation, exit);
         }
-        let blocks = self.dice.hits(self.rates.blocked);
+        let blocks = self.random.chance(self.rates.blocked);
         let worker = self.worker(incarnation);
         worker.at = Some((task, position));
         worker.since = now;
         worker.blocked = blocks;
         if blocks {
-            if self.dice.hits(60) {
-                let stopped = self.dice.hits(500);
+            if self.random.chance(60) {
+                let stopped = self.random.chance(500);
                 let worker = self.worker(incarnation);
                 worker.hangs = true;
                 worker.stopped = stopped;
                 self.report.hangs += 1;
                 return;
             }
-            let when = self.dice.micros(100, 3_000_000);
+            let when = self.random.micros(100, 3_000_000);
             return self.at(when, SimulatedEvent::Unblocks(incarnation));
         }
-        self.take_course(incarnation, task, position);
+        self.schedule_outcome(incarnation, task, position);
     }
 
     pub(super) fn unblocks(&mut self, incarnation: Incarnation) {
@@ -430,19 +433,19 @@ impl SimulatedWorld {
         worker.blocked = false;
         worker.since = now;
         if let Some((task, position)) = worker.at {
-            self.take_course(incarnation, task, position);
+            self.schedule_outcome(incarnation, task, position);
         }
     }
 
-    fn take_course(&mut self, incarnation: Incarnation, task: TaskNumber, position: u64) {
-        let course = self.course(incarnation, task, position);
-        let is_slow = self.dice.hits(self.rates.slow_sample);
-        let when = self.dice.micros(10, if is_slow { 3_000_000 } else { 20_000 });
+    fn schedule_outcome(&mut self, incarnation: Incarnation, task: TaskNumber, position: u64) {
+        let outcome = self.outcome(incarnation, task, position);
+        let is_slow = self.random.chance(self.rates.slow_sample);
+        let when = self.random.micros(10, if is_slow { 3_000_000 } else { 20_000 });
         let exit = self.exit();
-        match course {
-            SampleCourse::Ends => self.at(when, SimulatedEvent::SampleEnds(incarnation)),
-            SampleCourse::Dies => self.at(when, SimulatedEvent::Dies(incarnation, exit)),
-            SampleCourse::Hangs { asleep } => {
+        match outcome {
+            SampleOutcome::Ends => self.at(when, SimulatedEvent::SampleEnds(incarnation)),
+            SampleOutcome::Dies => self.at(when, SimulatedEvent::Dies(incarnation, exit)),
+            SampleOutcome::Hangs { asleep } => {
                 let worker = self.worker(incarnation);
                 worker.hangs = true;
                 worker.asleep = asleep;
@@ -451,57 +454,59 @@ impl SimulatedWorld {
         }
     }
 
-    fn course(
+    fn outcome(
         &mut self,
         incarnation: Incarnation,
         task: TaskNumber,
         position: u64,
-    ) -> SampleCourse {
+    ) -> SampleOutcome {
         let is_first = self.worker(incarnation).done == 0;
         if is_first && self.falls_asleep() {
-            return SampleCourse::Hangs { asleep: true };
+            return SampleOutcome::Hangs { asleep: true };
         }
-        if let Some(ill) = self.ills.get_mut(&(task, position)) {
-            match ill {
-                SampleTrouble::Poison => return SampleCourse::Dies,
-                SampleTrouble::KillsTired if !is_first => return SampleCourse::Dies,
-                SampleTrouble::Hangs => return SampleCourse::Hangs { asleep: self.dice.hits(300) },
+        if let Some(trouble) = self.troubles.get_mut(&(task, position)) {
+            match trouble {
+                SampleTrouble::Poison => return SampleOutcome::Dies,
+                SampleTrouble::KillsTired if !is_first => return SampleOutcome::Dies,
+                SampleTrouble::Hangs => {
+                    return SampleOutcome::Hangs { asleep: self.random.chance(300) };
+                }
                 SampleTrouble::Kills(times) if *times > 0 => {
                     *times -= 1;
-                    return SampleCourse::Dies;
+                    return SampleOutcome::Dies;
                 }
                 SampleTrouble::HangsTimes(times) if *times > 0 => {
                     *times -= 1;
-                    return SampleCourse::Hangs { asleep: false };
+                    return SampleOutcome::Hangs { asleep: false };
                 }
                 SampleTrouble::KillsTired
                 | SampleTrouble::Kills(_)
                 | SampleTrouble::HangsTimes(_) => {}
             }
         }
-        if self.dice.hits(self.rates.work_hang) {
-            SampleCourse::Hangs { asleep: self.dice.hits(300) }
-        } else if self.dice.hits(self.rates.work_death) {
-            SampleCourse::Dies
+        if self.random.chance(self.rates.work_hang) {
+            SampleOutcome::Hangs { asleep: self.random.chance(300) }
+        } else if self.random.chance(self.rates.work_death) {
+            SampleOutcome::Dies
         } else {
-            SampleCourse::Ends
+            SampleOutcome::Ends
         }
     }
 
-    /// Deals out what is wrong with a task.
-    pub(super) fn make_ill(&mut self, task: TaskNumber) {
+    /// Decides what is wrong with the samples of a task.
+    pub(super) fn assign_troubles(&mut self, task: TaskNumber) {
         for position in 0..samples(task) {
-            let times = self.dice.from(1, 2) as u32;
-            let ills = [
+            let times = self.random.from(1, 2) as u32;
+            let troubles = [
                 (self.rates.poison / 2, SampleTrouble::Poison),
                 (self.rates.flaky_killer, SampleTrouble::Kills(times)),
                 (self.rates.tired_killer, SampleTrouble::KillsTired),
                 (self.rates.hanging / 2, SampleTrouble::Hangs),
                 (self.rates.hangs_once, SampleTrouble::HangsTimes(1)),
             ];
-            for (rate, ill) in ills {
-                if self.dice.hits(rate) {
-                    self.ills.insert((task, position), ill);
+            for (rate, trouble) in troubles {
+                if self.random.chance(rate) {
+                    self.troubles.insert((task, position), trouble);
                     break;
                 }
             }
@@ -521,30 +526,30 @@ impl SimulatedWorld {
         if trial.is_none() && position + 1 < samples(task) {
             return self.begin_sample(incarnation, task, position + 1);
         }
-        if trial.is_some() && !self.dice.hits(50) {
+        if trial.is_some() && !self.random.chance(50) {
             self.worker(incarnation).inbox.pop_front();
             self.report.trials_survived += 1;
-            self.say(incarnation, WorkerEvent::Survived { incarnation, task });
+            self.send_event(incarnation, WorkerEvent::Survived { incarnation, task });
             return self.work(incarnation);
         }
         self.report.trials_answered += u64::from(trial.is_some());
-        self.finishes(incarnation);
+        self.finish_task(incarnation);
     }
 
-    fn finishes(&mut self, incarnation: Incarnation) {
+    fn finish_task(&mut self, incarnation: Incarnation) {
         let length = self.worker(incarnation).inbox.len();
-        let overtakes = length > 1 && self.dice.hits(self.rates.disorder);
+        let overtakes = length > 1 && self.random.chance(self.rates.disorder);
         self.report.overtakings += u64::from(overtakes);
         let place = if overtakes { length - 1 } else { 0 };
         let (task, _) =
             self.worker(incarnation).inbox.remove(place).expect("it was working on one");
-        self.say(incarnation, WorkerEvent::TaskDone { incarnation, task });
-        if self.dice.hits(self.rates.leak) {
+        self.send_event(incarnation, WorkerEvent::TaskDone { incarnation, task });
+        if self.random.chance(self.rates.leak) {
             self.report.leaks += 1;
             let soon = self.soon();
-            self.at(soon, SimulatedEvent::Tell(WorkerEvent::Renew { incarnation }));
+            self.at(soon, SimulatedEvent::Deliver(WorkerEvent::Renew { incarnation }));
         }
-        if self.dice.hits(self.rates.death_after_answer) {
+        if self.random.chance(self.rates.death_after_answer) {
             let exit = self.exit();
             return self.die(incarnation, exit);
         }
@@ -558,10 +563,10 @@ impl SimulatedWorld {
         }
         worker.state = SimulatedState::Dead;
         let at = worker.at.map(|(_, position)| position);
-        if self.dice.hits(500) {
-            self.say(incarnation, WorkerEvent::HungUp { incarnation });
+        if self.random.chance(500) {
+            self.send_event(incarnation, WorkerEvent::HungUp { incarnation });
         }
-        self.say(incarnation, WorkerEvent::Ended { incarnation, exit, at });
+        self.send_event(incarnation, WorkerEvent::Ended { incarnation, exit, at });
     }
 
     pub(super) fn kill(&mut self, incarnation: Incarnation) {
@@ -574,13 +579,13 @@ impl SimulatedWorld {
         self.report.kills_retired += u64::from(running && !overdue);
         self.report.kills_after_grace += u64::from(!booting && !running);
         let mut when = self.soon();
-        if self.dice.hits(self.rates.slow_kill) {
+        if self.random.chance(self.rates.slow_kill) {
             self.report.kills_too_slow += 1;
             when += self.settings.grace * 4;
         }
         self.at(when, SimulatedEvent::KillArrives(incarnation));
-        let born = !matches!(state, SimulatedState::Forking | SimulatedState::Dead);
-        if born && self.dice.hits(self.rates.death_while_killed) {
+        let is_forked = !matches!(state, SimulatedState::Forking | SimulatedState::Dead);
+        if is_forked && self.random.chance(self.rates.death_while_killed) {
             self.report.deaths_while_killed += 1;
             let exit = self.exit();
             self.at(when / 2, SimulatedEvent::Dies(incarnation, exit));

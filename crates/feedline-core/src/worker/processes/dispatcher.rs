@@ -1,4 +1,5 @@
-//! What the sockets say and what is to be done about it, one at a time, under one lock.
+//! Handles messages of the zygote and the workers, and carries out the supervisor's actions, one at
+//! a time under one lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::Shared;
-use crate::sys::socket::{Moved, Socket};
+use crate::sys::socket::{Socket, Transfer};
 use crate::sys::{clock, limits, process};
 use crate::worker::arena::{self, LentBytes};
 use crate::worker::blackbox::{Activity, BoxField, Boxes, Owner, Snapshot};
@@ -33,16 +34,16 @@ use crate::worker::zygote::{ZygoteReport, ZygoteRequest};
 pub(super) const ZYGOTE: u64 = u64::MAX;
 pub(super) const EVENT_FD: u64 = u64::MAX - 1;
 const CHUNK: usize = 64 << 10;
-/// EAGAIN, ENOMEM, ENFILE, EMFILE: what a refusal that passes looks like.
-const PASSING: [i32; 4] = [11, 12, 23, 24];
-/// EBADF: somebody else has closed a descriptor.
-const CLOSED: i32 = 9;
-/// How often it is looked whether all workers together use too much memory.
-const WEIGH_EVERY: Duration = Duration::from_millis(250);
-/// How long a renewal to save memory is given to help before the next.
-const RENEW_EVERY: Duration = Duration::from_secs(2);
-/// How long the workers of a zygote that is gone may take to end.
-const WORKERS_END: Duration = Duration::from_secs(2);
+/// EAGAIN, ENOMEM, ENFILE, EMFILE: errors after which a retry can succeed.
+const TRANSIENT_ERRORS: [i32; 4] = [11, 12, 23, 24];
+/// EBADF: other code has closed a descriptor.
+const EBADF: i32 = 9;
+/// How often the memory of all workers together is checked.
+const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// The time between two renewals that save memory.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
+/// How long the workers of a dead zygote may take to end.
+const WORKERS_END_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Dispatcher {
     pub(super) supervisor: Supervisor,
@@ -51,28 +52,28 @@ pub(super) struct Dispatcher {
     boxes_file: Descriptor,
     inbox: Option<Arc<Inbox>>,
     pub(super) zygote: Option<ZygoteProcess>,
-    /// How the zygote stood at the last look.
+    /// The state of the zygote at the last look.
     zygote_state: Option<ProcessState>,
     pub(super) running: HashMap<Incarnation, RunningWorker>,
-    /// Bodies of tasks that have no result yet: a task may have to be sent again.
+    /// Tasks without a result: each may have to be sent again.
     pub(super) stored_tasks: HashMap<u64, StoredTask>,
     pub(super) out: VecDeque<PoolEvent>,
     start_error: Option<StartError>,
     os_error: Option<i32>,
     evidence: Evidence,
-    /// When all workers were weighed last, and when one was renewed to save memory.
-    weighed: Duration,
-    renewed: Option<Duration>,
-    /// When the watching thread comes by itself.
+    /// When the memory of all workers was checked last, and when one was memory_renewed to save memory.
+    memory_checked: Duration,
+    memory_renewed: Option<Duration>,
+    /// When the watcher thread wakes up by itself.
     pub(super) watched_until: Option<Duration>,
 }
 
-/// A task as it was handed in.
+/// A task as it was submitted.
 pub(super) struct StoredTask {
     pub(super) kind: FrameKind,
     pub(super) body: Vec<u8>,
     pub(super) task_buffers: Option<Arc<TaskBuffers>>,
-    /// Who had it last.
+    /// The worker it was sent to last.
     pub(super) worker_id: u32,
 }
 
@@ -82,24 +83,24 @@ pub(super) struct RunningWorker {
     socket: Socket,
     incoming: Assembler,
     outgoing: VecDeque<u8>,
-    /// There was no room for the rest of `outgoing`: both polls watch for some.
+    /// The socket had no room for the rest of `outgoing`: both polls wait for room.
     is_blocked: bool,
     arena: Arc<Shared>,
     account: Arc<LentBytes>,
     crash_log: CrashLog,
-    /// How it stood at the last look, and the processor time it had used.
+    /// Its state at the last look, and the processor time it had used.
     process_state: Option<ProcessState>,
     ticks: Option<u64>,
-    /// Since that look it was asked for its stack.
+    /// Whether it was asked for its stack since that look.
     is_dumped: bool,
-    /// How long its crash log were when it was asked for its stack.
+    /// The length of its crash log when it was asked for its stack.
     crash_log_before: Option<usize>,
     used: ResourceUse,
     /// The first and the last task it answered.
     tasks: Option<(u64, u64)>,
     leak: Option<Leak>,
     peak_bytes: u64,
-    /// When that was asked for.
+    /// When its fork was requested.
     forked: Duration,
 }
 
@@ -135,13 +136,13 @@ impl Dispatcher {
             start_error: None,
             os_error: None,
             evidence: Evidence::new(),
-            weighed: Duration::ZERO,
-            renewed: None,
+            memory_checked: Duration::ZERO,
+            memory_renewed: None,
             watched_until: None,
         })
     }
 
-    /// What a worker is at.
+    /// What a worker is doing.
     pub(super) fn snapshot(&self, incarnation: Incarnation) -> Option<Snapshot> {
         self.boxes.snapshot(owner(incarnation))
     }
@@ -156,24 +157,24 @@ impl Dispatcher {
         }
     }
 
-    /// Handles what is there to be handled, without waiting.
+    /// Handles the descriptors that are ready, without waiting.
     pub(super) fn pump(&mut self, inner: &PoolInner, names: &[u64]) {
         for name in names {
             match *name {
                 EVENT_FD => inner.event_fd.clear(),
-                ZYGOTE => self.hear_zygote(inner),
-                name => self.hear_worker(inner, incarnation(name)),
+                ZYGOTE => self.receive_from_zygote(inner),
+                name => self.receive_from_worker(inner, incarnation(name)),
             }
         }
         if self.deadline(inner).is_some_and(|then| then <= clock::now()) {
             self.look(inner);
-            self.happen(inner, WorkerEvent::TimePassed);
+            self.handle_event(inner, WorkerEvent::TimePassed);
         }
         self.wake_watcher(inner);
     }
 
-    /// Has the watching thread come earlier, if there is something to be done before it would. Deadlines
-    /// move with each batch, mostly to later: that is no reason to wake anybody.
+    /// Wakes the watcher thread if a deadline is earlier than its next wake-up. Deadlines move with
+    /// each batch, usually to later: that is no reason to wake it.
     fn wake_watcher(&mut self, inner: &PoolInner) {
         if let Some(deadline) = self.supervisor.next_deadline()
             && self.watched_until.is_none_or(|until| deadline < until)
@@ -183,22 +184,23 @@ impl Dispatcher {
         }
     }
 
-    /// Tells the supervisor how the workers stand that may be late.
+    /// Reports the state of the workers that may be late to the supervisor.
     fn look(&mut self, inner: &PoolInner) {
         if self.supervisor.must_look_at_zygote(inner.now())
             && let Some(zygote) = &mut self.zygote
         {
             let (process_state, ran) = zygote.look();
             self.zygote_state = process_state;
-            self.happen(inner, WorkerEvent::ZygoteSeen { ran });
+            self.handle_event(inner, WorkerEvent::ZygoteSeen { ran });
         }
-        for incarnation in self.supervisor.to_look_at(inner.now()) {
+        for incarnation in self.supervisor.workers_to_look_at(inner.now()) {
             let snapshot = self.snapshot(incarnation);
             let mut process_state = None;
             if let Some(running) = self.running.get_mut(&incarnation)
                 && let Some(pid) = running.pid
             {
-                // It is dead, and only the zygote has not said so yet: its sample is not to blame.
+                // The worker is dead and only the zygote's report is missing: its sample is not to
+                // blame.
                 let Some(proc_stat) =
                     process::proc_stat(pid).filter(|proc_stat| proc_stat.letter != 'Z')
                 else {
@@ -206,7 +208,7 @@ impl Dispatcher {
                 };
                 process_state = Some(evidence::process_state(proc_stat, running.ticks));
                 running.ticks = Some(proc_stat.ticks);
-                // Writing its stack, as it was asked to, is no progress.
+                // Writing its stack on request is no progress.
                 if !std::mem::take(&mut running.is_dumped) {
                     running.process_state = process_state;
                 }
@@ -219,26 +221,26 @@ impl Dispatcher {
                     .is_some_and(|before| running.crash_log.text().len() == before)
             });
             let started = inner.started_nanoseconds;
-            let seen = evidence::seen(snapshot, process_state, started, forked, is_dumping);
-            self.happen(inner, WorkerEvent::Observation { incarnation, seen });
+            let seen = evidence::observe(snapshot, process_state, started, forked, is_dumping);
+            self.handle_event(inner, WorkerEvent::Observed { incarnation, seen });
         }
     }
 
-    pub(super) fn happen(&mut self, inner: &PoolInner, happening: WorkerEvent) {
-        let actions = self.supervisor.handle(happening, inner.now());
+    pub(super) fn handle_event(&mut self, inner: &PoolInner, event: WorkerEvent) {
+        let actions = self.supervisor.handle(event, inner.now());
         self.apply(inner, actions);
         self.wake_watcher(inner);
     }
 
-    fn hear_zygote(&mut self, inner: &PoolInner) {
+    fn receive_from_zygote(&mut self, inner: &PoolInner) {
         let mut packet = vec![0; CHUNK];
         loop {
             let Some(zygote) = &self.zygote else { return };
             match zygote.socket.try_receive(&mut packet) {
-                Moved::Bytes(bytes) => self.zygote_said(inner, &packet[..bytes]),
-                Moved::WouldWait => return,
-                Moved::Ended => return self.zygote_ended(inner),
-                Moved::Closed => return self.descriptors_closed(inner),
+                Transfer::Bytes(bytes) => self.zygote_said(inner, &packet[..bytes]),
+                Transfer::WouldWait => return,
+                Transfer::Ended => return self.zygote_ended(inner),
+                Transfer::Closed => return self.descriptors_closed(inner),
             }
         }
     }
@@ -250,7 +252,7 @@ impl Dispatcher {
             Some(_) | None => None,
         };
         match report {
-            Some(ZygoteReport::Ready) => self.happen(inner, WorkerEvent::ZygoteReady),
+            Some(ZygoteReport::Ready) => self.handle_event(inner, WorkerEvent::ZygoteReady),
             Some(ZygoteReport::Forked { worker_id, generation, pid }) => {
                 if let Some(running) = self.running.get_mut(&Incarnation { worker_id, generation })
                 {
@@ -259,33 +261,33 @@ impl Dispatcher {
             }
             Some(ZygoteReport::Refused { worker_id, generation, error }) => {
                 let incarnation = Incarnation { worker_id, generation };
-                self.leave(inner, incarnation);
+                self.remove_worker(inner, incarnation);
                 self.os_error = Some(error);
-                let passing = PASSING.contains(&error);
-                self.happen(inner, WorkerEvent::Refused { incarnation, passing });
+                let transient = TRANSIENT_ERRORS.contains(&error);
+                self.handle_event(inner, WorkerEvent::Refused { incarnation, transient });
             }
             Some(ZygoteReport::Ended { worker_id, generation, status, peak_bytes }) => {
                 let incarnation = Incarnation { worker_id, generation };
-                // What it said before it died still counts.
-                self.hear_worker(inner, incarnation);
+                // Messages it sent before it died still count.
+                self.receive_from_worker(inner, incarnation);
                 if let Some(running) = self.running.get_mut(&incarnation) {
                     running.peak_bytes = peak_bytes;
                 }
                 let exit =
                     if status < 0 { ExitKind::Killed(-status) } else { ExitKind::Exited(status) };
-                let happening = WorkerEvent::Ended { incarnation, exit, at: self.at(incarnation) };
-                let actions = self.supervisor.handle(happening, inner.now());
+                let event = WorkerEvent::Ended { incarnation, exit, at: self.at(incarnation) };
+                let actions = self.supervisor.handle(event, inner.now());
                 self.apply(inner, actions);
-                self.leave(inner, incarnation);
+                self.remove_worker(inner, incarnation);
             }
             Some(ZygoteReport::Failed(text)) => self.start_error = Some(StartError::Zygote(text)),
             Some(ZygoteReport::Alive { .. }) => {}
             None => return self.zygote_ended(inner),
         }
-        self.happen(inner, WorkerEvent::ZygoteAnswered { ping });
+        self.handle_event(inner, WorkerEvent::ZygoteAnswered { ping });
     }
 
-    /// The position of the sample that a worker was at when it died.
+    /// The position of the sample in progress when a worker died.
     fn at(&self, incarnation: Incarnation) -> Option<u64> {
         let last = self.snapshot(incarnation)?;
         match last.activity {
@@ -304,24 +306,25 @@ impl Dispatcher {
             inner.poll.forget(&zygote.socket);
             inner.watch.forget(&zygote.socket);
         }
-        // The kernel closes the files of a process before it kills its children: these may still be at work. What
-        // they answer until they are dead counts, and what they write down must not be newer than that.
-        let until = clock::now() + WORKERS_END;
+        // The kernel closes the files of a process before it kills its children, so workers may
+        // still run. Results they send until they are dead count, and their black boxes must not be
+        // read earlier.
+        let until = clock::now() + WORKERS_END_TIMEOUT;
         for pid in self.running.values().filter_map(|running| running.pid) {
             process::wait_for_end(pid, until.saturating_duration_since(clock::now()));
         }
         let incarnations: Vec<_> = self.running.keys().copied().collect();
         for incarnation in &incarnations {
-            self.hear_worker(inner, *incarnation);
+            self.receive_from_worker(inner, *incarnation);
         }
         let actions = self.supervisor.handle(WorkerEvent::ZygoteEnded, inner.now());
         self.apply(inner, actions);
         for incarnation in incarnations {
-            self.leave(inner, incarnation);
+            self.remove_worker(inner, incarnation);
         }
     }
 
-    fn leave(&mut self, inner: &PoolInner, incarnation: Incarnation) {
+    fn remove_worker(&mut self, inner: &PoolInner, incarnation: Incarnation) {
         if let Some(running) = self.running.remove(&incarnation) {
             inner.poll.forget(&running.socket);
             inner.watch.forget(&running.socket);
@@ -331,7 +334,7 @@ impl Dispatcher {
         }
     }
 
-    fn hear_worker(&mut self, inner: &PoolInner, incarnation: Incarnation) {
+    fn receive_from_worker(&mut self, inner: &PoolInner, incarnation: Incarnation) {
         let mut chunk = [0; CHUNK];
         let mut frames = Vec::new();
         let mut has_hung_up = false;
@@ -339,16 +342,16 @@ impl Dispatcher {
             let Some(running) = self.running.get_mut(&incarnation) else { return };
             let moved = running.socket.try_receive(&mut chunk);
             let bytes = match moved {
-                Moved::Bytes(bytes) => bytes,
-                Moved::WouldWait => break,
-                Moved::Ended => {
-                    // The end of the stream says nothing about how it ended: the zygote will.
+                Transfer::Bytes(bytes) => bytes,
+                Transfer::WouldWait => break,
+                Transfer::Ended => {
+                    // The end of the stream does not say how the worker ended; the zygote will.
                     inner.poll.forget(&running.socket);
                     inner.watch.forget(&running.socket);
                     has_hung_up = true;
                     break;
                 }
-                Moved::Closed => return self.descriptors_closed(inner),
+                Transfer::Closed => return self.descriptors_closed(inner),
             };
             if running.incoming.push(&chunk[..bytes], |frame| frames.push(frame)).is_err() {
                 inner.poll.forget(&running.socket);
@@ -366,17 +369,17 @@ impl Dispatcher {
             self.worker_said(inner, incarnation, frame);
         }
         if has_hung_up {
-            self.happen(inner, WorkerEvent::HungUp { incarnation });
+            self.handle_event(inner, WorkerEvent::HungUp { incarnation });
         }
         self.flush(inner, incarnation);
     }
 
-    /// Other code of this process has closed descriptors of ours: nobody can be heard any more.
+    /// Other code in this process closed our descriptors, so no worker can be reached.
     pub(super) fn descriptors_closed(&mut self, inner: &PoolInner) {
-        self.happen(inner, WorkerEvent::DescriptorsClosed);
+        self.handle_event(inner, WorkerEvent::DescriptorsClosed);
     }
 
-    /// Gives up what cannot be heard of any more, so that closing ends.
+    /// Kills the zygote without waiting for answers, so that closing ends.
     pub(super) fn abandon(&mut self, inner: &PoolInner) {
         if let Some(zygote) = &self.zygote {
             zygote.kill();
@@ -393,10 +396,10 @@ impl Dispatcher {
                 running.used.resident_at_first = self.boxes.get(owner, BoxField::Resident);
                 running.used.descriptors_at_first = self.boxes.get(owner, BoxField::Descriptors);
                 inner.watch.forget(&running.socket);
-                self.happen(inner, WorkerEvent::Ready { incarnation });
+                self.handle_event(inner, WorkerEvent::Ready { incarnation });
             }
             FrameKind::Survived => {
-                self.happen(inner, WorkerEvent::Survived { incarnation, task: frame.task })
+                self.handle_event(inner, WorkerEvent::Survived { incarnation, task: frame.task })
             }
             FrameKind::Note => self
                 .out
@@ -411,7 +414,7 @@ impl Dispatcher {
                     limit,
                 );
                 self.start_error = result.map(StartError::Worker);
-                self.happen(inner, WorkerEvent::StartFailed { incarnation });
+                self.handle_event(inner, WorkerEvent::StartFailed { incarnation });
             }
             FrameKind::Result | FrameKind::Faulty | FrameKind::Raised | FrameKind::Exhausted => {
                 let (task, samples) = (frame.task, frame.timing.samples);
@@ -424,7 +427,7 @@ impl Dispatcher {
                     limit,
                 );
                 let Some(result) = result else {
-                    // A worker whose memory is in disorder writes nonsense: it counts as dead.
+                    // A worker with corrupt memory sends invalid messages: treat it as dead.
                     let Incarnation { worker_id, generation } = incarnation;
                     return self.send_to_zygote(ZygoteRequest::Kill { worker_id, generation });
                 };
@@ -436,14 +439,20 @@ impl Dispatcher {
                     self.out.push_back(PoolEvent::TaskResult(result));
                 }
                 self.apply(inner, actions);
-                self.weigh(inner, incarnation, task, samples);
+                self.check_leaks(inner, incarnation, task, samples);
             }
             FrameKind::Task | FrameKind::Resume | FrameKind::Stop | FrameKind::Trial => {}
         }
     }
 
-    /// Looks, after an answer, whether a worker leaks, or all of them together use too much.
-    fn weigh(&mut self, inner: &PoolInner, incarnation: Incarnation, task: u64, samples: u32) {
+    /// Checks, after a result, whether a worker leaks or all of them together use too much memory.
+    fn check_leaks(
+        &mut self,
+        inner: &PoolInner,
+        incarnation: Incarnation,
+        task: u64,
+        samples: u32,
+    ) {
         let (resident, descriptors) = (
             self.boxes.get(owner(incarnation), BoxField::Resident),
             self.boxes.get(owner(incarnation), BoxField::Descriptors),
@@ -457,11 +466,11 @@ impl Dispatcher {
             return self.renew(inner, incarnation, leak);
         }
         let now = inner.now();
-        if now.saturating_sub(self.weighed) < WEIGH_EVERY {
+        if now.saturating_sub(self.memory_checked) < MEMORY_CHECK_INTERVAL {
             return;
         }
-        self.weighed = now;
-        if self.renewed.is_some_and(|then| now.saturating_sub(then) < RENEW_EVERY) {
+        self.memory_checked = now;
+        if self.memory_renewed.is_some_and(|then| now.saturating_sub(then) < RENEWAL_INTERVAL) {
             return;
         }
         let all = limits::memory_of_group()
@@ -475,9 +484,10 @@ impl Dispatcher {
             .iter()
             .map(|(incarnation, running)| (*incarnation, running.used))
             .collect();
-        if let Some((incarnation, leak)) = leaks::fattest(&workers, limits::available_memory(), all)
+        if let Some((incarnation, leak)) =
+            leaks::most_grown(&workers, limits::available_memory(), all)
         {
-            self.renewed = Some(now);
+            self.memory_renewed = Some(now);
             self.renew(inner, incarnation, leak);
         }
     }
@@ -486,7 +496,7 @@ impl Dispatcher {
         if let Some(running) = self.running.get_mut(&incarnation) {
             running.leak.get_or_insert(leak);
         }
-        self.happen(inner, WorkerEvent::Renew { incarnation });
+        self.handle_event(inner, WorkerEvent::Renew { incarnation });
     }
 
     pub(super) fn apply(&mut self, inner: &PoolInner, actions: Vec<SupervisorAction>) {
@@ -523,7 +533,7 @@ impl Dispatcher {
                 SupervisorAction::Kill { incarnation: Incarnation { worker_id, generation } } => {
                     self.send_to_zygote(ZygoteRequest::Kill { worker_id, generation });
                 }
-                // Accepted where it came in; what is discarded is dropped there.
+                // `worker_said` has already kept or dropped the result.
                 SupervisorAction::Accept { .. } | SupervisorAction::Discard { .. } => {}
                 SupervisorAction::GiveUp { task, at, why } => {
                     let stored_task = self.stored_tasks.remove(&task);
@@ -587,7 +597,7 @@ impl Dispatcher {
             peak_bytes,
             process_state,
             crash_log,
-            last.is_some_and(|last| last.is_cut_off),
+            last.is_some_and(|last| last.is_disconnected),
             &self.options,
         );
         DeathReport { death, pid, last, certificate, peak_bytes }
@@ -607,34 +617,40 @@ impl Dispatcher {
 
     fn fork(&mut self, inner: &PoolInner, incarnation: Incarnation) {
         if let Err(error) = self.try_fork(inner, incarnation) {
-            self.leave(inner, incarnation);
-            if error.raw_os_error() == Some(CLOSED) {
+            self.remove_worker(inner, incarnation);
+            if error.raw_os_error() == Some(EBADF) {
                 return self.descriptors_closed(inner);
             }
             self.os_error = error.raw_os_error();
-            let passing = error.raw_os_error().is_some_and(|code| PASSING.contains(&code));
-            self.happen(inner, WorkerEvent::Refused { incarnation, passing });
+            let transient =
+                error.raw_os_error().is_some_and(|code| TRANSIENT_ERRORS.contains(&code));
+            self.handle_event(inner, WorkerEvent::Refused { incarnation, transient });
         }
     }
 
     fn try_fork(&mut self, inner: &PoolInner, incarnation: Incarnation) -> io::Result<()> {
         let Some(zygote) = &self.zygote else { return Ok(()) };
         let inbox_file = self.inbox.as_ref().map(|inbox| inbox.file());
-        // What is behind these numbers now would be mapped by the worker.
+        // The worker would map whatever file these descriptor numbers refer to now.
         if !iter::once(&self.boxes_file).chain(inbox_file).all(Descriptor::is_intact) {
-            return Err(io::Error::from_raw_os_error(CLOSED));
+            return Err(io::Error::from_raw_os_error(EBADF));
         }
         let (ours, theirs) = Socket::pair()?;
-        // Address space only: four times what it may use, so that one huge batch finds room too.
+        // This reserves address space only: four times what the worker may use, so one huge batch
+        // also fits.
         let reserve = self.options.arena_bytes.saturating_mul(4).max(4 << 30);
         let (arena_file, arena) = arena::create(reserve)?;
-        let (words_file, crash_log) = CrashLog::create()?;
+        let (crash_log_file, crash_log) = CrashLog::create()?;
         inner.poll.watch(&ours, name(incarnation))?;
         inner.watch.watch(&ours, name(incarnation))?;
         let Incarnation { worker_id, generation } = incarnation;
         let request = ZygoteRequest::Fork { worker_id, generation }.to_bytes();
-        let mut descriptors =
-            vec![theirs.as_fd(), arena_file.as_fd(), self.boxes_file.as_fd(), words_file.as_fd()];
+        let mut descriptors = vec![
+            theirs.as_fd(),
+            arena_file.as_fd(),
+            self.boxes_file.as_fd(),
+            crash_log_file.as_fd(),
+        ];
         descriptors.extend(inbox_file.map(AsFd::as_fd));
         zygote.socket.try_send_with(&request, &descriptors)?;
         let running = RunningWorker {
@@ -711,9 +727,10 @@ impl Dispatcher {
         while !running.outgoing.is_empty() {
             let (first, _) = running.outgoing.as_slices();
             match running.socket.try_send(first) {
-                Moved::Bytes(bytes) => drop(running.outgoing.drain(..bytes)),
-                Moved::WouldWait => {
-                    // Somebody must come back when there is room, also while nobody waits.
+                Transfer::Bytes(bytes) => drop(running.outgoing.drain(..bytes)),
+                Transfer::WouldWait => {
+                    // The watcher thread must continue when there is room, even while no caller
+                    // waits.
                     if !running.is_blocked {
                         running.is_blocked = true;
                         for poll in [&inner.poll, &inner.watch] {
@@ -723,9 +740,9 @@ impl Dispatcher {
                     }
                     return;
                 }
-                // It is dying: the task will be sent again to the next.
-                Moved::Ended => return running.outgoing.clear(),
-                Moved::Closed => {
+                // The worker is dying: the task will be sent again.
+                Transfer::Ended => return running.outgoing.clear(),
+                Transfer::Closed => {
                     running.outgoing.clear();
                     return self.descriptors_closed(inner);
                 }

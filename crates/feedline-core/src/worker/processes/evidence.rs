@@ -1,5 +1,5 @@
-//! Finds out how a worker stands and what it died of. It only looks; `certificate` and the supervisor
-//! judge.
+//! Collects the state of workers and the evidence of their deaths. It only collects; `certificate`
+//! and the supervisor decide.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use crate::worker::certificate::{Certificate, DeathFacts, ProcessState, certify}
 use crate::worker::crash_log::CrashLog;
 use crate::worker::supervisor::{Death, Observation, WorkerActivity};
 
-/// Counters that are looked at again and again: what has changed since says who did it.
+/// Kill counters of the OOM killer at the last look: a change since then shows who killed a worker.
 pub(super) struct Evidence {
     group_kills: Option<u64>,
     machine_kills: Option<u64>,
 }
 
 impl Evidence {
-    /// From now on.
+    /// Reads the counters for the first time.
     pub(super) fn new() -> Evidence {
         let (group_kills, machine_kills) = limits::memory_kills();
         Evidence { group_kills, machine_kills }
     }
 
-    /// What a dead worker died of.
+    /// The certificate of a dead worker.
     pub(super) fn certify(
         &mut self,
         death: &Death,
         peak_bytes: u64,
         process_state: Option<ProcessState>,
         crash_log: Option<&CrashLog>,
-        is_cut_off: bool,
+        is_disconnected: bool,
         options: &PoolOptions,
     ) -> Certificate {
         let (group, machine) = limits::memory_kills();
@@ -43,7 +43,7 @@ impl Evidence {
             exit: Some(death.exit),
             overdue: death.overdue.then_some(options.settings.deadline).flatten(),
             process_state,
-            is_cut_off,
+            is_disconnected,
             peak_bytes,
             group_kills: kills.0,
             machine_kills: kills.1,
@@ -59,7 +59,7 @@ impl Evidence {
     }
 }
 
-/// How a process stands, given the processor time it had used at the look before.
+/// The state of a process, given the processor time it had used at the previous look.
 pub(super) fn process_state(proc_stat: ProcStat, ticks_before: Option<u64>) -> ProcessState {
     match proc_stat.letter {
         'T' | 't' => ProcessState::IsStopped,
@@ -71,8 +71,8 @@ pub(super) fn process_state(proc_stat: ProcStat, ticks_before: Option<u64>) -> P
     }
 }
 
-/// What the supervisor is told of a worker.
-pub(super) fn seen(
+/// Combines a worker's black box and process state for the supervisor.
+pub(super) fn observe(
     snapshot: Option<Snapshot>,
     process_state: Option<ProcessState>,
     started: u64,

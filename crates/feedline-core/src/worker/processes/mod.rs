@@ -1,9 +1,9 @@
-//! Does what the supervisor decides: turns its actions into messages and memory, and what sockets say
-//! into happenings. Decides nothing itself.
+//! Carries out the supervisor's actions: turns them into messages and memory, and turns messages
+//! from workers into events. It decides nothing itself.
 //!
-//! The thread that waits for an answer drives everything, so that a batch costs no switch of
-//! threads. While nobody waits, a thread of ours watches for deaths and for workers that become ready:
-//! a replacement is at work before the trainer comes back.
+//! The thread that waits for a result drives everything, so a batch costs no thread switch. While
+//! no thread waits, the `feedline-watch` thread handles deaths and workers that become ready, so a
+//! replacement works before the trainer asks for its next batch.
 
 mod dispatcher;
 mod evidence;
@@ -21,7 +21,9 @@ use super::certificate::{Certificate, CodeFolders, ProcessState};
 use super::inbox::{Inbox, TaskBuffers};
 use super::leaks::{Bounds, Leak};
 use super::result::TaskResult;
-use super::supervisor::{Death, Incarnation, Reason, RunFailure, SupervisorSettings, WorkerEvent};
+use super::supervisor::{
+    Death, GiveUpReason, Incarnation, RunFailure, SupervisorSettings, WorkerEvent,
+};
 use super::wire::FrameKind;
 use crate::sys::clock;
 use crate::sys::lock::Mutex;
@@ -29,99 +31,99 @@ use crate::sys::process::OwnerProcess;
 use crate::sys::socket::{EventFd, Poll, Socket};
 use crate::sys::thread::Threads;
 
-/// What is fixed for a set of workers.
+/// The fixed options of a worker pool.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
-    /// For the supervisor.
+    /// The settings of the supervisor.
     pub settings: SupervisorSettings,
     /// Bytes that the arena of one worker may use before it waits.
     pub arena_bytes: u64,
-    /// Bytes that buffers of tasks may use on their way; at zero they travel in frames.
+    /// The bytes of task buffers that may be in transit; with zero, frames carry the buffers.
     pub inbox_bytes: u64,
     /// What a worker may use before it is renewed.
     pub bounds: Bounds,
-    /// What users call the number of workers.
+    /// The user's name for the number of workers.
     pub workers_name: &'static str,
-    /// Which code is not the user's.
+    /// The folders of code that is not the user's.
     pub folders: CodeFolders,
 }
 
-/// What the one who waits is told.
+/// What [`Processes::next`] returns.
 pub enum PoolEvent {
     /// The one result of a task.
     TaskResult(TaskResult),
-    /// The one result of a task: one of its samples kills workers, or hangs.
+    /// The one result of a task that fails: one of its samples kills workers or hangs.
     GaveUp(FailedTask),
     /// A worker has died.
     Died(DeathReport),
-    /// A worker does not go on.
+    /// A worker makes no progress.
     Stalled(Stall),
-    /// Workers of a zygote that is a fork hang: the next one is a fresh interpreter.
+    /// Workers of a forked zygote hang: the next zygote is a fresh interpreter.
     RestartedFresh(Stall),
     /// The zygote does not answer.
     ZygoteLate(ZygoteLate),
     /// A worker that leaked has been replaced.
     Retired(Retired),
-    /// A worker has something to say.
+    /// A worker has sent a note.
     Note {
-        /// Its worker.
+        /// The worker.
         worker_id: u32,
-        /// What.
+        /// The note.
         text: Vec<u8>,
     },
     /// A zygote must be started, which only the trainer's own thread can do.
     StartZygote {
-        /// As a fresh interpreter, although the last one was a fork.
+        /// Whether it must be a fresh interpreter, although the last one was a fork.
         fresh: bool,
     },
-    /// The run is over.
+    /// The run has failed.
     Failed(PoolFailure),
-    /// Something else has happened that the one who waits wanted to know.
+    /// [`Waker::wake`] was called.
     Woken,
-    /// Nothing, in the time given.
+    /// The time is up.
     Nothing,
 }
 
 /// A task that is not retried.
 #[derive(Clone, Debug)]
 pub struct FailedTask {
-    /// Which one.
+    /// The task's number.
     pub task: u64,
-    /// The position of the sample whose fault that is, where it is known.
+    /// The position of the sample that is to blame, if it is known.
     pub at: Option<u64>,
-    /// What it does.
-    pub why: Reason,
-    /// What the worker's journal said when the task began.
+    /// Why it is not retried.
+    pub why: GiveUpReason,
+    /// The worker's journal when the task began.
     pub journal: Option<Vec<u8>>,
 }
 
-/// Who died, of what, and what its box said.
+/// A dead worker: how and why it died, and what it was doing.
 #[derive(Clone, Debug)]
 pub struct DeathReport {
-    /// What the supervisor knows.
+    /// The supervisor's record of the death.
     pub death: Death,
     /// The process.
     pub pid: Option<u32>,
-    /// What the worker was at.
+    /// What the worker was doing.
     pub last: Option<Snapshot>,
-    /// Why.
+    /// The cause of the death.
     pub certificate: Certificate,
-    /// The most memory it ever held.
+    /// The most memory the worker ever used.
     pub peak_bytes: u64,
 }
 
-/// A worker that does not go on.
+/// A worker that makes no progress.
 #[derive(Clone, Debug)]
 pub struct Stall {
-    /// Which one.
+    /// The worker process.
     pub incarnation: Incarnation,
     /// The process.
     pub pid: Option<u32>,
-    /// What it is at.
+    /// What it is doing.
     pub last: Option<Snapshot>,
-    /// How the system says it stands.
+    /// The state of the process.
     pub process_state: Option<ProcessState>,
-    /// Where it is, innermost first.
+    /// The stack, innermost frame first.
     pub stack: Vec<String>,
 }
 
@@ -130,64 +132,64 @@ pub struct Stall {
 pub struct ZygoteLate {
     /// The process.
     pub pid: Option<u32>,
-    /// How the system says it stands.
+    /// The state of the process.
     pub process_state: Option<ProcessState>,
-    /// Whether it was killed: it did not use the processor either.
+    /// Whether it was killed because it did not use the processor either.
     pub is_killed: bool,
 }
 
-/// A worker that was replaced before it did harm.
+/// A worker that was replaced because it leaked.
 #[derive(Clone, Debug)]
 pub struct Retired {
-    /// Which one.
+    /// The worker process.
     pub incarnation: Incarnation,
     /// The process.
     pub pid: Option<u32>,
-    /// Why.
+    /// The leak.
     pub leak: Option<Leak>,
-    /// The first and the last task that it did.
+    /// The first and the last task it did.
     pub tasks: Option<(u64, u64)>,
 }
 
-/// Why a run is over.
+/// Why a run failed.
 pub struct PoolFailure {
-    /// In the supervisor's words.
+    /// The supervisor's reason.
     pub failure: RunFailure,
-    /// In the worker's or the zygote's words, where it had some.
+    /// The error of the worker or the zygote, if it sent one.
     pub start_error: Option<StartError>,
-    /// The number of the system's error, where it refused something.
+    /// The `errno` of the system call that failed, if one did.
     pub os_error: Option<i32>,
 }
 
-/// What somebody who could not start has to say.
+/// The error of a process that could not start.
 pub enum StartError {
-    /// A worker: an answer to be opened.
+    /// A worker's error, as a result to be opened.
     Worker(TaskResult),
-    /// The zygote: bytes of its own.
+    /// The zygote's error.
     Zygote(Vec<u8>),
 }
 
-/// How a worker is.
+/// The status of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerStatus {
-    /// Its process, once it was forked.
+    /// Its process, after the fork.
     pub pid: Option<u32>,
     /// Whether it takes tasks.
     pub is_ready: bool,
 }
 
-/// Worker processes, supervised.
+/// A supervised pool of worker processes.
 pub struct Processes {
     inner: Arc<PoolInner>,
     threads: Threads,
     home: OwnerProcess,
 }
 
-/// Ends a wait for workers, from any thread.
+/// Ends a wait in [`Processes::next`], from any thread.
 pub struct Waker(Weak<PoolInner>);
 
 impl Waker {
-    /// The wait that is, or the next one, ends with `PoolEvent::Woken`.
+    /// Makes the current wait, or the next one, end with `PoolEvent::Woken`.
     pub fn wake(&self) {
         let Some(inner) = self.0.upgrade() else { return };
         if !inner.is_woken.swap(true, Ordering::AcqRel) {
@@ -201,7 +203,7 @@ struct PoolInner {
     inbox: Option<Arc<Inbox>>,
     poll: Poll,
     event_fd: EventFd,
-    /// What the watching thread waits for: the zygote, and workers that are not ready yet.
+    /// What the watcher thread waits for: the zygote, and workers that are not ready yet.
     watch: Poll,
     watch_event_fd: EventFd,
     is_over: AtomicBool,
@@ -211,7 +213,7 @@ struct PoolInner {
 }
 
 impl Processes {
-    /// Nobody yet: the first outcome asks for a zygote.
+    /// Creates a pool without workers: its first event asks for a zygote.
     pub fn new(options: PoolOptions) -> io::Result<Processes> {
         let inbox = match options.inbox_bytes {
             0 => None,
@@ -242,47 +244,48 @@ impl Processes {
         Ok(Processes { inner, threads, home: OwnerProcess::here() })
     }
 
-    /// True in a fork of the process that made it, where nothing of it may be touched.
+    /// Whether this process is a fork of the one that created the pool. The pool must not be used
+    /// here.
     pub fn is_left(&self) -> bool {
         self.home.is_left()
     }
 
-    /// The zygote that was asked for. It reports by itself when it is ready.
+    /// Registers the requested zygote, which reports when it is ready.
     pub fn zygote_started(&self, socket: Socket, pid: u32) -> io::Result<()> {
         let mut dispatcher = self.inner.dispatcher.lock();
         self.inner.poll.watch(&socket, ZYGOTE)?;
         self.inner.watch.watch(&socket, ZYGOTE)?;
         dispatcher.zygote = Some(ZygoteProcess::new(socket, pid));
-        dispatcher.happen(&self.inner, WorkerEvent::ZygoteStarted);
+        dispatcher.handle_event(&self.inner, WorkerEvent::ZygoteStarted);
         Ok(())
     }
 
-    /// A zygote that is ready already, from an earlier set of workers.
+    /// Registers a zygote that an earlier pool has left ready.
     pub fn zygote_ready(&self, socket: Socket, pid: u32) -> io::Result<()> {
         self.zygote_started(socket, pid)?;
         let mut dispatcher = self.inner.dispatcher.lock();
-        dispatcher.happen(&self.inner, WorkerEvent::ZygoteReady);
+        dispatcher.handle_event(&self.inner, WorkerEvent::ZygoteReady);
         Ok(())
     }
 
-    /// The zygote could not be started.
+    /// Reports that the zygote could not be started.
     pub fn zygote_refused(&self) {
         let mut dispatcher = self.inner.dispatcher.lock();
-        dispatcher.happen(&self.inner, WorkerEvent::ZygoteEnded);
+        dispatcher.handle_event(&self.inner, WorkerEvent::ZygoteEnded);
     }
 
-    /// Puts buffers where workers find them; they can go with several tasks, one after another. None
-    /// where there is no inbox.
+    /// Puts buffers where workers can map them; several tasks can use them, one after another.
+    /// Returns `None` if there is no inbox.
     pub fn load(&self, buffers: &[&[u8]]) -> Option<Arc<TaskBuffers>> {
         self.inner.inbox.as_ref().map(|inbox| Arc::new(inbox.load(buffers)))
     }
 
-    /// Bytes of the inbox that are in use or warm, and the slots that somebody has.
+    /// The bytes of the inbox that are in use or warm, and the number of slots in use.
     pub fn inbox_used(&self) -> (u64, usize) {
         self.inner.inbox.as_ref().map_or((0, 0), |inbox| inbox.used())
     }
 
-    /// Hands a task in; pinned to a worker, or to any free worker.
+    /// Submits a task, pinned to a worker or for any free worker.
     pub fn submit(
         &self,
         task: u64,
@@ -295,24 +298,24 @@ impl Processes {
         let stored_task =
             StoredTask { kind, body, task_buffers, worker_id: worker_id.unwrap_or_default() };
         dispatcher.stored_tasks.insert(task, stored_task);
-        dispatcher.happen(&self.inner, WorkerEvent::Submitted { task, worker_id });
+        dispatcher.handle_event(&self.inner, WorkerEvent::Submitted { task, worker_id });
         if !dispatcher.out.is_empty() {
             self.inner.event_fd.ring();
         }
     }
 
-    /// What ends a wait in `next` from outside.
+    /// A handle that ends a wait in `next`.
     pub fn waker(&self) -> Waker {
         Waker(Arc::downgrade(&self.inner))
     }
 
-    /// A worker is not needed any more.
+    /// Retires a worker that is no longer needed.
     pub fn retire(&self, worker_id: u32) {
         let mut dispatcher = self.inner.dispatcher.lock();
-        dispatcher.happen(&self.inner, WorkerEvent::Retire { worker_id });
+        dispatcher.handle_event(&self.inner, WorkerEvent::Retire { worker_id });
     }
 
-    /// Waits for something to tell. `oldest` is the task that the consumer waits for.
+    /// Waits for the next event. `oldest` is the task that the consumer waits for.
     pub fn next(&self, oldest: u64, at_most: Duration) -> PoolEvent {
         let until = clock::now() + at_most;
         let mut names = Vec::new();
@@ -321,8 +324,8 @@ impl Processes {
                 let mut dispatcher = self.inner.dispatcher.lock();
                 dispatcher.set_oldest(oldest);
                 dispatcher.pump(&self.inner, &names);
-                if let Some(outcome) = dispatcher.out.pop_front() {
-                    return outcome;
+                if let Some(event) = dispatcher.out.pop_front() {
+                    return event;
                 }
                 if self.inner.is_woken.swap(false, Ordering::AcqRel) {
                     return PoolEvent::Woken;
@@ -343,7 +346,7 @@ impl Processes {
                 }
             };
             if names.is_empty() && clock::now() < until {
-                // A signal, perhaps: the caller looks, and comes back.
+                // A signal may have arrived: the caller handles it and calls again.
                 let mut dispatcher = self.inner.dispatcher.lock();
                 dispatcher.pump(&self.inner, &[]);
                 return dispatcher.out.pop_front().unwrap_or(PoolEvent::Nothing);
@@ -351,7 +354,7 @@ impl Processes {
         }
     }
 
-    /// How the worker of a worker is, if there is one or one is to be forked.
+    /// The status of a worker, if its process exists or is being forked.
     pub fn presence(&self, worker_id: u32) -> Option<WorkerStatus> {
         let dispatcher = self.inner.dispatcher.lock();
         let incarnation = dispatcher.supervisor.incarnation(worker_id)?;
@@ -360,19 +363,19 @@ impl Processes {
         Some(WorkerStatus { pid, is_ready: running.is_some_and(|running| running.is_ready) })
     }
 
-    /// What the worker of a worker is at.
-    pub fn last_of(&self, worker_id: u32) -> Option<Snapshot> {
+    /// What a worker is doing.
+    pub fn last_snapshot(&self, worker_id: u32) -> Option<Snapshot> {
         let dispatcher = self.inner.dispatcher.lock();
         dispatcher.snapshot(dispatcher.supervisor.incarnation(worker_id)?)
     }
 
-    /// Ends all workers, within the supervisor's grace; then hands the zygote back, which may be used
-    /// again or let go.
+    /// Ends all workers within the supervisor's grace period. Returns the zygote, which can be
+    /// reused.
     pub fn close(&self) -> Option<Socket> {
         {
             let mut dispatcher = self.inner.dispatcher.lock();
             if !dispatcher.supervisor.is_closed() {
-                dispatcher.happen(&self.inner, WorkerEvent::Close);
+                dispatcher.handle_event(&self.inner, WorkerEvent::Close);
             }
         }
         loop {
@@ -410,7 +413,7 @@ impl Processes {
 
 impl Drop for Processes {
     fn drop(&mut self) {
-        // In a fork the locks may be held by threads that are not here.
+        // In a fork, the locks may be held by threads that do not exist here.
         if !self.home.is_left() && !self.inner.is_over.load(Ordering::Acquire) {
             drop(self.close());
         }
@@ -438,7 +441,8 @@ impl PoolInner {
             match self.poll.wait(Some(Duration::ZERO)) {
                 Ok(names) if !is_broken => dispatcher.pump(self, &names),
                 Ok(_) | Err(_) => {
-                    // The trainer's own thread finds it in `next`; there is nothing to wait for here.
+                    // The trainer's own thread finds the failure in `next`; there is nothing to
+                    // wait for here.
                     dispatcher.descriptors_closed(self);
                     return;
                 }

@@ -1,6 +1,6 @@
-//! The process of the zygote as the trainer sees it: its socket, and whether it runs.
+//! The zygote process as the trainer sees it: its socket, and whether it runs.
 
-use crate::sys::process::{self, Handle};
+use crate::sys::process::{self, PidFd};
 use crate::sys::socket::Socket;
 use crate::worker::certificate::ProcessState;
 
@@ -9,23 +9,23 @@ use super::evidence;
 pub(super) struct ZygoteProcess {
     pub(super) socket: Socket,
     pub(super) pid: u32,
-    handle: Option<Handle>,
-    /// The processor time it had used when it was looked at last.
+    handle: Option<PidFd>,
+    /// The processor time it had used at the last look.
     ticks: Option<u64>,
 }
 
 impl ZygoteProcess {
     pub(super) fn new(socket: Socket, pid: u32) -> ZygoteProcess {
         let ticks = process::proc_stat(pid).map(|proc_stat| proc_stat.ticks);
-        ZygoteProcess { socket, pid, handle: Handle::open(pid), ticks }
+        ZygoteProcess { socket, pid, handle: PidFd::open(pid), ticks }
     }
 
-    /// From now on, processor time that it uses counts as progress.
+    /// Notes the processor time used so far; what it uses after this counts as progress.
     pub(super) fn note_ticks(&mut self) {
         self.ticks = process::proc_stat(self.pid).map(|proc_stat| proc_stat.ticks);
     }
 
-    /// How it stands, and whether it has used the processor or waited for a device since the last look.
+    /// Its state, and whether it has used the processor or waited for a device since the last look.
     pub(super) fn look(&mut self) -> (Option<ProcessState>, bool) {
         let Some(proc_stat) = process::proc_stat(self.pid) else { return (None, false) };
         let before = self.ticks.replace(proc_stat.ticks);
@@ -33,7 +33,7 @@ impl ZygoteProcess {
         (Some(evidence::process_state(proc_stat, Some(proc_stat.ticks))), ran)
     }
 
-    /// Kills it, and the kernel its workers with it.
+    /// Kills the zygote; the kernel then kills its workers.
     pub(super) fn kill(&self) {
         self.socket.shut();
         if let Some(handle) = &self.handle {

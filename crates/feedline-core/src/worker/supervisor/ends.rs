@@ -1,23 +1,24 @@
-//! The ends of workers and of the zygote: what they mean for the tasks, for the worker, and for the
-//! run.
+//! Handles the ends of workers and of the zygote: what becomes of their tasks, of the workers, and
+//! of the run.
 
 use std::mem;
 use std::time::Duration;
 
 use super::messages::{
-    Death, ExitKind, Incarnation, Reason, RunFailure, SupervisorAction, TaskNumber, WorkerStage,
+    Death, ExitKind, GiveUpReason, Incarnation, RunFailure, SupervisorAction, TaskNumber,
+    WorkerStage,
 };
 use super::renewal::RENEWAL_PAUSE;
 use super::trial::TaskFate;
-use super::worker_record::{ExitMeaning, Gone, Role};
+use super::worker_record::{DeadWorker, ExitMeaning, ProcessRole};
 use super::zygote_watch::ZygoteWatch;
-use super::{BOOT_DEATHS, HISTORY, Supervisor, ZYGOTE_FAILURES, Zygote};
+use super::{MAX_BOOT_DEATHS, MAX_REMEMBERED_DEATHS, MAX_ZYGOTE_FAILURES, Supervisor, Zygote};
 
 /// A death that counts for `max_deaths`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CountedDeath {
     at: Duration,
-    /// The task that may be to blame: if it is given up, the death is forgiven.
+    /// The task that may be to blame. If it is given up, the death no longer counts.
     task: Option<TaskNumber>,
 }
 
@@ -28,7 +29,7 @@ impl Supervisor {
         let was_ready = match before {
             Zygote::Ready => true,
             Zygote::Booting => false,
-            Zygote::ExitKind { .. } => return self.forget_all(),
+            Zygote::Ending { .. } => return self.forget_all(),
             Zygote::NotForked | Zygote::Gone => {
                 self.zygote = before;
                 return;
@@ -39,9 +40,9 @@ impl Supervisor {
         let mut retired = Vec::new();
         for record in &mut self.records {
             record.forget_refusals();
-            record.again = None;
+            record.retry_fork_at = None;
             for (role, worker) in record.remove_all() {
-                match worker.part(role, ExitKind::Lost, None, is_running) {
+                match worker.exit_meaning(role, ExitKind::Lost, None, is_running) {
                     ExitMeaning::Expected => {}
                     ExitMeaning::Retired(incarnation) => {
                         retired.push(SupervisorAction::Retired { incarnation })
@@ -61,22 +62,22 @@ impl Supervisor {
             }
             return;
         }
-        // No worker can be alive here, and a few in a row are a bound already: this is no death to
-        // count.
+        // This is not a counted death: no worker can be alive yet, and `MAX_ZYGOTE_FAILURES` bounds
+        // the retries.
         self.zygote_failures += 1;
-        if self.zygote_failures < ZYGOTE_FAILURES {
+        if self.zygote_failures < MAX_ZYGOTE_FAILURES {
             self.start_zygote();
         } else {
             self.fail(RunFailure::ZygoteCannotStart);
         }
     }
 
-    /// The zygote that we ended is gone, with workers that did nothing wrong.
+    /// Handles the end of a zygote that we ended; its workers did nothing wrong.
     fn forget_all(&mut self) {
         for worker_id in 0..self.settings.worker_count {
             let record = &mut self.records[worker_id as usize];
             record.forget_refusals();
-            record.again = None;
+            record.retry_fork_at = None;
             for (_, worker) in record.remove_all() {
                 for task in worker.assigned {
                     self.put_back(task, worker_id, worker.trial);
@@ -84,7 +85,7 @@ impl Supervisor {
             }
         }
         if self.is_running() {
-            self.keep_one_open();
+            self.keep_one_unretired();
             self.start_zygote();
         }
     }
@@ -93,17 +94,17 @@ impl Supervisor {
         let is_running = self.is_running();
         let Some(record) = self.records.get_mut(incarnation.worker_id as usize) else { return };
         let Some((role, worker)) = record.remove(incarnation) else { return };
-        // It was started, so the next refusal is the first of a new row.
-        if role == Role::Holder {
+        // The fork succeeded, so the next refusal is the first of a new series.
+        if role == ProcessRole::Current {
             record.forget_refusals();
         }
-        if let Zygote::ExitKind { .. } = self.zygote {
+        if let Zygote::Ending { .. } = self.zygote {
             for task in worker.assigned {
                 self.put_back(task, incarnation.worker_id, worker.trial);
             }
             return;
         }
-        let gone = match worker.part(role, exit, at, is_running) {
+        let gone = match worker.exit_meaning(role, exit, at, is_running) {
             ExitMeaning::Expected => None,
             ExitMeaning::Retired(incarnation) => {
                 self.actions.push(SupervisorAction::Retired { incarnation });
@@ -115,44 +116,46 @@ impl Supervisor {
             self.log(gone, false);
             return;
         }
-        // A death in a trial needs no word here: its task is given up, and that forgives it.
+        // A death in a trial needs no special case: its task is given up, so the death does not
+        // count.
         let counts = gone.as_ref().is_some_and(|gone| !gone.overdue);
         if gone.is_none_or(|gone| self.report_death(vec![gone], counts)) {
-            self.staff(incarnation.worker_id);
-            self.feed(incarnation.worker_id);
+            self.fork_if_needed(incarnation.worker_id);
+            self.send_waiting(incarnation.worker_id);
             self.distribute();
         }
     }
 
-    /// Takes the tasks of the dead back, counts them all as one death if they count, and says
-    /// whether the run goes on.
-    fn report_death(&mut self, gone: Vec<Gone>, counts: bool) -> bool {
+    /// Takes back the tasks of dead workers and returns whether the run continues. If `counts`, all
+    /// of them together count as one death.
+    fn report_death(&mut self, gone: Vec<DeadWorker>, counts: bool) -> bool {
         let mut forbidden = None;
         let mut dies_starting = None;
         let mut given_up = Vec::new();
         let mut blamed = None;
         for dead in &gone {
             let record = &mut self.records[dead.incarnation.worker_id as usize];
-            if !self.settings.replace && dead.role != Role::Successor {
-                let holds = dead.role == Role::Holder;
-                let others = holds && !(record.waiting.is_empty() && self.queue.is_empty());
-                if others || !dead.tasks.is_empty() {
+            if !self.settings.replace && dead.role != ProcessRole::Successor {
+                let is_current = dead.role == ProcessRole::Current;
+                let has_waiting =
+                    is_current && !(record.waiting.is_empty() && self.queue.is_empty());
+                if has_waiting || !dead.tasks.is_empty() {
                     forbidden =
                         forbidden.or(Some(RunFailure::Death { incarnation: dead.incarnation }));
-                } else if !record.retired && record.holder.is_none() {
-                    record.fallen = Some(dead.incarnation);
+                } else if !record.retired && record.current.is_none() {
+                    record.unreplaced = Some(dead.incarnation);
                 }
             }
-            // What ends with the zygote says nothing about the worker or its task.
+            // A worker that ends with the zygote is not to blame, and neither is its task.
             let is_own = dead.exit != ExitKind::Lost;
             if is_own && dead.stage == WorkerStage::Booting {
                 record.boot_deaths += 1;
-                if record.boot_deaths >= BOOT_DEATHS {
+                if record.boot_deaths >= MAX_BOOT_DEATHS {
                     dies_starting =
                         Some(RunFailure::DiesStarting { incarnation: dead.incarnation });
                 }
             }
-            if dead.role == Role::Successor {
+            if dead.role == ProcessRole::Successor {
                 record.renew_after = self.now.saturating_add(RENEWAL_PAUSE);
             }
             if is_own {
@@ -173,15 +176,15 @@ impl Supervisor {
         }
         for (task, _, why) in &given_up {
             match why {
-                Reason::Kills => self.counted.retain(|counted| counted.task != Some(*task)),
-                Reason::Hangs => {}
+                GiveUpReason::Kills => self.counted.retain(|counted| counted.task != Some(*task)),
+                GiveUpReason::Hangs => {}
             }
         }
-        // The narrower reason is the more useful one to read.
+        // Report the most specific reason.
         let too_many = counts && self.count_deaths() > self.settings.max_deaths as usize;
         let too_many = too_many.then_some(RunFailure::TooManyDeaths);
         let failure = forbidden.or(dies_starting).or(too_many);
-        self.keep_one_open();
+        self.keep_one_unretired();
         self.log(gone, failure.is_none());
         if let Some(failure) = failure {
             self.fail(failure);
@@ -194,7 +197,7 @@ impl Supervisor {
         true
     }
 
-    /// Deaths that count at this time.
+    /// The number of deaths in the last `within`.
     fn count_deaths(&mut self) -> usize {
         while self.counted.front().is_some_and(|old| self.now - old.at > self.settings.within) {
             self.counted.pop_front();
@@ -202,15 +205,15 @@ impl Supervisor {
         self.counted.len()
     }
 
-    /// Says and remembers who died. `goes_on` is whether what is needed is replaced.
-    fn log(&mut self, gone: impl IntoIterator<Item = Gone>, goes_on: bool) {
+    /// Logs and remembers deaths. `goes_on` says whether needed workers are replaced.
+    fn log(&mut self, gone: impl IntoIterator<Item = DeadWorker>, goes_on: bool) {
         for dead in gone {
-            let Gone { incarnation, role, stage, exit, tasks, overdue, .. } = dead;
+            let DeadWorker { incarnation, role, stage, exit, tasks, overdue, .. } = dead;
             let record = &self.records[incarnation.worker_id as usize];
-            let goes_without = role == Role::Successor && record.holder.is_some();
-            let replaced = goes_on && record.is_needed() && !goes_without;
+            let works_without = role == ProcessRole::Successor && record.current.is_some();
+            let replaced = goes_on && record.is_needed() && !works_without;
             let death = Death { incarnation, exit, at: self.now, stage, tasks, replaced, overdue };
-            if self.deaths.len() == HISTORY {
+            if self.deaths.len() == MAX_REMEMBERED_DEATHS {
                 self.deaths.remove(0);
             }
             self.deaths.push(death.clone());

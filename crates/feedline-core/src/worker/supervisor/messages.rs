@@ -1,30 +1,30 @@
-//! The supervisor's words: what can happen, what can be done about it, and what is fixed for a run.
+//! The events that the supervisor handles, the actions that it asks for, and the settings of a run.
 
 use std::time::Duration;
 
-/// The number of a worker, kept by its replacements.
+/// The number of a worker. The processes that replace it keep the number.
 pub(crate) type WorkerId = u32;
 
-/// The number of a task; numbers grow with each submission.
+/// The number of a task. Numbers grow with each submission.
 pub type TaskNumber = u64;
 
-/// One worker process.
+/// One process of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Incarnation {
-    /// The worker it works for.
+    /// The worker that the process belongs to.
     pub worker_id: WorkerId,
-    /// Counts the forks tried for this worker, from 0.
+    /// The number of forks tried for this worker before this one.
     pub generation: u32,
 }
 
-/// How a worker ended.
+/// How a worker process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExitKind {
-    /// With this code.
+    /// It exited with this code.
     Exited(i32),
-    /// By this signal.
+    /// This signal killed it.
     Killed(i32),
-    /// With its zygote, so nobody saw how.
+    /// It ended together with its zygote, so the exit status is unknown.
     Lost,
 }
 
@@ -35,310 +35,312 @@ pub enum WorkerStage {
     Booting,
     /// It was ready and had no task.
     Idle,
-    /// It had tasks at hand.
+    /// It had tasks.
     Busy,
     /// It had been asked to stop.
     Stopping,
 }
 
-/// The end of a worker that nobody asked for.
+/// The unrequested end of a worker process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Death {
-    /// Who died.
+    /// The process that died.
     pub incarnation: Incarnation,
-    /// How.
+    /// How it ended.
     pub exit: ExitKind,
-    /// When, since the start of the run.
+    /// When it died, since the start of the run.
     pub at: Duration,
     /// What it was doing.
     pub stage: WorkerStage,
-    /// What it had at hand; the first was being worked on.
+    /// The tasks that were assigned to it. It was working on the first one.
     pub tasks: Vec<TaskNumber>,
-    /// Whether the worker gets a new worker.
+    /// Whether another process replaces it.
     pub replaced: bool,
-    /// Whether we killed it because a sample took longer than the deadline. It is then not counted
-    /// for `max_deaths`.
+    /// Whether we killed it because a sample took longer than the deadline. Such a death does not
+    /// count for `max_deaths`.
     pub overdue: bool,
 }
 
 /// Why a task was given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reason {
-    /// It kills workers.
+pub enum GiveUpReason {
+    /// Workers die from it.
     Kills,
-    /// It takes longer than the deadline, again and again.
+    /// It exceeded the deadline too many times.
     Hangs,
 }
 
-/// What the black box of a worker says that it does.
+/// What a worker is doing, as read from its black box.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerActivity {
     /// It is not ready yet.
     Starting,
-    /// It has nothing to do.
+    /// It has no task.
     Waiting,
     /// It is in the user's code.
     Sample,
-    /// It waits for memory or for its data source, which no deadline is for.
+    /// It waits for memory or for its data source. No deadline applies.
     Blocked,
 }
 
-/// What the engine found when it looked at a worker.
+/// What the dispatcher found when it looked at a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Observation {
-    /// The task it is at.
+    /// The task in progress.
     pub task: Option<TaskNumber>,
-    /// The position in that task of the sample it is at.
+    /// The position, within that task, of the sample in progress.
     pub position: Option<u64>,
-    /// Since when it does this, from the start of the run.
+    /// When the activity began, since the start of the run.
     pub since: Duration,
-    /// What it does.
+    /// What the worker is doing.
     pub work: WorkerActivity,
-    /// Whether it sleeps on a lock and has used no processor time.
+    /// Whether the worker sleeps on a lock and has used no processor time.
     pub asleep: bool,
-    /// Whether it was stopped by a signal.
+    /// Whether a signal has stopped the worker.
     pub stopped: bool,
-    /// Whether it was asked for its stack and has not written it yet.
+    /// Whether the worker was asked for its stack and has not written it yet.
     pub is_dumping: bool,
 }
 
 /// Why a run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunFailure {
-    /// More workers died than the settings allow.
+    /// More workers died than the settings allow; [`Supervisor::deaths`] lists them.
     TooManyDeaths,
-    /// A worker left work undone, and the settings forbid to replace it.
+    /// A worker died with tasks that had no result, and the settings forbid replacing it.
     Death {
-        /// Who died.
+        /// The process that died.
         incarnation: Incarnation,
     },
-    /// A worker said that it cannot start.
+    /// A worker reported that it cannot start.
     CannotStart {
-        /// Which one.
+        /// The process.
         incarnation: Incarnation,
     },
-    /// A worker died again and again before it was ready.
+    /// A worker died too many times in a row before it was ready.
     DiesStarting {
-        /// The last that died.
+        /// The last process that died.
         incarnation: Incarnation,
     },
-    /// No worker could be forked for a worker.
+    /// No process could be forked for a worker.
     Refused {
-        /// For which.
+        /// The worker.
         worker_id: WorkerId,
-        /// Whether the reason was one that passes, but did not for too long.
-        passing: bool,
+        /// Whether the reason was a transient one that lasted too long.
+        transient: bool,
     },
-    /// The zygote ended again and again before it was ready.
+    /// The zygote ended too many times in a row before it was ready.
     ZygoteCannotStart,
-    /// One zygote after another hung.
+    /// Too many zygotes hung in a row.
     ZygoteHangs,
-    /// Other code of the trainer's process has closed descriptors of ours.
+    /// Other code in the trainer process closed our descriptors.
     DescriptorsClosed,
 }
 
-/// What happened.
+/// Something that happened to the worker pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WorkerEvent {
-    /// There is a new task. A number that is not above all before it is ignored.
+    /// A task was submitted. It is ignored unless its number is greater than all earlier ones.
     Submitted {
-        /// Its number.
+        /// The task's number.
         task: TaskNumber,
-        /// The worker that must do it (counted round, if there are fewer), or any free worker.
+        /// The worker that must do the task (modulo the worker count), or `None` for any worker.
         worker_id: Option<WorkerId>,
     },
-    /// The process of the zygote that was asked for exists; it is not ready yet.
+    /// The requested zygote process exists; it is not ready yet.
     ZygoteStarted,
     /// The zygote can fork now.
     ZygoteReady,
-    /// The zygote has said something.
+    /// A message arrived from the zygote.
     ZygoteAnswered {
-        /// The number of the ping that it has answered, if it was that.
+        /// The number of the ping that the zygote answered, if the message was an answer.
         ping: Option<u32>,
     },
-    /// The engine has looked at the zygote; [`Supervisor::must_look_at_zygote`](super::Supervisor::must_look_at_zygote) says when.
+    /// The dispatcher looked at the zygote; [`Supervisor::must_look_at_zygote`] says when to look.
     ZygoteSeen {
-        /// Whether it has used the processor, or waited for a device, since it was looked at or
-        /// pinged before.
+        /// Whether the zygote has used the processor, or waited for a device, since the last look
+        /// or ping.
         ran: bool,
     },
-    /// The zygote ended, and all its workers with it; there is no `Ended` for them. It is never said
-    /// of a zygote after whose start another was asked for.
+    /// The zygote ended, and all its workers with it; no `Ended` follows for them. This event is
+    /// not sent for a zygote after another one was requested.
     ZygoteEnded,
     /// A fork was refused.
     Refused {
-        /// Who was not started.
+        /// The process that was not started.
         incarnation: Incarnation,
-        /// Whether another try is worth it (EAGAIN, ENOMEM).
-        passing: bool,
+        /// Whether a retry can succeed (EAGAIN, ENOMEM).
+        transient: bool,
     },
     /// A worker can take tasks now.
     Ready {
-        /// Which one.
+        /// The process.
         incarnation: Incarnation,
     },
-    /// A worker said that it cannot start.
+    /// A worker reported that it cannot start.
     StartFailed {
-        /// Which one.
+        /// The process.
         incarnation: Incarnation,
     },
-    /// A worker answered.
+    /// A worker sent the result of a task.
     TaskDone {
-        /// Which one.
+        /// The process.
         incarnation: Incarnation,
-        /// What.
+        /// The task.
         task: TaskNumber,
     },
-    /// The socket of a worker was closed at its other end, so it has likely ended.
+    /// The other end of a worker's socket was closed, so the worker has probably ended.
     HungUp {
-        /// Which one.
+        /// The process.
         incarnation: Incarnation,
     },
-    /// A worker was reaped; all its answers were handled before.
+    /// A worker was reaped. All its messages were handled before this event.
     Ended {
-        /// Which one.
+        /// The process.
         incarnation: Incarnation,
-        /// How.
+        /// How it ended.
         exit: ExitKind,
-        /// The position in its first task at hand of the sample it was at, if it was at one.
+        /// The position, within its first task, of the sample in progress, if there was one.
         at: Option<u64>,
     },
-    /// A worker has come through the trial of a task.
+    /// A worker survived the trial of a task.
     Survived {
-        /// Which one.
+        /// The process.
         incarnation: Incarnation,
-        /// What.
+        /// The task.
         task: TaskNumber,
     },
-    /// The engine has looked at a worker; [`Supervisor::to_look_at`](super::Supervisor::to_look_at) says when and at whom.
-    Observation {
-        /// At which one.
+    /// The dispatcher looked at a worker; [`Supervisor::workers_to_look_at`] says when and at
+    /// which.
+    Observed {
+        /// The process.
         incarnation: Incarnation,
-        /// What it found.
+        /// What the dispatcher found.
         seen: Observation,
     },
-    /// A worker leaks and is to be replaced without a pause. It is ignored unless this is the ready
-    /// worker of a worker that has not retired, has no other worker, and tries no task.
+    /// A worker leaks and should be replaced without a pause. The event is ignored unless the
+    /// process is ready, is the only one of its worker, tries no task, and the worker has not
+    /// retired.
     Renew {
-        /// Which one.
+        /// The process.
         incarnation: Incarnation,
     },
-    /// A worker is not needed any more, once the tasks it was given are done. A new task that is
-    /// pinned to it ends that.
+    /// A worker is no longer needed after the tasks it already has. A new task that is pinned to it
+    /// ends the retirement.
     Retire {
-        /// Which one.
+        /// The worker.
         worker_id: WorkerId,
     },
-    /// Other code of the trainer's process has closed descriptors of ours, so that nobody can be heard.
+    /// Other code in the trainer process closed our descriptors, so no worker can be reached.
     DescriptorsClosed,
-    /// [`Supervisor::next_deadline`](super::Supervisor::next_deadline) has come.
+    /// The time of [`Supervisor::next_deadline`] has come.
     TimePassed,
-    /// The consumer wants no more.
+    /// The consumer closes the run.
     Close,
 }
 
-/// What is to be done.
+/// Something that the dispatcher must do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SupervisorAction {
-    /// Start a zygote. It is answered by `ZygoteReady` or `ZygoteEnded`.
+    /// Start a zygote. `ZygoteReady` or `ZygoteEnded` answers it.
     StartZygote {
-        /// Whether it must be a fresh interpreter and no fork of the trainer.
+        /// Whether the zygote must be a fresh interpreter instead of a fork of the trainer.
         fresh: bool,
     },
-    /// End the zygote with all its workers. It is answered by `ZygoteEnded`; if that takes longer
-    /// than the grace, another one is started without it.
+    /// End the zygote with all its workers. `ZygoteEnded` answers it; if it takes longer than the
+    /// grace period, another zygote is started without waiting.
     EndZygote,
-    /// Ask the zygote for a sign of life. It is answered by `ZygoteAnswered`.
+    /// Ask the zygote for a sign of life. `ZygoteAnswered` answers it.
     PingZygote {
-        /// To be sent back.
+        /// The number that the answer repeats.
         number: u32,
     },
-    /// For the log: the zygote takes long to start or to answer, but works.
+    /// For the log: the zygote is slow to start or to answer, but it uses the processor.
     ZygoteSlow,
-    /// For the log: the zygote hangs; it is ended and replaced, or the run ends.
+    /// For the log: the zygote hangs. It is ended and replaced, or the run ends.
     ZygoteHung,
-    /// Fork a worker. It is answered by `Ready`, `Refused`, `StartFailed` or `Ended`.
+    /// Fork a worker. `Ready`, `Refused`, `StartFailed` or `Ended` answers it.
     Fork {
-        /// Who is to be started.
+        /// The process to start.
         incarnation: Incarnation,
     },
-    /// Give a task to a worker that is ready.
+    /// Send a task to a worker that is ready.
     Send {
-        /// To whom.
+        /// The process.
         incarnation: Incarnation,
-        /// What.
+        /// The task.
         task: TaskNumber,
-        /// The task is tried: only the sample at this position is worked on, with all care, and the
-        /// worker says `Survived` instead of an answer.
+        /// For a trial: the worker loads only the sample at this position and reports `Survived`
+        /// instead of a result.
         trial: Option<u64>,
     },
-    /// Ask a worker to end after what it has at hand.
+    /// Ask a worker to exit after the tasks it has.
     Stop {
-        /// Whom.
+        /// The process.
         incarnation: Incarnation,
     },
-    /// Send SIGKILL. It may come before the fork was answered: then the worker must die as soon as
-    /// it is started.
+    /// Send SIGKILL. If the fork is not answered yet, the worker must be killed as soon as it
+    /// starts.
     Kill {
-        /// To whom.
+        /// The process.
         incarnation: Incarnation,
     },
-    /// The answer being handled is the one result of this task.
+    /// The result being handled is the one result of this task.
     Accept {
-        /// Which one.
+        /// The task.
         task: TaskNumber,
     },
-    /// The answer being handled is late or unknown: throw it away.
+    /// The result being handled is late or unknown: discard it.
     Discard {
-        /// Of which task.
+        /// The task.
         task: TaskNumber,
-        /// From whom.
+        /// The process that sent it.
         incarnation: Incarnation,
     },
-    /// The one result of this task is that it cannot be done.
+    /// The task fails: this is its one result.
     GiveUp {
-        /// Which one.
+        /// The task.
         task: TaskNumber,
-        /// The position in it of the sample that is to blame, if it is known.
+        /// The position, within the task, of the sample that is to blame, if it is known.
         at: Option<u64>,
-        /// Why.
-        why: Reason,
+        /// Why the task fails.
+        why: GiveUpReason,
     },
-    /// Have a worker write down where its code is; it may take `dump_time`.
+    /// Make a worker write its stack, which may take `dump_time`.
     Dump {
-        /// Which one.
+        /// The process.
         incarnation: Incarnation,
     },
-    /// For the log: a worker makes no progress, and nothing is done about it.
+    /// For the log: a worker makes no progress. Nothing else is done about it.
     Stalled {
-        /// Which one.
+        /// The process.
         incarnation: Incarnation,
-        /// What it is at.
+        /// What it is doing.
         seen: Observation,
     },
-    /// For the log: a worker sleeps on a lock that its fork may have copied, so that all start
-    /// again from a fresh interpreter.
+    /// For the log: a worker sleeps on a lock that its fork may have copied, so all workers restart
+    /// from a fresh interpreter.
     RestartedFresh {
-        /// Which one.
+        /// The process.
         incarnation: Incarnation,
-        /// What it is at.
+        /// What it is doing.
         seen: Observation,
     },
-    /// For the log: a worker that was replaced without a pause has ended, with nothing left undone.
+    /// For the log: a worker that was replaced without a pause has ended and left no task undone.
     Retired {
-        /// Which one.
+        /// The process.
         incarnation: Incarnation,
     },
     /// For the log: a worker died.
     Died(Death),
-    /// The run has ended; only the closing is left.
+    /// The run has failed; only closing remains.
     Fail(RunFailure),
-    /// Nothing is left. It comes once, and last.
+    /// All workers are gone. This is the last action, and it occurs once.
     Closed,
 }
 
 impl SupervisorAction {
-    /// Whether the zygote carries it out, and so must answer.
+    /// Whether the zygote carries out the action and so must answer.
     pub(super) fn is_for_zygote(&self) -> bool {
         match self {
             SupervisorAction::Fork { .. }
@@ -364,47 +366,50 @@ impl SupervisorAction {
     }
 }
 
-/// What a supervisor is told once.
+/// The settings of one run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SupervisorSettings {
-    /// Workers; at least one.
+    /// The number of workers; at least one.
     pub worker_count: u32,
-    /// Tasks at hand of a worker above which it gets none that others can do; at least one. Pinned
+    /// The number of tasks per worker above which it gets no unpinned tasks; at least one. Pinned
     /// tasks are sent at once: the caller that submits them bounds them.
     pub depth: u32,
-    /// Deaths that are allowed `within` a time.
+    /// The number of deaths allowed in the time `within`.
     pub max_deaths: u32,
     /// The time over which deaths are counted.
     pub within: Duration,
-    /// Deaths at the same sample of a task after which it is given up; `None` sends it again for
-    /// ever.
+    /// The number of deaths at the same sample after which its task is given up; `None` retries
+    /// forever.
     pub attempts: Option<u32>,
-    /// Deaths at the same sample of a task after which it is tried alone in a fresh worker; `None`
-    /// never tries.
+    /// The number of deaths at the same sample after which its task is tried alone in a fresh
+    /// worker; `None` never tries.
     pub suspect_after: Option<u32>,
-    /// How long a worker may be at one sample until it is killed.
+    /// How long one sample may take before its worker is killed.
     pub deadline: Option<Duration>,
-    /// How long a worker may start, if there is a deadline; one that was stopped has the deadline.
+    /// How long a worker may take to start if there is a deadline. A worker that a signal has
+    /// stopped gets only the deadline.
     pub start_limit: Duration,
-    /// Times that a sample passes the deadline after which its task is given up; at least one.
+    /// The number of times a sample may exceed the deadline before its task is given up; at least
+    /// one.
     pub hangs: u32,
-    /// How long a worker may be at one sample, or start, until the log tells of it.
+    /// How long one sample, or the start of a worker, may take before it is logged.
     pub stall: Option<Duration>,
-    /// How long a dump may take.
+    /// How long a worker may take to write its stack.
     pub dump_time: Duration,
-    /// Whether the zygote is a fork, and a fresh interpreter may help a worker that sleeps on a
-    /// lock before its first answer.
+    /// Whether the zygote is a fork, so that a fresh interpreter may help a worker that sleeps on a
+    /// lock before its first result.
     pub may_be_fresh: bool,
-    /// How long the zygote may take to answer, and a zygote that is a fork to be ready.
+    /// How long the zygote may take to answer, and a forked zygote to become ready.
     pub zygote_patience: Duration,
-    /// How long a zygote that is a fresh interpreter may take to be ready.
+    /// How long a fresh-interpreter zygote may take to become ready.
     pub zygote_start: Duration,
-    /// How long forks of a worker may be refused, from the first refusal on.
+    /// How long forks of a worker may be refused, counted from the first refusal.
     pub refused_for: Duration,
-    /// How long a worker that was asked to stop, and has no more to do, may take until it is
+    /// How long a worker without tasks may take to exit after it was asked to stop, before it is
     /// killed.
     pub grace: Duration,
-    /// Whether workers are replaced. If not, a death that leaves work undone ends the run, and a
-    /// death that leaves none does so when there is work that the dead could have been given.
+    /// Whether dead workers are replaced. If not, a death that leaves tasks undone ends the run at
+    /// once; any other death ends it when a task is submitted that the dead worker could have been
+    /// sent.
     pub replace: bool,
 }

@@ -1,30 +1,30 @@
-//! A worker that leaks is replaced without a pause: its successor starts while it still works, and
-//! then takes the worker over.
+//! Replaces a worker that leaks without a pause: the successor starts while the old process still
+//! works, and then takes over.
 
 use std::time::Duration;
 
 use super::messages::{Incarnation, SupervisorAction};
-use super::worker_record::{WorkerState, WorkerStatus};
+use super::worker_record::{ProcessStatus, WorkerProcess};
 use super::{Supervisor, WorkerWatch, Zygote};
 
-/// After a successor could not start, none is tried for so long.
+/// The pause after a successor could not start, before the next one is tried.
 pub(super) const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 
 impl Supervisor {
     pub(super) fn renew(&mut self, incarnation: Incarnation) {
         let can_fork = self.is_running() && self.zygote == Zygote::Ready;
         let Some(record) = self.records.get_mut(incarnation.worker_id as usize) else { return };
-        let is_at_work = |worker: &WorkerState| {
+        let is_ready = |worker: &WorkerProcess| {
             worker.incarnation == incarnation
-                && worker.status == WorkerStatus::Ready
+                && worker.status == ProcessStatus::Ready
                 && worker.trial.is_none()
         };
         let is_alone = record.successor.is_none() && record.predecessor.is_none();
         let has_waited = self.now >= record.renew_after;
-        // Who is alone on a worker that has retired was asked to stop, so it is not at work.
-        if can_fork && is_alone && has_waited && record.holder.as_ref().is_some_and(is_at_work) {
-            let incarnation = record.next_life();
-            record.successor = Some(WorkerState::new(
+        // The only process of a retired worker was asked to stop, so its status is not `Ready`.
+        if can_fork && is_alone && has_waited && record.current.as_ref().is_some_and(is_ready) {
+            let incarnation = record.next_incarnation();
+            record.successor = Some(WorkerProcess::new(
                 incarnation,
                 WorkerWatch::starting(&self.settings, self.now),
             ));
@@ -32,27 +32,26 @@ impl Supervisor {
         }
     }
 
-    /// A successor is ready: it holds the worker from now on, and its predecessor ends after what it
-    /// has at hand.
+    /// Makes a ready successor the current process; its predecessor exits after the tasks it has.
     pub(super) fn take_over(&mut self, incarnation: Incarnation) {
         let record = &mut self.records[incarnation.worker_id as usize];
-        record.predecessor = std::mem::replace(&mut record.holder, record.successor.take());
+        record.predecessor = std::mem::replace(&mut record.current, record.successor.take());
         if let Some(predecessor) = &mut record.predecessor
-            && predecessor.status == WorkerStatus::Ready
+            && predecessor.status == ProcessStatus::Ready
         {
             ask_to_stop(predecessor, self.now, self.settings.grace, &mut self.actions);
         }
     }
 }
 
-/// Asks a worker that is ready to end after what it has at hand.
+/// Asks a ready worker to exit after the tasks it has.
 pub(super) fn ask_to_stop(
-    worker: &mut WorkerState,
+    worker: &mut WorkerProcess,
     now: Duration,
     grace: Duration,
     actions: &mut Vec<SupervisorAction>,
 ) {
     let kill_at = worker.assigned.is_empty().then(|| now.saturating_add(grace));
-    worker.status = WorkerStatus::Stopping { kill_at };
+    worker.status = ProcessStatus::Stopping { kill_at };
     actions.push(SupervisorAction::Stop { incarnation: worker.incarnation });
 }

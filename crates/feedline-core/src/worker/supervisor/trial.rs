@@ -1,10 +1,10 @@
-//! What a task has done to workers, and what follows for it: it is sent again, tried alone in a
+//! Decides what becomes of a task whose worker died or hung: it is sent again, tried alone in a
 //! fresh worker, or given up.
 
 use super::messages::{
-    ExitKind, Incarnation, Reason, SupervisorAction, SupervisorSettings, TaskNumber, WorkerId,
+    ExitKind, GiveUpReason, Incarnation, SupervisorAction, SupervisorSettings, TaskNumber, WorkerId,
 };
-use super::worker_record::{Gone, WorkerStatus};
+use super::worker_record::{DeadWorker, ProcessStatus};
 use super::{Supervisor, Zygote};
 
 /// A task without a result.
@@ -12,11 +12,11 @@ use super::{Supervisor, Zygote};
 pub(super) struct OpenTask {
     pub(super) pin: Option<WorkerId>,
     pub(super) holder: Option<Incarnation>,
-    /// Where in it workers died or hung.
+    /// The samples at which workers died or hung.
     deaths_by_sample: Vec<SampleDeaths>,
 }
 
-/// What happened at one position of a task.
+/// The deaths and hangs at one position of a task.
 #[derive(Debug)]
 struct SampleDeaths {
     at: Option<u64>,
@@ -24,12 +24,12 @@ struct SampleDeaths {
     hangs: u32,
 }
 
-/// What follows for a task whose worker is no more.
+/// What to do with a task whose worker has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TaskFate {
     Again,
     Trial { position: u64 },
-    GiveUp { at: Option<u64>, why: Reason },
+    GiveUp { at: Option<u64>, why: GiveUpReason },
 }
 
 impl OpenTask {
@@ -50,14 +50,14 @@ impl OpenTask {
         let sample_deaths = self.sample_deaths(at);
         sample_deaths.deaths += 1;
         let deaths_here = sample_deaths.deaths;
-        let given_up = TaskFate::GiveUp { at, why: Reason::Kills };
+        let given_up = TaskFate::GiveUp { at, why: GiveUpReason::Kills };
         if settings.attempts.is_some_and(|most| deaths_here >= most.max(1)) {
             return given_up;
         }
         let Some(enough) = settings.suspect_after else { return TaskFate::Again };
         match at {
             Some(position) if deaths_here >= enough => TaskFate::Trial { position },
-            // Nothing can be tried without knowing where, so one more death decides instead.
+            // A trial needs a position. Without one, one more death decides.
             None if deaths_here > enough => given_up,
             Some(_) | None => TaskFate::Again,
         }
@@ -67,7 +67,7 @@ impl OpenTask {
         let sample_deaths = self.sample_deaths(at);
         sample_deaths.hangs += 1;
         if sample_deaths.hangs >= settings.hangs {
-            TaskFate::GiveUp { at, why: Reason::Hangs }
+            TaskFate::GiveUp { at, why: GiveUpReason::Hangs }
         } else {
             TaskFate::Again
         }
@@ -75,8 +75,8 @@ impl OpenTask {
 }
 
 impl Supervisor {
-    /// What follows for a task that a dead worker had at hand.
-    pub(super) fn judge(&mut self, gone: &Gone, task: TaskNumber) -> TaskFate {
+    /// Decides about a task that was assigned to a dead worker.
+    pub(super) fn judge(&mut self, gone: &DeadWorker, task: TaskNumber) -> TaskFate {
         let first = gone.tasks.first() == Some(&task);
         let Some(open) = self.tasks.get_mut(&task) else { return TaskFate::Again };
         let fate = if gone.overdue {
@@ -86,21 +86,21 @@ impl Supervisor {
             }
         } else if first && gone.exit != ExitKind::Lost {
             match gone.trial {
-                Some(position) => TaskFate::GiveUp { at: Some(position), why: Reason::Kills },
+                Some(position) => TaskFate::GiveUp { at: Some(position), why: GiveUpReason::Kills },
                 None => open.died(gone.at, &self.settings),
             }
         } else {
             TaskFate::Again
         };
         match (fate, gone.trial) {
-            // The trial has not ended, so it begins again.
+            // The trial was interrupted, so it starts again.
             (TaskFate::Again, Some(position)) if first => TaskFate::Trial { position },
             (TaskFate::Again | TaskFate::Trial { .. } | TaskFate::GiveUp { .. }, _) => fate,
         }
     }
 
-    /// Puts a task that nobody has at hand where it waits to be sent. A trial waits for the worker
-    /// where the worker died, whichever worker may do the task otherwise.
+    /// Queues a task to be sent again. A trial stays with the worker at which the process died,
+    /// even if the task is unpinned.
     pub(super) fn put_back(&mut self, task: TaskNumber, worker_id: WorkerId, trial: Option<u64>) {
         let Some(open) = self.tasks.get_mut(&task) else { return };
         open.holder = None;
@@ -117,10 +117,9 @@ impl Supervisor {
         }
     }
 
-    /// A trial was survived: what was held against the sample is forgotten, and the same worker
-    /// does the whole task.
+    /// Handles a survived trial: the sample is cleared, and the same worker does the whole task.
     pub(super) fn survived(&mut self, incarnation: Incarnation, task: TaskNumber) {
-        // With a zygote that is being ended the trial begins again elsewhere.
+        // If the zygote is being ended, the trial starts again elsewhere.
         let can_go_on = self.is_running() && self.zygote == Zygote::Ready;
         let Some(record) = self.records.get_mut(incarnation.worker_id as usize) else { return };
         let Some(worker) = record.worker_mut(incarnation) else { return };
@@ -130,20 +129,20 @@ impl Supervisor {
         let Some(position) = worker.trial.take() else { return };
         worker.has_worked = true;
         match &mut worker.status {
-            WorkerStatus::Ready => {
+            ProcessStatus::Ready => {
                 self.actions.push(SupervisorAction::Send { incarnation, task, trial: None })
             }
-            // It was killed too late: it does not hang there any more.
-            WorkerStatus::Overdue { hang, .. } => *hang = None,
-            WorkerStatus::Booting
-            | WorkerStatus::Stopping { .. }
-            | WorkerStatus::Killed { .. }
-            | WorkerStatus::Failed => {}
+            // It was killed after it had finished: it no longer hangs.
+            ProcessStatus::Overdue { hang, .. } => *hang = None,
+            ProcessStatus::Booting
+            | ProcessStatus::Stopping { .. }
+            | ProcessStatus::Killed { .. }
+            | ProcessStatus::Failed => {}
         }
         if let Some(open) = self.tasks.get_mut(&task) {
             open.deaths_by_sample.retain(|sample_deaths| sample_deaths.at != Some(position));
         }
-        self.feed(incarnation.worker_id);
+        self.send_waiting(incarnation.worker_id);
         self.distribute();
     }
 }

@@ -1,45 +1,46 @@
-//! When to look at workers, and what follows from what is seen: a dump of one that makes no
-//! progress, and then its death, a word in the log, or a fresh start of all.
+//! Decides when to look at workers, and what to do about one that makes no progress: it writes its
+//! stack, and then it is killed, reported in the log, or restarted with all others from a fresh
+//! interpreter.
 //!
-//! A worker is looked at no earlier than it can be late, so that watching costs one look for each
-//! time that it may take, however many samples it does.
+//! A worker is not looked at before it can be late, so watching costs one look per time limit,
+//! however many samples it loads.
 
 use std::time::Duration;
 
 use super::messages::{
     Incarnation, Observation, SupervisorAction, SupervisorSettings, TaskNumber, WorkerActivity,
 };
-use super::worker_record::{HangLocation, WorkerRecord, WorkerState, WorkerStatus};
+use super::worker_record::{HangLocation, ProcessStatus, WorkerProcess, WorkerRecord};
 use super::{Supervisor, Zygote};
 
-/// A worker that has not written its stack yet is given this many times the time for it.
+/// A worker that has not written its stack yet gets up to this many dump times.
 pub(crate) const DUMP_EXTENSIONS: u32 = 20;
 
-/// What is watched of one worker.
+/// When to look at a worker, and what was seen of it.
 #[derive(Default, Debug)]
 pub(super) struct WorkerWatch {
-    /// When to look at it next, if there is anything to see.
+    /// When to look at it next, if it can be late.
     pub(super) look_at: Option<Duration>,
-    /// Since when it has had something to do without a pause.
+    /// Since when it has had tasks without a pause.
     busy_since: Duration,
     dump: Option<StackDump>,
-    /// Where it stalled and was told of, as far as the task is still at hand.
+    /// Stalls that were reported, as long as their tasks are unfinished.
     reported: Vec<SampleInTask>,
 }
 
-/// A task, and the position of a sample in it.
+/// A task, and the position of a sample within it.
 type SampleInTask = (Option<TaskNumber>, Option<u64>);
 
-/// A dump that was asked for.
+/// A stack dump that was requested.
 #[derive(Clone, Copy, Debug)]
 struct StackDump {
-    spot: SampleInTask,
+    location: SampleInTask,
     at: Duration,
-    /// Whether the worker slept before. The dump itself wakes it, so that it is not asked later.
+    /// Whether the worker slept before. The dump itself wakes it, so a later look cannot tell.
     asleep: bool,
 }
 
-/// What a worker has passed.
+/// The limit that a worker has exceeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LimitPassed {
     Deadline,
@@ -47,13 +48,13 @@ enum LimitPassed {
 }
 
 impl WorkerWatch {
-    /// Of a worker that begins to start.
+    /// The watch of a worker that starts.
     pub(super) fn starting(settings: &SupervisorSettings, now: Duration) -> WorkerWatch {
         let look_at = patience(settings).map(|limit| now.saturating_add(limit));
         WorkerWatch { look_at, ..WorkerWatch::default() }
     }
 
-    /// The worker has been given something to do; what it was doing before goes on being watched.
+    /// The worker was sent a task. If it had others, the watch continues.
     pub(super) fn begin(&mut self, settings: &SupervisorSettings, now: Duration) {
         if self.look_at.is_none() {
             self.busy_since = now;
@@ -61,7 +62,7 @@ impl WorkerWatch {
         }
     }
 
-    /// There is nothing to see for now.
+    /// The worker has no tasks, or is being killed.
     pub(super) fn end(&mut self) {
         self.look_at = None;
         self.dump = None;
@@ -69,7 +70,7 @@ impl WorkerWatch {
     }
 }
 
-/// How long a sample may take until anybody cares.
+/// How long a sample may take before the first reaction.
 fn patience(settings: &SupervisorSettings) -> Option<Duration> {
     match (settings.deadline, settings.stall) {
         (Some(deadline), Some(stall)) => Some(deadline.min(stall)),
@@ -77,20 +78,20 @@ fn patience(settings: &SupervisorSettings) -> Option<Duration> {
     }
 }
 
-/// The deadline of a worker that is seen so, and the time after which it has stalled.
+/// The deadline of an observed worker, and the time after which it has stalled.
 fn limits(
-    worker: &WorkerState,
+    worker: &WorkerProcess,
     seen: &Observation,
     settings: &SupervisorSettings,
 ) -> (Option<Duration>, Option<Duration>) {
     let deadline = match seen.work {
         WorkerActivity::Starting if worker.is_booting() && seen.stopped => settings.deadline,
-        // What users do at the start may take long, and is no sample.
+        // User code that runs at the start may take long, and is not a sample.
         WorkerActivity::Starting if worker.is_booting() => {
             settings.deadline.map(|deadline| deadline.max(settings.start_limit))
         }
         WorkerActivity::Sample if worker.is_working() => settings.deadline,
-        // Whatever it waits for, one that was stopped does not go on when it comes.
+        // A stopped worker does not continue when its wait is over.
         WorkerActivity::Blocked if worker.is_working() && seen.stopped => settings.deadline,
         WorkerActivity::Starting
         | WorkerActivity::Sample
@@ -102,17 +103,17 @@ fn limits(
 }
 
 impl Supervisor {
-    /// Whom to look at when [`Supervisor::next_deadline`] has come, right before `TimePassed` is
-    /// said: what is found goes into [`super::WorkerEvent::Observation`], for each.
-    pub(crate) fn to_look_at(&self, now: Duration) -> Vec<Incarnation> {
+    /// The workers to look at when the time of [`Supervisor::next_deadline`] has come, right before
+    /// `TimePassed`. One [`super::WorkerEvent::Observed`] for each carries what was found.
+    pub(crate) fn workers_to_look_at(&self, now: Duration) -> Vec<Incarnation> {
         if !self.is_running() {
             return Vec::new();
         }
-        let is_due = |worker: &&WorkerState| worker.watch.look_at.is_some_and(|at| at <= now);
+        let is_due = |worker: &&WorkerProcess| worker.watch.look_at.is_some_and(|at| at <= now);
         self.workers().filter(is_due).map(|worker| worker.incarnation).collect()
     }
 
-    pub(super) fn seen(&mut self, incarnation: Incarnation, seen: Observation) {
+    pub(super) fn observed(&mut self, incarnation: Incarnation, seen: Observation) {
         let (now, settings) = (self.now, &self.settings);
         let may_restart_fresh = settings.may_be_fresh && !self.is_restarted_fresh;
         if !self.is_running() || self.zygote != Zygote::Ready {
@@ -123,8 +124,8 @@ impl Supervisor {
         if !worker.is_booting() && !worker.is_working() {
             return;
         }
-        // One that was stopped before it could begin what it was sent does not know of it: it is late all
-        // the same, but its task is not to blame.
+        // A worker that was stopped before it began its task does not report the task. It is late
+        // nevertheless, but the task is not to blame.
         let has_begun = seen.work != WorkerActivity::Waiting;
         let seen = match (has_begun, worker.assigned.front()) {
             (false, Some(&task)) if worker.is_working() => Observation {
@@ -143,10 +144,10 @@ impl Supervisor {
         } else {
             stall.is_some_and(|stall| spent >= stall).then_some(LimitPassed::Stall)
         };
-        let spot = (seen.task, seen.position);
+        let location = (seen.task, seen.position);
         // When it can be late next, whatever it does from now on.
         let later = patience(settings).map(|limit| now.saturating_add(limit));
-        // When it can be late next, if it has stalled.
+        // When it can be late next after a stall.
         let after_stall = deadline.map(|deadline| seen.since.saturating_add(deadline)).or(later);
         let watch = &mut worker.watch;
         let Some(passed) = passed else {
@@ -155,20 +156,20 @@ impl Supervisor {
             watch.look_at = on_time.or(later);
             return;
         };
-        if passed == LimitPassed::Stall && watch.reported.contains(&spot) {
+        if passed == LimitPassed::Stall && watch.reported.contains(&location) {
             watch.dump = None;
             watch.look_at = after_stall;
             return;
         }
-        // It may have gone on since the dump and come to the same sample again.
-        let dump = watch.dump.filter(|dump| dump.spot == spot && seen.since <= dump.at);
+        // The worker may have continued since the dump and reached the same sample again.
+        let dump = watch.dump.filter(|dump| dump.location == location && seen.since <= dump.at);
         let Some(dump) = dump else {
-            watch.dump = Some(StackDump { spot, at: now, asleep: seen.asleep });
+            watch.dump = Some(StackDump { location, at: now, asleep: seen.asleep });
             watch.look_at = Some(now.saturating_add(settings.dump_time));
             self.actions.push(SupervisorAction::Dump { incarnation });
             return;
         };
-        // On a busy machine its turn to write may come late; one that was stopped has none.
+        // On a busy machine the worker may write late. A stopped worker never writes.
         let is_late = seen.is_dumping && !seen.stopped;
         let times = if is_late { DUMP_EXTENSIONS } else { 1 };
         if now < dump.at.saturating_add(settings.dump_time * times) {
@@ -186,30 +187,30 @@ impl Supervisor {
                 let task = seen.task.or(worker.assigned.front().copied());
                 let hang =
                     task.filter(|_| has_begun).map(|task| HangLocation { task, at: seen.position });
-                worker.status = WorkerStatus::Overdue { stage: worker.stage(), hang };
+                worker.status = ProcessStatus::Overdue { stage: worker.stage(), hang };
                 worker.watch.end();
                 self.actions.push(SupervisorAction::Kill { incarnation });
             }
             LimitPassed::Stall => {
                 let assigned = &worker.assigned;
                 watch.reported.retain(|(task, _)| task.is_none_or(|task| assigned.contains(&task)));
-                watch.reported.push(spot);
+                watch.reported.push(location);
                 watch.look_at = after_stall;
                 self.actions.push(SupervisorAction::Stalled { incarnation, seen });
             }
         }
     }
 
-    /// All workers are to come from a fresh interpreter: none of them is worth keeping, because all
-    /// were forked with the same locks.
+    /// Restarts all workers from a fresh interpreter. None is worth keeping: all were forked with
+    /// the same locks.
     fn restart_fresh(&mut self, incarnation: Incarnation, seen: Observation) {
         self.is_restarted_fresh = true;
         self.actions.push(SupervisorAction::RestartedFresh { incarnation, seen });
         self.end_zygote();
     }
 
-    /// A look that was due and did not happen is due again soon.
-    pub(super) fn put_off_looks(&mut self) {
+    /// Postpones looks that were due and did not happen.
+    pub(super) fn postpone_due_looks(&mut self) {
         let (now, soon) = (self.now, self.now.saturating_add(self.settings.dump_time));
         for worker in self.records.iter_mut().flat_map(WorkerRecord::workers_mut) {
             if worker.watch.look_at.is_some_and(|at| at <= now) {

@@ -1,30 +1,30 @@
-//! A worker and the workers it has: mostly one, two while one takes over from the other.
+//! A worker and its processes: usually one, two while one takes over from the other.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::FIRST_WAIT;
+use super::FIRST_BACKOFF;
 use super::messages::{ExitKind, Incarnation, TaskNumber, WorkerId, WorkerStage};
 use super::watch::WorkerWatch;
 
-/// Where a worker stands.
+/// The status of a worker process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum WorkerStatus {
-    /// A fork was asked for.
+pub(super) enum ProcessStatus {
+    /// Its fork was requested.
     Booting,
     Ready,
-    /// It was asked to stop. The grace runs only once it has nothing at hand: a long task is not a
-    /// fault.
+    /// It was asked to stop. The grace period starts when it has no more tasks: a long task is not
+    /// a fault.
     Stopping {
         kill_at: Option<Duration>,
     },
-    /// It was killed by us, maybe before anything was heard of it.
+    /// We killed it, maybe before its first message.
     Killed {
         booting: bool,
     },
-    /// It said that it cannot start and was killed for it, but others go on.
+    /// It reported that it cannot start, so we killed it; the run continues.
     Failed,
-    /// It was killed by us because it passed the deadline.
+    /// We killed it because it exceeded the deadline.
     Overdue {
         stage: WorkerStage,
         hang: Option<HangLocation>,
@@ -38,38 +38,38 @@ pub(super) struct HangLocation {
     pub(super) at: Option<u64>,
 }
 
-/// What a worker is to its worker.
+/// The role of a process within its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Role {
+pub(super) enum ProcessRole {
     /// It gets the tasks.
-    Holder,
-    /// It starts, to take over.
+    Current,
+    /// It starts, and will take over.
     Successor,
-    /// It was taken over from, and ends after what it has at hand.
+    /// Its successor has taken over; it exits after the tasks it has.
     Predecessor,
 }
 
-/// A worker that was asked for and has not ended.
+/// A worker process that was requested and has not ended.
 #[derive(Debug)]
-pub(super) struct WorkerState {
+pub(super) struct WorkerProcess {
     pub(super) incarnation: Incarnation,
-    pub(super) status: WorkerStatus,
-    /// Sent and not answered, in the order of sending.
+    pub(super) status: ProcessStatus,
+    /// Tasks sent and not answered, in the order of sending.
     pub(super) assigned: VecDeque<TaskNumber>,
-    /// Nothing was ever sent to it.
+    /// Whether it was never sent a task.
     pub(super) is_fresh: bool,
-    /// It has answered a task, or come through the trial of one.
+    /// Whether it has sent a result, or survived a trial.
     pub(super) has_worked: bool,
-    /// It tries its one task at hand, at this position.
+    /// The position at which it tries its one task, if it does.
     pub(super) trial: Option<u64>,
     pub(super) watch: WorkerWatch,
 }
 
-impl WorkerState {
-    pub(super) fn new(incarnation: Incarnation, watch: WorkerWatch) -> WorkerState {
-        WorkerState {
+impl WorkerProcess {
+    pub(super) fn new(incarnation: Incarnation, watch: WorkerWatch) -> WorkerProcess {
+        WorkerProcess {
             incarnation,
-            status: WorkerStatus::Booting,
+            status: ProcessStatus::Booting,
             assigned: VecDeque::new(),
             is_fresh: true,
             has_worked: false,
@@ -80,101 +80,101 @@ impl WorkerState {
 
     pub(super) fn stage(&self) -> WorkerStage {
         match self.status {
-            WorkerStatus::Booting
-            | WorkerStatus::Failed
-            | WorkerStatus::Killed { booting: true } => WorkerStage::Booting,
-            WorkerStatus::Ready if self.assigned.is_empty() => WorkerStage::Idle,
-            WorkerStatus::Ready => WorkerStage::Busy,
-            WorkerStatus::Stopping { .. } | WorkerStatus::Killed { booting: false } => {
+            ProcessStatus::Booting
+            | ProcessStatus::Failed
+            | ProcessStatus::Killed { booting: true } => WorkerStage::Booting,
+            ProcessStatus::Ready if self.assigned.is_empty() => WorkerStage::Idle,
+            ProcessStatus::Ready => WorkerStage::Busy,
+            ProcessStatus::Stopping { .. } | ProcessStatus::Killed { booting: false } => {
                 WorkerStage::Stopping
             }
-            WorkerStatus::Overdue { stage, .. } => stage,
+            ProcessStatus::Overdue { stage, .. } => stage,
         }
     }
 
-    /// Whether it works on what it has at hand.
+    /// Whether it has tasks to work on.
     pub(super) fn is_working(&self) -> bool {
         match self.status {
-            WorkerStatus::Ready | WorkerStatus::Stopping { .. } => !self.assigned.is_empty(),
-            WorkerStatus::Booting
-            | WorkerStatus::Killed { .. }
-            | WorkerStatus::Failed
-            | WorkerStatus::Overdue { .. } => false,
+            ProcessStatus::Ready | ProcessStatus::Stopping { .. } => !self.assigned.is_empty(),
+            ProcessStatus::Booting
+            | ProcessStatus::Killed { .. }
+            | ProcessStatus::Failed
+            | ProcessStatus::Overdue { .. } => false,
         }
     }
 
-    /// Whether it starts, and nobody has killed it.
+    /// Whether it is starting, and we have not killed it.
     pub(super) fn is_booting(&self) -> bool {
-        self.status == WorkerStatus::Booting
+        self.status == ProcessStatus::Booting
     }
 
-    /// When something is to be done about it, if nothing happens before.
+    /// When the supervisor must act on it, if no event comes earlier.
     pub(super) fn next_time(&self) -> Option<Duration> {
         let kill_at = match self.status {
-            WorkerStatus::Stopping { kill_at } => kill_at,
-            WorkerStatus::Booting
-            | WorkerStatus::Ready
-            | WorkerStatus::Killed { .. }
-            | WorkerStatus::Failed
-            | WorkerStatus::Overdue { .. } => None,
+            ProcessStatus::Stopping { kill_at } => kill_at,
+            ProcessStatus::Booting
+            | ProcessStatus::Ready
+            | ProcessStatus::Killed { .. }
+            | ProcessStatus::Failed
+            | ProcessStatus::Overdue { .. } => None,
         };
         kill_at.or(self.watch.look_at)
     }
 
-    /// Says what its end is.
-    pub(super) fn part(
+    /// Classifies the end of the process.
+    pub(super) fn exit_meaning(
         self,
-        role: Role,
+        role: ProcessRole,
         exit: ExitKind,
         at: Option<u64>,
         is_running: bool,
     ) -> ExitMeaning {
         let nothing_left = self.assigned.is_empty();
-        if role == Role::Predecessor && is_running && nothing_left {
+        if role == ProcessRole::Predecessor && is_running && nothing_left {
             return ExitMeaning::Retired(self.incarnation);
         }
         let hang = match self.status {
-            WorkerStatus::Killed { .. } => return ExitMeaning::Expected,
-            // When the run ends nobody waits for what is at hand.
-            WorkerStatus::Stopping { .. }
+            ProcessStatus::Killed { .. } => return ExitMeaning::Expected,
+            // When the run ends, unfinished tasks do not matter.
+            ProcessStatus::Stopping { .. }
                 if exit == ExitKind::Exited(0) && (nothing_left || !is_running) =>
             {
                 return ExitMeaning::Expected;
             }
-            WorkerStatus::Overdue { hang, .. } => hang,
-            WorkerStatus::Booting
-            | WorkerStatus::Ready
-            | WorkerStatus::Stopping { .. }
-            | WorkerStatus::Failed => None,
+            ProcessStatus::Overdue { hang, .. } => hang,
+            ProcessStatus::Booting
+            | ProcessStatus::Ready
+            | ProcessStatus::Stopping { .. }
+            | ProcessStatus::Failed => None,
         };
-        ExitMeaning::Death(Gone {
+        ExitMeaning::Death(DeadWorker {
             incarnation: self.incarnation,
             role,
             stage: self.stage(),
             exit,
             at,
             trial: self.trial,
-            overdue: matches!(self.status, WorkerStatus::Overdue { .. }),
+            overdue: matches!(self.status, ProcessStatus::Overdue { .. }),
             hang,
             tasks: self.assigned.into(),
         })
     }
 }
 
-/// What the end of a worker is.
+/// The meaning of the end of a worker process.
 pub(super) enum ExitMeaning {
-    /// We brought it about.
+    /// We caused it.
     Expected,
-    /// A predecessor has left nothing undone.
+    /// A predecessor ended and left no task undone.
     Retired(Incarnation),
-    /// An end that nobody wanted.
-    Death(Gone),
+    /// The worker died.
+    Death(DeadWorker),
 }
 
-/// A worker that is no more.
-pub(super) struct Gone {
+/// A worker process that died.
+pub(super) struct DeadWorker {
     pub(super) incarnation: Incarnation,
-    pub(super) role: Role,
+    pub(super) role: ProcessRole,
     pub(super) stage: WorkerStage,
     pub(super) exit: ExitKind,
     pub(super) at: Option<u64>,
@@ -184,30 +184,31 @@ pub(super) struct Gone {
     pub(super) tasks: Vec<TaskNumber>,
 }
 
-/// A worker, with or without a worker.
+/// A worker: its processes and the tasks that wait for it.
 #[derive(Debug)]
 pub(super) struct WorkerRecord {
     pub(super) worker_id: WorkerId,
-    pub(super) holder: Option<WorkerState>,
-    pub(super) successor: Option<WorkerState>,
-    pub(super) predecessor: Option<WorkerState>,
-    /// There is no holder, because the fork was refused; it is retried then.
-    pub(super) again: Option<Duration>,
-    /// Forks tried so far.
+    pub(super) current: Option<WorkerProcess>,
+    pub(super) successor: Option<WorkerProcess>,
+    pub(super) predecessor: Option<WorkerProcess>,
+    /// When to retry a refused fork. There is no current process until then.
+    pub(super) retry_fork_at: Option<Duration>,
+    /// The number of forks tried.
     forks: u32,
-    /// Pinned to this worker and not sent. Ordered by number, so that what comes back from the dead
-    /// goes first.
+    /// Tasks pinned to this worker and not sent. Ordered by number, so that the tasks of a dead
+    /// process go first.
     pub(super) waiting: BTreeSet<TaskNumber>,
-    /// To be tried by a fresh worker of this worker, and at which position; before all that waits.
+    /// Tasks to be tried by a fresh process, and the position of the sample; they go before
+    /// `waiting`.
     pub(super) trials: BTreeMap<TaskNumber, u64>,
-    /// Not needed but for the tasks it still has.
+    /// Whether it is needed only for the tasks it still has.
     pub(super) retired: bool,
-    /// Who died here and may not be replaced.
-    pub(super) fallen: Option<Incarnation>,
+    /// The process that died here and may not be replaced.
+    pub(super) unreplaced: Option<Incarnation>,
     pub(super) boot_deaths: u32,
     pub(super) refused_since: Option<Duration>,
-    pub(super) wait: Duration,
-    /// A successor is not tried before.
+    pub(super) fork_backoff: Duration,
+    /// No successor is forked before this time.
     pub(super) renew_after: Duration,
 }
 
@@ -215,99 +216,102 @@ impl WorkerRecord {
     pub(super) fn new(worker_id: WorkerId) -> WorkerRecord {
         WorkerRecord {
             worker_id,
-            holder: None,
+            current: None,
             successor: None,
             predecessor: None,
-            again: None,
+            retry_fork_at: None,
             forks: 0,
             waiting: BTreeSet::new(),
             trials: BTreeMap::new(),
             retired: false,
-            fallen: None,
+            unreplaced: None,
             boot_deaths: 0,
             refused_since: None,
-            wait: FIRST_WAIT,
+            fork_backoff: FIRST_BACKOFF,
             renew_after: Duration::ZERO,
         }
     }
 
-    /// The name of the next worker.
-    pub(super) fn next_life(&mut self) -> Incarnation {
+    /// The identity of the next process.
+    pub(super) fn next_incarnation(&mut self) -> Incarnation {
         let incarnation = Incarnation { worker_id: self.worker_id, generation: self.forks };
         self.forks = self.forks.wrapping_add(1);
         incarnation
     }
 
-    /// Its workers, oldest first.
-    pub(super) fn workers(&self) -> impl Iterator<Item = &WorkerState> {
-        [&self.predecessor, &self.holder, &self.successor].into_iter().flatten()
+    /// Its processes, oldest first.
+    pub(super) fn workers(&self) -> impl Iterator<Item = &WorkerProcess> {
+        [&self.predecessor, &self.current, &self.successor].into_iter().flatten()
     }
 
-    pub(super) fn workers_mut(&mut self) -> impl Iterator<Item = &mut WorkerState> {
-        [&mut self.predecessor, &mut self.holder, &mut self.successor].into_iter().flatten()
+    pub(super) fn workers_mut(&mut self) -> impl Iterator<Item = &mut WorkerProcess> {
+        [&mut self.predecessor, &mut self.current, &mut self.successor].into_iter().flatten()
     }
 
-    pub(super) fn worker_mut(&mut self, incarnation: Incarnation) -> Option<&mut WorkerState> {
+    pub(super) fn worker_mut(&mut self, incarnation: Incarnation) -> Option<&mut WorkerProcess> {
         self.workers_mut().find(|worker| worker.incarnation == incarnation)
     }
 
-    pub(super) fn role(&self, incarnation: Incarnation) -> Option<Role> {
-        let is = |worker: &Option<WorkerState>| {
+    pub(super) fn role(&self, incarnation: Incarnation) -> Option<ProcessRole> {
+        let matches = |worker: &Option<WorkerProcess>| {
             worker.as_ref().is_some_and(|it| it.incarnation == incarnation)
         };
-        if is(&self.holder) {
-            Some(Role::Holder)
-        } else if is(&self.successor) {
-            Some(Role::Successor)
-        } else if is(&self.predecessor) {
-            Some(Role::Predecessor)
+        if matches(&self.current) {
+            Some(ProcessRole::Current)
+        } else if matches(&self.successor) {
+            Some(ProcessRole::Successor)
+        } else if matches(&self.predecessor) {
+            Some(ProcessRole::Predecessor)
         } else {
             None
         }
     }
 
-    /// Lets go of a worker. If it was the holder, who was to succeed it does so now.
-    pub(super) fn remove(&mut self, incarnation: Incarnation) -> Option<(Role, WorkerState)> {
+    /// Removes a process. If it was the current one, its successor takes its place.
+    pub(super) fn remove(
+        &mut self,
+        incarnation: Incarnation,
+    ) -> Option<(ProcessRole, WorkerProcess)> {
         let role = self.role(incarnation)?;
         let worker = match role {
-            Role::Holder => std::mem::replace(&mut self.holder, self.successor.take()),
-            Role::Successor => self.successor.take(),
-            Role::Predecessor => self.predecessor.take(),
+            ProcessRole::Current => std::mem::replace(&mut self.current, self.successor.take()),
+            ProcessRole::Successor => self.successor.take(),
+            ProcessRole::Predecessor => self.predecessor.take(),
         };
         worker.map(|worker| (role, worker))
     }
 
-    /// Lets go of all workers, oldest first.
-    pub(super) fn remove_all(&mut self) -> Vec<(Role, WorkerState)> {
-        let predecessor = self.predecessor.take().map(|worker| (Role::Predecessor, worker));
-        let holder = self.holder.take().map(|worker| (Role::Holder, worker));
-        let successor = self.successor.take().map(|worker| (Role::Successor, worker));
-        [predecessor, holder, successor].into_iter().flatten().collect()
+    /// Removes all processes, oldest first.
+    pub(super) fn remove_all(&mut self) -> Vec<(ProcessRole, WorkerProcess)> {
+        let predecessor = self.predecessor.take().map(|worker| (ProcessRole::Predecessor, worker));
+        let current = self.current.take().map(|worker| (ProcessRole::Current, worker));
+        let successor = self.successor.take().map(|worker| (ProcessRole::Successor, worker));
+        [predecessor, current, successor].into_iter().flatten().collect()
     }
 
     pub(super) fn is_needed(&self) -> bool {
         let has_work = !self.waiting.is_empty() || !self.trials.is_empty();
-        self.fallen.is_none() && (!self.retired || has_work)
+        self.unreplaced.is_none() && (!self.retired || has_work)
     }
 
-    /// Whether the order of the worker's tasks allows the holder to be sent some: nobody before it
-    /// works any more.
+    /// Whether the order of pinned tasks allows sending some to the current process: its
+    /// predecessor has none left.
     pub(super) fn is_handed_over(&self) -> bool {
         self.predecessor.as_ref().is_none_or(|worker| worker.assigned.is_empty())
     }
 
-    /// Whether the holder may be given a task that anybody can do.
+    /// Whether the current process may be sent an unpinned task.
     pub(super) fn can_take(&self, depth: usize) -> bool {
-        let is_free = |worker: &WorkerState| {
-            worker.status == WorkerStatus::Ready
+        let is_free = |worker: &WorkerProcess| {
+            worker.status == ProcessStatus::Ready
                 && worker.trial.is_none()
                 && worker.assigned.len() < depth
         };
-        self.trials.is_empty() && !self.retired && self.holder.as_ref().is_some_and(is_free)
+        self.trials.is_empty() && !self.retired && self.current.as_ref().is_some_and(is_free)
     }
 
     pub(super) fn forget_refusals(&mut self) {
         self.refused_since = None;
-        self.wait = FIRST_WAIT;
+        self.fork_backoff = FIRST_BACKOFF;
     }
 }

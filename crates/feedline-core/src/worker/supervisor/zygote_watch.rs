@@ -1,51 +1,52 @@
-//! Whether the zygote still answers. It forks, kills and reports the ends of workers, so a zygote that
-//! is stopped or hangs would block the run without a word.
+//! Checks whether the zygote still answers. It forks, kills and reaps workers, so a zygote that is
+//! stopped or hangs would block the run silently.
 //!
-//! Nothing is expected of a zygote that was asked for nothing. Whatever is asked of it is followed by a
-//! ping; if neither an answer nor any other report comes in time, the engine looks whether the process
-//! uses the processor. One that does is given more time, one that does not is killed and replaced.
+//! An idle zygote is not checked. A ping follows each request; if no message arrives in time, the
+//! dispatcher looks whether the zygote uses the processor. If it does, it gets more time; if not,
+//! it is killed and replaced.
 
 use std::time::Duration;
 
 use super::messages::{RunFailure, SupervisorAction};
-use super::{Supervisor, ZYGOTE_FAILURES, Zygote};
+use super::{MAX_ZYGOTE_FAILURES, Supervisor, Zygote};
 
-/// How often in a row a zygote that does not answer, but uses the processor, is given more time.
-const MOST_EXTENSIONS: u32 = 10;
-/// How many dump times pass between the look at which a zygote seems to hang and the one that decides:
-/// after a stop of the whole process group, the trainer may run before its zygote does.
+/// How many times in a row a zygote that does not answer, but uses the processor, gets more time.
+const MAX_EXTENSIONS: u32 = 10;
+/// The time between the look at which a zygote seems to hang and the look that decides, in dump
+/// times: when a stopped process group continues, the trainer may run before its zygote does.
 const SECOND_LOOK: u32 = 5;
-/// Zygotes that hang, without a result in between, until the run ends.
-const MOST_HANGS: u32 = 3;
+/// The number of zygotes that may hang, without a result in between, before the run ends.
+const MAX_HANGS: u32 = 3;
 
-/// What is known of the zygote's answers.
+/// The requests that the zygote has not answered.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct ZygoteWatch {
-    /// When to look at the process, if an answer is awaited.
+    /// When to look at the process, if an answer is pending.
     pub(super) look_at: Option<Duration>,
-    /// The number of the last ping. Requests are answered in order: with this one, all are.
+    /// The number of the last ping. The zygote answers in order: with this answer, no request is
+    /// pending.
     last_ping: u32,
-    /// How often it was given more time since it was heard of last.
+    /// How many times it got more time since its last message.
     extensions: u32,
-    /// It used no processor time at the last look.
+    /// Whether it used no processor time at the last look.
     is_suspected: bool,
 }
 
 impl Supervisor {
-    /// Whether to look at the zygote when [`Supervisor::next_deadline`] has come, right before
-    /// `TimePassed`: what is found goes into [`super::WorkerEvent::ZygoteSeen`].
+    /// Whether to look at the zygote when the time of [`Supervisor::next_deadline`] has come, right
+    /// before `TimePassed`. [`super::WorkerEvent::ZygoteSeen`] carries what was found.
     pub(crate) fn must_look_at_zygote(&self, now: Duration) -> bool {
         self.is_running() && self.zygote_watch.look_at.is_some_and(|at| at <= now)
     }
 
-    /// The process of the zygote exists: it must become ready.
+    /// The zygote process exists and must become ready.
     pub(super) fn zygote_started(&mut self) {
         if self.zygote == Zygote::Booting {
             self.await_zygote(self.start_patience());
         }
     }
 
-    /// Any word from the zygote shows that it does not hang.
+    /// Any message from the zygote shows that it does not hang.
     pub(super) fn zygote_answered(&mut self, ping: Option<u32>) {
         if self.zygote != Zygote::Ready || self.zygote_watch.look_at.is_none() {
             return;
@@ -56,7 +57,7 @@ impl Supervisor {
         }
     }
 
-    /// Something is asked of the zygote: it must answer.
+    /// Sends a ping after a request, which the zygote must answer.
     pub(super) fn ask_zygote(&mut self) {
         if !self.is_running() || self.zygote != Zygote::Ready {
             return;
@@ -88,13 +89,13 @@ impl Supervisor {
         if !self.must_look_at_zygote(self.now) {
             return;
         }
-        let (patience, most) = match self.zygote {
+        let (patience, max_extensions) = match self.zygote {
             Zygote::Booting => (self.start_patience(), u32::MAX),
-            Zygote::Ready => (self.settings.zygote_patience, MOST_EXTENSIONS),
-            Zygote::NotForked | Zygote::ExitKind { .. } | Zygote::Gone => return,
+            Zygote::Ready => (self.settings.zygote_patience, MAX_EXTENSIONS),
+            Zygote::NotForked | Zygote::Ending { .. } | Zygote::Gone => return,
         };
         let watch = &mut self.zygote_watch;
-        if ran && watch.extensions < most {
+        if ran && watch.extensions < max_extensions {
             if watch.extensions == 0 {
                 self.actions.push(SupervisorAction::ZygoteSlow);
             }
@@ -109,16 +110,16 @@ impl Supervisor {
         }
     }
 
-    /// Kills the zygote. Its workers did nothing wrong; what they had goes to the next ones.
+    /// Kills the zygote. Its workers did nothing wrong; their tasks go to the next ones.
     fn zygote_hangs(&mut self) {
         self.zygote_watch = ZygoteWatch::default();
         self.actions.push(SupervisorAction::ZygoteHung);
         let is_last = if self.zygote == Zygote::Booting {
             self.zygote_failures += 1;
-            self.zygote_failures >= ZYGOTE_FAILURES
+            self.zygote_failures >= MAX_ZYGOTE_FAILURES
         } else {
             self.hung_zygotes += 1;
-            self.hung_zygotes >= MOST_HANGS
+            self.hung_zygotes >= MAX_HANGS
         };
         self.end_zygote();
         if is_last {
@@ -126,8 +127,8 @@ impl Supervisor {
         }
     }
 
-    /// A look that was due and did not happen is due again soon.
-    pub(super) fn put_off_look_at_zygote(&mut self) {
+    /// Postpones a look that was due and did not happen.
+    pub(super) fn postpone_due_zygote_look(&mut self) {
         if self.must_look_at_zygote(self.now) {
             self.zygote_watch.look_at = Some(self.now.saturating_add(self.settings.dump_time));
         }

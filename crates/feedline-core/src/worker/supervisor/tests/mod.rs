@@ -1,4 +1,4 @@
-//! What the supervisor decides, case by case. The simulator puts it through the rest.
+//! What the supervisor decides, case by case. The simulator covers the combinations.
 
 mod renewal;
 mod trial;
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const START: Duration = Duration::from_secs(300);
 const KILLED: ExitKind = ExitKind::Killed(9);
 
-/// A supervisor whose zygote answers each ping at once, so that none is seen.
+/// A supervisor whose zygote answers each ping at once; the pings are left out of the actions.
 struct Healthy(Supervisor);
 
 impl Healthy {
@@ -22,17 +22,17 @@ impl Healthy {
         Healthy(Supervisor::new(settings))
     }
 
-    fn handle(&mut self, happening: WorkerEvent, now: Duration) -> Vec<SupervisorAction> {
-        let mut actions = self.0.handle(happening, now);
-        // It is always the last of its step.
+    fn handle(&mut self, event: WorkerEvent, now: Duration) -> Vec<SupervisorAction> {
+        let mut actions = self.0.handle(event, now);
+        // A ping is always the last action of a step.
         let ping = match actions.last() {
             Some(&SupervisorAction::PingZygote { number }) => Some(number),
             Some(_) | None => None,
         };
         if ping.is_some() {
             actions.pop();
-            let happening = WorkerEvent::ZygoteAnswered { ping };
-            assert_eq!(self.0.handle(happening, now), []);
+            let event = WorkerEvent::ZygoteAnswered { ping };
+            assert_eq!(self.0.handle(event, now), []);
         }
         actions
     }
@@ -90,7 +90,7 @@ fn booting(settings: SupervisorSettings) -> Healthy {
     supervisor
 }
 
-/// A run whose every worker is ready.
+/// A run in which every worker is ready.
 fn ready(settings: SupervisorSettings) -> Healthy {
     let worker_count = settings.worker_count;
     let mut supervisor = booting(settings);
@@ -117,7 +117,7 @@ fn end(
     supervisor.handle(WorkerEvent::Ended { incarnation, exit, at: None }, now)
 }
 
-/// A worker dies by itself, at this position of its first task.
+/// A worker dies at this position of its first task.
 fn die_at(
     supervisor: &mut Healthy,
     incarnation: Incarnation,
@@ -142,13 +142,13 @@ fn fork(worker_id: WorkerId, generation: u32) -> SupervisorAction {
     SupervisorAction::Fork { incarnation: incarnation(worker_id, generation) }
 }
 
-/// What is done besides telling the log.
-fn deeds(actions: Vec<SupervisorAction>) -> Vec<SupervisorAction> {
+/// All actions except the log of deaths.
+fn without_deaths(actions: Vec<SupervisorAction>) -> Vec<SupervisorAction> {
     actions.into_iter().filter(|action| !matches!(action, SupervisorAction::Died(_))).collect()
 }
 
 #[test]
-fn every_post_is_forked_in_order_once_the_zygote_is_ready() {
+fn every_worker_is_forked_in_order_once_the_zygote_is_ready() {
     let mut supervisor = Healthy::new(settings(3));
     supervisor.start(Duration::ZERO);
     let forks = supervisor.handle(WorkerEvent::ZygoteReady, NOW);
@@ -200,7 +200,7 @@ fn lost_tasks_are_sent_again_in_their_order_and_before_newer_ones() {
 }
 
 #[test]
-fn an_answer_counts_once_and_only_from_who_has_the_task() {
+fn a_result_counts_once_and_only_from_the_worker_that_has_the_task() {
     let mut supervisor = ready(settings(1));
     submit(&mut supervisor, 0, Some(0));
     end(&mut supervisor, incarnation(0, 0), KILLED, NOW);
@@ -220,7 +220,7 @@ fn an_answer_counts_once_and_only_from_who_has_the_task() {
 }
 
 #[test]
-fn unpinned_tasks_go_to_the_idlest_up_to_the_depth_and_come_back_to_the_front() {
+fn unpinned_tasks_go_to_the_least_busy_worker_and_lost_ones_are_sent_first() {
     let mut supervisor = ready(settings(2));
     let sent: Vec<SupervisorAction> =
         (0..6).flat_map(|task| submit(&mut supervisor, task, None)).collect();
@@ -234,16 +234,16 @@ fn unpinned_tasks_go_to_the_idlest_up_to_the_depth_and_come_back_to_the_front() 
 }
 
 #[test]
-fn one_death_more_than_are_borne_ends_the_run() {
+fn one_death_more_than_allowed_ends_the_run() {
     let mut supervisor = ready(settings(4));
     for worker_id in 0..3 {
         let actions = end(&mut supervisor, incarnation(worker_id, 0), ExitKind::Exited(0), NOW);
         assert_eq!(
-            deeds(actions),
+            without_deaths(actions),
             [SupervisorAction::Fork { incarnation: incarnation(worker_id, 1) }]
         );
     }
-    let actions = deeds(end(&mut supervisor, incarnation(3, 0), KILLED, NOW));
+    let actions = without_deaths(end(&mut supervisor, incarnation(3, 0), KILLED, NOW));
     assert_eq!(actions[0], SupervisorAction::Fail(RunFailure::TooManyDeaths));
     assert_eq!(
         actions[1..],
@@ -259,7 +259,7 @@ fn old_deaths_do_not_count() {
     for generation in 0..10 {
         let now = Duration::from_secs(61) * generation;
         supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, generation) }, now);
-        let actions = deeds(end(&mut supervisor, incarnation(0, generation), KILLED, now));
+        let actions = without_deaths(end(&mut supervisor, incarnation(0, generation), KILLED, now));
         assert_eq!(
             actions,
             [SupervisorAction::Fork { incarnation: incarnation(0, generation + 1) }]
@@ -268,12 +268,12 @@ fn old_deaths_do_not_count() {
 }
 
 #[test]
-fn a_post_that_dies_starting_three_times_in_a_row_ends_the_run() {
+fn a_worker_that_dies_starting_three_times_in_a_row_ends_the_run() {
     let mut supervisor = booting(settings(1));
     for generation in 0..2 {
         end(&mut supervisor, incarnation(0, generation), ExitKind::Exited(1), NOW);
     }
-    let actions = deeds(end(&mut supervisor, incarnation(0, 2), ExitKind::Exited(1), NOW));
+    let actions = without_deaths(end(&mut supervisor, incarnation(0, 2), ExitKind::Exited(1), NOW));
     assert_eq!(
         actions,
         [SupervisorAction::Fail(RunFailure::DiesStarting { incarnation: incarnation(0, 2) })]
@@ -296,16 +296,16 @@ fn a_worker_that_cannot_start_ends_the_run() {
 }
 
 #[test]
-fn a_refused_fork_is_tried_again_with_growing_waits_and_then_ends_the_run() {
+fn a_refused_fork_is_retried_with_growing_waits_and_then_ends_the_run() {
     let mut supervisor = booting(settings(1));
     let mut now = NOW;
     let mut waits = Vec::new();
     for generation in 0..20 {
         let refused =
-            WorkerEvent::Refused { incarnation: incarnation(0, generation), passing: true };
+            WorkerEvent::Refused { incarnation: incarnation(0, generation), transient: true };
         let actions = supervisor.handle(refused, now);
         let Some(deadline) = supervisor.next_deadline() else {
-            let failure = RunFailure::Refused { worker_id: 0, passing: true };
+            let failure = RunFailure::Refused { worker_id: 0, transient: true };
             assert_eq!(actions, [SupervisorAction::Fail(failure)]);
             break;
         };
@@ -321,47 +321,47 @@ fn a_refused_fork_is_tried_again_with_growing_waits_and_then_ends_the_run() {
 }
 
 #[test]
-fn a_post_that_comes_back_has_no_refusals_held_against_it() {
+fn a_worker_that_is_needed_again_starts_with_the_first_backoff() {
     let later = NOW + Duration::from_secs(100);
     let refused = |generation| WorkerEvent::Refused {
         incarnation: incarnation(0, generation),
-        passing: true,
+        transient: true,
     };
     let retire = WorkerEvent::Retire { worker_id: 0 };
     for before in [[retire, refused(0)], [refused(0), retire]] {
         let mut supervisor = booting(settings(1));
-        for happening in before {
-            assert_eq!(supervisor.handle(happening, NOW), []);
+        for event in before {
+            assert_eq!(supervisor.handle(event, NOW), []);
         }
         assert_eq!(supervisor.next_deadline(), None);
         let actions =
             supervisor.handle(WorkerEvent::Submitted { task: 0, worker_id: Some(0) }, later);
         assert_eq!(actions, [SupervisorAction::Fork { incarnation: incarnation(0, 1) }]);
         assert_eq!(supervisor.handle(refused(1), later), []);
-        assert_eq!(supervisor.next_deadline(), Some(later + FIRST_WAIT));
+        assert_eq!(supervisor.next_deadline(), Some(later + FIRST_BACKOFF));
     }
 }
 
 #[test]
-fn a_refusal_that_does_not_pass_ends_the_run_at_once() {
+fn a_permanent_refusal_ends_the_run_at_once() {
     let mut supervisor = booting(settings(1));
-    let refused = WorkerEvent::Refused { incarnation: incarnation(0, 0), passing: false };
-    let failure = RunFailure::Refused { worker_id: 0, passing: false };
+    let refused = WorkerEvent::Refused { incarnation: incarnation(0, 0), transient: false };
+    let failure = RunFailure::Refused { worker_id: 0, transient: false };
     assert_eq!(supervisor.handle(refused, NOW), [SupervisorAction::Fail(failure)]);
 }
 
 #[test]
-fn a_task_that_kills_its_workers_is_given_up_and_those_behind_it_are_not() {
+fn a_task_that_kills_its_workers_is_given_up_and_later_tasks_are_not() {
     let mut supervisor = ready(SupervisorSettings { attempts: Some(2), ..settings(1) });
     submit(&mut supervisor, 0, Some(0));
     submit(&mut supervisor, 1, Some(0));
     end(&mut supervisor, incarnation(0, 0), KILLED, NOW);
     supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, 1) }, NOW);
-    let actions = deeds(end(&mut supervisor, incarnation(0, 1), KILLED, NOW));
+    let actions = without_deaths(end(&mut supervisor, incarnation(0, 1), KILLED, NOW));
     assert_eq!(
         actions,
         [
-            SupervisorAction::GiveUp { task: 0, at: None, why: Reason::Kills },
+            SupervisorAction::GiveUp { task: 0, at: None, why: GiveUpReason::Kills },
             SupervisorAction::Fork { incarnation: incarnation(0, 2) }
         ]
     );
@@ -370,12 +370,12 @@ fn a_task_that_kills_its_workers_is_given_up_and_those_behind_it_are_not() {
 }
 
 #[test]
-fn a_zygote_takes_all_workers_along_and_counts_as_one_death() {
+fn the_death_of_a_zygote_with_all_its_workers_counts_as_one_death() {
     let mut supervisor =
         ready(SupervisorSettings { max_deaths: 1, attempts: Some(1), ..settings(2) });
     submit(&mut supervisor, 0, Some(1));
     let actions = supervisor.handle(WorkerEvent::ZygoteEnded, NOW);
-    assert_eq!(deeds(actions), [SupervisorAction::StartZygote { fresh: false }]);
+    assert_eq!(without_deaths(actions), [SupervisorAction::StartZygote { fresh: false }]);
     assert_eq!(supervisor.deaths().len(), 2);
     let forks = supervisor.handle(WorkerEvent::ZygoteReady, NOW);
     assert_eq!(
@@ -404,7 +404,7 @@ fn a_zygote_that_ends_three_times_before_it_is_ready_ends_the_run() {
 #[test]
 fn without_replacement_a_death_ends_the_run_as_soon_as_there_is_work() {
     let mut supervisor = ready(SupervisorSettings { replace: false, ..settings(2) });
-    assert_eq!(deeds(end(&mut supervisor, incarnation(0, 0), KILLED, NOW)), []);
+    assert_eq!(without_deaths(end(&mut supervisor, incarnation(0, 0), KILLED, NOW)), []);
     assert_eq!(submit(&mut supervisor, 0, Some(1)), [send(1, 0, 0)]);
     let actions = submit(&mut supervisor, 1, Some(0));
     assert_eq!(
@@ -413,7 +413,7 @@ fn without_replacement_a_death_ends_the_run_as_soon_as_there_is_work() {
     );
     let mut supervisor = ready(SupervisorSettings { replace: false, ..settings(1) });
     submit(&mut supervisor, 0, None);
-    let actions = deeds(end(&mut supervisor, incarnation(0, 0), KILLED, NOW));
+    let actions = without_deaths(end(&mut supervisor, incarnation(0, 0), KILLED, NOW));
     assert_eq!(
         actions,
         [SupervisorAction::Fail(RunFailure::Death { incarnation: incarnation(0, 0) })]
@@ -421,7 +421,7 @@ fn without_replacement_a_death_ends_the_run_as_soon_as_there_is_work() {
 }
 
 #[test]
-fn a_retired_post_ends_without_a_death_and_comes_back_for_a_new_task() {
+fn a_retired_worker_ends_without_a_death_and_is_forked_again_for_a_new_task() {
     let mut supervisor = ready(settings(1));
     let actions = supervisor.handle(WorkerEvent::Retire { worker_id: 0 }, NOW);
     assert_eq!(actions, [SupervisorAction::Stop { incarnation: incarnation(0, 0) }]);
@@ -446,23 +446,26 @@ fn a_retired_worker_may_finish_its_tasks_and_is_killed_if_it_stays_after_that() 
 }
 
 #[test]
-fn a_retired_worker_that_leaves_tasks_behind_has_died() {
+fn a_retired_worker_that_leaves_tasks_undone_has_died() {
     let mut supervisor = ready(settings(1));
     submit(&mut supervisor, 0, Some(0));
     supervisor.handle(WorkerEvent::Retire { worker_id: 0 }, NOW);
     let actions = end(&mut supervisor, incarnation(0, 0), ExitKind::Exited(0), NOW);
-    assert_eq!(deeds(actions), [SupervisorAction::Fork { incarnation: incarnation(0, 1) }]);
+    assert_eq!(
+        without_deaths(actions),
+        [SupervisorAction::Fork { incarnation: incarnation(0, 1) }]
+    );
     let actions = supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, 1) }, NOW);
     assert_eq!(actions, [send(0, 1, 0), SupervisorAction::Stop { incarnation: incarnation(0, 1) }]);
 }
 
 #[test]
-fn with_every_post_retired_one_comes_back_for_a_task_that_anybody_can_do() {
+fn if_every_worker_has_retired_one_is_forked_for_an_unpinned_task() {
     let mut supervisor = ready(settings(1));
     submit(&mut supervisor, 0, None);
     supervisor.handle(WorkerEvent::Retire { worker_id: 0 }, NOW);
     assert_eq!(
-        deeds(supervisor.handle(WorkerEvent::ZygoteEnded, NOW)),
+        without_deaths(supervisor.handle(WorkerEvent::ZygoteEnded, NOW)),
         [SupervisorAction::StartZygote { fresh: false }]
     );
     let actions = supervisor.handle(WorkerEvent::ZygoteReady, NOW);
@@ -470,7 +473,7 @@ fn with_every_post_retired_one_comes_back_for_a_task_that_anybody_can_do() {
 }
 
 #[test]
-fn closing_stops_who_is_ready_kills_who_is_not_and_ends_with_the_last() {
+fn closing_stops_ready_workers_kills_booting_ones_and_ends_with_the_last() {
     let mut supervisor = booting(settings(2));
     supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, 0) }, NOW);
     let actions = supervisor.handle(WorkerEvent::Close, NOW);
@@ -501,7 +504,7 @@ fn closing_kills_after_the_grace_and_ends_even_if_that_does_not_help() {
 }
 
 #[test]
-fn closing_waits_for_a_zygote_that_is_being_born() {
+fn closing_waits_for_a_zygote_that_is_starting() {
     let mut supervisor = Healthy::new(settings(1));
     supervisor.start(Duration::ZERO);
     assert_eq!(supervisor.handle(WorkerEvent::Close, NOW), []);
@@ -509,9 +512,9 @@ fn closing_waits_for_a_zygote_that_is_being_born() {
 }
 
 #[test]
-fn a_failed_run_stops_its_workers_and_is_closed_when_told() {
+fn a_failed_run_stops_its_workers_and_closes_on_close() {
     let mut supervisor = ready(SupervisorSettings { max_deaths: 0, ..settings(2) });
-    let actions = deeds(end(&mut supervisor, incarnation(0, 0), KILLED, NOW));
+    let actions = without_deaths(end(&mut supervisor, incarnation(0, 0), KILLED, NOW));
     let stop = SupervisorAction::Stop { incarnation: incarnation(1, 0) };
     assert_eq!(actions, [SupervisorAction::Fail(RunFailure::TooManyDeaths), stop]);
     assert_eq!(end(&mut supervisor, incarnation(1, 0), ExitKind::Exited(0), NOW), []);
@@ -520,7 +523,7 @@ fn a_failed_run_stops_its_workers_and_is_closed_when_told() {
 }
 
 #[test]
-fn settings_without_bounds_are_borne() {
+fn extreme_settings_are_accepted() {
     let endless = SupervisorSettings {
         worker_count: 0,
         depth: 0,
@@ -532,7 +535,8 @@ fn settings_without_bounds_are_borne() {
     let mut supervisor = Healthy::new(endless);
     supervisor.start(NOW);
     supervisor.handle(WorkerEvent::ZygoteReady, NOW);
-    supervisor.handle(WorkerEvent::Refused { incarnation: incarnation(0, 0), passing: true }, NOW);
+    supervisor
+        .handle(WorkerEvent::Refused { incarnation: incarnation(0, 0), transient: true }, NOW);
     supervisor.handle(WorkerEvent::TimePassed, Duration::from_secs(1));
     supervisor.handle(WorkerEvent::Ready { incarnation: incarnation(0, 1) }, NOW);
     assert_eq!(submit(&mut supervisor, 0, Some(5)), [send(0, 1, 0)]);

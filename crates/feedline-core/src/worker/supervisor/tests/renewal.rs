@@ -13,7 +13,7 @@ fn renew(
     supervisor.handle(WorkerEvent::Renew { incarnation }, now)
 }
 
-/// A run whose one worker has tasks 0 and 1 at hand and a successor that starts.
+/// A run whose one worker has tasks 0 and 1 and a successor that is starting.
 fn renewing(settings: SupervisorSettings) -> Healthy {
     let mut supervisor = ready(settings);
     submit(&mut supervisor, 0, Some(0));
@@ -23,7 +23,7 @@ fn renewing(settings: SupervisorSettings) -> Healthy {
 }
 
 #[test]
-fn a_worker_goes_on_until_its_successor_is_ready_and_then_ends_after_what_it_has_at_hand() {
+fn a_worker_works_until_its_successor_is_ready_and_then_ends_after_its_tasks() {
     let mut supervisor = renewing(settings(1));
     assert_eq!(supervisor.incarnations(0).collect::<Vec<_>>(), [OLD, NEW]);
     assert_eq!(submit(&mut supervisor, 2, Some(0)), [send(0, 0, 2)]);
@@ -34,7 +34,7 @@ fn a_worker_goes_on_until_its_successor_is_ready_and_then_ends_after_what_it_has
         assert_eq!(result(&mut supervisor, OLD, task), [SupervisorAction::Accept { task }]);
     }
     assert_eq!(supervisor.next_deadline(), None);
-    // Pinned tasks wait for their order, others do not.
+    // Pinned tasks wait for their predecessors, others do not.
     assert_eq!(submit(&mut supervisor, 3, Some(0)), []);
     assert_eq!(submit(&mut supervisor, 4, None), [send(0, 1, 4)]);
     let actions = result(&mut supervisor, OLD, 2);
@@ -46,7 +46,7 @@ fn a_worker_goes_on_until_its_successor_is_ready_and_then_ends_after_what_it_has
 }
 
 #[test]
-fn a_worker_that_was_renewed_and_stays_is_killed_and_has_not_died() {
+fn a_renewed_worker_that_does_not_exit_is_killed_and_is_no_death() {
     let mut supervisor = ready(SupervisorSettings { max_deaths: 0, ..settings(1) });
     renew(&mut supervisor, OLD, NOW);
     is_ready(&mut supervisor, NEW);
@@ -57,33 +57,34 @@ fn a_worker_that_was_renewed_and_stays_is_killed_and_has_not_died() {
 }
 
 #[test]
-fn a_worker_that_was_renewed_and_dies_with_tasks_has_died_and_its_successor_does_them() {
+fn a_renewed_worker_that_dies_with_tasks_is_a_death_and_its_successor_gets_them() {
     let mut supervisor = renewing(settings(1));
     is_ready(&mut supervisor, NEW);
-    let actions = deeds(end(&mut supervisor, OLD, KILLED, NOW));
+    let actions = without_deaths(end(&mut supervisor, OLD, KILLED, NOW));
     assert_eq!(actions, [send(0, 1, 0), send(0, 1, 1)]);
     assert_eq!(supervisor.deaths().len(), 1);
 }
 
 #[test]
-fn a_worker_that_dies_before_its_successor_is_ready_leaves_it_the_post() {
+fn the_successor_of_a_worker_that_dies_takes_its_place_before_it_is_ready() {
     let mut supervisor = renewing(settings(1));
-    assert_eq!(deeds(end(&mut supervisor, OLD, KILLED, NOW)), []);
+    assert_eq!(without_deaths(end(&mut supervisor, OLD, KILLED, NOW)), []);
     assert_eq!(supervisor.incarnation(0), Some(NEW));
     assert_eq!(is_ready(&mut supervisor, NEW), [send(0, 1, 0), send(0, 1, 1)]);
 }
 
 #[test]
-fn a_successor_that_dies_starting_is_a_death_and_is_tried_again_not_before_a_second() {
+fn a_successor_that_dies_starting_is_a_death_and_is_retried_after_a_second() {
     let mut supervisor = renewing(SupervisorSettings { replace: false, ..settings(1) });
-    assert_eq!(deeds(end(&mut supervisor, NEW, ExitKind::Exited(1), NOW)), []);
+    assert_eq!(without_deaths(end(&mut supervisor, NEW, ExitKind::Exited(1), NOW)), []);
     assert!(!supervisor.deaths()[0].replaced);
     let second = NOW + Duration::from_secs(1);
     assert_eq!(renew(&mut supervisor, OLD, second - Duration::from_nanos(1)), []);
     assert_eq!(renew(&mut supervisor, OLD, second), [fork(0, 2)]);
     end(&mut supervisor, incarnation(0, 2), ExitKind::Exited(1), second);
     renew(&mut supervisor, OLD, second * 2);
-    let actions = deeds(end(&mut supervisor, incarnation(0, 3), ExitKind::Exited(1), second * 2));
+    let actions =
+        without_deaths(end(&mut supervisor, incarnation(0, 3), ExitKind::Exited(1), second * 2));
     assert_eq!(
         actions[0],
         SupervisorAction::Fail(RunFailure::DiesStarting { incarnation: incarnation(0, 3) })
@@ -91,10 +92,13 @@ fn a_successor_that_dies_starting_is_a_death_and_is_tried_again_not_before_a_sec
 }
 
 #[test]
-fn a_successor_that_is_refused_is_no_reason_to_end_the_run() {
-    for passing in [true, false] {
+fn a_refused_successor_does_not_end_the_run() {
+    for transient in [true, false] {
         let mut supervisor = renewing(settings(1));
-        assert_eq!(supervisor.handle(WorkerEvent::Refused { incarnation: NEW, passing }, NOW), []);
+        assert_eq!(
+            supervisor.handle(WorkerEvent::Refused { incarnation: NEW, transient }, NOW),
+            []
+        );
         assert_eq!(supervisor.next_deadline(), None);
         assert_eq!(renew(&mut supervisor, OLD, NOW), []);
         let second = NOW + Duration::from_secs(1);
@@ -103,26 +107,26 @@ fn a_successor_that_is_refused_is_no_reason_to_end_the_run() {
 }
 
 #[test]
-fn a_successor_that_cannot_start_is_killed_and_the_old_one_goes_on() {
+fn a_successor_that_cannot_start_is_killed_and_the_old_worker_continues() {
     let mut supervisor = renewing(settings(1));
     let actions = supervisor.handle(WorkerEvent::StartFailed { incarnation: NEW }, NOW);
     assert_eq!(actions, [SupervisorAction::Kill { incarnation: NEW }]);
     assert_eq!(supervisor.handle(WorkerEvent::StartFailed { incarnation: NEW }, NOW), []);
     assert_eq!(is_ready(&mut supervisor, NEW), []);
-    assert_eq!(deeds(end(&mut supervisor, NEW, ExitKind::Exited(1), NOW)), []);
+    assert_eq!(without_deaths(end(&mut supervisor, NEW, ExitKind::Exited(1), NOW)), []);
     assert_eq!(supervisor.deaths()[0].stage, WorkerStage::Booting);
     assert_eq!(submit(&mut supervisor, 2, Some(0)), [send(0, 0, 2)]);
 }
 
 #[test]
-fn who_cannot_be_renewed_is_not() {
+fn only_the_single_ready_process_of_a_worker_is_renewed() {
     let mut supervisor = booting(settings(1));
     assert_eq!(renew(&mut supervisor, OLD, NOW), []);
     let mut supervisor = renewing(settings(1));
     assert_eq!(renew(&mut supervisor, OLD, NOW), []);
     assert_eq!(renew(&mut supervisor, NEW, NOW), []);
     is_ready(&mut supervisor, NEW);
-    // There are two until the old one has ended.
+    // There are two processes until the old one has ended.
     assert_eq!(renew(&mut supervisor, OLD, NOW), []);
     assert_eq!(renew(&mut supervisor, NEW, NOW), []);
     let mut supervisor = ready(settings(1));
@@ -136,19 +140,19 @@ fn who_cannot_be_renewed_is_not() {
 }
 
 #[test]
-fn a_task_of_the_old_one_is_tried_by_a_successor_that_has_done_nothing() {
+fn a_fresh_successor_tries_a_task_of_its_predecessor() {
     let mut supervisor = renewing(SupervisorSettings { suspect_after: Some(1), ..settings(1) });
     is_ready(&mut supervisor, NEW);
-    let actions = deeds(die_at(&mut supervisor, OLD, Some(2)));
+    let actions = without_deaths(die_at(&mut supervisor, OLD, Some(2)));
     assert_eq!(actions, [SupervisorAction::Send { incarnation: NEW, task: 0, trial: Some(2) }]);
 }
 
 #[test]
-fn a_successor_that_has_worked_makes_room_for_one_that_can_try() {
+fn a_successor_that_has_worked_is_replaced_for_a_trial() {
     let mut supervisor = renewing(SupervisorSettings { suspect_after: Some(1), ..settings(1) });
     is_ready(&mut supervisor, NEW);
     assert_eq!(submit(&mut supervisor, 2, None), [send(0, 1, 2)]);
-    let actions = deeds(die_at(&mut supervisor, OLD, Some(2)));
+    let actions = without_deaths(die_at(&mut supervisor, OLD, Some(2)));
     assert_eq!(actions, [SupervisorAction::Stop { incarnation: NEW }]);
     assert_eq!(submit(&mut supervisor, 3, Some(0)), []);
     result(&mut supervisor, NEW, 2);
@@ -161,7 +165,7 @@ fn a_successor_that_has_worked_makes_room_for_one_that_can_try() {
 }
 
 #[test]
-fn closing_ends_both_workers_of_a_post() {
+fn closing_ends_both_processes_of_a_worker() {
     let mut supervisor = renewing(settings(1));
     let actions = supervisor.handle(WorkerEvent::Close, NOW);
     assert_eq!(
@@ -173,13 +177,13 @@ fn closing_ends_both_workers_of_a_post() {
 }
 
 #[test]
-fn a_zygote_takes_both_workers_of_a_post_along() {
+fn a_zygote_that_ends_loses_both_processes_of_a_worker() {
     let mut supervisor = renewing(settings(1));
     is_ready(&mut supervisor, NEW);
     submit(&mut supervisor, 2, Some(0));
     submit(&mut supervisor, 3, None);
     let actions = supervisor.handle(WorkerEvent::ZygoteEnded, NOW);
-    assert_eq!(deeds(actions), [SupervisorAction::StartZygote { fresh: false }]);
+    assert_eq!(without_deaths(actions), [SupervisorAction::StartZygote { fresh: false }]);
     assert_eq!(supervisor.deaths().len(), 2);
     supervisor.handle(WorkerEvent::ZygoteReady, NOW);
     let actions = is_ready(&mut supervisor, incarnation(0, 2));
@@ -187,7 +191,7 @@ fn a_zygote_takes_both_workers_of_a_post_along() {
 }
 
 #[test]
-fn without_replacement_the_holder_of_a_post_is_named_and_not_its_successor() {
+fn without_replacement_the_failure_names_the_current_process_not_its_successor() {
     let mut supervisor = ready(SupervisorSettings { replace: false, ..settings(1) });
     renew(&mut supervisor, OLD, NOW);
     supervisor.handle(WorkerEvent::ZygoteEnded, NOW);
@@ -196,7 +200,7 @@ fn without_replacement_the_holder_of_a_post_is_named_and_not_its_successor() {
 }
 
 #[test]
-fn a_renewed_worker_of_a_retired_post_and_its_successor_both_stop() {
+fn a_retired_worker_under_renewal_and_its_successor_both_stop() {
     let mut supervisor = renewing(settings(1));
     let retire = WorkerEvent::Retire { worker_id: 0 };
     assert_eq!(supervisor.handle(retire, NOW), [SupervisorAction::Stop { incarnation: OLD }]);

@@ -1,4 +1,4 @@
-//! Samples that kill, or seem to.
+//! Samples that kill workers, or seem to.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn trial(
 }
 
 fn give_up(task: TaskNumber, at: Option<u64>) -> SupervisorAction {
-    SupervisorAction::GiveUp { task, at, why: Reason::Kills }
+    SupervisorAction::GiveUp { task, at, why: GiveUpReason::Kills }
 }
 
 fn survive(
@@ -31,14 +31,14 @@ fn survive(
     supervisor.handle(WorkerEvent::Survived { incarnation, task }, NOW)
 }
 
-/// A run whose worker 0/2 has just been sent a task for trial at position 5, with another waiting
-/// for the worker.
+/// A run whose process 0/2 has just been sent a task for trial at position 5, while another task
+/// waits for the worker.
 fn on_trial(settings: SupervisorSettings) -> Healthy {
     let mut supervisor = ready(settings);
     submit(&mut supervisor, 0, Some(0));
     submit(&mut supervisor, 1, Some(0));
     for generation in 0..2 {
-        let actions = deeds(die_at(&mut supervisor, incarnation(0, generation), Some(5)));
+        let actions = without_deaths(die_at(&mut supervisor, incarnation(0, generation), Some(5)));
         assert_eq!(actions, [fork(0, generation + 1)]);
         if generation == 0 {
             is_ready(&mut supervisor, incarnation(0, 1));
@@ -56,27 +56,28 @@ fn a_task_that_kills_at_one_sample_is_tried_first_and_alone_in_a_fresh_worker() 
 }
 
 #[test]
-fn a_trial_waits_for_the_post_where_the_worker_died_also_if_anybody_can_do_the_task() {
+fn a_trial_stays_with_the_worker_that_died_even_if_the_task_is_unpinned() {
     let mut supervisor =
         ready(SupervisorSettings { suspect_after: Some(1), depth: 1, ..settings(2) });
     submit(&mut supervisor, 0, None);
-    assert_eq!(deeds(die_at(&mut supervisor, incarnation(0, 0), Some(0))), [fork(0, 1)]);
+    assert_eq!(without_deaths(die_at(&mut supervisor, incarnation(0, 0), Some(0))), [fork(0, 1)]);
     assert_eq!(is_ready(&mut supervisor, incarnation(0, 1)), [trial(0, 1, 0, 0)]);
 }
 
 #[test]
-fn a_task_that_kills_in_its_trial_is_given_up_and_its_deaths_are_forgiven() {
+fn a_task_that_kills_in_its_trial_is_given_up_and_its_deaths_do_not_count() {
     let mut supervisor = on_trial(suspicious(1));
-    let actions = deeds(die_at(&mut supervisor, incarnation(0, 2), None));
+    let actions = without_deaths(die_at(&mut supervisor, incarnation(0, 2), None));
     assert_eq!(actions, [give_up(0, Some(5)), fork(0, 3)]);
     assert_eq!(is_ready(&mut supervisor, incarnation(0, 3)), [send(0, 3, 1)]);
-    // Two deaths are allowed: if those before counted, the first of these would be one too many.
+    // Two deaths are allowed: if the earlier ones counted, the first of these would be one too
+    // many.
     result(&mut supervisor, incarnation(0, 3), 1);
-    assert_eq!(deeds(die_at(&mut supervisor, incarnation(0, 3), None)), [fork(0, 4)]);
+    assert_eq!(without_deaths(die_at(&mut supervisor, incarnation(0, 3), None)), [fork(0, 4)]);
     is_ready(&mut supervisor, incarnation(0, 4));
-    assert_eq!(deeds(die_at(&mut supervisor, incarnation(0, 4), None)), [fork(0, 5)]);
+    assert_eq!(without_deaths(die_at(&mut supervisor, incarnation(0, 4), None)), [fork(0, 5)]);
     is_ready(&mut supervisor, incarnation(0, 5));
-    let actions = deeds(die_at(&mut supervisor, incarnation(0, 5), None));
+    let actions = without_deaths(die_at(&mut supervisor, incarnation(0, 5), None));
     assert_eq!(actions, [SupervisorAction::Fail(RunFailure::TooManyDeaths)]);
 }
 
@@ -84,7 +85,7 @@ fn a_task_that_kills_in_its_trial_is_given_up_and_its_deaths_are_forgiven() {
 fn deaths_of_a_task_that_is_not_given_up_count() {
     let mut supervisor = on_trial(suspicious(1));
     survive(&mut supervisor, incarnation(0, 2), 0);
-    let actions = deeds(die_at(&mut supervisor, incarnation(0, 2), Some(6)));
+    let actions = without_deaths(die_at(&mut supervisor, incarnation(0, 2), Some(6)));
     assert_eq!(actions, [SupervisorAction::Fail(RunFailure::TooManyDeaths)]);
 }
 
@@ -101,14 +102,14 @@ fn a_task_that_survives_its_trial_is_done_by_the_same_worker_and_the_sample_is_c
 }
 
 #[test]
-fn an_answer_ends_a_trial_and_is_the_result() {
+fn a_result_ends_a_trial() {
     let mut supervisor = on_trial(suspicious(1));
     let actions = result(&mut supervisor, incarnation(0, 2), 0);
     assert_eq!(actions, [SupervisorAction::Accept { task: 0 }, send(0, 2, 1)]);
 }
 
 #[test]
-fn deaths_at_different_samples_are_counted_apart() {
+fn deaths_at_different_samples_are_counted_separately() {
     let mut supervisor = ready(SupervisorSettings { max_deaths: 9, ..suspicious(1) });
     submit(&mut supervisor, 0, Some(0));
     for (generation, at) in [(0, Some(1)), (1, Some(2)), (2, None), (3, None)] {
@@ -128,26 +129,26 @@ fn a_task_that_kills_between_samples_is_given_up_after_one_death_more() {
         die_at(&mut supervisor, incarnation(0, generation), None);
         is_ready(&mut supervisor, incarnation(0, generation + 1));
     }
-    let actions = deeds(die_at(&mut supervisor, incarnation(0, 2), None));
+    let actions = without_deaths(die_at(&mut supervisor, incarnation(0, 2), None));
     assert_eq!(actions, [give_up(0, None), fork(0, 3)]);
 }
 
 #[test]
-fn the_attempts_decide_before_a_trial_does() {
+fn max_attempts_decide_before_a_trial_does() {
     let mut supervisor =
         ready(SupervisorSettings { attempts: Some(2), max_deaths: 9, ..suspicious(1) });
     submit(&mut supervisor, 0, Some(0));
     die_at(&mut supervisor, incarnation(0, 0), Some(3));
     is_ready(&mut supervisor, incarnation(0, 1));
-    // At another sample: neither of them is to blame more than the other.
-    assert_eq!(deeds(die_at(&mut supervisor, incarnation(0, 1), Some(4))), [fork(0, 2)]);
+    // At another sample, so neither sample is more to blame.
+    assert_eq!(without_deaths(die_at(&mut supervisor, incarnation(0, 1), Some(4))), [fork(0, 2)]);
     is_ready(&mut supervisor, incarnation(0, 2));
-    let actions = deeds(die_at(&mut supervisor, incarnation(0, 2), Some(4)));
+    let actions = without_deaths(die_at(&mut supervisor, incarnation(0, 2), Some(4)));
     assert_eq!(actions, [give_up(0, Some(4)), fork(0, 3)]);
 }
 
 #[test]
-fn a_trial_outlives_its_zygote_whether_it_has_begun_or_not() {
+fn a_trial_survives_its_zygote_whether_it_has_begun_or_not() {
     for worker_id in [Some(0), None] {
         let mut supervisor = ready(SupervisorSettings { suspect_after: Some(1), ..settings(1) });
         submit(&mut supervisor, 0, worker_id);
@@ -163,11 +164,11 @@ fn a_trial_outlives_its_zygote_whether_it_has_begun_or_not() {
 }
 
 #[test]
-fn a_retired_post_comes_back_for_a_trial_and_stops_after_it() {
+fn a_retired_worker_is_forked_for_a_trial_and_stops_after_it() {
     let mut supervisor = ready(SupervisorSettings { suspect_after: Some(1), ..settings(1) });
     submit(&mut supervisor, 0, None);
     supervisor.handle(WorkerEvent::Retire { worker_id: 0 }, NOW);
-    assert_eq!(deeds(die_at(&mut supervisor, incarnation(0, 0), Some(0))), [fork(0, 1)]);
+    assert_eq!(without_deaths(die_at(&mut supervisor, incarnation(0, 0), Some(0))), [fork(0, 1)]);
     assert_eq!(is_ready(&mut supervisor, incarnation(0, 1)), [trial(0, 1, 0, 0)]);
     assert_eq!(supervisor.handle(WorkerEvent::Retire { worker_id: 0 }, NOW), []);
     let actions = result(&mut supervisor, incarnation(0, 1), 0);
@@ -185,15 +186,16 @@ fn a_trial_waits_while_forks_are_refused() {
     let mut supervisor = ready(SupervisorSettings { suspect_after: Some(1), ..settings(1) });
     submit(&mut supervisor, 0, None);
     die_at(&mut supervisor, incarnation(0, 0), Some(0));
-    supervisor.handle(WorkerEvent::Refused { incarnation: incarnation(0, 1), passing: true }, NOW);
+    supervisor
+        .handle(WorkerEvent::Refused { incarnation: incarnation(0, 1), transient: true }, NOW);
     supervisor.handle(WorkerEvent::Retire { worker_id: 0 }, NOW);
-    let actions = supervisor.handle(WorkerEvent::TimePassed, NOW + FIRST_WAIT);
+    let actions = supervisor.handle(WorkerEvent::TimePassed, NOW + FIRST_BACKOFF);
     assert_eq!(actions, [fork(0, 2)]);
     assert_eq!(is_ready(&mut supervisor, incarnation(0, 2)), [trial(0, 2, 0, 0)]);
 }
 
 #[test]
-fn a_trial_that_hangs_begins_again_until_the_hangs_are_enough() {
+fn a_trial_that_hangs_is_retried_up_to_max_hangs() {
     let late = NOW + Duration::from_secs(100);
     let limits =
         SupervisorSettings { deadline: Some(GRACE), hangs: 2, max_deaths: 9, ..suspicious(1) };
@@ -209,16 +211,16 @@ fn a_trial_that_hangs_begins_again_until_the_hangs_are_enough() {
             stopped: false,
             is_dumping: false,
         };
-        let seen = WorkerEvent::Observation { incarnation, seen };
+        let seen = WorkerEvent::Observed { incarnation, seen };
         let late = late * generation;
         assert_eq!(supervisor.handle(seen, late), [SupervisorAction::Dump { incarnation }]);
         assert_eq!(supervisor.handle(seen, late + DUMP), [SupervisorAction::Kill { incarnation }]);
-        let actions = deeds(end(&mut supervisor, incarnation, KILLED, late + DUMP));
+        let actions = without_deaths(end(&mut supervisor, incarnation, KILLED, late + DUMP));
         if generation == 2 {
             assert_eq!(actions, [fork(0, 3)]);
             assert_eq!(is_ready(&mut supervisor, super::incarnation(0, 3)), [trial(0, 3, 0, 5)]);
         } else {
-            let why = Reason::Hangs;
+            let why = GiveUpReason::Hangs;
             assert_eq!(
                 actions,
                 [SupervisorAction::GiveUp { task: 0, at: Some(5), why }, fork(0, 4)]

@@ -30,7 +30,7 @@ fn starting(since: Duration) -> Observation {
     }
 }
 
-/// The engine wakes when it was told to, looks where it was told to, and finds this.
+/// Looks at the workers that are due at the deadline, and finds this.
 fn look(
     supervisor: &mut Healthy,
     incarnation: Incarnation,
@@ -38,11 +38,11 @@ fn look(
     now: Duration,
 ) -> Vec<SupervisorAction> {
     assert!(
-        supervisor.to_look_at(now).contains(&incarnation),
-        "nobody is to be looked at at {now:?}"
+        supervisor.workers_to_look_at(now).contains(&incarnation),
+        "no worker is due for a look at {now:?}"
     );
-    let mut actions = supervisor.handle(WorkerEvent::Observation { incarnation, seen }, now);
-    assert!(!supervisor.to_look_at(now).contains(&incarnation));
+    let mut actions = supervisor.handle(WorkerEvent::Observed { incarnation, seen }, now);
+    assert!(!supervisor.workers_to_look_at(now).contains(&incarnation));
     actions.extend(supervisor.handle(WorkerEvent::TimePassed, now));
     actions
 }
@@ -63,16 +63,16 @@ fn with_stall() -> SupervisorSettings {
 }
 
 #[test]
-fn without_a_deadline_or_a_stall_nobody_is_looked_at() {
+fn without_a_deadline_or_a_stall_no_worker_is_looked_at() {
     let mut supervisor = busy(settings(1));
     assert_eq!(supervisor.next_deadline(), None);
-    let seen = WorkerEvent::Observation { incarnation: FIRST, seen: sample(0, 0, NOW) };
+    let seen = WorkerEvent::Observed { incarnation: FIRST, seen: sample(0, 0, NOW) };
     assert_eq!(supervisor.handle(seen, Duration::from_secs(1_000_000)), []);
     assert_eq!(supervisor.handle(seen, Duration::from_secs(2_000_000)), []);
 }
 
 #[test]
-fn a_worker_stopped_before_it_began_its_task_is_late_too_and_the_task_is_not_to_blame() {
+fn a_worker_stopped_before_it_began_its_task_is_late_and_the_task_is_not_to_blame() {
     let mut supervisor = busy(with_deadline());
     let waiting = Observation { work: WorkerActivity::Waiting, ..starting(Duration::ZERO) };
     let late = NOW + DEADLINE;
@@ -103,7 +103,7 @@ fn a_worker_is_looked_at_no_earlier_than_it_can_be_late() {
     submit(&mut supervisor, 0, Some(0));
     let first = NOW + DEADLINE;
     assert_eq!(supervisor.next_deadline(), Some(first));
-    assert_eq!(supervisor.to_look_at(NOW), []);
+    assert_eq!(supervisor.workers_to_look_at(NOW), []);
     let since = NOW + Duration::from_secs(7);
     assert_eq!(look(&mut supervisor, FIRST, sample(0, 3, since), first), []);
     assert_eq!(supervisor.next_deadline(), Some(since + DEADLINE));
@@ -112,7 +112,7 @@ fn a_worker_is_looked_at_no_earlier_than_it_can_be_late() {
 }
 
 #[test]
-fn a_worker_that_passes_the_deadline_is_dumped_and_then_killed_and_it_counts_as_no_death() {
+fn a_worker_that_exceeds_the_deadline_is_dumped_then_killed_and_is_no_counted_death() {
     let mut supervisor = busy(SupervisorSettings { hangs: 2, max_deaths: 0, ..with_deadline() });
     submit(&mut supervisor, 1, Some(0));
     let late = NOW + DEADLINE;
@@ -140,29 +140,30 @@ fn a_worker_that_passes_the_deadline_is_dumped_and_then_killed_and_it_counts_as_
 }
 
 #[test]
-fn a_sample_that_hangs_too_often_is_given_up_and_others_are_not_held_against_it() {
+fn a_sample_that_hangs_too_often_is_given_up_and_hangs_elsewhere_do_not_count() {
     let mut supervisor = busy(SupervisorSettings { hangs: 2, ..with_deadline() });
     let mut now = NOW;
     for (generation, position) in [(0, 3), (1, 4), (2, 3)] {
         let incarnation = incarnation(0, generation);
-        let hung = WorkerEvent::Observation { incarnation, seen: sample(0, position, now) };
+        let hung = WorkerEvent::Observed { incarnation, seen: sample(0, position, now) };
         now += DEADLINE;
         supervisor.handle(hung, now);
         now += DUMP;
         supervisor.handle(hung, now);
-        let actions = deeds(end(&mut supervisor, incarnation, KILLED, now));
+        let actions = without_deaths(end(&mut supervisor, incarnation, KILLED, now));
         if generation < 2 {
             assert_eq!(actions, [fork(0, generation + 1)]);
             is_ready(&mut supervisor, super::incarnation(0, generation + 1));
         } else {
-            let given_up = SupervisorAction::GiveUp { task: 0, at: Some(3), why: Reason::Hangs };
+            let given_up =
+                SupervisorAction::GiveUp { task: 0, at: Some(3), why: GiveUpReason::Hangs };
             assert_eq!(actions, [given_up, fork(0, 3)]);
         }
     }
 }
 
 #[test]
-fn a_worker_that_goes_on_after_the_dump_is_left_alone() {
+fn a_worker_that_continues_after_the_dump_is_not_killed() {
     let late = NOW + DEADLINE;
     let then = late + DUMP;
     let moved = late + Duration::from_millis(1);
@@ -181,7 +182,7 @@ fn a_worker_that_goes_on_after_the_dump_is_left_alone() {
 }
 
 #[test]
-fn a_sample_that_was_begun_again_after_the_dump_gets_a_dump_of_its_own() {
+fn a_sample_that_was_restarted_after_the_dump_gets_another_dump() {
     let deadline = DUMP / 2;
     let mut supervisor = busy(SupervisorSettings { deadline: Some(deadline), ..settings(1) });
     let late = NOW + deadline;
@@ -192,25 +193,25 @@ fn a_sample_that_was_begun_again_after_the_dump_gets_a_dump_of_its_own() {
 }
 
 #[test]
-fn a_look_that_nobody_asked_for_cuts_no_dump_short() {
+fn an_early_look_does_not_shorten_the_dump_time() {
     let mut supervisor = busy(with_deadline());
     let late = NOW + DEADLINE;
     let hung = sample(0, 3, NOW);
     look(&mut supervisor, FIRST, hung, late);
-    let early = WorkerEvent::Observation { incarnation: FIRST, seen: hung };
+    let early = WorkerEvent::Observed { incarnation: FIRST, seen: hung };
     assert_eq!(supervisor.handle(early, late + DUMP / 2), []);
     assert_eq!(supervisor.next_deadline(), Some(late + DUMP));
 }
 
 #[test]
-fn a_hang_is_held_against_the_task_that_was_seen_and_not_against_the_first() {
+fn a_hang_counts_for_the_observed_task_and_not_for_the_first() {
     let mut supervisor = busy(with_deadline());
     submit(&mut supervisor, 1, Some(0));
     let late = NOW + DEADLINE;
     look(&mut supervisor, FIRST, sample(1, 3, NOW), late);
     look(&mut supervisor, FIRST, sample(1, 3, NOW), late + DUMP);
-    let actions = deeds(end(&mut supervisor, FIRST, KILLED, late + DUMP));
-    let given_up = SupervisorAction::GiveUp { task: 1, at: Some(3), why: Reason::Hangs };
+    let actions = without_deaths(end(&mut supervisor, FIRST, KILLED, late + DUMP));
+    let given_up = SupervisorAction::GiveUp { task: 1, at: Some(3), why: GiveUpReason::Hangs };
     assert_eq!(actions, [given_up, fork(0, 1)]);
     assert_eq!(is_ready(&mut supervisor, incarnation(0, 1)), [send(0, 1, 0)]);
 }
@@ -230,20 +231,20 @@ fn a_worker_that_waits_for_memory_or_starts_late_is_never_late() {
 }
 
 #[test]
-fn an_answer_that_crosses_the_kill_counts_and_no_hang_does() {
+fn a_result_that_crosses_the_kill_counts_and_the_hang_does_not() {
     let mut supervisor = busy(with_deadline());
     submit(&mut supervisor, 1, Some(0));
     let late = NOW + DEADLINE;
     look(&mut supervisor, FIRST, sample(0, 3, NOW), late);
     look(&mut supervisor, FIRST, sample(0, 3, NOW), late + DUMP);
     assert_eq!(result(&mut supervisor, FIRST, 0), [SupervisorAction::Accept { task: 0 }]);
-    let actions = deeds(end(&mut supervisor, FIRST, KILLED, late + DUMP));
+    let actions = without_deaths(end(&mut supervisor, FIRST, KILLED, late + DUMP));
     assert_eq!(actions, [fork(0, 1)]);
     assert_eq!(is_ready(&mut supervisor, incarnation(0, 1)), [send(0, 1, 1)]);
 }
 
 #[test]
-fn a_look_that_did_not_happen_is_due_again_soon() {
+fn a_missed_look_is_due_again_soon() {
     let mut supervisor = busy(with_deadline());
     let late = NOW + DEADLINE;
     supervisor.handle(WorkerEvent::TimePassed, late);
@@ -251,7 +252,7 @@ fn a_look_that_did_not_happen_is_due_again_soon() {
 }
 
 #[test]
-fn a_worker_that_has_not_written_its_stack_is_given_more_time() {
+fn a_worker_that_has_not_written_its_stack_gets_more_time() {
     let mut supervisor = busy(with_deadline());
     let late = NOW + DEADLINE;
     let dumping = Observation { is_dumping: true, ..sample(0, 3, NOW) };
@@ -269,7 +270,7 @@ fn a_worker_that_has_not_written_its_stack_is_given_more_time() {
 }
 
 #[test]
-fn one_that_never_writes_it_is_killed_all_the_same() {
+fn a_worker_that_never_writes_its_stack_is_killed_anyway() {
     let mut supervisor = busy(with_deadline());
     let late = NOW + DEADLINE;
     let dumping = Observation { is_dumping: true, ..sample(0, 3, NOW) };
@@ -285,7 +286,7 @@ fn one_that_never_writes_it_is_killed_all_the_same() {
 }
 
 #[test]
-fn a_stall_is_dumped_and_told_once_and_never_kills() {
+fn a_stall_is_dumped_and_logged_once_and_never_kills() {
     let mut supervisor = busy(with_stall());
     let seen = sample(0, 3, NOW);
     let late = NOW + STALL;
@@ -327,14 +328,14 @@ fn a_worker_that_is_stopped_while_it_waits_for_something_has_a_deadline() {
 }
 
 #[test]
-fn a_worker_that_starts_for_too_long_is_killed_and_a_stopped_one_at_its_deadline() {
+fn a_worker_that_starts_too_slowly_is_killed_and_a_stopped_one_at_its_deadline() {
     for (stopped, limit) in [(false, START), (true, DEADLINE)] {
         let mut supervisor =
             booting(SupervisorSettings { deadline: Some(DEADLINE), ..settings(1) });
         let seen = Observation { stopped, ..starting(NOW) };
         let early = NOW + limit - Duration::from_millis(1);
         assert_eq!(
-            supervisor.handle(WorkerEvent::Observation { incarnation: FIRST, seen }, early),
+            supervisor.handle(WorkerEvent::Observed { incarnation: FIRST, seen }, early),
             []
         );
         let late = NOW + limit;
@@ -361,7 +362,7 @@ fn a_worker_that_starts_stalls_and_may_take_longer_than_a_sample() {
     );
     let actions = look(&mut supervisor, FIRST, seen, late + DUMP);
     assert_eq!(actions, [SupervisorAction::Stalled { incarnation: FIRST, seen }]);
-    let later = WorkerEvent::Observation { incarnation: FIRST, seen };
+    let later = WorkerEvent::Observed { incarnation: FIRST, seen };
     assert_eq!(supervisor.handle(later, START), []);
     let mut supervisor = booting(SupervisorSettings { deadline: None, ..with_deadline() });
     assert_eq!(supervisor.next_deadline(), None);
@@ -431,7 +432,7 @@ fn restarted_fresh(settings: SupervisorSettings) -> Healthy {
 }
 
 #[test]
-fn a_worker_asleep_before_its_first_answer_makes_all_start_again_fresh() {
+fn a_worker_asleep_before_its_first_result_restarts_all_from_a_fresh_interpreter() {
     let mut supervisor = restarted_fresh(may_be_fresh());
     let now = NOW + DEADLINE + DUMP;
     assert_eq!(end(&mut supervisor, incarnation(1, 0), KILLED, now), []);
@@ -444,7 +445,7 @@ fn a_worker_asleep_before_its_first_answer_makes_all_start_again_fresh() {
 }
 
 #[test]
-fn a_trial_outlives_a_rebirth_whoever_ends_first() {
+fn a_trial_survives_a_fresh_restart_whichever_ends_first() {
     for ends_first in [true, false] {
         let settings =
             SupervisorSettings { suspect_after: Some(1), max_deaths: 1, ..may_be_fresh() };
@@ -471,7 +472,7 @@ fn a_trial_outlives_a_rebirth_whoever_ends_first() {
 }
 
 #[test]
-fn a_zygote_that_does_not_end_for_the_rebirth_is_not_waited_for() {
+fn a_fresh_restart_does_not_wait_for_a_zygote_that_does_not_end() {
     let mut supervisor = restarted_fresh(may_be_fresh());
     let until = NOW + DEADLINE + DUMP + GRACE;
     supervisor.handle(WorkerEvent::TimePassed, until - Duration::from_nanos(1));
@@ -482,26 +483,26 @@ fn a_zygote_that_does_not_end_for_the_rebirth_is_not_waited_for() {
 }
 
 #[test]
-fn a_rebirth_happens_once_and_all_zygotes_after_it_are_fresh() {
+fn a_fresh_restart_happens_once_and_all_later_zygotes_are_fresh() {
     let mut supervisor = restarted_fresh(SupervisorSettings { max_deaths: 1, ..may_be_fresh() });
     supervisor.handle(WorkerEvent::ZygoteEnded, NOW);
     supervisor.handle(WorkerEvent::ZygoteReady, NOW);
     is_ready(&mut supervisor, incarnation(0, 1));
     let late = Duration::from_secs(100);
-    let seen = WorkerEvent::Observation { incarnation: incarnation(0, 1), seen: asleep(0, 0, NOW) };
+    let seen = WorkerEvent::Observed { incarnation: incarnation(0, 1), seen: asleep(0, 0, NOW) };
     supervisor.handle(seen, late);
     assert_eq!(
         supervisor.handle(seen, late + DUMP),
         [SupervisorAction::Kill { incarnation: incarnation(0, 1) }]
     );
-    let actions = deeds(supervisor.handle(WorkerEvent::ZygoteEnded, late + DUMP));
+    let actions = without_deaths(supervisor.handle(WorkerEvent::ZygoteEnded, late + DUMP));
     let fresh = SupervisorAction::StartZygote { fresh: true };
-    let given_up = SupervisorAction::GiveUp { task: 0, at: Some(0), why: Reason::Hangs };
+    let given_up = SupervisorAction::GiveUp { task: 0, at: Some(0), why: GiveUpReason::Hangs };
     assert_eq!(actions, [given_up, fresh]);
 }
 
 #[test]
-fn who_has_answered_or_is_awake_or_is_fresh_already_is_killed_instead() {
+fn a_worker_that_has_answered_or_is_awake_or_is_fresh_already_is_killed_instead() {
     let late = NOW + DEADLINE;
     let kill = [SupervisorAction::Kill { incarnation: FIRST }];
     let mut worked = ready(may_be_fresh());
@@ -519,7 +520,7 @@ fn who_has_answered_or_is_awake_or_is_fresh_already_is_killed_instead() {
 }
 
 #[test]
-fn a_worker_asleep_while_it_starts_makes_all_start_again_fresh() {
+fn a_worker_asleep_while_it_starts_restarts_all_from_a_fresh_interpreter() {
     let mut supervisor = booting(SupervisorSettings { may_be_fresh: true, ..with_stall() });
     let seen = Observation { asleep: true, ..starting(NOW) };
     look(&mut supervisor, FIRST, seen, NOW + STALL);
@@ -531,12 +532,12 @@ fn a_worker_asleep_while_it_starts_makes_all_start_again_fresh() {
             SupervisorAction::EndZygote
         ]
     );
-    let refused = WorkerEvent::Refused { incarnation: FIRST, passing: false };
+    let refused = WorkerEvent::Refused { incarnation: FIRST, transient: false };
     assert_eq!(supervisor.handle(refused, NOW), []);
 }
 
 #[test]
-fn closing_ends_during_a_rebirth() {
+fn closing_ends_during_a_fresh_restart() {
     let mut supervisor = restarted_fresh(may_be_fresh());
     supervisor.handle(WorkerEvent::Close, NOW);
     assert_eq!(supervisor.handle(WorkerEvent::ZygoteEnded, NOW), [SupervisorAction::Closed]);

@@ -4,20 +4,20 @@ use super::*;
 
 const HUNG_UP: WorkerEvent =
     WorkerEvent::HungUp { incarnation: Incarnation { worker_id: 0, generation: 0 } };
-/// From the look at which a zygote seems to hang to the one that decides.
+/// The time from the look at which a zygote seems to hang to the look that decides.
 const SECOND_LOOK: Duration = Duration::from_secs(10);
 const BORN_AGAIN: [SupervisorAction; 1] = [SupervisorAction::StartZygote { fresh: false }];
 
-/// A run with one ready worker, whose socket was just closed at `NOW`.
+/// A run with one ready worker whose socket was closed at `NOW`.
 fn asking() -> Supervisor {
     let mut supervisor = ready(settings(1)).0;
     supervisor.handle(WorkerEvent::Submitted { task: 0, worker_id: None }, NOW);
-    // The first ping was that after the fork.
+    // The first ping followed the fork.
     assert_eq!(supervisor.handle(HUNG_UP, NOW), [SupervisorAction::PingZygote { number: 2 }]);
     supervisor
 }
 
-/// The engine looks when it should, and finds this.
+/// Looks at the zygote when it is due, and finds this.
 fn look(supervisor: &mut Supervisor, ran: bool) -> Vec<SupervisorAction> {
     let at = supervisor.next_deadline().unwrap();
     assert!(supervisor.must_look_at_zygote(at));
@@ -62,7 +62,7 @@ fn a_zygote_that_answers_is_not_looked_at() {
 }
 
 #[test]
-fn an_answer_to_an_older_ping_is_a_sign_of_life_and_not_the_answer() {
+fn an_answer_to_an_older_ping_only_postpones_the_look() {
     let mut supervisor = asking();
     assert_eq!(supervisor.handle(HUNG_UP, NOW), [SupervisorAction::PingZygote { number: 3 }]);
     supervisor.handle(WorkerEvent::ZygoteAnswered { ping: Some(2) }, NOW);
@@ -72,7 +72,7 @@ fn an_answer_to_an_older_ping_is_a_sign_of_life_and_not_the_answer() {
 }
 
 #[test]
-fn a_zygote_that_uses_the_processor_is_told_of_once_and_killed_after_ten_extensions() {
+fn a_zygote_that_uses_the_processor_is_logged_once_and_killed_after_ten_extensions() {
     let mut supervisor = asking();
     assert_eq!(look(&mut supervisor, true), [SupervisorAction::ZygoteSlow]);
     for _ in 1..10 {
@@ -112,7 +112,7 @@ fn three_zygotes_that_hang_without_a_result_in_between_end_the_run() {
 }
 
 #[test]
-fn a_result_in_between_makes_the_next_hang_the_first() {
+fn a_result_resets_the_count_of_hung_zygotes() {
     let mut supervisor = asking();
     for generation in 1..6 {
         assert_eq!(
@@ -171,7 +171,7 @@ fn a_fresh_interpreter_may_load_for_as_long_as_it_uses_the_processor() {
 }
 
 #[test]
-fn a_look_that_does_not_happen_is_due_again_soon() {
+fn a_missed_look_is_due_again_soon() {
     let mut supervisor = asking();
     let at = NOW + PATIENCE;
     assert_eq!(supervisor.handle(WorkerEvent::TimePassed, at), []);
