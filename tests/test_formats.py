@@ -356,7 +356,7 @@ def test_casts_that_mean_nothing_are_refused() -> None:
     two = fl.arrays({"x": np.zeros(3), "y": np.zeros(3)})
     cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: two.cast("int64"), 'which field.*"x", "y"'),
-        (lambda: two.cast("int64", field="z"), 'no field "z" of numbers; there are: "x", "y"'),
+        (lambda: two.cast("int64", field="z"), 'no numeric field "z"; the numeric fields are: "x", "y"'),
         (lambda: two.cast("int64", field=[]), "field must be"),
         (lambda: two.cast("int64", field="x").cast("int8", field="x"), "decided already"),
         (lambda: two.cast("complex64", field="x"), "dtype must be"),

@@ -194,7 +194,7 @@ def test_missing_and_mistyped_features_are_named_with_what_was_found(tmp_path: P
     loader = pipeline.loader(faults=fl.FaultPolicy("skip", limit=None))
     assert [batch["label"].tolist() for batch in loader] == [[1, 7]]
     reasons = [fault.reason for fault in loader.report().faults]
-    wanted = "1 of int64 was wanted"
+    wanted = "expected 1 of int64"
     for reason, found in zip(
         reasons,
         ["is missing", "holds 1 value of float32", "holds 2 values of int64", "holds 1 value of bytes"],

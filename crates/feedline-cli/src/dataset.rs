@@ -1,4 +1,4 @@
-//! What the paths on a command line mean: which files there are, and what each of them is.
+//! Resolves the paths on a command line: which files they match, and the format of each file.
 
 use clap::{Args, ValueEnum};
 use feedline_core::error::{Error, Kind, Result};
@@ -11,7 +11,7 @@ use feedline_core::sys::file::{self, EntryKind, Handle};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What records lie in.
+/// File format of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Format {
     Tfrecord,
@@ -23,7 +23,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Its name before a noun.
+    /// Its name, to be used before a noun.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Format::Tfrecord => "TFRecord",
@@ -36,10 +36,10 @@ impl Format {
     }
 }
 
-/// Which data is meant, in the words of all commands that look at some.
+/// The data set arguments that the commands share.
 #[derive(Debug, Args)]
 pub(crate) struct Paths {
-    /// Files, folders, or patterns in quotes such as "data/*.tfrecord"
+    /// Files, folders, or quoted patterns such as "data/*.tfrecord"
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
 
@@ -50,15 +50,15 @@ pub(crate) struct Paths {
 /// How files are read.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Reading {
-    /// What the files are, whatever their names say
+    /// Format of the files [default: determined by their names]
     #[arg(long = "as", value_name = "KIND")]
     pub(crate) kind: Option<Format>,
 
-    /// What stands between the values of a CSV file
+    /// Delimiter of a CSV file
     #[arg(long, value_name = "CHARACTER", default_value = ",", value_parser = delimiter)]
     pub(crate) delimiter: u8,
 
-    /// The type of the numbers of a token file, such as uint16
+    /// Type of the numbers in a token file, such as uint16
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     pub(crate) dtype: Option<Dtype>,
 }
@@ -73,14 +73,14 @@ fn dtype(typed: &str) -> std::result::Result<Dtype, String> {
 
 fn delimiter(typed: &str) -> std::result::Result<u8, String> {
     match typed.as_bytes() {
-        [b'"' | b'\n' | b'\r'] => Err("a quote or the end of a line cannot be one".into()),
+        [b'"' | b'\n' | b'\r'] => Err("a quote or a line break cannot be a delimiter".into()),
         [byte] if byte.is_ascii() => Ok(*byte),
         _ => Err("give one ASCII character".into()),
     }
 }
 
 impl Reading {
-    /// What the records of such files lie in. The columns of a CSV are those of its first file that has any.
+    /// How records of such files are framed. The columns of a CSV are those of the first file that has any.
     pub(crate) fn container(&self, format: Format, paths: &[PathBuf]) -> Result<Container> {
         let rows = |delimiter| {
             let columns = columns_of_first(paths, delimiter)?;
@@ -93,48 +93,48 @@ impl Reading {
             Format::Csv => rows(self.delimiter),
             Format::Tsv => rows(b'\t'),
             Format::Tokens => Err(Error::new(Kind::InvalidArgument, "token files have no records")
-                .with_hint("look at them with feedline show or feedline verify")),
+                .with_hint("use feedline show or feedline verify")),
         }
     }
 
-    /// What a file is.
-    pub(crate) fn what(&self, path: &Path) -> Result<What> {
-        let told = match self.kind {
-            Some(format) => Some(What::Shard(format)),
+    /// Determines the format of a file.
+    pub(crate) fn file_format(&self, path: &Path) -> Result<FileFormat> {
+        let format = match self.kind {
+            Some(format) => Some(FileFormat::Shard(format)),
             None => by_name(path).or_else(|| by_first_bytes(path)).or_else(|| {
-                // Nothing but token files has numbers whose type must be said.
-                self.dtype.map(|_| What::Shard(Format::Tokens))
+                // Only token files need a dtype.
+                self.dtype.map(|_| FileFormat::Shard(Format::Tokens))
             }),
         };
-        told.ok_or_else(|| {
-            let message = format!("the name of {} does not say what it is", shown(path));
+        format.ok_or_else(|| {
+            let message = format!("the format of {} is not clear from its name", shown(path));
             Error::new(Kind::InvalidSource, message)
-                .with_hint("say it: --as tfrecord, tar, jsonl, csv, tsv or tokens")
+                .with_hint("give the format: --as tfrecord, tar, jsonl, csv, tsv or tokens")
         })
     }
 }
 
-/// What a file is.
+/// Format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum FileFormat {
     Shard(Format),
     Image,
 }
 
-/// All that was found, each file once, in the order in which a loader would have it.
+/// All files found, each once, in the order in which a loader reads them.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) shards: BTreeMap<Format, Vec<PathBuf>>,
-    /// Folders that were named, with the images somewhere below them.
+    /// Folders given as arguments, with all images below them.
     pub(crate) folders: Vec<(PathBuf, Vec<PathBuf>)>,
-    /// Images that were named themselves.
+    /// Images given as arguments.
     pub(crate) images: Vec<PathBuf>,
-    /// Files in folders that are no data by their names.
-    pub(crate) passed: u64,
+    /// Files in folders that are not data, judging by their names.
+    pub(crate) skipped: u64,
 }
 
 impl Paths {
-    /// Looks for all files that are meant.
+    /// Finds all files that the paths match.
     pub(crate) fn find(&self) -> Result<Found> {
         let mut found = Found::default();
         for path in &self.paths {
@@ -143,7 +143,7 @@ impl Paths {
             } else if path.exists() {
                 self.take(path.clone(), &mut found)?;
             } else {
-                for path in meant(path)? {
+                for path in matching_files(path)? {
                     self.take(path, &mut found)?;
                 }
             }
@@ -156,9 +156,9 @@ impl Paths {
     }
 
     fn take(&self, path: PathBuf, found: &mut Found) -> Result<()> {
-        match self.reading.what(&path)? {
-            What::Shard(format) => found.shards.entry(format).or_default().push(path),
-            What::Image => found.images.push(path),
+        match self.reading.file_format(&path)? {
+            FileFormat::Shard(format) => found.shards.entry(format).or_default().push(path),
+            FileFormat::Image => found.images.push(path),
         }
         Ok(())
     }
@@ -173,7 +173,7 @@ impl Paths {
         while let Some((folder, mut above)) = open.pop() {
             let identity = file::identity(&folder).map_err(|error| unreadable(&folder, error))?;
             if above.contains(&identity) {
-                let message = format!("{} leads back to a folder above it", shown(&folder));
+                let message = format!("{} is a link to one of its parent folders", shown(&folder));
                 return Err(Error::new(Kind::InvalidSource, message).with_hint("remove the link"));
             }
             above.push(identity);
@@ -183,23 +183,24 @@ impl Paths {
                 }
                 match entry.kind {
                     EntryKind::Folder => open.push((entry.path, above.clone())),
-                    EntryKind::Other => found.passed += 1,
-                    // A link to nothing is named when it is read.
-                    EntryKind::File | EntryKind::BrokenLink => match self.reading.what(&entry.path)
-                    {
-                        // Arrays beside other data are not meant unless they are asked for.
-                        Ok(What::Shard(Format::Tokens))
-                            if self.reading.kind.is_none() && self.reading.dtype.is_none() =>
-                        {
-                            found.passed += 1;
+                    EntryKind::Other => found.skipped += 1,
+                    // A broken link is reported when it is read.
+                    EntryKind::File | EntryKind::BrokenLink => {
+                        match self.reading.file_format(&entry.path) {
+                            // Arrays beside other data count only if --dtype or --as asks for them.
+                            Ok(FileFormat::Shard(Format::Tokens))
+                                if self.reading.kind.is_none() && self.reading.dtype.is_none() =>
+                            {
+                                found.skipped += 1;
+                            }
+                            Ok(FileFormat::Shard(format)) => {
+                                found.shards.entry(format).or_default().push(entry.path);
+                            }
+                            Ok(FileFormat::Image) => images.push(entry.path),
+                            Err(_) if is_index(&entry.path) => {}
+                            Err(_) => found.skipped += 1,
                         }
-                        Ok(What::Shard(format)) => {
-                            found.shards.entry(format).or_default().push(entry.path);
-                        }
-                        Ok(What::Image) => images.push(entry.path),
-                        Err(_) if is_index(&entry.path) => {}
-                        Err(_) => found.passed += 1,
-                    },
+                    }
                 }
             }
         }
@@ -211,8 +212,8 @@ impl Paths {
     }
 }
 
-/// The files that patterns and braces stand for; what is none of these is not there.
-fn meant(path: &Path) -> Result<Vec<PathBuf>> {
+/// The files that a pattern or braces match.
+fn matching_files(path: &Path) -> Result<Vec<PathBuf>> {
     let found = paths::expand(&[path.to_owned()])?;
     match found.iter().find(|path| !path.exists()) {
         Some(missing) => Err(missing_file(missing)),
@@ -220,18 +221,18 @@ fn meant(path: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// What is said of a file that is not there.
+/// The error for a path that does not exist.
 pub(crate) fn missing_file(path: &Path) -> Error {
-    Error::new(Kind::InvalidSource, format!("{} is not there", shown(path)))
-        .with_hint("check the path; relative ones begin at the working folder")
+    Error::new(Kind::InvalidSource, format!("{} does not exist", shown(path)))
+        .with_hint("check the path; relative paths start at the working directory")
 }
 
-/// Extensions of compressed files. What is not supported is known too, so that it is named.
+/// Extensions of compressed files. Unsupported ones are included, so that the error can name them.
 const PACKED: [&str; 11] =
     [".gz", ".zst", ".zlib", ".xz", ".bz2", ".bz", ".lz4", ".lzma", ".lz", ".sz", ".z"];
 
-/// Told by the last extension, behind which there may be that of a compression, or the number of a shard.
-fn by_name(path: &Path) -> Option<What> {
+/// Determines the format from the last extension, which a compression or a shard number may follow.
+fn by_name(path: &Path) -> Option<FileFormat> {
     let name = path.file_name()?.to_string_lossy().to_lowercase();
     let name = without_number(&name);
     let unpacked = PACKED.iter().find_map(|packed| name.strip_suffix(packed));
@@ -247,12 +248,12 @@ fn by_name(path: &Path) -> Option<What> {
         "csv" => Format::Csv,
         "tsv" => Format::Tsv,
         "npy" => Format::Tokens,
-        _ => return EXTENSIONS.contains(&extension).then_some(What::Image),
+        _ => return EXTENSIONS.contains(&extension).then_some(FileFormat::Image),
     };
-    Some(What::Shard(format))
+    Some(FileFormat::Shard(format))
 }
 
-/// A name without `-00003-of-00016` at its end.
+/// A name without a trailing `-00003-of-00016`.
 fn without_number(name: &str) -> &str {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let parts = name.rsplit_once("-of-").filter(|(_, of)| is_number(of));
@@ -260,8 +261,8 @@ fn without_number(name: &str) -> &str {
     parts.filter(|(_, number)| is_number(number)).map_or(name, |(stem, _)| stem)
 }
 
-/// Of files whose name has no extension, as shards such as `train-00003-of-00016` have none.
-fn by_first_bytes(path: &Path) -> Option<What> {
+/// Determines the format of files without an extension, such as `train-00003-of-00016`.
+fn by_first_bytes(path: &Path) -> Option<FileFormat> {
     let name = path.file_name()?.to_string_lossy().into_owned();
     if without_number(&name).contains('.') {
         return None;
@@ -274,7 +275,7 @@ fn by_first_bytes(path: &Path) -> Option<What> {
         true => Some(Format::Tfrecord),
         false => is_tar.then_some(Format::Tar),
     };
-    format.map(What::Shard)
+    format.map(FileFormat::Shard)
 }
 
 fn is_hidden(path: &Path) -> bool {
@@ -285,7 +286,7 @@ fn is_index(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "flindex")
 }
 
-/// A place in an error.
+/// Location of a file, for an error.
 pub(crate) fn at(path: &Path) -> Option<Location> {
     Some(Location::file(path))
 }
@@ -295,39 +296,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_told_by_their_names_compressed_numbered_or_not() {
-        for (name, what) in [
-            ("a.tfrecord", Some(What::Shard(Format::Tfrecord))),
-            ("train.TFRecords.gz", Some(What::Shard(Format::Tfrecord))),
-            ("train.tfrecord-00003-of-00016", Some(What::Shard(Format::Tfrecord))),
-            ("train-00003-of-00016.tfrecord.zst", Some(What::Shard(Format::Tfrecord))),
-            ("a.tar.gz", Some(What::Shard(Format::Tar))),
-            ("a.tgz", Some(What::Shard(Format::Tar))),
-            ("a.tar.xz", Some(What::Shard(Format::Tar))),
-            ("a.tbz2", Some(What::Shard(Format::Tar))),
-            ("a.tar.lz4", Some(What::Shard(Format::Tar))),
-            ("a.jsonl.zst", Some(What::Shard(Format::Jsonl))),
-            ("a.csv", Some(What::Shard(Format::Csv))),
-            ("a.tsv", Some(What::Shard(Format::Tsv))),
-            ("a.npy", Some(What::Shard(Format::Tokens))),
-            ("a.JPEG", Some(What::Image)),
+    fn formats_are_found_by_name_compressed_numbered_or_not() {
+        for (name, file_format) in [
+            ("a.tfrecord", Some(FileFormat::Shard(Format::Tfrecord))),
+            ("train.TFRecords.gz", Some(FileFormat::Shard(Format::Tfrecord))),
+            ("train.tfrecord-00003-of-00016", Some(FileFormat::Shard(Format::Tfrecord))),
+            ("train-00003-of-00016.tfrecord.zst", Some(FileFormat::Shard(Format::Tfrecord))),
+            ("a.tar.gz", Some(FileFormat::Shard(Format::Tar))),
+            ("a.tgz", Some(FileFormat::Shard(Format::Tar))),
+            ("a.tar.xz", Some(FileFormat::Shard(Format::Tar))),
+            ("a.tbz2", Some(FileFormat::Shard(Format::Tar))),
+            ("a.tar.lz4", Some(FileFormat::Shard(Format::Tar))),
+            ("a.jsonl.zst", Some(FileFormat::Shard(Format::Jsonl))),
+            ("a.csv", Some(FileFormat::Shard(Format::Csv))),
+            ("a.tsv", Some(FileFormat::Shard(Format::Tsv))),
+            ("a.npy", Some(FileFormat::Shard(Format::Tokens))),
+            ("a.JPEG", Some(FileFormat::Image)),
             ("a.jpg.gz.txt", None),
             (".tar", None),
             ("train-00003-of-00016", None),
             ("README", None),
         ] {
-            assert_eq!(by_name(Path::new(name)), what, "{name}");
+            assert_eq!(by_name(Path::new(name)), file_format, "{name}");
         }
     }
 
     #[test]
-    fn a_shard_without_an_extension_is_told_by_its_first_bytes() {
+    fn a_shard_without_an_extension_is_known_by_its_first_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let mut bytes = Vec::new();
         tfrecord::write(b"record", &mut bytes);
         let path = folder.path().join("train-00003-of-00016");
         file::write(&path, &bytes).unwrap();
-        assert_eq!(by_first_bytes(&path), Some(What::Shard(Format::Tfrecord)));
+        assert_eq!(by_first_bytes(&path), Some(FileFormat::Shard(Format::Tfrecord)));
         file::write(&path, b"something else").unwrap();
         assert_eq!(by_first_bytes(&path), None);
     }

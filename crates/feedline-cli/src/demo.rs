@@ -1,4 +1,4 @@
-//! `feedline demo`: photographs made from a seed, some of them bad, loaded for two epochs.
+//! `feedline demo`: generates photographs from a seed, some of them bad, and loads them for two epochs.
 
 use clap::Args;
 use feedline_core::config::{Call, Given, Settings, fault_policy, options};
@@ -13,27 +13,27 @@ use feedline_core::testing::photos::{photo, photo_jpeg};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::report::{Progress, mention, say};
+use crate::report::{Progress, print_note, print_result};
 
 const CLASSES: [&str; 3] = ["coast", "forest", "meadow"];
 const EPOCHS: u64 = 2;
 const SIZE: (usize, usize) = (256, 192);
 
-/// Makes a small data set with some bad files, loads it for two epochs, and reports.
+/// Generates a small data set with some bad files, loads it for two epochs, and reports.
 ///
-/// The photographs are made from a seed; one is truncated, one is empty, one is a text with the name of an
-/// image, one has lost its middle. Feedline skips these, names them, and accounts for every sample.
+/// The photographs are generated from a seed; one is truncated, one is empty, one is a text file with the name of an
+/// image, and one has lost its middle. Feedline skips these, names them, and accounts for every sample.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// How many photographs to make
+    /// Number of photographs to generate
     #[arg(long, default_value_t = 240, value_parser = clap::value_parser!(u64).range(12..=100_000))]
     samples: u64,
 
-    /// What the photographs and their order are made from
+    /// Seed of the photographs and of their order
     #[arg(long, default_value_t = 7)]
     seed: u64,
 
-    /// Keep the photographs in this folder; it must not exist yet
+    /// Keep the photographs in this folder, which must not exist yet
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
 
@@ -42,7 +42,7 @@ pub(crate) struct Demo {
     faults: String,
 }
 
-/// What a file of the data set is.
+/// Content of a file in the data set.
 #[derive(Clone, Copy)]
 enum Photograph {
     Good,
@@ -62,20 +62,21 @@ impl Photograph {
 impl Demo {
     pub(crate) fn run(&self) -> Result<i32> {
         let policy = fault_policy(&self.faults)?;
-        let temporary = tempfile::tempdir()
-            .map_err(|error| Error::io(Kind::InvalidSource, "making a temporary folder", error))?;
+        let temporary = tempfile::tempdir().map_err(|error| {
+            Error::io(Kind::InvalidSource, "creating a temporary folder", error)
+        })?;
         let folder = match &self.keep {
             None => temporary.path().join("photographs"),
             Some(folder) if folder.exists() => {
                 let message = format!("{:?} exists already", folder.display().to_string());
                 return Err(Error::new(Kind::InvalidSource, message)
-                    .with_hint("name a folder that does not exist, or leave out --keep"));
+                    .with_hint("give a folder that does not exist, or remove --keep"));
             }
             Some(folder) => folder.clone(),
         };
         let bad = self.make(&folder)?;
         let source = Arc::new(Folder::images(&folder)?);
-        mention(format_args!(
+        print_note(format_args!(
             "{} photographs in {} classes, {} of them bad",
             source.len(),
             CLASSES.len(),
@@ -102,25 +103,28 @@ impl Demo {
             }
             progress.finish();
             let rate = samples as f64 / start.elapsed().as_secs_f64().max(1e-9);
-            say(format_args!(
+            print_result(format_args!(
                 "epoch {}: {batches} batches, {samples} samples, {rate:.0} samples/s",
                 epoch + 1
             ))?;
         }
         let report = loader.report();
-        say(format_args!("\n{report}"))?;
+        print_result(format_args!("\n{report}"))?;
         let accounted = report.delivered + report.skipped == report.expected;
         let all_named = report.faults.len() as u64 == bad;
         if accounted && all_named {
-            say(format_args!("\nall {} samples accounted for", report.expected))?;
+            print_result(format_args!("\nall {} samples accounted for", report.expected))?;
             Ok(0)
         } else {
-            say(format_args!("\n{bad} bad files were made, {} were found", report.faults.len()))?;
+            print_result(format_args!(
+                "\n{bad} bad files were written, {} were found",
+                report.faults.len()
+            ))?;
             Ok(1)
         }
     }
 
-    /// One of each oddity, spread over the data set.
+    /// Spreads one file of each bad content over the data set.
     fn kind(&self, number: u64) -> Photograph {
         let at = |share: u64| self.samples * share / 12;
         match number {
@@ -133,7 +137,7 @@ impl Demo {
         }
     }
 
-    /// Makes the data set; returns how many files are bad.
+    /// Writes the data set and returns the number of bad files.
     fn make(&self, folder: &Path) -> Result<u64> {
         let (width, height) = SIZE;
         let mut progress = Progress::new("making photographs", self.samples);

@@ -1,45 +1,44 @@
 //! `feedline explain`: what a kind of error means, how to see it, and what to do.
 //!
-//! The pages are those of docs/errors. They are part of the program, since users who installed it as a
-//! package have no other copy, and those who need one may have no network.
+//! The pages are those of docs/errors. They are compiled into the program, because users who installed a package have
+//! no other copy, and may have no network.
 
 use clap::Args;
 use feedline_core::error::{self, Kind};
 
-use crate::report::{mention, say};
+use crate::report::{print_note, print_result};
 
-/// Names that are met in a terminal and are no kinds: what they are explained with.
+/// Warnings that users see in a terminal, and the kinds that explain them.
 const WARNINGS: [(&str, Kind); 4] = [
     ("WorkerDiedWarning", Kind::WorkerDied),
     ("WorkerStalledWarning", Kind::DeadlineExceeded),
     ("SampleSkippedWarning", Kind::TooManyFaults),
     ("SourceUnavailableWarning", Kind::SourceUnavailable),
 ];
-/// How many others are named where there is no such kind.
+/// How many similar kinds are suggested for an unknown one.
 const NEAREST: usize = 3;
 
 /// Explains an error: what it means, how to see it, what to do.
 ///
-/// Messages say which page to ask for: "see: feedline explain FL203". Without a code, all errors are
-/// listed.
+/// Messages name the page: "see: feedline explain FL203". Without a code, all errors are listed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    feedline explain                    all errors, in a line each\n  \
+    feedline explain                    lists all errors\n  \
     feedline explain FL203              by its code\n  \
     feedline explain CorruptImageError  by its name, in any case")]
 pub(crate) struct Explain {
     /// The code or the name of an error, such as FL203 or CorruptImageError
-    #[arg(value_name = "CODE|NAME", value_parser = asked)]
+    #[arg(value_name = "CODE|NAME", value_parser = parse_kind)]
     kind: Option<Kind>,
 }
 
 impl Explain {
     pub(crate) fn run(&self) -> error::Result<i32> {
         match self.kind {
-            Some(kind) => say(page(kind).trim_end())?,
+            Some(kind) => print_result(page(kind).trim_end())?,
             None => {
-                say(list(by_code()))?;
-                mention("\nfeedline explain CODE shows the page of one of them");
+                print_result(list(by_code()))?;
+                print_note("\nfeedline explain CODE shows the page of an error");
             }
         }
         Ok(0)
@@ -48,7 +47,7 @@ impl Explain {
 
 macro_rules! pages {
     ($($kind:ident: $code:literal,)*) => {
-        /// The page of a kind. A kind without one does not compile.
+        /// The page of a kind. A kind without a page does not compile.
         fn page(kind: Kind) -> &'static str {
             match kind {
                 $(Kind::$kind => {
@@ -95,22 +94,21 @@ fn summary(kind: Kind) -> &'static str {
     page(kind).lines().nth(2).unwrap_or_default()
 }
 
-/// All kinds, in the order of their codes.
 fn by_code() -> Vec<Kind> {
     let mut kinds = Kind::ALL.to_vec();
     kinds.sort_unstable_by_key(|kind| kind.code());
     kinds
 }
 
-/// Kinds in a line each.
+/// One line per kind.
 fn list(kinds: Vec<Kind>) -> String {
     let width = kinds.iter().map(|kind| kind.name().len()).max().unwrap_or_default();
     let line = |kind: Kind| format!("{}  {:<width$}  {}", kind.code(), kind.name(), summary(kind));
     kinds.into_iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The kind that was asked for. A name may be copied from a traceback, with its module.
-fn asked(typed: &str) -> Result<Kind, String> {
+/// Finds a kind by code or name. The name may come from a traceback, with its module.
+fn parse_kind(typed: &str) -> Result<Kind, String> {
     let name = typed.rsplit('.').next().unwrap_or(typed);
     let is_asked = |other: &str| other.eq_ignore_ascii_case(name);
     let kind =
@@ -122,10 +120,10 @@ fn asked(typed: &str) -> Result<Kind, String> {
     })
 }
 
-/// The kinds whose code or name is most like that.
+/// The kinds whose code or name is most similar.
 fn nearest(name: &str) -> Vec<Kind> {
     let far = |other: &str| distance(&name.to_lowercase(), &other.to_lowercase());
-    // Nobody who types a part of a name types the last word of all names.
+    // Drop the common suffix: a user who types part of a name does not type it.
     let short = |kind: Kind| kind.name().trim_end_matches("Error");
     let mut kinds = by_code();
     kinds.sort_by_cached_key(|kind| far(kind.code()).min(far(kind.name())).min(far(short(*kind))));
@@ -133,16 +131,16 @@ fn nearest(name: &str) -> Vec<Kind> {
     kinds
 }
 
-/// How many letters must be put in, taken out or changed to make one word of the other.
+/// Levenshtein distance: how many letters must be inserted, deleted or changed.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
-    // Of the letters of `one` so far to each beginning of `other`.
+    // Distances between the letters of `one` so far and each prefix of `other`.
     let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (before, letter) in one.chars().enumerate() {
+    for (before, character) in one.chars().enumerate() {
         let mut diagonal = before;
         row[0] = before + 1;
         for (at, wanted) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(letter != *wanted);
+            let changed = diagonal + usize::from(character != *wanted);
             diagonal = row[at + 1];
             row[at + 1] = changed.min(diagonal + 1).min(row[at] + 1);
         }
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn every_page_is_that_of_its_kind_and_has_the_three_headings() {
+    fn every_page_has_the_title_of_its_kind_and_the_three_headings() {
         for kind in Kind::ALL {
             let lines: Vec<_> = page(*kind).lines().collect();
             let title = format!("# {} {}", kind.code(), kind.name());
@@ -176,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn every_page_shows_the_message_with_the_line_that_leads_to_it() {
+    fn every_page_shows_the_message_that_refers_to_it() {
         for kind in Kind::ALL {
             let shown = format!("\n```text\nfeedline.errors.{}: ", kind.name());
             assert!(page(*kind).contains(&shown), "{kind:?}");
@@ -186,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_of_the_folder_is_the_page_of_a_kind_or_the_table_of_all() {
+    fn every_file_in_the_folder_is_the_page_of_a_kind_or_the_index() {
         let names = file::list(&folder()).unwrap().into_iter().map(|entry| entry.path);
         let mut names: Vec<_> =
             names.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
@@ -198,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_all_says_what_the_pages_say() {
+    fn the_index_agrees_with_the_pages() {
         let table = file::read_text(&folder().join("README.md")).unwrap();
         let rows: Vec<_> = table.lines().filter(|line| line.starts_with("| [FL")).collect();
         let row = |kind: Kind| {
@@ -209,22 +207,22 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_is_found_by_code_by_name_and_by_what_a_traceback_says() {
+    fn a_kind_is_found_by_code_by_name_and_by_its_name_in_a_traceback() {
         for kind in Kind::ALL {
             for typed in [kind.code(), kind.name(), &kind.name().to_uppercase()] {
-                assert_eq!(asked(typed), Ok(*kind), "{typed}");
+                assert_eq!(parse_kind(typed), Ok(*kind), "{typed}");
             }
         }
-        assert_eq!(asked("fl203"), Ok(Kind::CorruptImage));
-        assert_eq!(asked("feedline.errors.CorruptImageError"), Ok(Kind::CorruptImage));
+        assert_eq!(parse_kind("fl203"), Ok(Kind::CorruptImage));
+        assert_eq!(parse_kind("feedline.errors.CorruptImageError"), Ok(Kind::CorruptImage));
         for (warning, kind) in WARNINGS {
-            assert_eq!(asked(warning), Ok(kind));
+            assert_eq!(parse_kind(warning), Ok(kind));
             assert!(page(kind).contains(warning), "{warning}");
         }
     }
 
     #[test]
-    fn what_is_nearest_comes_first() {
+    fn the_most_similar_kind_comes_first() {
         assert_eq!(nearest("corruptimage")[0], Kind::CorruptImage);
         assert_eq!(nearest("OutOfMem")[0], Kind::OutOfMemory);
         assert_eq!(

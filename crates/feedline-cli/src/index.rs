@@ -1,4 +1,4 @@
-//! `feedline index`: finds where every record of every shard lies, and keeps that for the loaders.
+//! `feedline index`: finds every record of every shard, and saves the indices for the loaders.
 
 use clap::Args;
 use feedline_core::error::{Error, Kind, Result};
@@ -11,38 +11,38 @@ use std::path::{Path, PathBuf};
 
 use crate::dataset::{Format, Paths, at};
 use crate::manifest::check_target;
-use crate::report::{self, counted, mention, say, table};
+use crate::report::{self, counted, print_note, print_result, table};
 use crate::shards::{cache, indices};
 
-/// Finds where every record of every shard lies, and keeps it for the loaders.
+/// Finds every record of every shard, and saves the indices for the loaders.
 ///
-/// Loaders need to know where records begin, to shuffle them, to divide them among ranks and to resume. They
-/// look through shards whose index is not kept; this does it beforehand, in parallel, and says what is
-/// corrupt. TFRecord, tar, JSON lines and CSV are indexed, compressed or not.
+/// A loader needs the start of each record to shuffle, to divide records among ranks and to resume. It scans shards
+/// that have no saved index; this command does so beforehand, in parallel, and reports corrupt records. It indexes
+/// TFRecord, tar, JSON lines and CSV, compressed or not.
 ///
-/// An index is used as long as size and time of its shard are the same. It is kept in the folder
-/// FEEDLINE_CACHE, or in feedline in the user's cache folder, where loaders look for it; with --beside in a
-/// file beside each shard, which loaders find too.
+/// An index is valid as long as the size and modification time of its shard stay the same. It is saved in the folder
+/// FEEDLINE_CACHE, or in feedline in the user's cache folder, where loaders look for it; with --beside, in a file
+/// beside each shard, which loaders find too.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     feedline index data/*.tfrecord              all shards of a data set\n  \
     feedline index data/ --beside               all below a folder, indices beside the shards\n  \
-    feedline index data/ --manifest parts.json  also write what each shard has, for manifest=\n  \
-    feedline index data/ --fresh                forget what was known of the shards\n\n\
+    feedline index data/ --manifest parts.json  also write the contents of each shard, for manifest=\n  \
+    feedline index data/ --fresh                ignore the saved indices\n\n\
     Exit codes: 0 good, 1 some shards are corrupt, 2 could not run.")]
 pub(crate) struct IndexCommand {
     #[command(flatten)]
     paths: Paths,
 
-    /// Keep each index beside its shard, as NAME.flindex
+    /// Save each index beside its shard, as NAME.flindex
     #[arg(long)]
     beside: bool,
 
-    /// Make all indices anew, whatever is kept
+    /// Build all indices again, ignoring saved ones
     #[arg(long)]
     fresh: bool,
 
-    /// Write down in this JSON file how many records and bytes each shard has
+    /// Write the number of records and bytes of each shard to this JSON file
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
 }
@@ -59,8 +59,8 @@ impl IndexCommand {
         if found.shards.is_empty() {
             return Err(Error::new(Kind::InvalidSource, "there are no shards at these paths")
                 .with_hint(
-                    "name files of TFRecord, tar, JSON lines or CSV, or folders of them; \
-                 --as says what they are where their names do not",
+                    "give TFRecord, tar, JSON lines or CSV files, or folders of them; \
+                 --as sets the format if the names do not show it",
                 ));
         }
         if let Some(manifest) = &self.manifest {
@@ -73,25 +73,27 @@ impl IndexCommand {
             rows.extend(self.index(format, paths, &keep)?);
         }
         let damages: usize = rows.iter().map(|row| row.index.damages().len()).sum();
-        // Looked at in the end: where nobody can read the result, the manifest is still of use.
-        let told = tell(&rows);
+        // Checked at the end: if stdout cannot be written, the manifest is still useful.
+        let printed = print_table(&rows);
         match &keep {
             Keep::Folder(folder) => {
-                mention(format_args!("indices are kept in {}", escape::path(folder)))
+                print_note(format_args!("indices are saved in {}", escape::path(folder)))
             }
-            Keep::Beside => mention("indices are kept beside the shards"),
-            Keep::Nowhere => mention("indices are kept nowhere: set FEEDLINE_CACHE to a folder"),
+            Keep::Beside => print_note("indices are saved beside the shards"),
+            Keep::Nowhere => print_note("indices are not saved: set FEEDLINE_CACHE to a folder"),
         }
         match &self.manifest {
-            // It would say for ever that a cut shard is as it must be.
-            Some(_) if damages > 0 => mention("no manifest was written, since shards are corrupt"),
+            // A manifest of a truncated shard would declare its contents correct.
+            Some(_) if damages > 0 => {
+                print_note("no manifest was written, because some shards are corrupt")
+            }
             Some(manifest) => {
                 write_manifest(&rows, manifest)?;
-                mention(format_args!("the manifest is {}", escape::path(manifest)));
+                print_note(format_args!("the manifest is {}", escape::path(manifest)));
             }
             None => {}
         }
-        told?;
+        printed?;
         Ok(i32::from(damages > 0))
     }
 
@@ -101,10 +103,10 @@ impl IndexCommand {
         let made = indices(&paths, &container, keep, reuse)?;
         let rows = paths.into_iter().zip(made).map(|(path, made)| {
             let made = made?;
-            match made.unkept {
-                Some(error) => Err(error.with_hint(
-                    "set FEEDLINE_CACHE to a folder that can be written, or use --beside",
-                )),
+            match made.save_error {
+                Some(error) => {
+                    Err(error.with_hint("set FEEDLINE_CACHE to a writable folder, or use --beside"))
+                }
                 None => Ok(Row { path, index: made.index, is_new: made.is_new }),
             }
         });
@@ -112,8 +114,7 @@ impl IndexCommand {
     }
 }
 
-/// Says what was found.
-fn tell(rows: &[Row]) -> Result<()> {
+fn print_table(rows: &[Row]) -> Result<()> {
     let records = |index: &Index| index.len() - index.damages().len() as u64;
     let line = |name: String, records: u64, bytes: u64, damages: u64| {
         [name, records.to_string(), report::bytes(bytes), damages.to_string()]
@@ -129,7 +130,7 @@ fn tell(rows: &[Row]) -> Result<()> {
     }
     let shards = counted(rows.len() as u64, "shard", "shards");
     lines.push(line(shards, all, bytes, damages));
-    say(table(["shard", "records", "bytes", "corrupt"], lines))?;
+    print_result(table(["shard", "records", "bytes", "corrupt"], lines))?;
     for Row { path, index, .. } in rows {
         for damage in index.damages() {
             let place = Location {
@@ -137,22 +138,22 @@ fn tell(rows: &[Row]) -> Result<()> {
                 offset: Some(index.span(damage.span).start),
                 record: Some(damage.span),
             };
-            say(format_args!("bad  {place}: {}", escape::one_line(&damage.what)))?;
+            print_result(format_args!("bad  {place}: {}", escape::one_line(&damage.what)))?;
         }
     }
     let new = rows.iter().filter(|row| row.is_new).count();
-    mention(format_args!("{} made, {} kept from before", new, rows.len() - new));
+    print_note(format_args!("{} built, {} reused", new, rows.len() - new));
     Ok(())
 }
 
-/// A manifest knows shards by their names alone.
+/// A manifest lists shards by file name alone.
 fn check_names<'a>(paths: impl Iterator<Item = &'a PathBuf>, manifest: &Path) -> Result<()> {
     let mut names = std::collections::BTreeMap::new();
     for path in paths {
         let name = path.file_name().unwrap_or_default();
         if let Some(other) = names.insert(name, path) {
             let message =
-                format!("{} and {} have one name", escape::path(other), escape::path(path));
+                format!("{} and {} have the same name", escape::path(other), escape::path(path));
             return Err(Error::new(Kind::InvalidSource, message)
                 .at(at(manifest))
                 .with_hint("write a manifest for each folder"));
@@ -162,7 +163,7 @@ fn check_names<'a>(paths: impl Iterator<Item = &'a PathBuf>, manifest: &Path) ->
 }
 
 fn write_manifest(rows: &[Row], manifest: &Path) -> Result<()> {
-    // Again: with --beside, an index may have come to lie there.
+    // Checked again: with --beside, an index may have been written there by now.
     check_target(manifest)?;
     let shards: Map<String, Value> = rows
         .iter()
@@ -175,6 +176,6 @@ fn write_manifest(rows: &[Row], manifest: &Path) -> Result<()> {
     atomic_file::replace(manifest, text.as_bytes()).map_err(|error| {
         Error::io(Kind::InvalidSource, "writing the manifest", error)
             .at(at(manifest))
-            .with_hint("name a file that can be written")
+            .with_hint("give a writable file")
     })
 }

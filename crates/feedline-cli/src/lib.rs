@@ -1,4 +1,4 @@
-//! Feedline's command line: what was typed, and what it means. Results go to stdout, talk to stderr.
+//! Feedline's command line: arguments, and the commands they select. Results go to stdout, diagnostics to stderr.
 //!
 //! Exit codes: 0 good, 1 found faults that were not expected, 2 could not run.
 
@@ -19,22 +19,21 @@ use clap::{Parser, Subcommand};
 
 /// The data loader that does not die.
 ///
-/// Feeds training loops from folders of images, from shards of records and from arrays, survives bad samples,
-/// and says what happened.
+/// Loads folders of images, shards of records and arrays for training, survives bad samples, and reports what happened.
 #[derive(Debug, Parser)]
 #[command(
     name = "feedline",
     version,
     arg_required_else_help = true,
     after_help = "Examples:\n  \
-        feedline demo                      two epochs over photographs made on the spot, some of them bad\n  \
+        feedline demo                      two epochs over generated photographs, some of them bad\n  \
         feedline demo --samples 2000       more of them\n  \
         feedline demo --keep photos/       keep the photographs to look at\n  \
-        feedline demo --faults replace     put others in the place of the bad ones\n  \
+        feedline demo --faults replace     replace the bad ones by others\n  \
         feedline explain FL203             what an error means, and what to do\n  \
-        feedline verify data/              read all of a data set, and name what is bad\n  \
-        feedline show a.tfrecord:17        what is in a record\n  \
-        feedline index data/               find the records of shards beforehand\n  \
+        feedline verify data/              read a whole data set, and list bad samples\n  \
+        feedline show a.tfrecord:17        print a record\n  \
+        feedline index data/               index the records of shards beforehand\n  \
         feedline convert photos/ shards/ --to tar\n\n\
         Exit codes: 0 good, 1 found faults that were not expected, 2 could not run."
 )]
@@ -53,7 +52,7 @@ enum Command {
     Convert(convert::Convert),
 }
 
-/// Runs what was typed, the program's name first; returns the exit code.
+/// Runs the command given by the arguments, the program's name first, and returns the exit code.
 pub fn run<I>(arguments: I) -> i32
 where
     I: IntoIterator,
@@ -62,11 +61,11 @@ where
     let typed = match Typed::try_parse_from(arguments) {
         Ok(typed) => typed,
         Err(error) => {
-            // Help and version are asked for: they are results and no error.
+            // Help and version are results, not errors.
             let printed = error.print();
-            return match report::told(printed) {
+            return match report::ignore_broken_pipe(printed) {
                 Err(unwritten) if !error.use_stderr() => {
-                    report::complain(&unwritten);
+                    report::print_error(&unwritten);
                     2
                 }
                 Ok(()) | Err(_) => error.exit_code(),
@@ -84,7 +83,7 @@ where
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            report::complain(&error);
+            report::print_error(&error);
             2
         }
     }

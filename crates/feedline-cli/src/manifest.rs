@@ -1,4 +1,4 @@
-//! Manifests, which say what each shard has: whether a file is one, and which shards it names.
+//! Checks of manifests, which list the contents of each shard: whether a file is one, and which shards it lists.
 
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::sample::shown;
@@ -10,24 +10,24 @@ use std::path::{Path, PathBuf};
 
 use crate::report::counted;
 
-/// Refuses to write a manifest over anything but a manifest.
+/// Refuses to overwrite anything but a manifest.
 pub(crate) fn check_target(path: &Path) -> Result<()> {
     let refused = |why: &str| {
         let message = format!("{} exists already, and {why}", shown(path));
         Err(Error::new(Kind::InvalidArgument, message)
-            .with_hint("name another file for --manifest, or remove this one"))
+            .with_hint("give another file for --manifest, or remove this one"))
     };
-    // Not through links: the file would take the place of the link, and not of what it leads to.
+    // Does not follow symbolic links: the new file would replace the link, not its target.
     let is_file = match path.symlink_metadata() {
         Ok(metadata) => metadata.is_file(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => {
             return Err(Error::io(
                 Kind::InvalidArgument,
-                format!("looking at {}", shown(path)),
+                format!("reading the metadata of {}", shown(path)),
                 error,
             )
-            .with_hint("name a file that can be written for --manifest"));
+            .with_hint("give a writable file for --manifest"));
         }
     };
     if !is_file {
@@ -35,17 +35,17 @@ pub(crate) fn check_target(path: &Path) -> Result<()> {
     }
     match read(path) {
         Ok(shards) if !shards.is_empty() && shards.values().all(is_shard) => Ok(()),
-        Ok(_) | Err(_) => refused("is not a manifest that feedline has written"),
+        Ok(_) | Err(_) => refused("is not a manifest written by feedline"),
     }
 }
 
-/// Refuses a manifest with shards that are not among those that could be read.
+/// Refuses a manifest that lists shards other than those that could be read.
 pub(crate) fn check_all_here(
     manifest: &Path,
     readable: &[PathBuf],
     unreadable: &[PathBuf],
 ) -> Result<()> {
-    // What is no manifest is refused, with the reason, by the code that compares the shards with it.
+    // A file that is not a manifest is refused with a reason where the shards are compared with it.
     let Ok(shards) = read(manifest) else { return Ok(()) };
     let names = |paths: &[PathBuf]| -> HashSet<String> {
         let name =
@@ -57,7 +57,7 @@ pub(crate) fn check_all_here(
     let Some(first) = missing.next() else { return Ok(()) };
     let what = match unreadable.contains(first) {
         true => "cannot be read",
-        false => "is not here",
+        false => "is missing",
     };
     let others = match missing.count() as u64 {
         0 => String::new(),
@@ -65,7 +65,7 @@ pub(crate) fn check_all_here(
     };
     let message = format!("shard {first:?} of manifest {} {what}{others}", shown(manifest));
     Err(Error::new(Kind::InvalidSource, message).with_hint(
-        "name all shards of the manifest, or write a new one with feedline index --manifest",
+        "give all shards of the manifest, or write a new one with feedline index --manifest",
     ))
 }
 
@@ -76,7 +76,8 @@ fn is_shard(said: &Value) -> bool {
     })
 }
 
-/// The shards that a manifest names. Ends at the first byte that is wrong, since the file may be a shard of any size.
+/// The shards that a manifest lists. Parsing stops at the first invalid byte, because the file may be a shard of any
+/// size.
 fn read(path: &Path) -> io::Result<Map<String, Value>> {
     let bytes = Bytes { handle: Handle::open(path)?, offset: 0 };
     Ok(serde_json::from_reader(BufReader::new(bytes))?)

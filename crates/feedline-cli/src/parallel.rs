@@ -1,4 +1,4 @@
-//! Work that is shared among threads, with a bar that shows how far it is.
+//! Distributes work over threads, with a progress bar.
 
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::sys::lock::Mutex;
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use crate::report::Progress;
 
-/// How often the bar is drawn.
-const TELLING: Duration = Duration::from_millis(100);
+/// How often the bar is redrawn.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How much is done, counted by the threads.
+/// Work done so far, counted by the threads.
 #[derive(Default)]
 pub(crate) struct Done(AtomicU64);
 
@@ -30,8 +30,7 @@ struct Shared<T, R, F> {
     each: F,
 }
 
-/// Does the same to all of `work` by several threads, each of which has a state of its own. The results
-/// are in the order of the work.
+/// Maps `work` with several threads, each with a state of its own. The results are in the order of the work.
 pub(crate) fn share<S, T, R, F>(
     work: Vec<T>,
     threads: usize,
@@ -60,19 +59,19 @@ where
     let parallel = Threads::default();
     for number in 0..threads {
         let shared = Arc::clone(&shared);
-        // One that is refused is missed by nobody: the others do its part.
+        // If the system refuses a thread, the others do its part.
         let _ = parallel.spawn(&format!("feedline-{number}"), move || run(shared));
     }
     if parallel.count() == 0 {
         run(Arc::clone(&shared));
     }
-    while !parallel.wait(TELLING) {
+    while !parallel.wait(REDRAW_INTERVAL) {
         progress.set(shared.done.0.load(Ordering::Relaxed));
     }
     progress.set(shared.done.0.load(Ordering::Relaxed));
     progress.finish();
     let results = std::mem::take(&mut *shared.results.lock());
-    let lost = || Error::new(Kind::Internal, "a thread has ended without a result");
+    let lost = || Error::new(Kind::Internal, "a thread ended without a result");
     results.into_iter().map(|result| result.ok_or_else(lost)).collect()
 }
 
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_in_the_order_of_the_work_whoever_did_it() {
+    fn results_are_in_the_order_of_the_work_whichever_thread_did_it() {
         let work: Vec<u64> = (0..1000).collect();
         let progress = Progress::new("counting", 1000);
         let doubled = share(work, 4, progress, |_: &mut (), number, done| {

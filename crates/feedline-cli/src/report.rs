@@ -1,4 +1,4 @@
-//! What the user reads: lines to stdout, talk to stderr, a bar where there is a terminal.
+//! Output for the user: results to stdout, diagnostics to stderr, a progress bar on a terminal.
 
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::escape;
@@ -6,35 +6,35 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write, stderr, stdout};
 
-/// A line of the result.
-pub(crate) fn say(line: impl Display) -> Result<()> {
+/// Prints a line of the result to stdout.
+pub(crate) fn print_result(line: impl Display) -> Result<()> {
     let mut out = stdout().lock();
     let line = line.to_string();
-    told(writeln!(out, "{}", escape::lines(&line)).and_then(|()| out.flush()))
+    ignore_broken_pipe(writeln!(out, "{}", escape::lines(&line)).and_then(|()| out.flush()))
 }
 
-/// What became of a result that was written to stdout. The reader that closed the pipe does not want it.
-pub(crate) fn told(written: io::Result<()>) -> Result<()> {
+/// Result of writing to stdout. A broken pipe is not an error: its reader needs no more.
+pub(crate) fn ignore_broken_pipe(written: io::Result<()>) -> Result<()> {
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Error::io(Kind::InvalidArgument, "writing the result to stdout", error)
-                .with_hint("send stdout to a file or a pipe that can be written and has room"))
+                .with_hint("redirect stdout to a writable file with enough free space"))
         }
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
-/// A line of talk.
-pub(crate) fn mention(line: impl Display) {
+/// Prints a diagnostic line to stderr.
+pub(crate) fn print_note(line: impl Display) {
     let _ = writeln!(stderr(), "{}", escape::lines(&line.to_string()));
 }
 
-/// An error, with its hint.
-pub(crate) fn complain(error: &Error) {
-    mention(format_args!("error: {error}"));
+/// Prints an error with its hint to stderr.
+pub(crate) fn print_error(error: &Error) {
+    print_note(format_args!("error: {error}"));
 }
 
-/// Bytes as people read them.
+/// A number of bytes for people, such as "1.5 MiB".
 pub(crate) fn bytes(count: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     let Some(power) = count.max(1).ilog2().checked_div(10).filter(|power| *power > 0) else {
@@ -45,7 +45,7 @@ pub(crate) fn bytes(count: u64) -> String {
     format!("{value:.1} {}", units[power - 1])
 }
 
-/// A count with the noun that it has.
+/// A count with its noun.
 pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
     match count {
         1 => format!("1 {one}"),
@@ -53,7 +53,7 @@ pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
     }
 }
 
-/// Rows of columns, the first aligned to the left and the others to the right, below their names.
+/// A table below its column names; the first column is left-aligned, the others are right-aligned.
 pub(crate) fn table<const COLUMNS: usize>(
     names: [&str; COLUMNS],
     rows: impl IntoIterator<Item = [String; COLUMNS]>,
@@ -73,14 +73,14 @@ pub(crate) fn table<const COLUMNS: usize>(
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// What progress is counted in.
+/// Unit of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Steps,
     Bytes,
 }
 
-/// Progress up to a total: a bar on a terminal, else a line at each quarter.
+/// Progress towards a total: a bar on a terminal, otherwise a line at each quarter.
 pub(crate) struct Progress {
     bar: ProgressBar,
     what: String,
@@ -128,7 +128,7 @@ impl Progress {
                 Unit::Steps => format!("{count}"),
                 Unit::Bytes => bytes(count),
             };
-            mention(format_args!("{}: {} of {}", self.what, shown(done), shown(self.total)));
+            print_note(format_args!("{}: {} of {}", self.what, shown(done), shown(self.total)));
         }
     }
 
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_said_with_one_digit_behind_the_point() {
+    fn bytes_have_one_digit_after_the_decimal_point() {
         for (count, said) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_its_columns_below_one_another() {
+    fn the_columns_of_a_table_are_aligned() {
         let rows = [["a".into(), "1".into()], ["long name".into(), "1000".into()]];
         assert_eq!(
             table(["shard", "n"], rows),

@@ -1,8 +1,8 @@
-//! Shards with their indices, and where these are kept.
+//! Opens shards with their indices, and finds where the indices are saved.
 
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::format::Container;
-use feedline_core::source::index::{Index, Keep, Made, Reuse};
+use feedline_core::source::index::{BuiltIndex, Index, Keep, Reuse};
 use feedline_core::sys::file;
 use feedline_core::sys::thread::processors;
 use std::env;
@@ -12,12 +12,12 @@ use crate::dataset::at;
 use crate::parallel::share;
 use crate::report::{Progress, Unit};
 
-/// The file beside shards with the names of the classes, one in each line.
+/// The file beside shards with the class names, one per line.
 pub(crate) const CLASSES: &str = "classes.txt";
-/// Threads that look through shards: more than there are processors, since most of it is waiting.
+/// Threads that scan shards: more than there are processors, because they mostly wait for the disk.
 const SCANNERS: usize = 8;
 
-/// The folder in which loaders keep indices where nothing else is said: that of python/feedline/records.py.
+/// The folder in which loaders save indices by default: the same as in python/feedline/records.py.
 pub(crate) fn cache() -> Keep {
     let named = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let folder = named("FEEDLINE_CACHE").or_else(|| {
@@ -27,16 +27,16 @@ pub(crate) fn cache() -> Keep {
     folder.map_or(Keep::Nowhere, Keep::Folder)
 }
 
-/// The indices of shards, in their order. A shard that cannot be read is an answer like the others.
+/// The indices of shards, in order. A shard that cannot be read has an error in its place.
 pub(crate) fn indices(
     paths: &[PathBuf],
     container: &Container,
     keep: &Keep,
     reuse: Reuse,
-) -> Result<Vec<Result<Made>>> {
+) -> Result<Vec<Result<BuiltIndex>>> {
     let sizes: Vec<u64> = paths.iter().map(|path| size(path)).collect();
     let total = sizes.iter().sum();
-    let progress = Progress::counting("looking through shards", total, Unit::Bytes);
+    let progress = Progress::counting("scanning shards", total, Unit::Bytes);
     let work: Vec<_> = paths.iter().cloned().zip(sizes).collect();
     let (container, keep) = (container.clone(), keep.clone());
     let threads = (processors() * 2).min(SCANNERS);
@@ -47,24 +47,20 @@ pub(crate) fn indices(
     })
 }
 
-/// Of a file; none is known of one that is not there.
+/// Size of a file, 0 if it does not exist.
 pub(crate) fn size(path: &Path) -> u64 {
     file::size(path).unwrap_or_default()
 }
 
-/// The names of the classes, where a file beside the shards tells them.
+/// The class names, if a file beside the shards has them.
 pub(crate) fn class_names(paths: &[PathBuf]) -> Result<Vec<String>> {
     let folder = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new(""));
     let path = folder.join(CLASSES);
     match file::read_text(&path) {
         Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => {
-            Err(Error::io(Kind::InvalidSource, "reading the names of the classes", error)
-                .at(at(&path))
-                .with_hint(
-                    "make the file readable, or remove it: classes are then named by numbers",
-                ))
-        }
+        Err(error) => Err(Error::io(Kind::InvalidSource, "reading the class names", error)
+            .at(at(&path))
+            .with_hint("make the file readable, or remove it to number the classes")),
     }
 }

@@ -1,4 +1,4 @@
-//! `feedline show`: what is in a record.
+//! `feedline show`: prints a record.
 
 use clap::Args;
 use feedline_core::decode::{self, Header, Options};
@@ -16,38 +16,38 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::dataset::{Format, Reading, What, at, missing_file};
-use crate::report::{bytes, counted, mention, say};
+use crate::dataset::{FileFormat, Format, Reading, at, missing_file};
+use crate::report::{bytes, counted, print_note, print_result};
 use crate::shards::cache;
 use crate::tokens;
 use crate::verify::look::{Depth, Examiner};
 use crate::verify::tally::Tally;
 
-/// Records that are looked at to say how they are parsed, and bytes of them.
+/// How many records, and how many bytes of them, are inspected to print the parse() call.
 const LOOKED_AT: u64 = 100;
 const MOST_BYTES: usize = 64 << 20;
-/// Values of a list that are shown.
+/// How many values of a list are printed.
 const VALUES: usize = 6;
-/// Letters of a text, and bytes of anything else, that are shown.
-const LETTERS: usize = 60;
+/// How many characters of a text, and how many bytes of other data, are printed.
+const CHARACTERS: usize = 60;
 const BYTES: usize = 16;
 
-/// Prints what is in a record of a shard.
+/// Prints a record of a shard.
 ///
-/// Of a TFRecord the features of its Example, of a tar the members of its sample, of JSON lines and CSV the
-/// record itself, of a picture its size. Without a number: how many records there are, and the first one;
-/// for a TFRecord also the call of parse() that asks for all of it.
+/// Prints the features of a TFRecord's Example, the members of a tar sample, a record of JSON lines or CSV, or the size
+/// of an image. Without a number: the number of records and the first record; for a TFRecord also the parse() call that
+/// reads all features.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     feedline show data/a.tfrecord            how many records, the first one, and how to parse it\n  \
     feedline show data/a.tfrecord:17         record 17, counted from 0 as in messages\n  \
     feedline show data/a.tar:0               the members of the first sample\n  \
-    feedline show photos/cat/1.jpg           a picture\n  \
+    feedline show photos/cat/1.jpg           an image\n  \
     feedline show train.bin --dtype uint16   a file of tokens\n  \
-    feedline show part-7 --as tfrecord       a file whose name does not say what it is\n\n\
+    feedline show part-7 --as tfrecord       a file whose name does not show its format\n\n\
     Exit codes: 0 good, 1 the record is corrupt, 2 could not run.")]
 pub(crate) struct Show {
-    /// A file, with the number of a record behind a colon
+    /// A file, optionally followed by a colon and the number of a record
     #[arg(value_name = "FILE[:N]")]
     record: OsString,
 
@@ -57,20 +57,20 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) fn run(&self) -> Result<i32> {
-        let (path, number) = self.asked()?;
+        let (path, number) = self.path_and_number()?;
         if file::is_folder(&path) {
             return Err(Error::new(Kind::InvalidSource, format!("{} is a folder", shown(&path)))
                 .with_hint(format!(
-                    "give a file, or look through all of it with feedline verify {}",
+                    "give a file, or verify the folder with feedline verify {}",
                     escape::path(&path)
                 )));
         }
-        let format = match self.reading.what(&path)? {
-            What::Image => return picture_file(&path),
-            What::Shard(Format::Tokens) => {
+        let format = match self.reading.file_format(&path)? {
+            FileFormat::Image => return picture_file(&path),
+            FileFormat::Shard(Format::Tokens) => {
                 return tokens::show(&path, number, self.reading.dtype);
             }
-            What::Shard(format) => format,
+            FileFormat::Shard(format) => format,
         };
         let container = self.reading.container(format, std::slice::from_ref(&path))?;
         let index = Index::of(&path, &container, &cache())?;
@@ -85,7 +85,7 @@ impl Show {
             };
             return Err(Error::new(Kind::InvalidSource, message).with_hint(hint));
         }
-        let shard = Shard { path: &path, format, container, index };
+        let shard = OpenShard { path: &path, format, container, index };
         if number.is_none() {
             shard.about()?;
         }
@@ -96,8 +96,8 @@ impl Show {
         Ok(code)
     }
 
-    /// A file of exactly that name is meant before a record of another.
-    fn asked(&self) -> Result<(PathBuf, Option<u64>)> {
+    /// An existing file whose name contains a colon takes precedence over a record number.
+    fn path_and_number(&self) -> Result<(PathBuf, Option<u64>)> {
         let whole = PathBuf::from(&self.record);
         if whole.exists() {
             return Ok((whole, None));
@@ -106,7 +106,7 @@ impl Show {
             Some((path, number)) if path.exists() => match number.parse() {
                 Ok(number) => Ok((path, Some(number))),
                 Err(_) => {
-                    let message = format!("{number:?} is not the number of a record");
+                    let message = format!("{number:?} is not a record number");
                     Err(Error::new(Kind::InvalidArgument, message).with_hint(format!(
                         "feedline show {}:0 shows the first",
                         escape::path(&path)
@@ -121,7 +121,7 @@ impl Show {
     }
 }
 
-/// What stands before and after the last colon.
+/// Splits at the last colon.
 fn split(record: &OsStr) -> Option<(PathBuf, String)> {
     let bytes = record.as_bytes();
     let colon = bytes.iter().rposition(|byte| *byte == b':')?;
@@ -129,30 +129,30 @@ fn split(record: &OsStr) -> Option<(PathBuf, String)> {
     Some((PathBuf::from(OsStr::from_bytes(&bytes[..colon])), number))
 }
 
-/// What is printed of a record.
+/// Printed form of a record.
 struct ShownRecord {
     lines: Vec<String>,
-    /// Whether something in it cannot be read.
-    is_damaged: bool,
+    /// Whether part of it cannot be read.
+    is_corrupt: bool,
 }
 
 impl ShownRecord {
     fn good(lines: Vec<String>) -> ShownRecord {
-        ShownRecord { lines, is_damaged: false }
+        ShownRecord { lines, is_corrupt: false }
     }
 }
 
-struct Shard<'a> {
+struct OpenShard<'a> {
     path: &'a Path,
     format: Format,
     container: Container,
     index: Index,
 }
 
-impl Shard<'_> {
+impl OpenShard<'_> {
     fn about(&self) -> Result<()> {
-        let damaged = self.index.damages().len() as u64;
-        let records = counted(self.index.len() - damaged, "record", "records");
+        let corrupt = self.index.damages().len() as u64;
+        let records = counted(self.index.len() - corrupt, "record", "records");
         let packing = match self.index.packing {
             Packing::Plain => String::new(),
             packing @ (Packing::Gzip
@@ -163,20 +163,23 @@ impl Shard<'_> {
                 format!(", {}", packing.name())
             }
         };
-        say(format_args!(
+        print_result(format_args!(
             "{}: {}{packing}, {records}, {}",
             escape::path(self.path),
             self.format.name(),
             bytes(self.index.stamp.size)
         ))?;
-        if damaged > 0 {
-            let damages = counted(damaged, "corrupt record", "corrupt records");
-            say(format_args!("{damages}: see feedline verify {}", escape::path(self.path)))?;
+        if corrupt > 0 {
+            let corrupt_records = counted(corrupt, "corrupt record", "corrupt records");
+            print_result(format_args!(
+                "{corrupt_records}: see feedline verify {}",
+                escape::path(self.path)
+            ))?;
         }
         Ok(())
     }
 
-    /// Prints a record; returns the exit code.
+    /// Prints a record and returns the exit code.
     fn record(&self, number: u64) -> Result<i32> {
         let (mut code, mut shown) = (0, Vec::new());
         walk_part(
@@ -191,9 +194,9 @@ impl Shard<'_> {
                     bytes(seen.span.length)
                 ));
                 code = match self.lines(&seen) {
-                    Ok(ShownRecord { lines, is_damaged }) => {
+                    Ok(ShownRecord { lines, is_corrupt }) => {
                         shown.extend(lines.iter().map(|line| format!("  {line}")));
-                        i32::from(is_damaged)
+                        i32::from(is_corrupt)
                     }
                     Err(what) => {
                         shown.push(format!("  {what}"));
@@ -203,7 +206,7 @@ impl Shard<'_> {
                 false
             },
         )?;
-        shown.iter().try_for_each(say)?;
+        shown.iter().try_for_each(print_result)?;
         Ok(code)
     }
 
@@ -220,7 +223,7 @@ impl Shard<'_> {
         }
     }
 
-    /// The call that parses the first records.
+    /// Prints the call that parses the first records.
     fn parse(&self) -> Result<()> {
         let mut records: Vec<Vec<u8>> = Vec::new();
         let mut size = 0;
@@ -242,8 +245,12 @@ impl Shard<'_> {
             return Ok(());
         }
         let looked_at = counted(schema.records, "record", "records");
-        mention(format_args!("by the first {looked_at}:"));
-        say(format_args!("fl.tfrecord({:?}){}", self.path.display().to_string(), schema.python()))
+        print_note(format_args!("from the first {looked_at}:"));
+        print_result(format_args!(
+            "fl.tfrecord({:?}){}",
+            self.path.display().to_string(),
+            schema.python()
+        ))
     }
 }
 
@@ -256,7 +263,7 @@ fn picture_file(path: &Path) -> Result<i32> {
             let size = bytes(data.len() as u64);
             let what = decoded.err().map(|error| format!(": {}", error.message()));
             let code = i32::from(what.is_some());
-            say(format_args!(
+            print_result(format_args!(
                 "{}: {picture}, {size}{}",
                 escape::path(path),
                 what.unwrap_or_default()
@@ -264,19 +271,19 @@ fn picture_file(path: &Path) -> Result<i32> {
             Ok(code)
         }
         Err(error) => {
-            say(format_args!("{}: {}", escape::path(path), error.message()))?;
+            print_result(format_args!("{}: {}", escape::path(path), error.message()))?;
             Ok(1)
         }
     }
 }
 
-/// A picture in words: "PNG 32 x 32".
+/// Format and size of an image: "PNG 32 x 32".
 fn picture(data: &[u8]) -> Result<String> {
     let header = Header::read(data, &Options { max_pixels: usize::MAX, ..Options::default() })?;
     Ok(format!("{} {} x {}", format_name(header.format), header.width, header.height))
 }
 
-/// The name of a format of pictures.
+/// Name of an image format.
 pub(crate) fn format_name(format: decode::Format) -> &'static str {
     match format {
         decode::Format::Jpeg => "JPEG",
@@ -285,8 +292,7 @@ pub(crate) fn format_name(format: decode::Format) -> &'static str {
     }
 }
 
-/// Bytes in words: a picture, a text, or the first of them; and whether it is a picture that cannot be
-/// decoded.
+/// Describes bytes: an image, a text, or the first of the bytes; and whether it is an image that cannot be decoded.
 fn summary(data: &[u8]) -> (String, bool) {
     if decode::sniff(data).is_ok() {
         let size = bytes(data.len() as u64);
@@ -295,21 +301,21 @@ fn summary(data: &[u8]) -> (String, bool) {
             (Ok(picture), Ok(())) => (format!("{picture}, {size}"), false),
             (Ok(picture), Err(error)) => (format!("{picture}, {size}: {}", error.message()), true),
             (Err(error), _) => {
-                (format!("a picture that cannot be read: {}, {size}", error.message()), true)
+                (format!("an image that cannot be decoded: {}, {size}", error.message()), true)
             }
         };
     }
     (as_text(data), false)
 }
 
-/// Bytes that are no picture.
+/// Describes bytes that are not an image.
 fn as_text(data: &[u8]) -> String {
     if data.is_empty() {
         return "empty".into();
     }
-    let is_printed = |letter: char| !letter.is_control() || letter.is_whitespace();
+    let is_printed = |character: char| !character.is_control() || character.is_whitespace();
     match std::str::from_utf8(data) {
-        Ok(text) if text.chars().all(is_printed) => match text.char_indices().nth(LETTERS) {
+        Ok(text) if text.chars().all(is_printed) => match text.char_indices().nth(CHARACTERS) {
             Some((end, _)) => format!("{:?}... of {}", &text[..end], bytes(data.len() as u64)),
             None => format!("{text:?}"),
         },
@@ -325,38 +331,38 @@ fn example_lines(record: &[u8]) -> ShownRecord {
     let features = match example::features(record) {
         Ok(features) if !features.is_empty() || record.is_empty() => features,
         Ok(_) => {
-            let (line, is_damaged) = summary(record);
-            return ShownRecord { lines: vec![line], is_damaged };
+            let (line, is_corrupt) = summary(record);
+            return ShownRecord { lines: vec![line], is_corrupt };
         }
         Err(error) => {
-            let (line, is_damaged) = summary(record);
-            return ShownRecord { lines: vec![line, error.message().to_owned()], is_damaged };
+            let (line, is_corrupt) = summary(record);
+            return ShownRecord { lines: vec![line, error.message().to_owned()], is_corrupt };
         }
     };
     let name = |key: &[u8]| escape::one_line(&String::from_utf8_lossy(key)).into_owned();
     let width = features.iter().map(|feature| name(feature.key).chars().count()).max();
     let width = width.unwrap_or_default();
-    let (mut lines, mut is_damaged) = (Vec::new(), false);
+    let (mut lines, mut is_corrupt) = (Vec::new(), false);
     for feature in &features {
         let key = name(feature.key);
         if !feature.is_sequence {
             for list in &feature.steps {
-                lines.push(format!("{key:<width$}  {}", line(list, &mut is_damaged)));
+                lines.push(format!("{key:<width$}  {}", line(list, &mut is_corrupt)));
             }
             continue;
         }
         let steps = counted(feature.steps.len() as u64, "step", "steps");
         lines.push(format!("{key:<width$}  {steps}"));
         for (number, list) in feature.steps.iter().take(VALUES).enumerate() {
-            let values = line(list, &mut is_damaged);
+            let values = line(list, &mut is_corrupt);
             lines.push(format!("{:<width$}  {number}: {values}", ""));
         }
     }
-    ShownRecord { lines, is_damaged }
+    ShownRecord { lines, is_corrupt }
 }
 
-/// The values of a feature in a line: type, count, the first of them.
-fn line(list: &List<'_>, is_damaged: &mut bool) -> String {
+/// One line for a feature: type, count, first values.
+fn line(list: &List<'_>, is_corrupt: &mut bool) -> String {
     let joined = |name: &str, count: usize, values: Vec<String>| {
         let more = if count > values.len() { ", ..." } else { "" };
         match count {
@@ -371,7 +377,7 @@ fn line(list: &List<'_>, is_damaged: &mut bool) -> String {
             let mut shown = Vec::new();
             for value in values.iter().take(VALUES) {
                 let (text, is_bad) = summary(value);
-                *is_damaged |= is_bad;
+                *is_corrupt |= is_bad;
                 shown.push(text);
             }
             joined("bytes", values.len(), shown)
@@ -395,7 +401,7 @@ fn tar_lines(span: &[u8]) -> Result<ShownRecord> {
         rows.push((name, member));
     }
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
-    let (mut lines, mut is_damaged) = (Vec::new(), false);
+    let (mut lines, mut is_corrupt) = (Vec::new(), false);
     for (name, member) in &rows {
         let (text, _) = summary(member.data);
         let size = match decode::sniff(member.data).is_ok() {
@@ -404,14 +410,14 @@ fn tar_lines(span: &[u8]) -> Result<ShownRecord> {
         };
         lines.push(format!("{name:<width$}  {size}{text}"));
         if let Err(error) = look_at(member) {
-            is_damaged = true;
+            is_corrupt = true;
             lines.push(format!("{:<width$}  {}", "", error.message()));
         }
     }
-    Ok(ShownRecord { lines, is_damaged })
+    Ok(ShownRecord { lines, is_corrupt })
 }
 
-/// Whether a member is what its extension says.
+/// Checks that the content of a member matches its extension.
 fn look_at(member: &tar::Member<'_>) -> Result<()> {
     match member.extension.rsplit('.').next().unwrap_or_default() {
         "jpg" | "jpeg" | "png" | "webp" => {
@@ -443,11 +449,11 @@ fn json_lines(line: &[u8]) -> ShownRecord {
         (Ok(value), _) => {
             ShownRecord::good(format!("{value:#}").lines().map(str::to_owned).collect())
         }
-        // Python's NaN and Infinity, which other readers do not know.
+        // Python's NaN and Infinity, which other JSON readers refuse.
         (Err(_), Ok(_)) => ShownRecord::good(vec![String::from_utf8_lossy(line).into_owned()]),
         (Err(error), Err(_)) => ShownRecord {
-            lines: vec![as_text(line), format!("this is no JSON: {error}")],
-            is_damaged: true,
+            lines: vec![as_text(line), format!("this is not JSON: {error}")],
+            is_corrupt: true,
         },
     }
 }

@@ -1,4 +1,4 @@
-//! Files of numbers and nothing else, such as the tokens of a text, and .npy files of one axis.
+//! Token files: plain arrays of numbers, such as the tokens of a text, and .npy files with one axis.
 
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::escape;
@@ -8,28 +8,28 @@ use feedline_core::sys::file::Handle;
 use std::path::{Path, PathBuf};
 
 use crate::dataset::at;
-use crate::report::{bytes, counted, say};
+use crate::report::{bytes, counted, print_result};
 use crate::verify::tally::{Fault, Tally};
 
-/// Bytes in which the header of an .npy file must end.
+/// Longest header of an .npy file, in bytes.
 const HEADER: usize = 64 << 10;
-/// Bytes that are read at once.
+/// Read buffer size in bytes.
 const WINDOW: usize = 1 << 20;
-/// Numbers that are shown.
+/// How many numbers are printed.
 const NUMBERS: u64 = 16;
 
-/// What a file holds.
+/// The numbers in a file.
 struct Numbers {
     handle: Handle,
     dtype: Dtype,
-    /// The first byte of the first number.
+    /// Offset of the first number.
     start: u64,
     count: u64,
     size: u64,
 }
 
 impl Numbers {
-    /// Looks at the beginning and the size of a file. An .npy file says its type itself.
+    /// Reads the header and the size of a file. An .npy file declares its own type.
     fn open(path: &Path, dtype: Option<Dtype>) -> Result<Numbers> {
         let failed = |error| Error::io(Kind::Read, "opening the file", error).at(at(path));
         let handle = Handle::open(path).map_err(failed)?;
@@ -42,13 +42,13 @@ impl Numbers {
                 .map_err(|error| error.at(at(path)));
         }
         let Some(dtype) = dtype else {
-            let message = format!("{} does not say the type of its numbers", shown(path));
+            let message = format!("the type of the numbers in {} is unknown", shown(path));
             return Err(Error::new(Kind::InvalidArgument, message)
-                .with_hint("say it: --as tokens --dtype uint16"));
+                .with_hint("give it: --as tokens --dtype uint16"));
         };
         let each = dtype.bytes() as u64;
         if !size.is_multiple_of(each) {
-            let message = format!("{size} bytes are no whole number of {}", dtype.name());
+            let message = format!("{size} bytes are not a whole number of {} values", dtype.name());
             return Err(Error::new(Kind::CorruptRecord, message)
                 .at(at(path))
                 .with_hint("the file is truncated, or its numbers are of another type: --dtype"));
@@ -70,13 +70,16 @@ impl Numbers {
             );
         };
         if header.is_big_endian {
-            return Err(Error::new(Kind::InvalidField, "the numbers are big-endian")
-                .with_hint("save them with array.astype(array.dtype.newbyteorder(\"<\"))"));
+            return Err(Error::new(
+                Kind::InvalidField,
+                "the numbers are big-endian, which is not supported",
+            )
+            .with_hint("save them with array.astype(array.dtype.newbyteorder(\"<\"))"));
         }
         let there = size.saturating_sub(header.data as u64);
         if header.bytes().map(|bytes| bytes as u64) != Some(there) {
             let has = there / header.dtype.bytes() as u64;
-            let message = format!("the header says {count} numbers, and the file has {has}");
+            let message = format!("the header declares {count} numbers, the file has {has}");
             return Err(
                 Error::new(Kind::CorruptRecord, message).with_hint("write or copy the file again")
             );
@@ -85,7 +88,7 @@ impl Numbers {
         Ok(Numbers { handle, dtype: header.dtype, start, count, size })
     }
 
-    /// Reads every byte, as a disk may refuse some.
+    /// Reads every byte, because the disk may fail to read some.
     fn read(&self, path: &Path) -> Result<()> {
         let mut window = vec![0; WINDOW];
         let mut offset = 0;
@@ -95,7 +98,7 @@ impl Numbers {
                 .read_at(&mut window, offset)
                 .map_err(|error| Error::io(Kind::Read, "reading the file", error).at(at(path)))?;
             if count == 0 {
-                let message = format!("the file has shrunk to {offset} bytes while it was read");
+                let message = format!("the file shrank to {offset} bytes while it was read");
                 return Err(Error::new(Kind::CorruptRecord, message).at(at(path)));
             }
             offset += count as u64;
@@ -104,7 +107,7 @@ impl Numbers {
     }
 }
 
-/// Looks at every file; each counts as a sample.
+/// Verifies every file; each counts as a sample.
 pub(crate) fn verify(paths: &[PathBuf], dtype: Option<Dtype>) -> Result<Tally> {
     let mut tally = Tally { files: paths.len() as u64, ..Tally::default() };
     for path in paths {
@@ -114,7 +117,7 @@ pub(crate) fn verify(paths: &[PathBuf], dtype: Option<Dtype>) -> Result<Tally> {
             numbers.read(path)
         });
         match looked {
-            // Nothing is wrong with the file: the command line lacks something.
+            // Not a fault of the file: an option is missing.
             Err(error) if error.kind() == Kind::InvalidArgument => return Err(error),
             Err(error) => tally.faults.push(Fault::of_file(path, &error)),
             Ok(()) => {}
@@ -123,7 +126,7 @@ pub(crate) fn verify(paths: &[PathBuf], dtype: Option<Dtype>) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Prints how many numbers there are, and some of them; returns the exit code.
+/// Prints the count of the numbers and some of them; returns the exit code.
 pub(crate) fn show(path: &Path, number: Option<u64>, dtype: Option<Dtype>) -> Result<i32> {
     let numbers = match Numbers::open(path, dtype) {
         Ok(numbers) => numbers,
@@ -131,7 +134,7 @@ pub(crate) fn show(path: &Path, number: Option<u64>, dtype: Option<Dtype>) -> Re
             return Err(error);
         }
         Err(error) => {
-            say(format_args!("{}: {}", escape::path(path), error.message()))?;
+            print_result(format_args!("{}: {}", escape::path(path), error.message()))?;
             return Ok(1);
         }
     };
@@ -142,7 +145,7 @@ pub(crate) fn show(path: &Path, number: Option<u64>, dtype: Option<Dtype>) -> Re
         return Err(Error::new(Kind::InvalidSource, message));
     }
     if number.is_none() {
-        say(format_args!(
+        print_result(format_args!(
             "{}: {}, {}, {}",
             escape::path(path),
             numbers.dtype.name(),
@@ -164,12 +167,12 @@ pub(crate) fn show(path: &Path, number: Option<u64>, dtype: Option<Dtype>) -> Re
         shown.push("...".to_owned());
     }
     if count > 0 {
-        say(format_args!("from number {from}: {}", shown.join(", ")))?;
+        print_result(format_args!("from number {from}: {}", shown.join(", ")))?;
     }
     Ok(0)
 }
 
-/// A number in decimal; one of 16 bits that is a float, as its bits.
+/// A number in decimal, or the bits of a 16-bit float.
 fn text(dtype: Dtype, one: &[u8]) -> String {
     macro_rules! of {
         ($type:ty) => {

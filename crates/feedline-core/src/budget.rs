@@ -1,7 +1,7 @@
-//! What may be used, counted before it is used: bytes, descriptors.
+//! Budgets of bytes and descriptors. A permit is acquired before anything is allocated or opened.
 //!
-//! `acquire` waits until there is room. Tickets below the urgent mark never wait: the consumer needs
-//! them next, and a full house of later samples must not keep it waiting for the first.
+//! `acquire` waits until there is room. Tickets below the urgent mark never wait: the consumer needs them next, and a
+//! budget that is full of later samples must not block the first one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,12 +30,12 @@ struct BudgetState {
     holders: BTreeMap<u64, u64>,
 }
 
-/// The run has ended: nobody waits any more.
+/// The run has ended: every wait ends.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Closed;
 
 impl Budget {
-    /// A budget of that limit. The name stands in messages.
+    /// A budget with this limit. The name appears in messages.
     pub fn new(name: &'static str, limit: u64) -> Budget {
         let state = BudgetState {
             limit,
@@ -54,9 +54,9 @@ impl Budget {
         }))
     }
 
-    /// Takes `amount` for the sample at `position`, waiting for room unless it is urgent. Of those
-    /// who wait, the earliest position goes first. More than the whole limit is granted when it is
-    /// urgent: else it would never be.
+    /// Takes `amount` for the sample at `position`, and waits for room unless the sample is urgent. Among waiting
+    /// samples, the earliest position goes first. An amount above the whole limit is granted once the sample is urgent;
+    /// otherwise it would wait forever.
     pub(crate) fn acquire(&self, amount: u64, position: u64) -> Result<Permit, Closed> {
         let mut state = self.0.state.lock();
         let waiter = (position, state.next_waiter);
@@ -76,7 +76,7 @@ impl Budget {
                 if verdict.is_ok() {
                     state.take(amount, position);
                 }
-                // The next in line may have been waiting for this one only.
+                // The next waiter may have waited only for this one.
                 self.0.changed.notify_all();
                 return verdict.map(|()| self.permit(amount, position));
             }
@@ -84,8 +84,8 @@ impl Budget {
         }
     }
 
-    /// As `acquire`, but calls `before_wait` if it must wait: the thread that holds what an earlier sample
-    /// needs hands it on first.
+    /// Like `acquire`, but calls `before_wait` before it waits, so that a thread that holds what an earlier sample
+    /// needs can hand it on first.
     pub(crate) fn acquire_after(
         &self,
         amount: u64,
@@ -113,7 +113,7 @@ impl Budget {
         Permit { budget: self.clone(), amount, position }
     }
 
-    /// From now on samples before `position` never wait.
+    /// From now on, samples before `position` never wait.
     pub(crate) fn set_urgent_below(&self, position: u64) {
         let mut state = self.0.state.lock();
         if state.urgent_below != position {
@@ -122,8 +122,8 @@ impl Budget {
         }
     }
 
-    /// The system refused what the budget allowed: lowers the limit to what is used less one, and to
-    /// one at the least. Returns the limits before and after.
+    /// Lowers the limit after the system refused what the budget allowed: to one less than what is in use, but at least
+    /// to one. Returns the limits before and after.
     pub(crate) fn shrink(&self) -> (u64, u64) {
         let mut state = self.0.state.lock();
         let before = state.limit;
@@ -131,7 +131,7 @@ impl Budget {
         (before, state.limit)
     }
 
-    /// Waits for a while, or until something is given back; ends at once when closed.
+    /// Waits for at most this long, or until a permit is returned; ends at once when the budget is closed.
     pub(crate) fn pause(&self, at_most: Duration) -> Result<(), Closed> {
         let mut state = self.0.state.lock();
         if !state.closed {
@@ -146,36 +146,36 @@ impl Budget {
         self.0.changed.notify_all();
     }
 
-    /// Waits are possible again, for the next run.
+    /// Allows waits again, for the next run.
     pub(crate) fn reopen(&self) {
         let mut state = self.0.state.lock();
         state.closed = false;
         state.urgent_below = 0;
     }
 
-    /// Who holds how much, by position.
+    /// The amount held at each position.
     #[cfg(test)]
     pub(crate) fn holders(&self) -> Vec<(u64, u64)> {
         self.0.state.lock().holders.iter().map(|(position, amount)| (*position, *amount)).collect()
     }
 
-    /// What is held now.
+    /// The amount in use.
     pub fn used(&self) -> u64 {
         self.0.state.lock().used
     }
 
-    /// The most that was held at once.
+    /// The highest amount in use at any time.
     #[cfg(test)]
     pub(crate) fn peak(&self) -> u64 {
         self.0.state.lock().peak
     }
 
-    /// What may be held.
+    /// The amount that may be in use.
     pub fn limit(&self) -> u64 {
         self.0.state.lock().limit
     }
 
-    /// Its name.
+    /// The name in messages.
     pub fn name(&self) -> &'static str {
         self.0.name
     }
@@ -207,7 +207,7 @@ impl BudgetState {
     }
 }
 
-/// A part of a budget; dropping it gives it back.
+/// A part of a budget, returned when dropped.
 pub struct Permit {
     budget: Budget,
     amount: u64,
@@ -215,7 +215,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// How much it is for.
+    /// The amount it permits.
     #[cfg(test)]
     pub(crate) fn amount(&self) -> u64 {
         self.amount
@@ -224,7 +224,7 @@ impl Permit {
     /// Takes over another permit of the same budget.
     ///
     /// # Panics
-    /// If it is of another budget.
+    /// If it is from another budget.
     pub(crate) fn absorb(&mut self, mut other: Permit) {
         assert!(Arc::ptr_eq(&self.budget.0, &other.budget.0), "permits of two budgets");
         let amount = std::mem::take(&mut other.amount);
@@ -235,13 +235,13 @@ impl Permit {
         self.amount += amount;
     }
 
-    /// Makes a permit of its own of a part; None if there is not that much.
+    /// Splits off a permit for `amount`; None if this one is smaller.
     pub fn split(&mut self, amount: u64) -> Option<Permit> {
         self.amount = self.amount.checked_sub(amount)?;
         Some(Permit { budget: self.budget.clone(), amount, position: self.position })
     }
 
-    /// Gives back all but `amount`.
+    /// Returns all but `amount`.
     pub fn keep(&mut self, amount: u64) {
         let surplus = self.amount.saturating_sub(amount);
         if surplus > 0 {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permit_gives_back_what_it_took() {
+    fn a_permit_returns_its_amount() {
         let budget = Budget::new("bytes", 10);
         let permit = budget.acquire(7, 3).unwrap();
         assert_eq!((budget.used(), budget.holders()), (7, vec![(3, 7)]));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_can_be_given_back_early() {
+    fn a_part_can_be_returned_early() {
         let budget = Budget::new("bytes", 10);
         let mut permit = budget.acquire(7, 3).unwrap();
         permit.keep(2);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_urgent_never_wait_even_beyond_the_limit() {
+    fn urgent_samples_never_wait_even_beyond_the_limit() {
         let budget = Budget::new("bytes", 10);
         let _later = budget.acquire(10, 8).unwrap();
         budget.set_urgent_below(3);

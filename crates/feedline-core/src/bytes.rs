@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::budget::Permit;
 use crate::sys::lock::Mutex;
 
-/// Bytes of buffers that are kept between samples: all of them, and the largest.
+/// Limits of the buffers kept between samples: total bytes, and bytes of the largest buffer.
 const KEPT: usize = 24 << 20;
 const LARGEST: usize = 1 << 20;
 
-/// Where memory goes when nobody needs its bytes any more.
+/// Buffers that are free to be used again.
 #[derive(Clone, Default)]
 pub struct BufferPool(Arc<Mutex<PooledBuffers>>);
 
@@ -22,7 +22,7 @@ struct PooledBuffers {
 }
 
 impl BufferPool {
-    /// Memory that was used before, or none. What it holds is old.
+    /// A buffer that was used before, or an empty one. Its content is stale.
     pub fn take(&self) -> Vec<u8> {
         let mut kept = self.0.lock();
         let bytes = kept.buffers.pop().unwrap_or_default();
@@ -40,13 +40,13 @@ impl BufferPool {
         }
     }
 
-    /// Frees what is kept, and keeps nothing from now on.
+    /// Frees all buffers, and keeps none from now on.
     pub fn close(&self) {
         *self.0.lock() = PooledBuffers { is_closed: true, ..PooledBuffers::default() };
     }
 }
 
-/// What was read at once.
+/// A buffer, shared by the pieces of it.
 struct Buffer {
     bytes: Vec<u8>,
     buffer_pool: Option<BufferPool>,
@@ -61,7 +61,7 @@ impl Drop for Buffer {
     }
 }
 
-/// A part of it. The memory and its permit are given back with the last part.
+/// A part of a buffer. The memory and its permit are returned with the last part.
 #[derive(Clone)]
 pub struct Piece {
     whole: Arc<Buffer>,
@@ -70,10 +70,10 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// The first of some bytes, which go to a shelf when they are not needed any more.
+    /// The bytes up to `end`. The buffer returns to the pool with the last piece.
     ///
     /// # Panics
-    /// If there are not this many.
+    /// If there are fewer bytes.
     pub fn new(bytes: Vec<u8>, end: usize, permit: Permit, buffer_pool: &BufferPool) -> Piece {
         assert!(end <= bytes.len(), "a piece beyond its memory");
         let whole = Buffer { bytes, buffer_pool: Some(buffer_pool.clone()), _permit: Some(permit) };
@@ -83,7 +83,7 @@ impl Piece {
     /// A part of this part.
     ///
     /// # Panics
-    /// If it reaches beyond.
+    /// If it reaches beyond this part.
     #[must_use]
     pub fn part(&self, start: usize, length: usize) -> Piece {
         assert!(start + length <= self.len(), "a part beyond its piece");
@@ -113,7 +113,7 @@ mod tests {
     use crate::budget::Budget;
 
     #[test]
-    fn memory_and_permit_are_given_back_with_the_last_part() {
+    fn memory_and_permit_are_returned_with_the_last_part() {
         let (budget, buffer_pool) = (Budget::new("bytes", 100), BufferPool::default());
         let permit = budget.acquire(5, 0).unwrap();
         let whole = Piece::new(b"hello, old".to_vec(), 5, permit, &buffer_pool);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shelf_keeps_no_more_than_its_limits_and_nothing_when_closed() {
+    fn a_pool_keeps_no_more_than_its_limits_and_nothing_when_closed() {
         let buffer_pool = BufferPool::default();
         buffer_pool.put(vec![0; LARGEST + 1]);
         assert_eq!(buffer_pool.take().capacity(), 0);

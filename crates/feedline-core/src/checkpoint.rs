@@ -1,4 +1,4 @@
-//! Where a run stands, small enough to keep beside a model: a number and what it belongs to.
+//! The position of a run, small enough to save beside a model: a number, and what it belongs to.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,43 +7,43 @@ use crate::error::{Error, Kind, Result};
 
 const VERSION: u32 = 5;
 
-/// Where a run stands after a batch.
+/// The position of a run after a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
     version: u32,
-    /// Samples of the source.
+    /// Number of samples in the source.
     pub samples: u64,
-    /// Of what the source lists.
+    /// Fingerprint of the source's contents.
     pub source: Fingerprint,
-    /// Of all settings that decide order or pixels.
+    /// Fingerprint of all settings that decide order or pixels.
     pub settings: Fingerprint,
     /// The epoch that is not finished.
     pub epoch: u64,
     /// The first slot of this epoch that is not settled.
     pub slot: u64,
-    /// Samples at its end that filled the slots of skipped ones.
+    /// Number of samples at the end of the epoch that filled the slots of skipped ones.
     pub filled: u64,
-    /// Samples, from its first one on, that were tried as repetitions, and those of them that were good.
+    /// Number of samples, from the start of the epoch, that were tried as repetitions, and how many of those were good.
     pub tried: u64,
     /// See `tried`.
     pub repeated: u64,
     /// Faults so far, which count against the limit.
     pub standing: Standing,
-    /// Slots before `slot` whose samples are in no batch yet: the first, and each as the distance to the one
-    /// before it.
+    /// Slots before `slot` whose samples are in no batch yet: the first, then the distance of each to the one before
+    /// it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     waiting: Vec<u64>,
-    /// Of these slots, those that have the sample of another one, and which.
+    /// Those of the waiting slots whose sample was replaced, with the replacement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     replaced: Vec<(u64, u64)>,
-    /// Of all of the above, as text: a number that was changed may still be a possible one.
+    /// Checksum of all fields above as text: a changed number may still be valid.
     #[serde(default)]
     checksum: u32,
 }
 
 impl Checkpoint {
-    /// Of this version.
+    /// A checkpoint of this version.
     pub fn new(
         samples: u64,
         source: Fingerprint,
@@ -73,7 +73,7 @@ impl Checkpoint {
         }
     }
 
-    /// Where the epoch stands; None if it has slots with numbers larger than any.
+    /// The position in the epoch; None if a slot number overflows.
     pub fn position(&self) -> Option<Position> {
         let mut slot: u64 = 0;
         let mut next = |distance: &u64| {
@@ -87,7 +87,7 @@ impl Checkpoint {
         Some(Position { slot, filled, tried, repeated, waiting, standing })
     }
 
-    /// As text.
+    /// The checkpoint as text.
     pub fn to_text(&self) -> String {
         let checksum = self.checksum();
         let whole = Checkpoint { checksum, ..self.clone() };
@@ -100,7 +100,7 @@ impl Checkpoint {
         crc32c::crc32c(text.as_bytes())
     }
 
-    /// From text that anybody may have written.
+    /// Parses untrusted text.
     pub fn from_text(text: &str) -> Result<Checkpoint> {
         let checkpoint: Checkpoint = serde_json::from_str(text).map_err(|error| {
             Error::new(Kind::CheckpointMismatch, format!("this is not a checkpoint: {error}"))
@@ -114,13 +114,14 @@ impl Checkpoint {
         }
         if checkpoint.checksum != checkpoint.checksum() {
             let message = "the checkpoint is corrupt: checksum mismatch";
-            return Err(Error::new(Kind::CheckpointMismatch, message)
-                .with_hint("go on from an earlier one; a checkpoint cannot be changed by hand"));
+            return Err(Error::new(Kind::CheckpointMismatch, message).with_hint(
+                "resume from an earlier checkpoint; a checkpoint cannot be edited by hand",
+            ));
         }
         Ok(Checkpoint { checksum: 0, ..checkpoint })
     }
 
-    /// Refuses to go on with other data or settings, saying what differs.
+    /// Refuses to resume with other data or settings, naming the difference.
     pub(crate) fn must_fit(&self, now: &Checkpoint) -> Result<()> {
         let message = if self.samples != now.samples {
             format!(
@@ -138,17 +139,17 @@ impl Checkpoint {
     }
 }
 
-/// A number that differs when what it was made from does.
+/// A hash that changes with the data it is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint(u64);
 
 impl Fingerprint {
-    /// As a part of a file name.
+    /// In hexadecimal, for a file name.
     pub(crate) fn in_hex(self) -> String {
         format!("{:016x}", self.0)
     }
 
-    /// Of bytes, part after part: FNV-1a, the same on every machine.
+    /// Hash of a list of byte strings: FNV-1a, the same on every machine.
     pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Fingerprint {
         let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
         for part in parts {
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_survives_being_text() {
+    fn a_checkpoint_survives_a_round_trip_through_text() {
         let checkpoint = made(10, b"a", b"b", &[]);
         assert_eq!(Checkpoint::from_text(&checkpoint.to_text()).unwrap(), checkpoint);
         assert!(checkpoint.to_text().len() < 300);
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_in_which_any_byte_was_changed_is_refused_or_the_same() {
+    fn a_checkpoint_with_a_changed_byte_is_refused_or_equal() {
         let checkpoint = made(10, b"a", b"b", &[(3, 3), (5, 1)]);
         let text = checkpoint.to_text().into_bytes();
         for (at, other) in
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn a_mismatch_names_the_difference() {
         let now = made(10, b"a", b"b", &[]);
         let refusals: Vec<_> = [(9, b"a", b"b"), (10, b"x", b"b"), (10, b"a", b"x")]
             .iter()

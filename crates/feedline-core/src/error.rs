@@ -1,7 +1,7 @@
 //! Everything that can go wrong: one table of kinds, one error type.
 //!
-//! An error says what happened, where, and what to do. Each kind has a hint of its own, which a more
-//! particular one may replace, and an example that the tests print.
+//! An error says what happened, where, and what to do. Each kind has a hint, which a more specific one may replace, and
+//! an example that the tests print.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -18,7 +18,7 @@ macro_rules! kinds {
     ($($kind:ident {
         name: $name:literal, code: $code:literal, hint: $hint:literal, example: $example:literal
     },)*) => {
-        /// What kind of thing went wrong.
+        /// The kind of an error.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Kind {
             $(#[doc = $example] $kind,)*
@@ -33,8 +33,8 @@ macro_rules! kinds {
                 match self { $(Kind::$kind => $name),* }
             }
 
-            /// Its number, which never changes: FL1xx for settings and sources, FL2xx for samples,
-            /// FL3xx for the machine, FL4xx for workers, FL5xx for wrong use and bugs.
+            /// Its code, which never changes: FL1xx for settings and sources, FL2xx for samples, FL3xx for the machine,
+            /// FL4xx for workers, FL5xx for wrong use and bugs.
             pub fn code(self) -> &'static str {
                 match self { $(Kind::$kind => $code),* }
             }
@@ -44,7 +44,7 @@ macro_rules! kinds {
                 match self { $(Kind::$kind => $hint),* }
             }
 
-            /// A message of this kind.
+            /// An example message of this kind.
             pub fn example(self) -> &'static str {
                 match self { $(Kind::$kind => $example),* }
             }
@@ -141,7 +141,7 @@ kinds! {
         name: "InvalidFieldError",
         code: "FL212",
         hint: "look at the record with feedline show FILE:NUMBER, and at what parse() asks for",
-        example: "feature \"label\" holds 2 values of int64, 1 of float32 was wanted"
+        example: "feature \"label\" holds 2 values of int64, expected 1 of float32"
     },
     UnsafeFormat {
         name: "UnsafeFormatError",
@@ -177,7 +177,7 @@ kinds! {
         name: "UsedAfterForkError",
         code: "FL501",
         hint: "make the loader in the process that uses it, or start processes with the spawn method",
-        example: "the loader was made in process 10 and used in its fork 11, where its threads do not exist"
+        example: "the loader was created in process 10 and used in its fork 11, where its threads do not exist"
     },
     Closed {
         name: "ClosedError",
@@ -212,7 +212,7 @@ kinds! {
     CheckpointMismatch {
         name: "CheckpointMismatchError",
         code: "FL103",
-        hint: "resume with the same data and settings, or start anew",
+        hint: "resume with the same data and settings, or start from the beginning",
         example: "the checkpoint was made with 1000 samples, the source has 900"
     },
     Internal {
@@ -224,13 +224,13 @@ kinds! {
 }
 
 impl Kind {
-    /// The kind of that name.
+    /// The kind with this name.
     pub fn named(name: &str) -> Option<Kind> {
         Kind::ALL.iter().copied().find(|kind| kind.name() == name)
     }
 
-    /// Whether it is a fault of one sample, so that skipping the sample helps. Where the machine has
-    /// run out of something, it does not.
+    /// Whether it is a fault of one sample, so that skipping the sample helps. It is not if the machine has run out of
+    /// something.
     pub(crate) fn is_of_sample(self) -> bool {
         match self {
             Kind::Read
@@ -244,7 +244,7 @@ impl Kind {
             | Kind::CorruptRecord
             | Kind::InvalidField
             | Kind::UnsafeFormat
-            // Of a sample that kills the worker that takes it.
+            // For a sample that kills its worker.
             | Kind::WorkerDied => true,
             Kind::InvalidArgument
             | Kind::InvalidSource
@@ -282,7 +282,7 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of that kind, in lowercase and without a full stop.
+    /// An error of this kind. The message is lowercase, without a full stop.
     pub fn new(kind: Kind, message: impl Into<String>) -> Error {
         Error(Box::new(Inner {
             kind,
@@ -295,28 +295,28 @@ impl Error {
         }))
     }
 
-    /// An error of the system while `doing` something.
+    /// A system error while `doing` something.
     pub fn io(kind: Kind, doing: impl fmt::Display, error: io::Error) -> Error {
         let mut made = Error::new(kind, format!("{doing}: {}", lowered(&error.to_string())));
         made.0.source = Some(Box::new(error));
         made
     }
 
-    /// A hint that fits better than the kind's own.
+    /// Replaces the hint of the kind by a more specific one.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<Cow<'static, str>>) -> Error {
         self.0.hint = Some(hint.into());
         self
     }
 
-    /// Where the bytes lie that it is about.
+    /// Sets the location of the bytes.
     #[must_use]
     pub fn at(mut self, location: Option<Location>) -> Error {
         self.0.location = location.or(self.0.location);
         self
     }
 
-    /// Which sample it is about, and which stage had it.
+    /// Sets the sample and the stage that failed.
     #[must_use]
     pub(crate) fn of_sample(mut self, index: u64, stage: &'static str) -> Error {
         self.0.index = Some(index);
@@ -329,38 +329,38 @@ impl Error {
         self.0.kind
     }
 
-    /// What happened, without place and hint.
+    /// The message, without location and hint.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// Where the bytes lie that it is about.
+    /// The location of the bytes.
     pub fn location(&self) -> Option<&Location> {
         self.0.location.as_ref()
     }
 
-    /// The index in the source of the sample it is about.
+    /// The index of the sample in the source.
     pub fn index(&self) -> Option<u64> {
         self.0.index
     }
 
-    /// The stage that had the sample.
+    /// The stage in which the sample failed.
     pub fn stage(&self) -> Option<&'static str> {
         self.0.stage
     }
 
-    /// What to do.
+    /// The hint.
     pub fn hint(&self) -> &str {
         self.0.hint.as_deref().unwrap_or(self.0.kind.hint())
     }
 
-    /// The number of the system's error behind it.
+    /// The errno of the system error that caused it.
     pub fn os_error(&self) -> Option<i32> {
         self.0.source.as_ref()?.downcast_ref::<io::Error>()?.raw_os_error()
     }
 }
 
-/// As a part of a sentence.
+/// Lowercases the first letter, to continue a sentence.
 pub(crate) fn lowered(text: &str) -> String {
     let mut letters = text.chars();
     match letters.next() {
@@ -397,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_has_a_name_of_its_own_a_hint_and_an_example() {
+    fn every_kind_has_a_unique_name_a_hint_and_an_example() {
         let mut names: Vec<_> = Kind::ALL.iter().map(|kind| kind.name()).collect();
         names.sort_unstable();
         names.dedup();
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_reads_as_users_will_see_it() {
+    fn the_table_of_kinds_as_users_see_it() {
         let table: Vec<_> = Kind::ALL
             .iter()
             .map(|kind| format!("{}: {}", kind.name(), Error::new(*kind, kind.example())))

@@ -1,31 +1,31 @@
-//! Text that comes from data, such as names of files and columns, where a person reads it: it must neither move the
+//! Escapes text that comes from data, such as file and column names, before it is printed: it must neither move the
 //! cursor of a terminal nor forge a line.
 
 use std::borrow::Cow;
 use std::path::Path;
 
-/// Without control characters, but for line ends and tabs: for text of several lines of ours.
+/// Escapes control characters except line breaks and tabs, for our own text of several lines.
 pub fn lines(text: &str) -> Cow<'_, str> {
-    escaped(text, |letter| is_hidden(letter) && letter != '\n' && letter != '\t')
+    escaped(text, |character| is_hidden(character) && character != '\n' && character != '\t')
 }
 
-/// Without control characters and line ends.
+/// Escapes control characters and line breaks.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     escaped(text, is_hidden)
 }
 
-/// A path in one line.
+/// A path on one line.
 pub fn path(path: &Path) -> String {
     one_line(&path.to_string_lossy()).into_owned()
 }
 
-/// Control characters, and those that change the direction of writing or cannot be seen.
-fn is_hidden(letter: char) -> bool {
+/// Control characters, and characters that are invisible or change the writing direction.
+fn is_hidden(character: char) -> bool {
     let is_invisible = matches!(
-        letter,
+        character,
         '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}'
     );
-    letter.is_control() || is_invisible
+    character.is_control() || is_invisible
 }
 
 fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
@@ -33,11 +33,11 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     let mut plain = String::with_capacity(text.len() + 16);
-    for letter in text.chars() {
-        if is_escaped(letter) {
-            plain.extend(letter.escape_default());
+    for character in text.chars() {
+        if is_escaped(character) {
+            plain.extend(character.escape_default());
         } else {
-            plain.push(letter);
+            plain.push(character);
         }
     }
     Cow::Owned(plain)

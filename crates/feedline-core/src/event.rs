@@ -1,4 +1,4 @@
-//! Nothing is decided without an event: reports, logs, metrics and callbacks are all made from these.
+//! Every decision has an event: reports, logs, metrics and callbacks are all derived from these.
 
 use serde_json::{Value, json};
 use std::fmt;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use crate::escape;
 use crate::fault::{CALLING, FaultLine, named};
 
-/// How loud an event is in a log.
+/// Log level of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// As it should be.
+    /// Nothing is wrong.
     Info,
-    /// Something went wrong, and the run goes on.
+    /// Something went wrong, and the run continues.
     Warning,
-    /// Something was not.
+    /// Something went wrong that the run cannot handle.
     Error,
 }
 
 impl Level {
-    /// Python's name of it, in lowercase.
+    /// Python's name of the level, in lowercase.
     pub fn name(self) -> &'static str {
         match self {
             Level::Info => "info",
@@ -28,181 +28,181 @@ impl Level {
         }
     }
 
-    /// The level of that name.
+    /// The level with this name.
     pub fn named(name: &str) -> Option<Level> {
         [Level::Info, Level::Warning, Level::Error].into_iter().find(|level| level.name() == name)
     }
 }
 
-/// Something was decided or has happened.
+/// A decision or an occurrence.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// An epoch begins.
     EpochStarted {
-        /// Which one.
+        /// The epoch.
         epoch: u64,
-        /// How many samples are due, where it is known.
+        /// Number of expected samples, if known.
         expected: Option<u64>,
     },
     /// The consumer took a batch.
     BatchDelivered {
-        /// How many it holds.
+        /// Number of samples in the batch.
         samples: u64,
         /// How long the consumer waited for it.
         waited: Duration,
     },
     /// A sample is retried.
     SampleRetried(FaultLine),
-    /// A bad sample was left out.
+    /// A bad sample was skipped.
     SampleSkipped(FaultLine),
-    /// Another sample took the place of a bad one.
+    /// A bad sample was replaced by another.
     SampleReplaced {
-        /// The bad one.
+        /// The fault of the bad sample.
         fault: FaultLine,
-        /// The index of the other; null for one that the user gave.
+        /// The index of the replacement; null if the user supplied it.
         by: Value,
     },
-    /// Samples come a second time, so that every rank has as many as the others.
+    /// Samples are repeated, so that every rank has the same number.
     SamplesRepeated {
-        /// How many.
+        /// Number of samples.
         samples: u64,
     },
-    /// Samples are left out from the start, because the user named them.
+    /// Samples are excluded from the start, because the user listed them.
     SamplesExcluded {
-        /// How many.
+        /// Number of samples.
         samples: u64,
     },
-    /// Shards have no samples; nothing is wrong with them.
+    /// Some shards have no samples, which is not an error.
     EmptyShardsFound {
-        /// How many.
+        /// Number of shards.
         shards: u64,
         /// The first of them.
         path: String,
     },
-    /// A fault ends the run: it is to be raised, or there were too many.
+    /// A fault ends the run: its action is to raise, or there were too many.
     RunStopped {
-        /// The last one.
+        /// The last fault.
         fault: FaultLine,
         /// Why it ends the run.
         why: String,
     },
-    /// A call of an executor failed, and its future has the exception. Nothing else ends.
+    /// A call of an executor failed, and its future has the exception. The executor continues.
     CallFailed(FaultLine),
-    /// A fault could not be written down.
+    /// A fault could not be written to the quarantine file.
     QuarantineFailed {
-        /// What the system said.
+        /// The system error.
         why: String,
     },
-    /// A source is taken to be unavailable: reading pauses.
+    /// A source is considered unavailable: reading pauses.
     SourceUnavailable {
-        /// Its root.
+        /// The root of the source.
         root: String,
-        /// What was seen of it.
+        /// The reason.
         why: String,
-        /// For how long it is waited; the ledger knows.
+        /// How long the run waits for it; set by the ledger.
         patience: Option<Duration>,
     },
-    /// Somebody looks whether it is back.
+    /// A thread probes whether the source is back.
     SourceProbed {
-        /// Its root.
+        /// The root of the source.
         root: String,
     },
-    /// It is back: reading goes on.
+    /// The source is back: reading continues.
     SourceRecovered {
-        /// Its root.
+        /// The root of the source.
         root: String,
         /// How long it was unavailable.
         after: Duration,
     },
     /// A worker died.
     WorkerDied {
-        /// Which one.
+        /// The worker id.
         worker: u64,
         /// The cause in a word or two, by which deaths are counted.
         cause: String,
-        /// All that is known, in a line.
+        /// All that is known, on one line.
         text: String,
-        /// The certificate.
+        /// The death certificate.
         certificate: Value,
     },
-    /// Another worker took the place of a dead one.
+    /// A dead worker was replaced.
     WorkerReplaced {
-        /// Which one.
+        /// The worker id.
         worker: u64,
     },
-    /// A worker was ended on purpose, and replaced.
+    /// A worker was stopped on purpose, and replaced.
     WorkerRenewed {
-        /// Which one.
+        /// The worker id.
         worker: u64,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A worker has been at one sample for long.
+    /// A worker has spent a long time on one sample.
     WorkerStalled {
-        /// Which one.
+        /// The worker id.
         worker: u64,
-        /// At what, and since when.
+        /// The sample, and since when.
         text: String,
         /// The same for programs.
         details: Value,
     },
-    /// A new zygote was born.
+    /// A new zygote was started.
     ZygoteRestarted {
-        /// Why it was needed.
+        /// The reason.
         why: String,
     },
     /// A sample took very long.
     SampleSlow(Slow),
-    /// The consumer has waited for long, and no batch came.
+    /// The consumer has waited for a long time without a batch.
     BatchStalled {
         /// For how long.
         waited: Duration,
-        /// What is being done.
+        /// What the loader is doing.
         text: String,
     },
-    /// The system refused what a budget allowed, which is smaller now.
+    /// The system refused what a budget allowed, so the budget was lowered.
     BudgetShrunk {
-        /// Which one.
+        /// The name of the budget.
         budget: &'static str,
-        /// Before.
+        /// The limit before.
         from: u64,
-        /// After.
+        /// The limit after.
         to: u64,
     },
-    /// The system refused some threads; the run goes on with fewer.
+    /// The system refused some threads; the run continues with fewer.
     ThreadsRefused {
-        /// How many were asked for.
+        /// Number of requested threads.
         wanted: usize,
-        /// How many there are.
+        /// Number of running threads.
         got: usize,
     },
-    /// An epoch came to its end.
+    /// An epoch ended.
     EpochEnded {
-        /// Samples of a last short batch that `drop_last` left out.
+        /// Number of samples of the last short batch that `drop_last` dropped.
         dropped: u64,
-        /// In a line, what came of it.
+        /// The outcome, on one line.
         summary: String,
-        /// Whether there was anything to bear.
+        /// Whether there was no fault.
         is_clean: bool,
-        /// What was skipped or replaced, by cause, if anything was.
+        /// The skipped and replaced samples by cause, if any.
         warning: Option<String>,
     },
-    /// The consumer left an epoch, or an error ended it, before its end.
+    /// The consumer left the epoch, or an error ended it, before its end.
     EpochAbandoned,
-    /// Events came faster than they were taken, and some are gone.
+    /// Events came faster than they were consumed, and some were dropped.
     EventsDropped {
-        /// How many.
+        /// Number of dropped events.
         count: u64,
     },
-    /// What a front has to tell besides.
+    /// An event that a front end defines.
     Told {
         /// Its name.
         name: String,
-        /// How loud.
+        /// Its log level.
         level: Level,
-        /// In a line.
+        /// The text, on one line.
         text: String,
-        /// For programs.
+        /// Details for programs.
         details: Value,
     },
 }
@@ -210,18 +210,18 @@ pub enum Event {
 /// A sample that took long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slow {
-    /// Which one.
+    /// The index of the sample.
     pub index: Value,
-    /// How long.
+    /// The duration.
     pub seconds: f64,
-    /// Which worker had it.
+    /// The worker that loaded it.
     pub worker: Option<u64>,
-    /// Where on its path.
+    /// The stage.
     pub stage: String,
 }
 
 impl Slow {
-    /// For programs.
+    /// The event for programs.
     pub fn to_json(&self) -> Value {
         json!({
             "index": self.index, "seconds": self.seconds, "worker": self.worker, "stage": self.stage,
@@ -276,7 +276,7 @@ impl Event {
         }
     }
 
-    /// How loud it is.
+    /// Its log level.
     pub fn level(&self) -> Level {
         match self {
             Event::EpochStarted { .. }
@@ -287,7 +287,7 @@ impl Event {
             | Event::WorkerReplaced { .. }
             | Event::WorkerRenewed { .. }
             | Event::SampleSlow(_)
-            // The error that is raised says it louder.
+            // The raised error says more.
             | Event::RunStopped { .. }
             | Event::CallFailed(_)
             | Event::EpochAbandoned => Level::Info,
@@ -316,7 +316,7 @@ impl Event {
         }
     }
 
-    /// What it knows, for programs.
+    /// The details for programs.
     pub fn to_json(&self) -> Value {
         match self {
             Event::EpochStarted { epoch, expected } => {
@@ -374,10 +374,10 @@ impl Event {
         }
     }
 
-    /// From a front's words: its name and what it knows.
+    /// Parses an event from a front end: its name and its details.
     ///
     /// # Errors
-    /// In words, what is missing.
+    /// A message that names the missing key.
     pub fn from_words(name: &str, details: Value) -> Result<Event, String> {
         let text = |key: &str| details.get(key).and_then(Value::as_str).map(str::to_owned);
         let needed = |key: &str| text(key).ok_or_else(|| lacks(name, key));
@@ -445,7 +445,7 @@ impl fmt::Display for Event {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Event::EpochStarted { epoch, expected: Some(expected) } => {
-                write!(formatter, "epoch {epoch} begins: {expected} samples are due")
+                write!(formatter, "epoch {epoch} begins: {expected} samples expected")
             }
             Event::EpochStarted { epoch, expected: None } => {
                 write!(formatter, "epoch {epoch} begins")
@@ -462,7 +462,7 @@ impl fmt::Display for Event {
                 write!(formatter, "replaced by sample {by}: {fault}")
             }
             Event::SamplesRepeated { samples } => {
-                write!(formatter, "{samples} samples come again to keep the ranks even")
+                write!(formatter, "{samples} samples are repeated to keep the ranks even")
             }
             Event::SamplesExcluded { samples } => {
                 write!(formatter, "{samples} samples are excluded")
@@ -485,11 +485,11 @@ impl fmt::Display for Event {
                 }
                 write!(formatter, ": {why}")
             }
-            Event::SourceProbed { root } => write!(formatter, "looking whether {root} is back"),
+            Event::SourceProbed { root } => write!(formatter, "probing whether {root} is back"),
             Event::SourceRecovered { root, after } => {
                 write!(
                     formatter,
-                    "{root} is back after {:.1} s, reading goes on",
+                    "{root} is back after {:.1} s, reading continues",
                     after.as_secs_f64()
                 )
             }
@@ -535,22 +535,22 @@ mod tests {
     }
 
     #[test]
-    fn events_read_well_and_know_what_they_tell() {
-        let told = |name: &str, details: Value| Event::from_words(name, details).unwrap();
+    fn events_read_well_and_have_their_details() {
+        let event = |name: &str, details: Value| Event::from_words(name, details).unwrap();
         let events = [
             Event::EpochStarted { epoch: 1, expected: Some(10) },
             Event::SampleRetried(FaultLine { attempts: 2, ..bad() }),
             Event::SampleSkipped(bad()),
             Event::SampleReplaced { fault: bad(), by: json!(3) },
             Event::RunStopped { fault: bad(), why: "5 faults are more than 4".into() },
-            told("source_unavailable", json!({"root": "/mnt/data"})),
-            told("source_recovered", json!({"root": "/mnt/data", "seconds": 12.25})),
-            told(
+            event("source_unavailable", json!({"root": "/mnt/data"})),
+            event("source_recovered", json!({"root": "/mnt/data", "seconds": 12.25})),
+            event(
                 "worker_died",
                 json!({"worker": 3, "cause": "SIGKILL", "text": "worker 3 was killed", "pid": 5}),
             ),
-            told("worker_renewed", json!({"worker": 1, "why": "it grew to 3 GiB"})),
-            told("deadline", json!({"text": "sample 7 was late", "level": "warning"})),
+            event("worker_renewed", json!({"worker": 1, "why": "it grew to 3 GiB"})),
+            event("deadline", json!({"text": "sample 7 was late", "level": "warning"})),
         ];
         let lines: Vec<_> = events
             .iter()
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_what_it_must_have_is_refused() {
+    fn an_event_without_a_required_key_is_refused() {
         let refused = Event::from_words("worker_died", json!({"worker": 1, "cause": "x"}));
         assert_eq!(refused.unwrap_err(), "an event \"worker_died\" must have \"text\"");
         assert!(Event::from_words("anything", json!({})).is_err());

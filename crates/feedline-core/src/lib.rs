@@ -1,4 +1,4 @@
-//! Feedline's core: the path of a sample, from where it lies to the training loop.
+//! Feedline's core: the path of a sample, from its source to the training loop.
 //!
 //! ```text
 //!  source ──► plan ──► fetch ──► worker ──► collate ──► deliver

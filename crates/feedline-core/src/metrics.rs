@@ -11,73 +11,73 @@ use crate::event::{Event, Slow};
 use crate::fault::{CALLING, FaultLine};
 use crate::sample::Stage;
 
-/// Faults that a report spells out; the others are only counted.
-const SPELLED_OUT: usize = 10_000;
-/// Samples that are named as the slowest.
+/// How many faults a report lists; the others are only counted.
+const LISTED_FAULTS: usize = 10_000;
+/// How many samples are listed as the slowest.
 pub(crate) const SLOWEST: usize = 10;
-/// Seconds from which the text of a report mentions a sample for being slow.
-const WORTH_A_WORD: f64 = 0.1;
-/// Deaths, retirements and notes that a report spells out.
-const LINES: usize = 100;
+/// From how many seconds on the text of a report lists a sample as slow.
+const SLOW_SECONDS: f64 = 0.1;
+/// How many deaths, retirements and notes a report lists.
+const LISTED_NOTES: usize = 100;
 
-/// Everything that is known of a loader's epochs. What was delivered for the first time, skipped and left
-/// is what was expected.
+/// The account of a loader's epochs: samples delivered for the first time, skipped and pending add up to the expected
+/// ones.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Whether it is an executor's, whose samples are calls: what was returned, failed, skipped, cancelled
-    /// and left is what was expected, and with what was excluded it is what was submitted.
+    /// Whether it is an executor's, whose samples are calls: returned, failed, skipped, cancelled and pending calls add
+    /// up to the expected ones, and with the excluded ones to the submitted ones.
     pub is_of_calls: bool,
-    /// Epochs begun.
+    /// Number of started epochs.
     pub epochs: u64,
-    /// Epochs that came to their end.
+    /// Number of completed epochs.
     pub completed: u64,
-    /// Samples that were due.
+    /// Number of expected samples.
     pub expected: u64,
-    /// Samples that the consumer got, replacements and repeated ones among them.
+    /// Number of delivered samples, including replacements and repeated ones.
     pub delivered: u64,
-    /// Samples left out because they were bad.
+    /// Number of samples skipped because they were bad.
     pub skipped: u64,
-    /// Calls whose future has their exception; of an executor alone.
+    /// Number of calls whose future has their exception; executors only.
     pub failed: u64,
-    /// Calls that were not made, or whose result nobody gets; of an executor alone.
+    /// Number of calls that were not started, or whose result was discarded; executors only.
     pub cancelled: u64,
-    /// Bad samples in whose place others were delivered.
+    /// Number of bad samples that were replaced by others.
     pub replaced: u64,
-    /// How often a sample was retried.
+    /// Number of retries.
     pub retried: u64,
-    /// Faults written to the quarantine file.
+    /// Number of faults written to the quarantine file.
     pub quarantined: u64,
-    /// Samples delivered a second time to keep the ranks even; these are not expected.
+    /// Number of samples delivered a second time to keep the ranks even; these are not expected.
     pub repeated: u64,
-    /// Samples left out from the start; these are not expected.
+    /// Number of samples excluded from the start; these are not expected.
     pub excluded: u64,
-    /// Good samples that `drop_last` left out; these are not expected.
+    /// Number of good samples that `drop_last` dropped; these are not expected.
     pub dropped: u64,
-    /// Good samples that a filter left out; these are not expected.
+    /// Number of good samples that a filter dropped; these are not expected.
     pub filtered: u64,
-    /// Batches that the consumer got.
+    /// Number of delivered batches.
     pub batches: u64,
     /// The bad samples by index, and how many times each was bad.
     pub faults: BTreeMap<IndexKey, (FaultLine, u64)>,
-    /// How many workers were lost, by cause.
+    /// The number of lost workers, by cause.
     pub workers_lost: BTreeMap<String, u64>,
-    /// The first deaths in words.
+    /// Descriptions of the first deaths.
     pub deaths: Vec<String>,
-    /// Workers that were ended on purpose, and why.
+    /// Workers that were stopped on purpose, and why.
     pub retired: Vec<String>,
     /// The samples that took longest, the longest first.
     pub slowest: Vec<Slow>,
     /// How long the consumer waited for batches.
     pub waited: Duration,
-    /// How long the epochs took, the consumer's own work among it.
+    /// How long the epochs took, including the consumer's own work.
     pub elapsed: Duration,
-    /// How busy the stages were: share of the time of their threads.
+    /// How busy the stages were: the share of their threads' time.
     pub busy: Vec<(Stage, f64)>,
     /// What the machine refused, and what was done about it.
     pub notes: Vec<String>,
 }
 
-/// Numbers by size, then all other keys by their text.
+/// A sort key: numbers by size, then other keys by their text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IndexKey {
     /// An index of the source.
@@ -115,7 +115,7 @@ impl Report {
                 self.note_fault(fault);
             }
             Event::CallFailed(fault) => self.note_failed(fault),
-            // The error that ends the pool is that of this call too.
+            // The error that ends the pool is also the error of this call.
             Event::RunStopped { fault, .. } if self.is_of_calls => self.note_failed(fault),
             Event::SamplesRepeated { samples } => self.repeated += samples,
             Event::SamplesExcluded { samples } => self.excluded += samples,
@@ -149,7 +149,7 @@ impl Report {
     }
 
     fn note_fault(&mut self, fault: &FaultLine) {
-        let full = self.faults.len() >= SPELLED_OUT;
+        let full = self.faults.len() >= LISTED_FAULTS;
         let key = IndexKey::of(&fault.index);
         match self.faults.get_mut(&key) {
             Some((_, times)) => *times += 1,
@@ -171,23 +171,23 @@ impl Report {
         self.slowest.truncate(SLOWEST);
     }
 
-    /// Samples that were due and neither delivered nor skipped: of epochs not at their end.
+    /// Number of expected samples that were neither delivered nor skipped, in epochs that have not ended.
     pub fn pending(&self) -> u64 {
         let known = self.delivered + self.skipped + self.failed + self.cancelled;
         (self.expected + self.repeated).saturating_sub(known)
     }
 
-    /// All calls of an executor.
+    /// Number of all calls of an executor.
     pub(crate) fn submitted(&self) -> u64 {
         self.expected + self.excluded
     }
 
-    /// The stage whose threads had the least rest.
+    /// The busiest stage.
     pub(crate) fn busiest(&self) -> Option<(Stage, f64)> {
         self.busy.iter().copied().max_by(|one, other| one.1.total_cmp(&other.1))
     }
 
-    /// For programs.
+    /// The report for programs.
     pub fn to_json(&self) -> Value {
         if self.is_of_calls { self.calls_to_json() } else { self.samples_to_json() }
     }
@@ -273,9 +273,9 @@ impl Report {
     }
 }
 
-/// A line more, while there are few.
+/// Adds a line, up to a limit.
 fn note(lines: &mut Vec<String>, line: String) {
-    if lines.len() < LINES {
+    if lines.len() < LISTED_NOTES {
         lines.push(line);
     }
 }
@@ -315,7 +315,7 @@ impl Report {
         write!(formatter, "{} samples delivered", self.delivered)?;
         write!(formatter, " + {} skipped", self.skipped)?;
         if self.pending() > 0 {
-            write!(formatter, " + {} not asked for", self.pending())?;
+            write!(formatter, " + {} not requested", self.pending())?;
         }
         if self.repeated > 0 {
             write!(formatter, " - {} repeated", self.repeated)?;
@@ -367,7 +367,7 @@ impl fmt::Display for Report {
         for note in &self.notes {
             write!(formatter, "\nnote: {}", escape::one_line(note))?;
         }
-        let slowest = self.slowest.iter().filter(|slow| slow.seconds >= WORTH_A_WORD);
+        let slowest = self.slowest.iter().filter(|slow| slow.seconds >= SLOW_SECONDS);
         let slowest: Vec<_> = slowest.map(ToString::to_string).collect();
         if !slowest.is_empty() {
             write!(formatter, "\nslowest: {}", escape::one_line(&slowest.join("; ")))?;
@@ -388,8 +388,8 @@ impl fmt::Display for Report {
                 write!(formatter, "\n    in {}", line.place())?;
             }
         }
-        let spelled: u64 = self.faults.values().map(|(_, times)| times).sum();
-        match (self.skipped + self.replaced + self.failed).saturating_sub(spelled) {
+        let listed: u64 = self.faults.values().map(|(_, times)| times).sum();
+        match (self.skipped + self.replaced + self.failed).saturating_sub(listed) {
             0 => Ok(()),
             more => write!(formatter, "\n  and {more} more faults"),
         }
@@ -405,7 +405,7 @@ pub(crate) struct Meters {
 }
 
 impl Meters {
-    /// That stage worked for that long.
+    /// Adds busy time to a stage.
     pub(crate) fn add(&self, stage: Stage, time: Duration) {
         let meter = match stage {
             Stage::Source | Stage::Plan | Stage::Fetch => &self.fetch,
@@ -415,7 +415,7 @@ impl Meters {
         meter.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Shares of `elapsed`, for stages with that many threads each.
+    /// Shares of `elapsed`, for stages with this many threads each.
     pub(crate) fn shares(
         &self,
         elapsed: Duration,
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_of_an_executor_speaks_of_calls_and_adds_up() {
+    fn the_report_of_an_executor_counts_calls_and_adds_up() {
         let mut report = Report { is_of_calls: true, expected: 12, ..Report::default() };
         let call = |text: &str, arguments: Value| FaultLine {
             stage: CALLING.into(),
@@ -508,7 +508,7 @@ mod tests {
     #[test]
     fn faults_beyond_the_list_are_still_counted() {
         let mut report = Report::default();
-        for index in 0..SPELLED_OUT as u64 + 3 {
+        for index in 0..LISTED_FAULTS as u64 + 3 {
             report.apply(&Event::SampleSkipped(bad(index)));
         }
         assert!(report.to_string().ends_with("and 3 more faults"));

@@ -1,4 +1,4 @@
-//! The words that every stage speaks: ticket, location, value, field, sample, batch.
+//! The types that every stage uses: ticket, location, value, field, sample, batch.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,31 +13,31 @@ use crate::sys::slab::{Borrowed, Row};
 use feedline_kernels::dtype::to_half;
 pub use feedline_kernels::dtype::{Dtype, half};
 
-/// One sample's place in the order of a run.
+/// The place of one sample in the order of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
-    /// Its place in the run, counted over all ranks and epochs. Randomness is keyed by it.
+    /// Its position in the run, counted over all ranks and epochs. Randomness is keyed by it.
     pub position: u64,
-    /// Which epoch that is in, from 0.
+    /// The epoch, from 0.
     pub epoch: u64,
-    /// Which sample of the source it is.
+    /// The index of the sample in the source.
     pub index: u64,
 }
 
 /// The stages of the path of a sample, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// Where the samples lie.
+    /// The source lists the samples.
     Source,
-    /// Which sample is when.
+    /// The plan orders them.
     Plan,
-    /// The bytes.
+    /// Fetch reads their bytes.
     Fetch,
-    /// From bytes to values.
+    /// Workers turn bytes into values.
     Worker,
-    /// From samples to a batch.
+    /// Collate turns samples into a batch.
     Collate,
-    /// To the consumer, in order.
+    /// Deliver hands batches to the consumer, in order.
     Deliver,
 }
 
@@ -55,14 +55,14 @@ impl Stage {
     }
 }
 
-/// Where the bytes of a sample lie, for people to look at.
+/// The location of the bytes of a sample, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The file.
     pub path: PathBuf,
-    /// The first byte in it, where it is a part of the file.
+    /// The first byte, if the sample is a part of the file.
     pub offset: Option<u64>,
-    /// Which record of the file it is, from 0.
+    /// The number of the record in the file, from 0.
     pub record: Option<u64>,
 }
 
@@ -86,12 +86,12 @@ impl fmt::Display for Location {
     }
 }
 
-/// What a sample has under one name.
+/// A named value of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     /// The key in the batch.
     pub name: Arc<str>,
-    /// What stands under it.
+    /// How its values become a batch.
     pub kind: FieldKind,
 }
 
@@ -100,33 +100,33 @@ pub struct Field {
 pub enum FieldKind {
     /// An array of one shape, written straight into its row of the batch.
     Fixed {
-        /// Of its numbers.
+        /// Type of its numbers.
         dtype: Dtype,
-        /// Of one sample.
+        /// Shape of one sample.
         shape: Vec<usize>,
     },
-    /// An array whose shape is known when it is made.
+    /// An array whose shape is known once it is loaded.
     Ragged {
-        /// Of its numbers.
+        /// Type of its numbers.
         dtype: Dtype,
     },
-    /// Groups of numbers, a different count in each sample. In a batch they stand one behind another,
-    /// or padded to the longest, with the counts beside them.
+    /// Groups of numbers, a different count in each sample. In a batch they are concatenated, or padded to the longest,
+    /// with the counts beside them.
     Variable {
-        /// Of its numbers.
+        /// Type of its numbers.
         dtype: Dtype,
-        /// Of one group.
+        /// Shape of one group.
         inner: Vec<usize>,
     },
-    /// Bytes, which come as a list.
+    /// Bytes, as a list in the batch.
     Bytes,
-    /// Text, which comes as a list.
+    /// Text, as a list in the batch.
     Text,
-    /// JSON, which comes as a list of what it says.
+    /// JSON, as a list of parsed values in the batch.
     Json,
-    /// Any number of bytes in each sample: one list for the batch, with the counts beside it.
+    /// Any number of byte strings in each sample: one list for the batch, with the counts beside it.
     List,
-    /// The same of text.
+    /// The same for text.
     Texts,
 }
 
@@ -143,7 +143,7 @@ impl FieldKind {
         }
     }
 
-    /// For people to read.
+    /// A description for people.
     pub fn describe(&self) -> String {
         match self {
             FieldKind::Fixed { dtype, shape } => format!("{}{shape:?}", dtype.name()),
@@ -158,18 +158,18 @@ impl FieldKind {
     }
 }
 
-/// A number as somebody wrote it.
+/// A number as the user wrote it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
-    /// Without a fraction.
+    /// An integer.
     Whole(i128),
-    /// With one.
+    /// A floating-point number.
     Real(f64),
 }
 
 impl Number {
-    /// The number as it stands in memory as that type; None if the type cannot hold it. Fractions are rounded
-    /// to the nearest that it has.
+    /// The bytes of the number as this type; None if the type cannot hold it. Fractions are rounded to the nearest
+    /// value of the type.
     pub(crate) fn element(self, dtype: Dtype) -> Option<Vec<u8>> {
         macro_rules! whole {
             ($type:ty) => {
@@ -187,7 +187,7 @@ impl Number {
             Dtype::Int32 => whole!(i32),
             Dtype::Int64 => whole!(i64),
             Dtype::Float16 => {
-                // Beyond the largest it would become infinite.
+                // Larger numbers would become infinite.
                 (self.real().abs() <= 65504.0).then(|| to_half(self.real()))?.to_ne_bytes().to_vec()
             }
             Dtype::Float32 => {
@@ -231,7 +231,7 @@ impl Field {
         Field { name: name.into(), kind: FieldKind::Fixed { dtype, shape: shape.to_vec() } }
     }
 
-    /// Bytes of one sample in its row; None where it has no row.
+    /// Bytes of one sample in its row; None if it has no row.
     pub fn row_bytes(&self) -> Option<usize> {
         match &self.kind {
             FieldKind::Fixed { dtype, shape } => {
@@ -248,14 +248,14 @@ impl Field {
     }
 }
 
-/// An array whose shape is its own.
+/// An array with a shape of its own.
 #[derive(Debug)]
 pub struct Array {
-    /// Of its numbers.
+    /// Type of its numbers.
     pub dtype: Dtype,
-    /// Of the whole.
+    /// Shape of the array.
     pub shape: Vec<usize>,
-    /// The numbers, C order.
+    /// The numbers in C order.
     pub bytes: Vec<u8>,
 }
 
@@ -324,21 +324,21 @@ pub enum Value {
     Array(Array),
     /// Bytes.
     Bytes(Piece),
-    /// Text, or JSON as it was written.
+    /// Text, or unparsed JSON.
     Text(Arc<str>),
-    /// Any number of bytes.
+    /// Any number of byte strings.
     List(Vec<Piece>),
 }
 
-/// A sample which is ready for its batch: a value for each field, and the permit for what it holds.
+/// A sample that is ready for its batch: a value for each field, and a permit for its bytes.
 pub struct Sample {
-    /// Which one it is.
+    /// The ticket of the sample.
     pub ticket: Ticket,
     /// The rows of the batch, filled: one for each field that is fixed, in the order of the layout.
     pub rows: Vec<Row>,
     /// One for each other field, in that order.
     pub values: Vec<Value>,
-    /// For the bytes of values.
+    /// The permit for values that are not rows.
     pub permit: Option<Permit>,
 }
 
@@ -346,23 +346,23 @@ pub struct Sample {
 pub enum Column {
     /// An array whose first axis counts the samples.
     Array {
-        /// Of its numbers.
+        /// Type of its numbers.
         dtype: Dtype,
-        /// Of the whole batch.
+        /// Shape of the column.
         shape: Vec<usize>,
-        /// The memory itself.
+        /// The memory.
         memory: Row,
     },
-    /// A value each.
+    /// A byte string for each sample.
     Bytes(Vec<Piece>),
-    /// A value each.
+    /// A text for each sample.
     Text(Vec<Arc<str>>),
-    /// JSON of a value each.
+    /// A JSON text for each sample.
     Json(Vec<Arc<str>>),
 }
 
 impl Column {
-    /// The shape of an array, none for a list.
+    /// The shape of an array, None for a list.
     pub fn shape(&self) -> Option<&[usize]> {
         match self {
             Column::Array { shape, .. } => Some(shape),
@@ -373,31 +373,31 @@ impl Column {
 
 /// Some samples, field by field.
 pub struct Batch {
-    /// Name and column, in the order of the layout.
+    /// Names and columns, in the order of the layout.
     pub columns: Vec<(Arc<str>, Column)>,
-    /// Which samples these are, in order.
+    /// The tickets of the samples, in order.
     pub tickets: Vec<Ticket>,
-    /// For bytes of lists; arrays carry their own.
+    /// The permit for bytes of lists; arrays have their own.
     pub permit: Option<Permit>,
 }
 
 impl Batch {
-    /// How many samples it has.
+    /// Number of samples.
     pub fn len(&self) -> usize {
         self.tickets.len()
     }
 
-    /// Never true for a batch that was delivered.
+    /// Never true for a delivered batch.
     pub fn is_empty(&self) -> bool {
         self.tickets.is_empty()
     }
 
-    /// The column of that name.
+    /// The column with this name.
     pub fn get(&self, name: &str) -> Option<&Column> {
         self.columns.iter().find(|(key, _)| &**key == name).map(|(_, column)| column)
     }
 
-    /// The bytes of an array of that name.
+    /// The bytes of the array with this name.
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
         match self.get(name)? {
             Column::Array { memory, .. } => Some(memory),
@@ -416,10 +416,10 @@ impl Batch {
     }
 }
 
-/// Where the bytes of one sample are to be had.
+/// Where the bytes of a sample are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extent<'a> {
-    /// All of a file.
+    /// A whole file.
     File(PathBuf),
     /// A part of a file.
     Part {
@@ -427,21 +427,21 @@ pub enum Extent<'a> {
         path: &'a Path,
         /// The first byte.
         offset: u64,
-        /// How many bytes.
+        /// The number of bytes.
         length: u64,
     },
     /// A record of a compressed file.
     Packed {
         /// The file.
         path: &'a Path,
-        /// Which record, from 0.
+        /// The number of the record, from 0.
         record: u64,
     },
     /// Nothing to fetch: the values are in memory.
     Memory(&'a [BorrowedArray]),
 }
 
-/// An array in memory of which each sample is a row.
+/// An array in memory; each sample is a row of it.
 #[derive(Clone)]
 pub struct BorrowedArray {
     /// Name, type and shape of a row.
@@ -450,7 +450,7 @@ pub struct BorrowedArray {
     pub memory: Arc<Borrowed>,
     /// Bytes from one row to the next.
     pub stride: usize,
-    /// The index of the sample that has the first row.
+    /// The index of the sample in the first row.
     pub first: u64,
 }
 
@@ -475,12 +475,12 @@ impl PartialEq for BorrowedArray {
 }
 impl Eq for BorrowedArray {}
 
-/// What a message says of a path that may not be text.
+/// A path for messages, which may not be UTF-8.
 pub fn shown(path: &Path) -> String {
     format!("{:?}", path.display().to_string())
 }
 
-/// A number of bytes as people read it.
+/// A number of bytes for people.
 pub(crate) fn in_bytes(bytes: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.iter().find(|(unit, _)| bytes >= *unit) {
@@ -494,7 +494,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_held_by_the_types_that_can() {
+    fn a_number_fits_only_the_types_that_can_hold_it() {
         use Number::{Real, Whole};
         for (dtype, number, expected) in [
             (Dtype::Uint8, Whole(255), Some(vec![255])),

@@ -1,16 +1,16 @@
-//! The direction of dependencies, as a test: a module uses what is below it, stages never name one
-//! another, and what must be pure touches neither files nor threads nor the clock.
+//! The direction of dependencies, as a test: a module uses only layers below it, stages never name one another, and
+//! pure code touches neither files nor threads nor the clock.
 
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "the test reads the sources, and a panic is its answer"
+    reason = "the test reads the sources and fails by panicking"
 )]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Modules from the ground up. Within a layer they may know each other, but for the stages.
+/// Modules from the bottom up. Modules of a layer may use each other, except stages.
 const LAYERS: [&[&str]; 5] = [
     &["sys"],
     &[
@@ -32,7 +32,7 @@ const LAYERS: [&[&str]; 5] = [
 ];
 const STAGES: usize = 3;
 
-/// What pure code must not say, and where code must be pure.
+/// What pure code must not name, and which code must be pure.
 const IMPURE: [&str; 6] =
     ["std::fs", "std::thread", "std::time", "sys::file", "sys::thread", "sys::clock"];
 const PURE: [&str; 6] = ["decode", "format", "plan", "fault", "engine", "config"];
@@ -57,7 +57,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The code of a file without comments and without its tests, which may use anything.
+/// The code of a file without comments and tests, which may use anything.
 fn code(text: &str) -> String {
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let lines = code.lines().map(|line| line.split("//").next().unwrap_or_default());
@@ -67,7 +67,9 @@ fn code(text: &str) -> String {
 /// The modules of this crate that some code names.
 fn named(code: &str) -> Vec<String> {
     let word = |text: &str| -> String {
-        text.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect()
+        text.chars()
+            .take_while(|character| character.is_alphanumeric() || *character == '_')
+            .collect()
     };
     code.match_indices("crate::")
         .map(|(at, found)| &code[at + found.len()..])
@@ -82,21 +84,21 @@ fn named(code: &str) -> Vec<String> {
         .collect()
 }
 
-/// What is wrong with the code of a module.
-fn objections(module: &str, code: &str) -> Vec<String> {
+/// The violations in the code of a module.
+fn violations(module: &str, code: &str) -> Vec<String> {
     let own = layer(module);
-    let mut objections = Vec::new();
+    let mut violations = Vec::new();
     for other in named(code) {
         let theirs = layer(&other);
         if theirs > own || (own == STAGES && theirs == STAGES && other != module) {
-            objections.push(format!("{module} uses {other}"));
+            violations.push(format!("{module} uses {other}"));
         }
     }
     if PURE.contains(&module) {
-        objections
+        violations
             .extend(impurities(code).map(|word| format!("{module} is pure, but names {word}")));
     }
-    objections
+    violations
 }
 
 fn impurities(code: &str) -> impl Iterator<Item = &'static str> {
@@ -116,8 +118,8 @@ fn every_module_uses_only_what_is_below_it() {
             continue;
         }
         seen += 1;
-        for objection in objections(module, &code(&fs::read_to_string(&path).unwrap())) {
-            wrong.push(format!("{}: {objection}", inside.display()));
+        for violation in violations(module, &code(&fs::read_to_string(&path).unwrap())) {
+            wrong.push(format!("{}: {violation}", inside.display()));
         }
     }
     assert!(seen > 30, "the sources were not found");
@@ -136,12 +138,12 @@ fn the_kernels_are_pure() {
 }
 
 #[test]
-fn the_check_itself_finds_what_it_looks_for() {
-    let objected = |module, code: &str| !objections(module, code).is_empty();
-    assert!(objected("plan", "use crate::source::Source;"));
-    assert!(objected("decode", "use crate::fetch::Reader;"));
-    assert!(objected("sys", "let x = crate::{error::Error, sample};"));
-    assert!(objected("plan", "use std::time::Instant;"));
-    assert!(!objected("loader", "use crate::{source, plan, sys};"));
-    assert!(!objected("plan", "use crate::plan::Shard; use crate::error::Kind;"));
+fn the_check_itself_finds_violations() {
+    let violates = |module, code: &str| !violations(module, code).is_empty();
+    assert!(violates("plan", "use crate::source::Source;"));
+    assert!(violates("decode", "use crate::fetch::Reader;"));
+    assert!(violates("sys", "let x = crate::{error::Error, sample};"));
+    assert!(violates("plan", "use std::time::Instant;"));
+    assert!(!violates("loader", "use crate::{source, plan, sys};"));
+    assert!(!violates("plan", "use crate::plan::Shard; use crate::error::Kind;"));
 }

@@ -1,8 +1,8 @@
-//! Threads that an epoch leaves behind. Alone in its program: other tests have threads too.
+//! Checks that an epoch leaves no thread behind. In a program of its own, because other tests have threads too.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "tests make and look at files of their own, and a panic is their answer"
+    reason = "tests create and read files of their own, and fail by panicking"
 )]
 
 #[expect(dead_code, reason = "other tests use the rest")]
@@ -18,7 +18,7 @@ const WORDS: &str = r#"[{"call": "decode"}, {"call": "random_resized_crop", "siz
     {"call": "batch", "size": 7}, {"call": "loader", "threads": 3}]"#;
 
 #[test]
-fn leaving_an_epoch_starts_the_next_one_and_leaves_no_thread() {
+fn abandoning_an_epoch_starts_the_next_one_and_leaves_no_thread() {
     let threads = || fs::read_dir("/proc/self/task").unwrap().count();
     let before = threads();
     let folder = photographs(20, &[]);
@@ -28,7 +28,7 @@ fn leaving_an_epoch_starts_the_next_one_and_leaves_no_thread() {
     assert_eq!(epoch_of(loader.epoch().unwrap().next().unwrap().unwrap()), 1);
     let mut old = loader.epoch().unwrap();
     let _new = loader.epoch().unwrap();
-    assert!(old.next().is_none(), "an epoch that was left gives nothing");
+    assert!(old.next().is_none(), "an abandoned epoch has no more batches");
     loader.close();
     assert_eq!(threads(), before);
     assert_eq!(loader.epoch().map(drop).unwrap_err().kind(), Kind::Closed);

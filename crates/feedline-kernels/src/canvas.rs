@@ -1,27 +1,27 @@
-//! Pixels in memory that is used again: rows of interleaved bytes, of which only a part may be valid.
+//! Pixels in reused memory: rows of interleaved bytes, of which only a part may be valid.
 
 use crate::simd::SLACK;
 
-/// A part of a picture, in pixels.
+/// A part of an image, in pixels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rect {
-    /// From the left edge.
+    /// Columns from the left edge.
     pub left: usize,
-    /// From the top edge.
+    /// Rows from the top edge.
     pub top: usize,
-    /// Columns.
+    /// Number of columns.
     pub width: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
 }
 
 impl Rect {
-    /// All of a picture of that size.
+    /// The whole of an image of this size.
     pub fn whole(width: usize, height: usize) -> Rect {
         Rect { left: 0, top: 0, width, height }
     }
 
-    /// The first column behind it.
+    /// The first column to the right of it.
     pub fn right(&self) -> usize {
         self.left + self.width
     }
@@ -31,7 +31,7 @@ impl Rect {
         self.top + self.height
     }
 
-    /// Whether `other` lies within.
+    /// Whether it contains `other`.
     pub fn contains(&self, other: &Rect) -> bool {
         self.left <= other.left
             && self.top <= other.top
@@ -40,8 +40,7 @@ impl Rect {
     }
 }
 
-/// A picture. Pixels outside `valid` are left over from earlier pictures and mean nothing: a crop is
-/// computed alone, at the place where it stands in the whole.
+/// An image. Pixels outside `valid` are stale: a crop is computed alone, at its place in the whole image.
 #[derive(Debug, Default)]
 pub struct Canvas {
     width: usize,
@@ -52,44 +51,44 @@ pub struct Canvas {
 }
 
 impl Canvas {
-    /// Makes it that large; no pixel is valid then.
+    /// Resizes it; no pixel is valid afterwards.
     pub fn reshape(&mut self, width: usize, height: usize, channels: usize) {
         let bytes = width * height * channels;
         if self.pixels.len() < bytes + SLACK {
-            // A fresh vector: growing the old one would copy pixels that mean nothing.
+            // A fresh vector: growing the old one would copy stale pixels.
             self.pixels = vec![0; bytes + SLACK];
         }
         (self.width, self.height, self.channels) = (width, height, channels);
         self.valid = Rect::default();
     }
 
-    /// Says which pixels are computed.
+    /// Sets which pixels are valid.
     pub fn set_valid(&mut self, valid: Rect) {
         debug_assert!(Rect::whole(self.width, self.height).contains(&valid));
         self.valid = valid;
     }
 
-    /// The pixels that are computed.
+    /// The valid pixels.
     pub fn valid(&self) -> Rect {
         self.valid
     }
 
-    /// Columns.
+    /// Number of columns.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Rows.
+    /// Number of rows.
     pub fn height(&self) -> usize {
         self.height
     }
 
-    /// Bytes a pixel.
+    /// Bytes per pixel.
     pub fn channels(&self) -> usize {
         self.channels
     }
 
-    /// Bytes a row.
+    /// Bytes per row.
     pub fn pitch(&self) -> usize {
         self.width * self.channels
     }
@@ -99,7 +98,7 @@ impl Canvas {
         &self.pixels[..self.pitch() * self.height]
     }
 
-    /// All bytes, and some behind them that may be read and mean nothing.
+    /// All bytes, and some meaningless bytes after them that may be read.
     pub fn bytes_with_slack(&self) -> &[u8] {
         &self.pixels[..self.pitch() * self.height + SLACK]
     }
@@ -110,13 +109,13 @@ impl Canvas {
         &mut self.pixels[..bytes]
     }
 
-    /// The bytes of one row from column `left` on, `width` columns.
+    /// The bytes of one row: `width` columns from `left` on.
     pub fn row(&self, row: usize, left: usize, width: usize) -> &[u8] {
         let start = row * self.pitch() + left * self.channels;
         &self.pixels[start..start + width * self.channels]
     }
 
-    /// As `row`, to write to.
+    /// Like `row`, mutable.
     pub fn row_mut(&mut self, row: usize, left: usize, width: usize) -> &mut [u8] {
         let start = row * self.pitch() + left * self.channels;
         &mut self.pixels[start..start + width * self.channels]

@@ -1,18 +1,18 @@
-//! Numbers of one type, written as numbers of another.
+//! Converts numbers of one type to another.
 
 use crate::dtype::{Dtype, half, to_half};
 
-/// What becomes of the numbers of a field.
+/// A conversion of the numbers of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cast {
-    /// Their new type.
+    /// The new type.
     pub dtype: Dtype,
-    /// For float32: less the first, divided by the second.
+    /// For float32: subtract the first, then divide by the second.
     pub scale: Option<(f32, f32)>,
 }
 
 impl Cast {
-    /// As NumPy's `astype` does it, but for fractions that do not fit, which become the nearest number.
+    /// Converts as NumPy's `astype`, except that fractions that do not fit are rounded to the nearest number.
     pub fn convert(&self, from: Dtype, source: &[u8], target: &mut [u8]) {
         macro_rules! write {
             ($values:expr) => {{
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_becomes_every_other_and_small_numbers_stay_what_they_are() {
+    fn every_type_converts_to_every_other_and_small_numbers_stay_the_same() {
         for from in Dtype::ALL {
             for to in Dtype::ALL {
                 let numbers = [0_u8, 1];

@@ -1,6 +1,6 @@
-//! From the channels a file has to those that are asked for, in Pillow's arithmetic.
+//! Converts the channels of a file to the requested ones, with Pillow's arithmetic.
 
-/// The channels that are asked for.
+/// The requested channels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Red, green, blue.
@@ -11,7 +11,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// How many bytes a pixel has.
+    /// Bytes per pixel.
     pub fn channels(self) -> usize {
         match self {
             Mode::Rgb => 3,
@@ -20,23 +20,23 @@ impl Mode {
     }
 }
 
-/// What the bytes of a decoder are.
+/// The channels of a decoder's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channels {
-    /// One.
+    /// One channel.
     Gray,
-    /// One, and one that is dropped.
+    /// One channel, and alpha, which is dropped.
     GrayAlpha,
-    /// Three.
+    /// Three channels.
     Rgb,
-    /// Three, and one that is dropped: Pillow does not blend either.
+    /// Three channels, and alpha, which is dropped: Pillow does not blend either.
     Rgba,
-    /// Four, inverted as Adobe's programs write them and Pillow reads them.
+    /// Four channels, inverted as Adobe's programs write them and Pillow reads them.
     InvertedCmyk,
 }
 
 impl Channels {
-    /// Bytes a pixel.
+    /// Bytes per pixel.
     pub fn count(self) -> usize {
         match self {
             Channels::Gray => 1,
@@ -46,7 +46,7 @@ impl Channels {
         }
     }
 
-    /// Whether these already are what is asked for.
+    /// Whether these already are the requested channels.
     pub fn are(self, mode: Mode) -> bool {
         matches!((self, mode), (Channels::Rgb, Mode::Rgb) | (Channels::Gray, Mode::Gray))
     }
@@ -81,14 +81,14 @@ fn each<const FROM: usize, const TO: usize>(
     }
 }
 
-/// ITU-R 601-2 in 16 bits, rounded, as Pillow's convert("L").
+/// ITU-R 601-2 in 16 bits, rounded, like Pillow's convert("L").
 fn luma([red, green, blue]: [u8; 3]) -> u8 {
     let sum = u32::from(red) * 19595 + u32::from(green) * 38470 + u32::from(blue) * 7471 + 0x8000;
     (sum >> 16) as u8
 }
 
 fn cmyk_to_rgb([cyan, magenta, yellow, black]: [u8; 4]) -> [u8; 3] {
-    // Stored inverted: what stands for black is how much light is left.
+    // Stored inverted: the black channel is the remaining light.
     let light = u32::from(black);
     [cyan, magenta, yellow].map(|ink| {
         let product = u32::from(255 - ink) * light + 128;
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alpha_is_dropped_and_gray_is_spread() {
+    fn alpha_is_dropped_and_gray_is_repeated() {
         let mut rgb = [0; 6];
         convert(&[1, 2, 3, 255, 4, 5, 6, 0], Channels::Rgba, &mut rgb, Mode::Rgb);
         assert_eq!(rgb, [1, 2, 3, 4, 5, 6]);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn gray_is_weighed_as_pillow_does() {
+    fn gray_is_weighted_as_in_pillow() {
         let mut gray = [0; 2];
         convert(&[255, 255, 255, 200, 100, 50], Channels::Rgb, &mut gray, Mode::Gray);
         assert_eq!(gray, [255, 124]);

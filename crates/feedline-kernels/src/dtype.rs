@@ -1,4 +1,4 @@
-//! The types of numbers that arrays have.
+//! The element types of arrays.
 
 /// The type of the numbers in an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,7 +19,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// All of them.
+    /// All types.
     pub const ALL: &[Dtype] = &[
         Dtype::Bool,
         Dtype::Uint8,
@@ -35,7 +35,7 @@ impl Dtype {
         Dtype::Float64,
     ];
 
-    /// NumPy's name of it.
+    /// NumPy's name of the type.
     pub fn name(self) -> &'static str {
         match self {
             Dtype::Bool => "bool",
@@ -64,7 +64,7 @@ impl Dtype {
     }
 }
 
-/// What the bits of a float16 say.
+/// The value of a float16.
 pub fn half(bits: u16) -> f64 {
     let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
     let magnitude = match exponent {
@@ -76,7 +76,7 @@ pub fn half(bits: u16) -> f64 {
     if bits >> 15 == 1 { -magnitude } else { magnitude }
 }
 
-/// The bits of the float16 that comes nearest, the even one of two.
+/// The bits of the nearest float16, ties to even.
 pub fn to_half(number: f64) -> u16 {
     let sign = if number.is_sign_negative() { 0x8000 } else { 0 };
     let magnitude = number.abs();
@@ -86,10 +86,10 @@ pub fn to_half(number: f64) -> u16 {
     if magnitude >= 65520.0 {
         return sign | 0x7c00;
     }
-    // Below 2^-14 all have the distance of the smallest.
+    // Below 2^-14 all have the spacing of the smallest.
     let exponent = (((magnitude.to_bits() >> 52) as i32) - 1023).max(-14);
     let steps = (magnitude * f64::powi(2.0, 10 - exponent)).round_ties_even() as u16;
-    // One step more than the last of an exponent is the first of the next.
+    // One step after the last of an exponent is the first of the next.
     let base = ((exponent + 14) as u16) << 10;
     sign | (base + steps)
 }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_numbers_of_float16_come_back_and_what_lies_between_is_rounded() {
+    fn all_float16_numbers_survive_a_round_trip_and_others_are_rounded() {
         for bits in 0..=u16::MAX {
             let number = half(bits);
             if !number.is_nan() {

@@ -1,7 +1,7 @@
-//! The inner loops: what is done to every pixel of a picture and to every number of an array.
+//! The inner loops over every pixel of an image and every number of an array.
 //!
-//! Pure arithmetic on memory that the caller owns. No errors, no files, no threads, no clock. It is a crate of its
-//! own so that every build optimises it, also those that compile everything else quickly.
+//! Pure arithmetic on memory that the caller owns. No errors, no files, no threads, no clock. It is a crate of its own
+//! so that every build optimizes it, even those that compile everything else quickly.
 
 pub mod canvas;
 pub mod cast;

@@ -1,8 +1,8 @@
-//! Turning a picture as its EXIF data says.
+//! Applies the EXIF orientation of an image.
 
 use crate::canvas::{Canvas, Rect};
 
-/// How a stored picture must be turned to stand upright: EXIF's numbers 1 to 8.
+/// The transformation that makes a stored image upright: EXIF's numbers 1 to 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Orientation(u8);
 
@@ -13,7 +13,7 @@ impl Default for Orientation {
 }
 
 impl Orientation {
-    /// From EXIF's number; what is not one of the eight means upright.
+    /// From EXIF's number; any number outside 1 to 8 means upright.
     pub fn new(number: u32) -> Orientation {
         match u8::try_from(number) {
             Ok(number @ 1..=8) => Orientation(number),
@@ -26,12 +26,12 @@ impl Orientation {
         self.0 == 1
     }
 
-    /// The size after turning, or before it: a quarter turn swaps the sides either way.
+    /// The size after the transformation, or before it: a quarter turn swaps the sides either way.
     pub fn turned(self, width: usize, height: usize) -> (usize, usize) {
         if self.0 >= 5 { (height, width) } else { (width, height) }
     }
 
-    /// Where a pixel of the turned picture is stored, in a stored picture of that size.
+    /// Where a pixel of the turned image is stored, in a stored image of this size.
     fn source(self, x: usize, y: usize, width: usize, height: usize) -> (usize, usize) {
         match self.0 {
             2 => (width - 1 - x, y),
@@ -45,7 +45,7 @@ impl Orientation {
         }
     }
 
-    /// Which part of the stored picture (of that size) a part of the turned one comes from.
+    /// The part of the stored image (of this size) that a part of the turned one comes from.
     pub fn stored(self, part: Rect, width: usize, height: usize) -> Rect {
         if part.width == 0 || part.height == 0 {
             return Rect::default();
@@ -60,7 +60,7 @@ impl Orientation {
         }
     }
 
-    /// Writes a part of the turned picture.
+    /// Writes a part of the turned image.
     pub fn turn(self, stored: &Canvas, part: Rect, turned: &mut Canvas) {
         let channels = stored.channels();
         let (width, height) = self.turned(stored.width(), stored.height());
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_means_upright() {
+    fn unknown_numbers_mean_upright() {
         assert!(Orientation::new(0).is_upright() && Orientation::new(9).is_upright());
     }
 }

@@ -1,32 +1,32 @@
-//! From bytes of pixels to the numbers that are asked for, written into the sample's row.
+//! Converts pixels to the requested numbers, and writes them into the sample's row.
 
 use crate::canvas::{Canvas, Rect};
 use crate::dtype::Dtype;
 
-/// Which axis comes first.
+/// The order of the axes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
     /// Rows, columns, channels, as images are stored.
     #[default]
     Hwc,
-    /// Channels, rows, columns, as torch's models want them.
+    /// Channels, rows, columns, as torch's models expect them.
     Chw,
 }
 
-/// What is written.
+/// The format of the result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
-    /// Of the numbers.
+    /// Type of the numbers.
     pub dtype: Dtype,
-    /// Of the axes.
+    /// Order of the axes.
     pub layout: Layout,
-    /// For float32: what each byte becomes, for each channel. Computed once in torch's own order of
-    /// operations, so that the results are torch's to the last bit.
+    /// For float32: the number for each byte of each channel. Computed once in torch's order of operations, so that the
+    /// results equal torch's to the last bit.
     floats: Vec<[f32; 256]>,
 }
 
 impl Output {
-    /// Bytes as they are, or as numbers of the same value.
+    /// Bytes unchanged, or converted to numbers of the same value.
     pub fn plain(dtype: Dtype, layout: Layout) -> Output {
         let mut table = [0.0; 256];
         for (byte, number) in table.iter_mut().enumerate() {
@@ -35,7 +35,7 @@ impl Output {
         Output { dtype, layout, floats: vec![table; 4] }
     }
 
-    /// From 0 to 1, less the mean and divided by the deviation of each channel.
+    /// Scaled to 0..1, then normalized by the mean and the deviation of each channel.
     pub fn normalised(layout: Layout, mean: &[f32], deviation: &[f32]) -> Output {
         let table = |(mean, deviation): (&f32, &f32)| {
             let mut table = [0.0; 256];
@@ -51,7 +51,7 @@ impl Output {
     /// Writes the pixels of `frame`, mirrored or not.
     ///
     /// # Panics
-    /// If `row` has not the size of that.
+    /// If `row` does not have the size of the result.
     pub fn write(&self, canvas: &Canvas, frame: Rect, mirrored: bool, row: &mut [u8]) {
         let pixels = Pixels { canvas, frame, mirrored, layout: self.layout };
         match self.dtype {
@@ -66,7 +66,7 @@ impl Output {
             Dtype::Uint64 | Dtype::Int64 => {
                 pixels.write(row, |_| |byte| u64::from(byte).to_ne_bytes());
             }
-            // All numbers up to 255 are exact in 16 bits: eleven bits count.
+            // All numbers up to 255 are exact in 16 bits, which have eleven significant bits.
             Dtype::Float16 => pixels.write(row, |_| |byte| half(byte).to_ne_bytes()),
             Dtype::Float32 => pixels.write(row, |channel| {
                 let table = &self.floats[channel];
@@ -77,7 +77,7 @@ impl Output {
     }
 }
 
-/// The bits of a whole number as a 16-bit float.
+/// The bits of an integer as a 16-bit float.
 fn half(byte: u8) -> u16 {
     let Some(exponent) = byte.checked_ilog2() else { return 0 };
     let fraction = (u16::from(byte) << (10 - exponent)) & 0x3ff;

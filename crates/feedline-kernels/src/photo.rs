@@ -1,8 +1,8 @@
-//! Pictures that are like photographs, made from a seed: large soft shapes, edges, grain.
+//! Images that resemble photographs, generated from a seed: large soft shapes, edges, grain.
 
 use crate::random::mix;
 
-/// RGB pixels, row by row. Smooth noise of several sizes gives a JPEG of a photograph's weight.
+/// RGB pixels, row by row. Smooth noise of several sizes gives a JPEG about as large as that of a photograph.
 pub fn photo(seed: u64, width: usize, height: usize) -> Vec<u8> {
     let mut pixels = Vec::with_capacity(width * height * 3);
     let (w, h) = (width.max(1) as f32, height.max(1) as f32);

@@ -1,7 +1,7 @@
-//! Randomness as a function of a key: the same draws for the same (seed, position), whatever thread draws,
-//! whenever, on whatever machine.
+//! Randomness as a function of a key: the same draws for the same (seed, position), on any thread, at any time, on any
+//! machine.
 
-/// Spreads every bit of a number over all of them (the finisher of SplitMix64).
+/// Spreads every bit of a number over all of them (the finalizer of SplitMix64).
 pub fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -9,7 +9,7 @@ pub fn mix(value: u64) -> u64 {
     value ^ value >> 31
 }
 
-/// A row of draws for one key.
+/// A sequence of draws for one key.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
@@ -29,17 +29,17 @@ impl Random {
         bits
     }
 
-    /// Evenly from [0, 1).
+    /// Uniform in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Evenly from [low, high).
+    /// Uniform in [low, high).
     pub fn between(&mut self, low: f64, high: f64) -> f64 {
         low + self.unit() * (high - low)
     }
 
-    /// Evenly from 0 to `bound`, which is not reached; 0 for a bound of 0.
+    /// Uniform from 0 to `bound`, exclusive; 0 for a bound of 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
@@ -58,12 +58,12 @@ mod tests {
     }
 
     #[test]
-    fn draws_are_even() {
+    fn draws_are_uniform() {
         let mut counts = [0_u32; 10];
         for position in 0..100_000 {
             counts[Random::keyed(&[7, position]).below(10) as usize] += 1;
         }
-        // Nine degrees of freedom; 40 is passed by chance once in 100,000 runs, and this run is fixed.
+        // Nine degrees of freedom; chance exceeds 40 once in 100,000 runs, and this run is fixed.
         let chi: f64 = counts.iter().map(|n| (f64::from(*n) - 1e4).powi(2) / 1e4).sum();
         assert!(chi < 40.0, "{counts:?}");
     }

@@ -1,8 +1,8 @@
-//! Resizing with antialias, bit for bit as torchvision does it for uint8.
+//! Resizing with antialiasing, bit for bit as torchvision does it for uint8.
 //!
-//! Two passes, first along the rows and then along the columns, each rounded to bytes. The weights are
-//! those of the whole picture, also where only a window of the result is computed, which no library
-//! offers: weights of a part alone are rounded to another precision.
+//! Two passes, first along the rows and then along the columns, each rounded to bytes. The weights are those of the
+//! whole image, even if only a window of the result is computed, which no library offers: weights of a part alone are
+//! rounded to another precision.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use crate::canvas::{Canvas, Rect};
 use crate::simd::{self, Taps};
 
-/// Weights that are kept: pictures of a data set often share their sizes.
+/// How many weight tables are cached: images of a data set often have the same sizes.
 const KNOWN: usize = 8;
 
-/// How neighbours are weighed.
+/// The resize filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Filter {
@@ -30,7 +30,7 @@ impl Filter {
         }
     }
 
-    /// The weight of a neighbour at that distance.
+    /// The weight of a neighbour at this distance.
     fn at(self, distance: f64) -> f64 {
         let x = distance.abs();
         match self {
@@ -42,22 +42,22 @@ impl Filter {
     }
 }
 
-/// Of the bicubic filter, as torch and Pillow have it.
+/// Parameter of the bicubic filter, as in torch and Pillow.
 const SHARPNESS: f64 = -0.5;
 
-/// A resize of a whole picture.
+/// A resize of a whole image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
     /// Columns before and after.
     pub width: (usize, usize),
     /// Rows before and after.
     pub height: (usize, usize),
-    /// How neighbours are weighed.
+    /// The resize filter.
     pub filter: Filter,
 }
 
 impl Scale {
-    /// Which pixels must be known to compute a window of the result.
+    /// The pixels that are needed to compute a window of the result.
     pub fn source(&self, window: Rect) -> Rect {
         let (left, right) = self.reach(self.width, window.left, window.right());
         let (top, bottom) = self.reach(self.height, window.top, window.bottom());
@@ -70,19 +70,19 @@ impl Scale {
         }
         let scale = from as f64 / to as f64;
         let support = self.filter.radius() * scale.max(1.0);
-        // One pixel more on either side, where rounding might need it.
+        // One more pixel on either side, in case rounding needs it.
         let first = ((start as f64 + 0.5) * scale - support).floor() as i64 - 1;
         let last = ((end as f64 - 0.5) * scale + support).ceil() as i64 + 1;
         (first.max(0) as usize, (last.max(0) as usize).min(from))
     }
 }
 
-/// The weights of one axis, in whole numbers: those of torch, to the last bit.
+/// The weights of one axis as integers: equal to torch's, to the last bit.
 #[derive(Debug)]
 struct Weights {
-    /// The first input of each output, and how many count.
+    /// The first input of each output, and how many inputs have a weight.
     spans: Vec<(u32, u32)>,
-    /// The same with a uniform number of inputs; the weights of those that do not count are zero.
+    /// The same with a uniform number of inputs; the weights of the extra ones are zero.
     starts: Vec<u32>,
     count: usize,
     numbers: Vec<i16>,
@@ -114,7 +114,7 @@ impl Weights {
             spans.push((first as u32, (end - first) as u32));
             reals.push(weights);
         }
-        // As many bits as 16 have room for: the largest weight of the whole axis decides.
+        // As many bits as fit into 16: the largest weight of the whole axis decides.
         let precision = (0..22_u32)
             .find(|bits| (0.5 + largest * f64::from(1 << (bits + 1))) as i32 >= 1 << 15)
             .unwrap_or(22);
@@ -139,7 +139,7 @@ impl Weights {
         Weights { spans, starts, count, numbers, precision }
     }
 
-    /// The weights of one output, only those that count.
+    /// The weights of one output, without the extra zeros.
     fn of(&self, output: usize) -> (usize, &[i16]) {
         let (first, length) = (self.spans[output].0 as usize, self.spans[output].1 as usize);
         let skipped = first - self.starts[output] as usize;
@@ -148,16 +148,16 @@ impl Weights {
     }
 }
 
-/// Weights of sizes that came before, and the picture between the passes.
+/// Cached weights, and the image between the passes.
 #[derive(Default)]
-pub struct Workshop {
+pub struct Resizer {
     known: VecDeque<((usize, usize, Filter), Arc<Weights>)>,
     between: Canvas,
 }
 
-impl Workshop {
-    /// Computes the pixels of `window` of the resized picture. The picture that is resized is the
-    /// part `frame` of `from`: nothing around it is looked at.
+impl Resizer {
+    /// Computes the pixels of `window` of the resized image. The image to resize is the part `frame` of `from`: nothing
+    /// around it is read.
     pub fn resize(
         &mut self,
         from: &Canvas,
@@ -170,7 +170,7 @@ impl Workshop {
         let source = scale.source(window);
         to.reshape(scale.width.1, scale.height.1, channels);
         let mut between = std::mem::take(&mut self.between);
-        // The part of the picture from which the columns are made, and its first row and column.
+        // The part of the image that the columns are computed from, and its first row and column.
         let (columns, top, left) = if scale.width.0 == scale.width.1 {
             (from, frame.top, frame.left + window.left)
         } else {
@@ -217,7 +217,7 @@ impl Workshop {
         weights
     }
 
-    /// Gives back working memory beyond `keep` bytes.
+    /// Frees working memory beyond `keep` bytes.
     pub fn trim(&mut self, keep: usize) {
         if self.between.capacity() > keep {
             self.between = Canvas::default();
@@ -225,7 +225,7 @@ impl Workshop {
     }
 }
 
-/// The first pass: the columns of the window, of all rows that the second pass needs.
+/// The first pass: the columns of the window, for all rows that the second pass needs.
 fn rows(from: &Canvas, part: Rect, weights: &Weights, window: Rect, to: &mut Canvas) {
     let columns = window.left..window.right();
     let starts = &weights.starts[columns.clone()];
@@ -288,11 +288,11 @@ mod tests {
                 width: 1 + (place.2 * (to.0 - left - 1) as f64) as usize,
                 height: 1 + (place.3 * (to.1 - top - 1) as f64) as usize,
             };
-            let mut workshop = Workshop::default();
+            let mut resizer = Resizer::default();
             let (mut whole, mut part) = (Canvas::default(), Canvas::default());
             let picture = canvas(5, from.0, from.1);
-            workshop.resize(&picture, picture.valid(), &scale, Rect::whole(to.0, to.1), &mut whole);
-            // Everything that is not needed is spoilt: it must not matter.
+            resizer.resize(&picture, picture.valid(), &scale, Rect::whole(to.0, to.1), &mut whole);
+            // Everything that is not needed is overwritten: it must not matter.
             let mut spoilt = canvas(5, from.0, from.1);
             let needed = scale.source(window);
             for row in 0..from.1 {
@@ -304,7 +304,7 @@ mod tests {
                 }
             }
             spoilt.set_valid(needed);
-            workshop.resize(&spoilt, Rect::whole(from.0, from.1), &scale, window, &mut part);
+            resizer.resize(&spoilt, Rect::whole(from.0, from.1), &scale, window, &mut part);
             for row in window.top..window.bottom() {
                 prop_assert_eq!(
                     part.row(row, window.left, window.width),

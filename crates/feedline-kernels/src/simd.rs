@@ -1,24 +1,23 @@
-//! The two inner loops of resizing, with the vector instructions of the machine where it has them.
-//! Sums of whole numbers: the result is the same to the last bit with and without.
+//! The two inner loops of resizing, with the vector instructions of the machine if it has them. These are sums of
+//! integers: the result is the same to the last bit with and without.
 
 /// Weights of one pass: output `x` is the sum of `taps` inputs from `starts[x]` on.
 #[derive(Clone, Copy)]
 pub(crate) struct Taps<'a> {
     /// The first input of each output.
     pub(crate) starts: &'a [u32],
-    /// `count` weights for each output, one after another; those beyond an output's reach are zero.
+    /// `count` weights for each output, concatenated; those beyond an output's reach are zero.
     pub(crate) weights: &'a [i16],
-    /// Inputs of each output, a multiple of four.
+    /// Number of inputs of each output, a multiple of four.
     pub(crate) count: usize,
-    /// The weights are whole numbers of that many bits behind the point.
+    /// Number of fractional bits of the weights.
     pub(crate) precision: u32,
 }
 
-/// Bytes that must lie behind the last input: a vector is wider than four pixels.
+/// Bytes that must follow the last input: a vector is wider than four pixels.
 pub(crate) const SLACK: usize = 4;
 
-/// Sums along rows of three-channel pixels. False, and nothing is done, where the machine lacks the
-/// instructions for it.
+/// Sums along rows of three-channel pixels. Returns false and does nothing if the machine lacks the instructions.
 ///
 /// # Panics
 /// If the slices are too short for that.
@@ -46,8 +45,7 @@ pub(crate) fn rows_of_rgb(
     false
 }
 
-/// Sums down columns of bytes: row after row of `from`, each `pitch` bytes behind the last, weighed
-/// by `weights` into `to`.
+/// Sums down columns of bytes: rows of `from`, `pitch` bytes apart, weighted by `weights` into `to`.
 ///
 /// # Panics
 /// If `from` is too short for that.
@@ -70,7 +68,7 @@ pub(crate) fn columns(from: &[u8], pitch: usize, to: &mut [u8], weights: &[i16],
     }
 }
 
-/// A sum of weighed bytes as a byte.
+/// Rounds a sum of weighted bytes to a byte.
 pub(crate) fn rounded(sum: i32, precision: u32) -> u8 {
     ((sum + (1 << (precision - 1))) >> precision).clamp(0, 255) as u8
 }
@@ -80,8 +78,8 @@ mod x86 {
     use super::Taps;
     use std::arch::x86_64::*;
 
-    /// Spreads two pixels of three bytes over pairs of 16 bits: r0 r1 g0 g1 b0 b1, for pixels 0 and 1
-    /// of a vector, or 2 and 3.
+    /// Spreads two pixels of three bytes over pairs of 16 bits: r0 r1 g0 g1 b0 b1, for pixels 0 and 1 of a vector, or 2
+    /// and 3.
     const FIRST: [i8; 16] = [0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1];
     const SECOND: [i8; 16] = [6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1];
 
@@ -98,9 +96,9 @@ mod x86 {
     ) {
         let mut row = 0;
         while row < rows {
-            // Four rows share the weights; the last ones are done again rather than apart.
+            // Four rows share the weights; the last rows overlap the ones before instead of being handled separately.
             let first = if rows - row >= 4 { row } else { rows.saturating_sub(4) };
-            // Fewer than four rows in all: the last one stands in for those that are missing.
+            // Fewer than four rows in total: the last one is used in place of the missing ones.
             let at = |number: usize| (first + number).min(rows - 1);
             // SAFETY: rows below `rows` are in bounds.
             unsafe {
@@ -175,7 +173,7 @@ mod x86 {
         }
     }
 
-    /// Returns how many bytes were done: all but a rest of fewer than sixteen.
+    /// Returns how many bytes were processed: all but a rest of fewer than sixteen.
     ///
     /// # Safety
     /// As checked by the caller in `super`.
@@ -238,7 +236,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn vectors_sum_columns_as_plain_code_does(
+        fn vector_code_sums_columns_like_scalar_code(
             bytes in prop::collection::vec(any::<u8>(), 400..500), weights in prop::collection::vec(-9000_i16..9000, 1..8),
             width in 1_usize..50, precision in 10_u32..16,
         ) {
@@ -252,7 +250,7 @@ mod tests {
         }
 
         #[test]
-        fn vectors_sum_rows_as_plain_code_does(
+        fn vector_code_sums_rows_like_scalar_code(
             bytes in prop::collection::vec(any::<u8>(), 1000..1001), rows in 1_usize..8, groups in 1_usize..3,
             starts in prop::collection::vec(0_u32..20, 1..9), seed: u64, precision in 10_u32..16,
         ) {

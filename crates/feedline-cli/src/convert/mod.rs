@@ -1,4 +1,4 @@
-//! `feedline convert`: shards of an image folder, and an image folder of shards.
+//! `feedline convert`: converts an image folder to shards, and shards to an image folder.
 
 mod names;
 mod to_folder;
@@ -18,25 +18,25 @@ use crate::dataset::{Format, Paths, Reading};
 use to_folder::ToFolder;
 use to_shards::{Holder, ToShards};
 
-/// Makes TFRecord or tar shards of an image folder, or an image folder of such shards.
+/// Converts an image folder to TFRecord or tar shards, or such shards to an image folder.
 ///
-/// The files are copied as they are, nothing is decoded. A record of a TFRecord has the features image_raw
-/// (the file), label (the number of its class) and name (its path in the folder). A sample of a tar has two
-/// members: KEY.jpg, or whatever the file is, and KEY.cls; the key is the path without its extension, in which
-/// dots of the name become underscores. The names of the classes are in classes.txt beside the shards, and
-/// name the class folders on the way back; without it, they are named by numbers.
+/// Files are copied unchanged; nothing is decoded. A TFRecord record has the features image_raw (the file), label (the
+/// number of its class) and name (its path in the folder). A tar sample has two members: KEY.jpg, or another image
+/// extension, and KEY.cls; the key is the path without its extension, with the dots of the name replaced by
+/// underscores. The class names are in classes.txt beside the shards and name the class folders on the way back;
+/// without that file, the class folders are numbered.
 ///
-/// Records are in the order of the folder, so that a record has the number that its file has for fl.images;
-/// --shuffle mixes them, for readers that cannot shuffle.
+/// Records are in the order of the folder, so a record has the index that its file has in fl.images; --shuffle shuffles
+/// them, for readers that cannot shuffle.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     feedline convert photos/ shards/ --to tfrecord\n  \
     feedline convert photos/ shards/ --to tar --shards 16      shards/photos-00000-of-00016.tar ...\n  \
     feedline convert photos/ shards/ --to tar --compress zstd  compressed: .tar.zst\n  \
     feedline convert \"shards/*.tar\" back/ --to folder         back/cat/1.jpg ...\n\n\
-    Exit codes: 0 good, 2 could not run. Whatever ends it, only whole files are there.")]
+    Exit codes: 0 good, 2 could not run. Files are complete or absent, even if the command is killed.")]
 pub(crate) struct Convert {
-    /// An image folder, with a sub-folder for each class; or shards, by a file, a folder or a pattern
+    /// An image folder, with a sub-folder for each class; or shards: a file, a folder or a pattern
     #[arg(value_name = "SOURCE")]
     source: PathBuf,
 
@@ -44,31 +44,31 @@ pub(crate) struct Convert {
     #[arg(value_name = "TARGET")]
     target: PathBuf,
 
-    /// What to make
+    /// The format to convert to
     #[arg(long, value_name = "KIND")]
     to: To,
 
-    /// How many shards to make; one for every 5000 samples, if nothing is said
+    /// Number of shards [default: one for every 5000 samples]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=99_999))]
     shards: Option<u64>,
 
-    /// How shards are compressed; not at all, if nothing is said
+    /// Compression of the shards [default: none]
     #[arg(long, value_name = "HOW")]
     compress: Option<Compress>,
 
-    /// What the names of shards begin with; the name of the folder, if nothing is said
+    /// Prefix of the shard names [default: the name of the folder]
     #[arg(long, value_name = "NAME")]
     prefix: Option<String>,
 
-    /// Mix the samples by this seed
+    /// Shuffle the samples with this seed
     #[arg(long, value_name = "SEED")]
     shuffle: Option<u64>,
 
-    /// Write over what is there
+    /// Overwrite existing files
     #[arg(long)]
     force: bool,
 
-    /// How many threads read and write; as many as there are processors, if nothing is said
+    /// Number of threads that read and write [default: the number of processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 
@@ -102,7 +102,7 @@ impl Convert {
         if !file::is_folder(&self.source) {
             let message = format!("{} is not an image folder", shown(&self.source));
             return Err(Error::new(Kind::InvalidSource, message)
-                .with_hint("shards are made of a folder with a sub-folder for each class"));
+                .with_hint("give a folder with a sub-folder for each class"));
         }
         let packing = match self.compress {
             None => Packing::Plain,
@@ -132,9 +132,9 @@ impl Convert {
             ("--shuffle", self.shuffle.is_some()),
         ] {
             if is_given {
-                let message = format!("{option} is about shards, and --to folder writes none");
+                let message = format!("{option} applies to shards, and --to folder writes none");
                 return Err(Error::new(Kind::InvalidArgument, message)
-                    .with_hint(format!("leave {option} out")));
+                    .with_hint(format!("remove {option}")));
             }
         }
         let paths = Paths { paths: vec![self.source.clone()], reading: self.reading.clone() };
@@ -143,16 +143,17 @@ impl Convert {
             (Some(paths), None) => Some((Format::Tfrecord, paths)),
             (None, Some(paths)) => Some((Format::Tar, paths)),
             (Some(_), Some(_)) => {
-                let message = format!("{} has TFRecord and tar shards", shown(&self.source));
-                return Err(Error::new(Kind::InvalidSource, message)
-                    .with_hint("name one kind by a pattern in quotes, such as \"shards/*.tar\""));
+                let message = format!("{} has both TFRecord and tar shards", shown(&self.source));
+                return Err(Error::new(Kind::InvalidSource, message).with_hint(
+                    "select one format with a quoted pattern, such as \"shards/*.tar\"",
+                ));
             }
             (None, None) => None,
         };
         let Some((format, paths)) = chosen else {
             let message = format!("{} has no TFRecord or tar shards", shown(&self.source));
             return Err(Error::new(Kind::InvalidSource, message)
-                .with_hint("a folder is made of shards as feedline convert makes them"));
+                .with_hint("give shards that feedline convert has written"));
         };
         let container = self.reading.container(format, &paths)?;
         let converted =
@@ -188,17 +189,17 @@ impl Convert {
     }
 }
 
-/// Something is there already that would be written over.
+/// The target exists, and --force is not set.
 fn exists(path: &Path) -> Error {
     Error::new(Kind::InvalidArgument, format!("{} exists already", shown(path)))
         .with_hint("name another target, or write over it with --force")
 }
 
 /// A file could not be written.
-fn unwritten(path: &Path, error: std::io::Error) -> Error {
+fn write_error(path: &Path, error: std::io::Error) -> Error {
     if error.kind() == std::io::ErrorKind::AlreadyExists {
         return exists(path);
     }
     Error::io(Kind::InvalidArgument, format!("writing {}", shown(path)), error)
-        .with_hint("name a target that can be written and has room")
+        .with_hint("give a writable target with enough free space")
 }

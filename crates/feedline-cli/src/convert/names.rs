@@ -1,6 +1,6 @@
-//! Names that go into shards, and names from shards that become paths. Pure.
+//! Converts file names to names in shards, and names in shards to file paths. Pure.
 //!
-//! What stands in a shard was written by anybody: a path made of it never leaves the folder it is for.
+//! Names in a shard are untrusted: a path built from one never leaves the target folder.
 
 use feedline_core::error::{Error, Kind, Result};
 use std::collections::HashSet;
@@ -8,22 +8,22 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Bytes of one part of a path.
+/// Longest part of a path, in bytes.
 const LONGEST: usize = 255;
 
-/// The parts of a name, each of which can be that of a file. A `.` is none.
+/// Splits a name into parts that are valid file names. A `.` is dropped.
 pub(super) fn parts(name: &[u8]) -> Result<Vec<&[u8]>> {
     let mut parts = Vec::new();
     for part in name.split(|byte| *byte == b'/') {
         if part == b"." {
             continue;
         }
-        if let Some(why) = objection(part) {
+        if let Some(why) = why_invalid(part) {
             let shown = String::from_utf8_lossy(name);
             let shown: String = shown.chars().take(120).collect();
             return Err(Error::new(Kind::UnsafeFormat, format!("the name {shown:?} {why}"))
                 .with_hint(
-                    "nothing is written outside of the target; write the shard with plain names",
+                    "nothing is written outside the target; write the shard with plain relative names",
                 ));
         }
         parts.push(part);
@@ -34,17 +34,17 @@ pub(super) fn parts(name: &[u8]) -> Result<Vec<&[u8]>> {
     }
 }
 
-/// Why a name that goes into a shard would be refused on the way back.
+/// Why a name that goes into a shard would be refused when the shard is converted back.
 pub(super) fn refusal(name: &[u8]) -> Option<&'static str> {
-    name.split(|byte| *byte == b'/').find_map(objection)
+    name.split(|byte| *byte == b'/').find_map(why_invalid)
 }
 
-/// Why that cannot be the name of a file.
-fn objection(part: &[u8]) -> Option<&'static str> {
+/// Why this cannot be the name of a file.
+fn why_invalid(part: &[u8]) -> Option<&'static str> {
     match part {
         b"" => Some("is absolute, or has a part that is empty"),
         b".." => Some("leads out of its folder by \"..\""),
-        [b'.', ..] => Some("has a part that begins with a dot, which loaders pass over"),
+        [b'.', ..] => Some("has a part that begins with a dot, which loaders skip"),
         _ if part.len() > LONGEST => Some("has a part that is too long for a file"),
         _ if part.iter().any(|byte| byte.is_ascii_control() || *byte == b'\\') => {
             Some("has a backslash or a control character")
@@ -53,7 +53,7 @@ fn objection(part: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Where a sample of a class is put, below the target.
+/// Path of a sample below the target.
 pub(super) fn place(class: Option<&str>, name: &[u8]) -> Result<PathBuf> {
     let parts = parts(name)?;
     let class = match (class, parts.first()) {
@@ -62,23 +62,23 @@ pub(super) fn place(class: Option<&str>, name: &[u8]) -> Result<PathBuf> {
             match one[..] {
                 [one] => Some(one),
                 _ => {
-                    let message = format!("the class {class:?} is a path and no name");
+                    let message = format!("the class {class:?} is a path, not a name");
                     return Err(Error::new(Kind::UnsafeFormat, message));
                 }
             }
         }
         (None, Some(_)) if parts.len() > 1 => None,
         (None, _) => {
-            let message = "the record has no label, and no folder in its name that could be one";
+            let message = "the record has no label, and its name has no folder to use as one";
             return Err(Error::new(Kind::InvalidField, message));
         }
     };
-    // In shards that were made of a folder, names begin with the class.
+    // In shards that were converted from a folder, names begin with the class.
     let class = class.filter(|class| parts.len() < 2 || parts[0] != *class);
     Ok(class.into_iter().chain(parts).map(OsStr::from_bytes).collect())
 }
 
-/// Keys of samples in a tar: paths without extensions and without dots in the name, each once.
+/// Unique keys of tar samples: paths without extensions and without dots in the file name.
 #[derive(Default)]
 pub(super) struct Keys {
     folder: Vec<u8>,
@@ -86,7 +86,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// The key of a file, and its extension. Files of one folder must come one after another.
+    /// Key and extension of a file. The files of one folder must be consecutive.
     pub(super) fn next(&mut self, path: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let name = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
         let (folder, name) = path.split_at(name);
@@ -105,7 +105,7 @@ impl Keys {
             number += 1;
         }
         let extension = match extension.get(1..).unwrap_or_default().to_ascii_lowercase() {
-            // One name for one thing: the members of all samples are to be the same.
+            // One extension per format, so that all samples have the same members.
             long if long == b"jpeg" => b"jpg".to_vec(),
             extension => extension,
         };
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_name_leads_out_of_the_folder() {
+    fn no_name_escapes_the_folder() {
         for name in [
             "",
             "/",
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_put_into_the_folder_of_its_class_once() {
+    fn a_sample_is_put_once_into_the_folder_of_its_class() {
         for (class, name, path) in [
             (Some("cat"), "1.jpg", "cat/1.jpg"),
             (Some("cat"), "cat/1.jpg", "cat/1.jpg"),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_there_once() {
+    fn keys_are_unique() {
         let mut keys = Keys::default();
         let made: Vec<_> =
             ["a/1-2.jpg", "a/1.JPG", "a/1.png", "a/1.x.png", "a/1_x.png", "b/1.jpeg"]

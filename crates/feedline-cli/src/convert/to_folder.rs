@@ -1,4 +1,4 @@
-//! From shards to an image folder.
+//! Converts shards to an image folder.
 
 use feedline_core::decode::{self, sniff};
 use feedline_core::error::{Error, Kind, Result};
@@ -19,12 +19,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::names::place;
-use super::{exists, unwritten};
+use super::{exists, write_error};
 use crate::parallel::share;
-use crate::report::{Progress, counted, say};
+use crate::report::{Progress, counted, print_result};
 use crate::shards::{cache, class_names, indices};
 
-/// What is to be done.
+/// A conversion to a folder, as the user asked for it.
 pub(super) struct ToFolder {
     pub(super) paths: Vec<PathBuf>,
     pub(super) container: Container,
@@ -32,25 +32,25 @@ pub(super) struct ToFolder {
     pub(super) existing: Existing,
 }
 
-/// What all threads share.
+/// State that all threads share.
 struct Work {
     container: Container,
     target: PathBuf,
     existing: Existing,
     classes: Vec<String>,
-    /// Paths that were written, so that two records never become one file.
+    /// Paths written so far, so that two records never become one file.
     written: Mutex<HashSet<PathBuf>>,
     is_over: AtomicBool,
 }
 
 /// A shard, and the number of its first record.
-struct Shard {
+struct SourceShard {
     path: PathBuf,
     index: Index,
     first: u64,
 }
 
-/// A picture in a record.
+/// An image in a record.
 struct Picture<'a> {
     data: &'a [u8],
     class: Option<String>,
@@ -72,7 +72,7 @@ impl ToFolder {
             let index = made?.index;
             let first = records;
             records += index.len();
-            shards.push(Shard { path, index, first });
+            shards.push(SourceShard { path, index, first });
         }
         let work = Arc::new(Work {
             container: self.container,
@@ -103,7 +103,7 @@ impl ToFolder {
             outcome
         })?;
         written.into_iter().collect::<Result<()>>()?;
-        say(format_args!(
+        print_result(format_args!(
             "{} of {} below {}",
             counted(records, "image", "images"),
             counted(work.folders(), "class", "classes"),
@@ -113,9 +113,9 @@ impl ToFolder {
 }
 
 impl Work {
-    fn write(&self, shard: &Shard, seen: Seen<'_>) -> Result<()> {
+    fn write(&self, shard: &SourceShard, seen: Seen<'_>) -> Result<()> {
         let payload = seen.payload.map_err(|error| {
-            error.with_hint("write shards without what is corrupt: feedline verify --repair")
+            error.with_hint("write shards without the corrupt records: feedline verify --repair")
         })?;
         let picture = match &self.container {
             Container::Tar => in_members(payload)?,
@@ -134,9 +134,9 @@ impl Work {
         let path = self.target.join(place(class.as_deref(), &name)?);
         if !self.written.lock().insert(path.clone()) {
             let message =
-                format!("another record has the name {:?} too", path.display().to_string());
+                format!("another record also has the name {:?}", path.display().to_string());
             return Err(Error::new(Kind::InvalidSource, message)
-                .with_hint("two records of one name would become one file: rename one of them"));
+                .with_hint("rename one of the two records: they would become one file"));
         }
         self.check_folders(&path)?;
         let write = || {
@@ -144,15 +144,16 @@ impl Work {
             atomic_file.add(picture.data)?;
             atomic_file.finish(self.existing)
         };
-        write().map_err(|error| unwritten(&path, error))
+        write().map_err(|error| write_error(&path, error))
     }
 
-    /// Refuses to write through a link: what lies below the target stays there.
+    /// Refuses to write through a symbolic link, which may lead out of the target.
     fn check_folders(&self, path: &Path) -> Result<()> {
         let below = path.ancestors().skip(1).take_while(|folder| *folder != self.target);
         for folder in below {
             if file::is_link(folder) {
-                let message = format!("{} is a link, and leads out of the target", shown(folder));
+                let message =
+                    format!("{} is a symbolic link that leads out of the target", shown(folder));
                 return Err(Error::new(Kind::InvalidSource, message)
                     .with_hint("remove the link, or write to another folder"));
             }
@@ -160,7 +161,7 @@ impl Work {
         Ok(())
     }
 
-    /// How many class folders were written to.
+    /// Number of class folders that were written to.
     fn folders(&self) -> u64 {
         let written = self.written.lock();
         let folders: HashSet<_> = written
@@ -171,7 +172,7 @@ impl Work {
     }
 }
 
-/// A name that says that it is an image.
+/// Adds an image extension to the name if it has none.
 fn with_extension(mut name: Vec<u8>, data: &[u8]) -> Result<Vec<u8>> {
     let last = name.rsplit(|byte| *byte == b'.').next().unwrap_or_default();
     let last = String::from_utf8_lossy(last).to_lowercase();
@@ -200,15 +201,15 @@ fn in_example(record: &[u8]) -> Result<Picture<'_>> {
         }
         List::Nothing | List::Bytes(_) | List::Floats(_) | List::Ints(_) => None,
     };
-    let Some(List::Bytes(pictures)) = list("image_raw") else {
+    let Some(List::Bytes(images)) = list("image_raw") else {
         let names: Vec<_> =
             features.iter().take(20).map(|each| String::from_utf8_lossy(each.key)).collect();
-        let message = format!("no feature \"image_raw\", the record has {}", names.join(", "));
+        let message = format!("no feature \"image_raw\"; the record has {}", names.join(", "));
         return Err(Error::new(Kind::InvalidField, message)
-            .with_hint("convert takes shards with the features image_raw, label and name"));
+            .with_hint("convert reads shards with the features image_raw, label and name"));
     };
-    let [data] = pictures[..] else {
-        let message = format!("feature \"image_raw\" has {} values, not one", pictures.len());
+    let [data] = images[..] else {
+        let message = format!("feature \"image_raw\" has {} values, not one", images.len());
         return Err(Error::new(Kind::InvalidField, message));
     };
     let name = match list("name") {
@@ -224,9 +225,9 @@ fn in_members(span: &[u8]) -> Result<Picture<'_>> {
         |extension: &str| EXTENSIONS.contains(&extension.rsplit('.').next().unwrap_or_default());
     let Some(picture) = members.iter().find(|member| is_picture(&member.extension)) else {
         let names: Vec<_> = members.iter().take(20).map(|member| &*member.extension).collect();
-        let message = format!("no picture, the sample has {}", names.join(", "));
+        let message = format!("no image; the sample has {}", names.join(", "));
         return Err(Error::new(Kind::InvalidField, message).with_hint(
-            "convert takes tars with the members KEY.jpg, or another picture, and KEY.cls",
+            "convert reads tars with the members KEY.jpg, or another image, and KEY.cls",
         ));
     };
     let class = members.iter().find(|member| member.extension == "cls");

@@ -1,4 +1,4 @@
-//! From an image folder to shards.
+//! Converts an image folder to shards.
 
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::escape;
@@ -16,25 +16,25 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::names::{Keys, refusal};
-use super::{exists, unwritten};
+use super::{exists, write_error};
 use crate::dataset::at;
 use crate::parallel::{Done, share};
-use crate::report::{Progress, bytes, counted, mention, say};
+use crate::report::{Progress, bytes, counted, print_note, print_result};
 use crate::shards::CLASSES;
 
-/// Samples of a shard where nobody says how many shards there shall be.
+/// Samples per shard if --shards is not given.
 const SAMPLES: u64 = 5000;
-/// Bytes that are packed at once.
+/// Read buffer size in bytes.
 const WINDOW: usize = 1 << 20;
 
-/// What the samples go into.
+/// Format of the shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     Tfrecord,
     Tar,
 }
 
-/// What is to be done.
+/// A conversion to shards, as the user asked for it.
 pub(super) struct ToShards {
     pub(super) folder: Folder,
     pub(super) root: PathBuf,
@@ -47,11 +47,11 @@ pub(super) struct ToShards {
     pub(super) existing: Existing,
 }
 
-/// A picture on its way.
+/// An image to be written.
 struct Sample {
     path: PathBuf,
     label: i64,
-    /// Its path in the folder; in a tar its key, and then its extension.
+    /// Its path in the folder; in a tar its key, followed by its extension.
     name: Vec<u8>,
     extension: Vec<u8>,
 }
@@ -61,9 +61,9 @@ impl ToShards {
         let samples = self.folder.len();
         let shards = self.shards.unwrap_or(samples.div_ceil(SAMPLES));
         if shards > samples {
-            let message = format!("--shards {shards} for {samples} samples");
+            let message = format!("--shards {shards} is more than the {samples} samples");
             return Err(Error::new(Kind::InvalidArgument, message)
-                .with_hint(format!("give a number up to {samples}")));
+                .with_hint(format!("give at most --shards {samples}")));
         }
         let names: Vec<_> = (0..shards).map(|number| self.name(number, shards)).collect();
         let classes = self.classes()?;
@@ -88,7 +88,7 @@ impl ToShards {
         })?;
         let size = written.into_iter().sum::<Result<u64>>()?;
         write(&self.target.join(CLASSES), classes.as_bytes(), self.existing)?;
-        say(format_args!(
+        print_result(format_args!(
             "{} with {} of {}, {}, below {}",
             counted(shards, "shard", "shards"),
             counted(samples, "sample", "samples"),
@@ -98,7 +98,7 @@ impl ToShards {
         ))?;
         let pattern = self.target.join(format!("{}-*{}", self.prefix, self.extension()));
         let pattern = pattern.display().to_string();
-        mention(match self.holder {
+        print_note(match self.holder {
             Holder::Tar if extensions.len() > 1 => format!(
                 "load them with fl.tar({pattern:?})\
                  .parse({{\"image\": fl.bytes_(key={:?}), \"cls\": fl.int64()}})",
@@ -133,7 +133,7 @@ impl ToShards {
         format!("{}-{number:05}-of-{of:05}{}", self.prefix, self.extension())
     }
 
-    /// The names of the classes as a file. Refuses those that would not come back from it.
+    /// Contents of the file with the class names. Refuses names that could not be read back.
     fn classes(&self) -> Result<String> {
         let mut text = String::new();
         for class in self.folder.classes().iter() {
@@ -141,7 +141,7 @@ impl ToShards {
             let why = match self.holder {
                 Holder::Tar if is_about => Some("is skipped by readers of tars"),
                 Holder::Tar | Holder::Tfrecord if class.contains(['\n', '\r']) => {
-                    Some("has the end of a line in it")
+                    Some("contains a line break")
                 }
                 Holder::Tar | Holder::Tfrecord => refusal(class.as_bytes()),
             };
@@ -155,7 +155,7 @@ impl ToShards {
         Ok(text)
     }
 
-    /// Refuses to write over files, and to leave those of another time beside them.
+    /// Refuses to overwrite files, and to leave shards of an earlier conversion beside the new ones.
     fn check(&self, names: &[String]) -> Result<()> {
         let begin = format!("{}-", self.prefix);
         let entries = match file::list(&self.target) {
@@ -164,7 +164,7 @@ impl ToShards {
             Err(error) => {
                 return Err(Error::io(Kind::InvalidArgument, "reading the target", error)
                     .at(at(&self.target))
-                    .with_hint("name a folder to write to"));
+                    .with_hint("give a folder to write to"));
             }
         };
         let mut paths: Vec<_> = entries.into_iter().map(|entry| entry.path).collect();
@@ -177,16 +177,18 @@ impl ToShards {
                     return Err(exists(&path));
                 }
             } else if is_shard && name.contains("-of-") {
-                let message =
-                    format!("{} is of another conversion: a pattern would find both", shown(&path));
+                let message = format!(
+                    "{} is from another conversion: a pattern would match both",
+                    shown(&path)
+                );
                 return Err(Error::new(Kind::InvalidArgument, message)
-                    .with_hint("remove the shards of before, or give another --prefix"));
+                    .with_hint("remove the old shards, or give another --prefix"));
             }
         }
         Ok(())
     }
 
-    /// All samples in their order. Refuses files whose names would not come back from a shard.
+    /// All samples in order. Refuses files whose names could not be read back from a shard.
     fn samples(&self) -> Result<Vec<Sample>> {
         let mut keys = Keys::default();
         let count = self.folder.len();
@@ -201,7 +203,7 @@ impl ToShards {
                 Holder::Tfrecord => (relative.to_vec(), Vec::new()),
             };
             let in_shard = match self.holder {
-                // A key may be longer than the name it is made of.
+                // A key may be longer than the file name it is derived from.
                 Holder::Tar => refusal(&[&name, &b"."[..], &extension].concat()),
                 Holder::Tfrecord => refusal(&name),
             };
@@ -220,7 +222,7 @@ impl ToShards {
     }
 }
 
-/// Writes a shard; returns its size.
+/// Writes a shard and returns its size.
 fn write_shard(
     path: &Path,
     samples: &[Sample],
@@ -229,7 +231,7 @@ fn write_shard(
     existing: Existing,
     done: &Done,
 ) -> Result<u64> {
-    let writing = |error| unwritten(path, error);
+    let writing = |error| write_error(path, error);
     let mut atomic_file = AtomicFile::new(path).map_err(writing)?;
     let mut packer = Packer::new(packing)?;
     let (mut plain, mut packed, mut size) = (Vec::new(), Vec::new(), 0);
@@ -285,5 +287,5 @@ fn write(path: &Path, data: &[u8], existing: Existing) -> Result<()> {
         atomic_file.add(data)?;
         atomic_file.finish(existing)
     };
-    write().map_err(|error| unwritten(path, error))
+    write().map_err(|error| write_error(path, error))
 }

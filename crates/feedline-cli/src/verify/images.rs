@@ -1,4 +1,4 @@
-//! Pictures that are files of their own.
+//! Verifies image files.
 
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::sample::{Extent, Location};
@@ -13,12 +13,12 @@ use super::tally::{Fault, Tally};
 use crate::parallel::share;
 use crate::report::Progress;
 
-/// Files that a thread takes at once.
+/// Files that a thread takes at a time.
 const AT_ONCE: usize = 16;
-/// Bytes in which most headers are.
+/// First bytes to read: they contain most headers.
 const HEAD: usize = 64 << 10;
 
-/// A picture, its number in a loader, and its class.
+/// An image, its index in a loader, and its class.
 #[derive(Clone, Debug)]
 pub(crate) struct Image {
     path: PathBuf,
@@ -26,18 +26,18 @@ pub(crate) struct Image {
     class: Option<usize>,
 }
 
-/// Pictures that one loader would have.
+/// The images that one loader would read.
 #[derive(Debug, Default)]
 pub(crate) struct Images {
     pub(crate) title: String,
     images: Vec<Image>,
     classes: Vec<String>,
-    /// What is wrong with the folder.
+    /// A fault of the folder itself.
     fault: Option<Fault>,
 }
 
 impl Images {
-    /// Files by a list, in its order.
+    /// A list of files, in order.
     pub(crate) fn listed(paths: Vec<PathBuf>) -> Images {
         let numbered = paths.into_iter().zip(0..);
         let images =
@@ -45,7 +45,7 @@ impl Images {
         Images { title: "files".into(), images, ..Images::default() }
     }
 
-    /// Those below a folder: in classes, if it has any, else by their names.
+    /// Images below a folder: by class if it has class folders, otherwise sorted by name.
     pub(crate) fn below(root: &Path, found: Vec<PathBuf>) -> Images {
         if found.iter().all(|path| path.parent() == Some(root)) {
             return Images { title: "folder".into(), ..Images::listed(found) };
@@ -77,12 +77,12 @@ impl Images {
         self.images.len() as u64
     }
 
-    /// How many a loader of the folder would not have.
+    /// Number of images that a loader of the folder would not read.
     pub(crate) fn unnumbered(&self) -> u64 {
         self.images.iter().filter(|image| image.index.is_none()).count() as u64
     }
 
-    /// Looks at all of them.
+    /// Verifies all of them.
     pub(crate) fn verify(self, depth: Depth, threads: usize) -> Result<Tally> {
         let progress = Progress::new("reading pictures", self.len());
         let parts: Vec<Vec<Image>> = self.images.chunks(AT_ONCE).map(<[Image]>::to_vec).collect();
@@ -109,7 +109,7 @@ impl Images {
     }
 }
 
-/// Looks at one; an error comes with the stage in which a loader would have it.
+/// Verifies an image. An error comes with the stage in which a loader would raise it.
 fn look_at(
     path: &Path,
     depth: Depth,
@@ -123,7 +123,7 @@ fn look_at(
     tally.bytes += size;
     tally.sample(size);
     if depth == Depth::Header {
-        // Where the header is not in the first bytes, all of them are needed.
+        // If the header is not in the first bytes, read the whole file.
         let head = head(path).map_err(failed)?;
         if (head.len() as u64) < size && examiner.picture(&head, depth, tally).is_ok() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What is looked at in a sample: pictures, keys, labels.
+//! Checks of one sample: images, keys, labels.
 
 use feedline_core::decode::canvas::Canvas;
 use feedline_core::decode::{self, Decoder, Header, Options};
@@ -12,22 +12,22 @@ use std::sync::Arc;
 use super::tally::Tally;
 use crate::show::format_name;
 
-/// Members of a tar with these extensions must be pictures.
+/// Tar members with these extensions must be images.
 const PICTURES: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
-/// Memory for pixels that is kept from picture to picture.
+/// Memory for pixels that is kept from image to image.
 const KEPT_BYTES: usize = 64 << 20;
 
-/// How closely pictures are looked at.
+/// How much of an image is checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// Their headers.
+    /// Only the header.
     Header,
     /// Every pixel is decoded.
     #[default]
     Pixels,
 }
 
-/// The decoders and the memory of one thread.
+/// Decoders and memory of one thread.
 #[derive(Default)]
 pub(crate) struct Examiner {
     decoder: Decoder,
@@ -35,7 +35,7 @@ pub(crate) struct Examiner {
 }
 
 impl Examiner {
-    /// Looks at a picture, and counts it.
+    /// Checks an image and counts it.
     pub(crate) fn picture(&mut self, bytes: &[u8], depth: Depth, tally: &mut Tally) -> Result<()> {
         let options = Options::default();
         let looked = catch_unwind(AssertUnwindSafe(|| {
@@ -51,7 +51,7 @@ impl Examiner {
             self.canvas = Canvas::default();
         }
         let header = looked.unwrap_or_else(|_| {
-            // What a decoder that panicked has left behind is not used again.
+            // Drops the state of a decoder that panicked.
             *self = Examiner::default();
             Err(Error::new(Kind::CodecPanic, "the decoder panicked"))
         })?;
@@ -60,23 +60,23 @@ impl Examiner {
     }
 }
 
-/// What every record must be like, by the first good one.
+/// What every record must contain, derived from the first good records.
 #[derive(Debug)]
 pub(crate) enum Rule {
-    /// Records of any content.
+    /// Anything.
     Bytes,
-    /// Examples, in which these features are pictures.
+    /// Examples in which these features are images.
     Examples { pictures: Vec<Vec<u8>> },
     /// Members with these extensions; whether classes are numbers.
     Members { extensions: Vec<String>, has_numbers: bool },
     /// JSON.
     Json,
-    /// Rows of the columns that the parser knows, of which it reads the label, if there is one.
+    /// Rows with the columns that the parser knows; it reads the label if there is one.
     Rows { parser: text::CsvParser, is_labelled: bool },
 }
 
 impl Rule {
-    /// From the first good records of a data set.
+    /// Derives the rule from the first good records of a data set.
     pub(crate) fn of(container: &Container, records: &[Vec<u8>]) -> Result<Rule> {
         match container {
             Container::Tfrecord { .. } => Ok(of_examples(records)),
@@ -90,7 +90,7 @@ impl Rule {
         }
     }
 
-    /// Looks at a record whose framing is good. The message names the feature or the member.
+    /// Checks a record whose framing is good. The message names the feature or the member.
     pub(crate) fn check(
         &self,
         record: &[u8],
@@ -117,7 +117,7 @@ impl Rule {
     }
 }
 
-/// Records are Examples if one of the first is one with features.
+/// Records are Examples if one of the first is an Example with features.
 fn of_examples(records: &[Vec<u8>]) -> Rule {
     let mut read = records.iter().filter_map(|record| example::features(record).ok());
     let Some(features) = read.find(|features| !features.is_empty()) else { return Rule::Bytes };
@@ -204,12 +204,13 @@ fn check_members(
 ) -> Result<()> {
     let members = tar::members(span).collect::<Result<Vec<_>>>()?;
     let has = |wanted: &str| members.iter().any(|member| member.extension == wanted);
-    let lacking =
-        extensions.iter().find(|wanted| !has(wanted) && !others(wanted).any(|one| has(&one)));
-    if let Some(lacking) = lacking {
+    let missing = extensions
+        .iter()
+        .find(|wanted| !has(wanted) && !other_extensions(wanted).any(|one| has(&one)));
+    if let Some(missing) = missing {
         let found: Vec<_> = members.iter().take(20).map(|member| &*member.extension).collect();
         let message = format!(
-            "no member {lacking:?} as the first sample has, the sample has {}",
+            "no member {missing:?}, which the first sample has; the sample has {}",
             found.join(", ")
         );
         return Err(Error::new(Kind::InvalidField, message));
@@ -229,8 +230,8 @@ fn check_members(
     outcome
 }
 
-/// The extensions under which a picture may be found as well: those of other formats.
-fn others(extension: &str) -> impl Iterator<Item = String> {
+/// Extensions of the other image formats, which an image may also have.
+fn other_extensions(extension: &str) -> impl Iterator<Item = String> {
     let at = extension.rfind('.').map_or(0, |dot| dot + 1);
     let (front, last) = extension.split_at(at);
     let is_picture = PICTURES.contains(&last);
@@ -241,7 +242,7 @@ fn check_class(data: &[u8], has_numbers: bool, tally: &mut Tally) -> Result<()> 
     let class = String::from_utf8_lossy(data);
     if has_numbers && number(data).is_none() {
         let short: String = class.chars().take(40).collect();
-        let message = format!("{short:?} is no number, which the class of the first sample is");
+        let message = format!("{short:?} is not a number, but the class of the first sample is");
         return Err(Error::new(Kind::InvalidField, message));
     }
     tally.class(class.trim());

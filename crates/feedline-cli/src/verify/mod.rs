@@ -1,4 +1,4 @@
-//! `feedline verify`: reads a whole data set, names all that is bad, and sums up.
+//! `feedline verify`: reads a whole data set, lists everything that is bad, and prints a summary.
 
 mod images;
 pub(crate) mod look;
@@ -18,23 +18,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::dataset::{Format, Found, Paths, at};
-use crate::report::{counted, mention, say};
+use crate::report::{counted, print_note, print_result};
 use crate::tokens;
 use images::Images;
 use look::Depth;
 use records::Shards;
 use tally::Tally;
 
-/// Reads a whole data set, names all that is bad, and sums up.
+/// Reads a whole data set, lists everything that is bad, and prints a summary.
 ///
-/// Every checksum and header is checked, every JPEG, PNG and WebP is decoded, in files, in members of tars and in
-/// features of Examples. The samples of tars must have the members that the first one has, though a picture may
-/// be of another format; Examples must be such, lines must be JSON, rows must have their columns. What is bad is
-/// named with file, record, byte and cause, and each fault is one that a loader would meet.
+/// Checks every checksum and header, and decodes every JPEG, PNG and WebP, in files, in members of tars and in features
+/// of Examples. Tar samples must have the same members as the first sample, though an image may have another format; if
+/// the first records are Examples, all must be; lines must be JSON; rows must have their columns. Each fault is listed
+/// with file, record, byte and cause, and is one that a loader would meet.
 ///
-/// Of a token file the size and the header are checked, and that all of it can be read.
+/// For a token file, verify checks the size and the header, and reads all of it.
 ///
-/// Folders are looked through: images, TFRecord, tar, JSON lines and CSV are known by their names.
+/// Folders are searched: images, TFRecord, tar, JSON lines and CSV are known by their names.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     feedline verify photos/                               an image folder\n  \
@@ -48,7 +48,7 @@ pub(crate) struct Verify {
     #[command(flatten)]
     paths: Paths,
 
-    /// Look at the headers of pictures only, and decode nothing
+    /// Check only the headers of images, and decode nothing
     #[arg(long)]
     fast: bool,
 
@@ -60,7 +60,7 @@ pub(crate) struct Verify {
     #[arg(long, value_name = "FOLDER")]
     repair: Option<PathBuf>,
 
-    /// What each shard must have, as feedline index --manifest has written it
+    /// Manifest that the shards must match, written by feedline index --manifest
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
 
@@ -68,12 +68,12 @@ pub(crate) struct Verify {
     #[arg(long)]
     json: bool,
 
-    /// How many threads read and decode; as many as there are processors, if nothing is said
+    /// Number of threads that read and decode [default: the number of processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
 
-/// What one loader would have.
+/// Files that one loader would read.
 enum Group {
     Images(Images),
     Shards(Format, Vec<PathBuf>),
@@ -100,12 +100,12 @@ impl Verify {
     pub(crate) fn run(&self) -> Result<i32> {
         limits::raise_open_files();
         let found = self.paths.find()?;
-        let passed = found.passed;
+        let skipped = found.skipped;
         let groups = groups(found);
         self.check(&groups)?;
-        if passed > 0 {
-            let files = counted(passed, "file was", "files were");
-            mention(format_args!("{files} skipped: no data by name"));
+        if skipped > 0 {
+            let files = counted(skipped, "file was", "files were");
+            print_note(format_args!("{files} skipped: not data, judging by the name"));
         }
         let titles: Vec<_> = groups.iter().map(Group::title).collect();
         let mut whole = Tally::default();
@@ -118,7 +118,7 @@ impl Verify {
                 }
                 Group::Shards(format, paths) => {
                     let opened = Arc::new(self.open(format, paths)?);
-                    mention_empty(&opened);
+                    note_empty(&opened);
                     let tally = opened.verify(self.depth(), self.threads())?;
                     shards = Some(opened);
                     tally
@@ -128,41 +128,47 @@ impl Verify {
         }
         let time = clock::unix_seconds();
         let names = shards.as_ref().map(|shards| shards.class_names()).unwrap_or_default();
-        // Looked at in the end: where nobody can read the result, the files are still of use.
-        let told = self.tell(&whole, &titles, &names, time);
+        // Checked at the end: if stdout cannot be written, the files are still useful.
+        let printed = self.print_report(&whole, &titles, &names, time);
         if let Some(path) = &self.quarantine {
             write_quarantine(&whole, path, time)?;
         }
         if let (Some(out), Some(shards)) = (&self.repair, &shards) {
-            // Behind a JSON document there is to be nothing.
-            let tell = |line| match self.json {
+            // Nothing may follow the JSON document on stdout.
+            let print = |line| match self.json {
                 true => {
-                    mention(line);
+                    print_note(line);
                     Ok(())
                 }
-                false => say(line),
+                false => print_result(line),
             };
-            repair::repair(shards, &whole, out, self.threads(), tell)?;
+            repair::repair(shards, &whole, out, self.threads(), print)?;
         }
-        told?;
+        printed?;
         Ok(i32::from(!whole.faults.is_empty()))
     }
 
-    fn tell(&self, whole: &Tally, titles: &[String], names: &[String], time: f64) -> Result<()> {
+    fn print_report(
+        &self,
+        whole: &Tally,
+        titles: &[String],
+        names: &[String],
+        time: f64,
+    ) -> Result<()> {
         if self.json {
-            return say(format_args!("{:#}", summary::json(whole, time)));
+            return print_result(format_args!("{:#}", summary::json(whole, time)));
         }
-        whole.faults.iter().try_for_each(|fault| say(format_args!("bad  {fault}")))?;
-        summary::lines(whole, titles, names).iter().try_for_each(say)
+        whole.faults.iter().try_for_each(|fault| print_result(format_args!("bad  {fault}")))?;
+        summary::lines(whole, titles, names).iter().try_for_each(print_result)
     }
 
-    /// Refuses before anything is read what could not be done afterwards.
+    /// Refuses, before anything is read, options that could not be honoured afterwards.
     fn check(&self, groups: &[Group]) -> Result<()> {
         if groups.is_empty() {
             return Err(Error::new(Kind::InvalidSource, "there is no data at these paths")
                 .with_hint(
                     "images, TFRecord, tar, JSON lines and CSV are known by their names; \
-                 --as says what shards are where their names do not",
+                 --as sets the format of shards if their names do not show it",
                 ));
         }
         let titles: Vec<_> = groups.iter().map(Group::title).collect();
@@ -174,7 +180,7 @@ impl Verify {
             if path.exists() {
                 let message = format!("{} exists already", shown(path));
                 return Err(Error::new(Kind::InvalidArgument, message)
-                    .with_hint("remove it, or name another file for --quarantine"));
+                    .with_hint("remove it, or give another file for --quarantine"));
             }
         }
         if self.manifest.is_some() && !is_one {
@@ -187,9 +193,9 @@ impl Verify {
             }
             (Some(_), [Group::Images(_)]) => Err(Error::new(
                 Kind::InvalidArgument,
-                "--repair writes shards, and these are images",
+                "--repair writes shards, but these are images",
             )
-            .with_hint("leave bad ones out with --quarantine and loader(exclude=...)")),
+            .with_hint("exclude bad ones with --quarantine and loader(exclude=...)")),
             (Some(_), _) => Err(several("--repair", &titles)),
             (None, _) => Ok(()),
         }
@@ -199,7 +205,7 @@ impl Verify {
         let unnumbered = images.unnumbered();
         if unnumbered > 0 {
             let many = counted(unnumbered, "image is", "images are");
-            mention(format_args!("{many} in no class folder that a loader would take"));
+            print_note(format_args!("{many} in no class folder, and a loader would not read them"));
         }
         images.verify(self.depth(), self.threads())
     }
@@ -218,14 +224,14 @@ impl Verify {
     }
 }
 
-/// A shard without records is no fault, and may be a mistake all the same.
-fn mention_empty(shards: &Shards) {
+/// A shard without records is not a fault, but may be a mistake.
+fn note_empty(shards: &Shards) {
     let empty = shards.shards.iter().filter(|shard| shard.index.is_empty());
     let paths: Vec<_> = empty.map(|shard| escape::path(&shard.path)).collect();
     if !paths.is_empty() {
         let count = counted(paths.len() as u64, "shard has", "shards have");
         let more = if paths.len() > 3 { ", ..." } else { "" };
-        mention(format_args!(
+        print_note(format_args!(
             "{count} no records: {}{more}",
             paths[..paths.len().min(3)].join(", ")
         ));
@@ -245,11 +251,11 @@ fn groups(found: Found) -> Vec<Group> {
 }
 
 fn several(option: &str, titles: &[String]) -> Error {
-    let message = format!("{option} is for one data set, and here are {}", titles.join(", "));
-    Error::new(Kind::InvalidArgument, message).with_hint("verify each of them in a run of its own")
+    let message = format!("{option} needs exactly one data set, got {}", titles.join(", "));
+    Error::new(Kind::InvalidArgument, message).with_hint("verify each of them separately")
 }
 
-/// Writes the file that loaders accept. What no loader has a number for is in none.
+/// Writes the file that loaders accept as `exclude`. Faults without a sample index are left out.
 fn write_quarantine(tally: &Tally, path: &Path, time: f64) -> Result<()> {
     let numbered: Vec<_> = tally.faults.iter().filter(|fault| fault.index.is_some()).collect();
     let mut text = String::new();
@@ -266,10 +272,10 @@ fn write_quarantine(tally: &Tally, path: &Path, time: f64) -> Result<()> {
     write().map_err(|error| {
         Error::io(Kind::InvalidArgument, "writing the quarantine file", error)
             .at(at(path))
-            .with_hint("name a file that can be written for --quarantine")
+            .with_hint("give a writable file for --quarantine")
     })?;
     let lines = counted(numbered.len() as u64, "sample", "samples");
-    mention(format_args!(
+    print_note(format_args!(
         "{lines} in {}: loader(exclude={:?})",
         escape::path(path),
         path.display().to_string()
@@ -277,7 +283,7 @@ fn write_quarantine(tally: &Tally, path: &Path, time: f64) -> Result<()> {
     let left = tally.faults.len() - numbered.len();
     if left > 0 {
         let faults = counted(left as u64, "fault is", "faults are");
-        mention(format_args!("{faults} of no sample, and not in it"));
+        print_note(format_args!("{faults} of no sample, and not in the quarantine file"));
     }
     Ok(())
 }

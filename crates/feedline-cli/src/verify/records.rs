@@ -1,4 +1,4 @@
-//! Records in shards.
+//! Verifies records in shards.
 
 use feedline_core::error::{Error, Result};
 use feedline_core::format::{Container, Packing};
@@ -17,10 +17,10 @@ use crate::parallel::share;
 use crate::report::{Progress, Unit};
 use crate::shards::{cache, class_names, indices};
 
-/// What a thread takes at once: this many bytes, or this many records.
+/// The part of a shard that a thread takes at a time: this many bytes, or this many records.
 const PART_BYTES: u64 = 32 << 20;
 const PART_RECORDS: u64 = 4096;
-/// Good records by which it is told what all must be like.
+/// How many good records the rule for all records is derived from.
 const FIRST: usize = 16;
 
 /// A shard that can be read.
@@ -28,22 +28,22 @@ const FIRST: usize = 16;
 pub(crate) struct Shard {
     pub(crate) path: PathBuf,
     pub(crate) index: Index,
-    /// The number that a loader has for its first record.
+    /// Index that a loader has for its first record.
     first: u64,
 }
 
-/// The shards that one loader would have.
+/// The shards that one loader would read.
 #[derive(Debug)]
 pub(crate) struct Shards {
     pub(crate) container: Container,
     pub(crate) shards: Vec<Shard>,
-    /// How many there are, with those that cannot be read.
+    /// Number of shards, including those that cannot be read.
     pub(crate) files: u64,
     faults: Vec<Fault>,
 }
 
 impl Shards {
-    /// Finds the records, as loaders do: what is kept from before counts.
+    /// Finds the records as loaders do, using saved indices.
     pub(crate) fn open(
         container: Container,
         paths: Vec<PathBuf>,
@@ -77,13 +77,13 @@ impl Shards {
         Ok(Shards { container, shards, files, faults })
     }
 
-    /// The names of the classes, where a file beside the shards tells them.
+    /// The class names, if a file beside the shards has them.
     pub(crate) fn class_names(&self) -> Vec<String> {
         let paths: Vec<_> = self.shards.iter().map(|shard| shard.path.clone()).collect();
         class_names(&paths).unwrap_or_default()
     }
 
-    /// Looks at every record.
+    /// Verifies every record.
     pub(crate) fn verify(self: &Arc<Shards>, depth: Depth, threads: usize) -> Result<Tally> {
         let mut tally =
             Tally { files: self.files, faults: self.faults.clone(), ..Tally::default() };
@@ -115,14 +115,14 @@ impl Shards {
         Ok(tally)
     }
 
-    /// What all records must be like, by the first good ones.
+    /// Derives the rule for all records from the first good ones.
     fn rule(&self) -> Result<Rule> {
         let mut records = Vec::new();
         for shard in &self.shards {
             if records.len() >= FIRST {
                 break;
             }
-            // A shard that cannot be read is named when its turn comes.
+            // A shard that cannot be read is reported when it is verified.
             let _ = walk_part(
                 &shard.index,
                 &shard.path,
@@ -165,7 +165,7 @@ struct Part {
 }
 
 impl Shard {
-    /// How much of the file is behind with this record. In a compressed one that is a share of it.
+    /// Bytes of the file that were read up to this record; estimated if the file is compressed.
     fn progress(&self, seen: &Seen<'_>) -> u64 {
         if self.index.packing == Packing::Plain || self.index.is_empty() {
             return seen.span.length;

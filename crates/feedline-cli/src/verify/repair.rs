@@ -1,4 +1,4 @@
-//! Shards without their bad records: written anew, each whole or not at all, and never over another file.
+//! Writes shards again without their bad records; each is complete or absent, and no file is overwritten.
 
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::escape;
@@ -19,20 +19,20 @@ use crate::parallel::{Done, share};
 use crate::report::{Progress, Unit, bytes, counted};
 use crate::shards::CLASSES;
 
-/// Bytes that are copied at once.
+/// Copy buffer size in bytes.
 const WINDOW: usize = 1 << 20;
 
-/// The bad records of each shard, by their numbers.
+/// The numbers of the bad records of each shard.
 type Bad = HashMap<PathBuf, HashSet<u64>>;
 
-/// What became of one shard.
+/// Outcome of repairing one shard.
 enum Written {
     Copied,
     Repaired { kept: u64, left_out: u64 },
     NothingLeft,
 }
 
-/// Where each shard is written to. Refuses what cannot be repaired, and what would be written over.
+/// Path that each shard is written to. Refuses formats that cannot be repaired, and existing files.
 pub(crate) fn targets(out: &Path, paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let root = common_folder(paths);
     let mut targets = Vec::with_capacity(paths.len());
@@ -41,14 +41,14 @@ pub(crate) fn targets(out: &Path, paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         if target.exists() {
             let message = format!("{} exists already", shown(&target));
             return Err(Error::new(Kind::InvalidArgument, message)
-                .with_hint("name a folder for --repair that has no such files"));
+                .with_hint("give a folder for --repair without these files"));
         }
         targets.push(target);
     }
     Ok(targets)
 }
 
-/// The folder that all of these lie in.
+/// The folder that contains all of these.
 fn common_folder(paths: &[PathBuf]) -> PathBuf {
     let parent = |path: &PathBuf| path.parent().unwrap_or(Path::new("")).to_owned();
     let mut root = paths.first().map(parent).unwrap_or_default();
@@ -58,25 +58,25 @@ fn common_folder(paths: &[PathBuf]) -> PathBuf {
     root
 }
 
-/// Refuses what has no records that could be left out.
+/// Refuses formats without records that could be left out.
 pub(crate) fn check_format(format: Format) -> Result<()> {
     match format {
         Format::Tfrecord | Format::Tar | Format::Jsonl => Ok(()),
         Format::Csv | Format::Tsv | Format::Tokens => {
             let message = format!("{} files are not repaired", format.name());
             Err(Error::new(Kind::InvalidArgument, message)
-                .with_hint("leave bad rows out with --quarantine and loader(exclude=...)"))
+                .with_hint("exclude bad rows with --quarantine and loader(exclude=...)"))
         }
     }
 }
 
-/// Writes all shards, those without a fault as they are, and tells what became of each.
+/// Writes all shards, those without a fault unchanged, and prints the outcome of each.
 pub(crate) fn repair(
     shards: &Arc<Shards>,
     tally: &Tally,
     out: &Path,
     threads: usize,
-    tell: impl Fn(String) -> Result<()>,
+    print: impl Fn(String) -> Result<()>,
 ) -> Result<()> {
     let mut bad = Bad::new();
     for fault in &tally.faults {
@@ -115,16 +115,19 @@ pub(crate) fn repair(
                 repaired += 1;
                 all_left_out += left_out;
                 let kept = counted(kept, "record", "records");
-                tell(format!("repaired {}: {kept} kept, {left_out} left out", escape::path(path)))?;
+                print(format!(
+                    "repaired {}: {kept} kept, {left_out} left out",
+                    escape::path(path)
+                ))?;
             }
             Written::NothingLeft => {
-                tell(format!("not written {}: no good record is left", escape::path(path)))?;
+                print(format!("not written {}: no good record is left", escape::path(path)))?;
             }
         }
     }
     let left_out = counted(all_left_out, "bad record", "bad records");
-    tell(format!(
-        "{} below {}: {repaired} without {left_out}, {copied} as they were",
+    print(format!(
+        "{} below {}: {repaired} without {left_out}, {copied} unchanged",
         counted(repaired + copied, "shard", "shards"),
         escape::path(out),
     ))
@@ -132,10 +135,10 @@ pub(crate) fn repair(
 
 fn writing(error: std::io::Error) -> Error {
     Error::io(Kind::InvalidSource, "writing the shard", error)
-        .with_hint("name a folder for --repair that can be written and has room")
+        .with_hint("give a writable folder with enough free space for --repair")
 }
 
-/// Writes the good records of a shard, as they are, compressed as they were.
+/// Writes the good records of a shard unchanged, with the same compression.
 fn rewrite(
     shard: &Shard,
     container: &Container,
@@ -162,8 +165,8 @@ fn rewrite(
             Ok(())
         });
         failed = outcome.err().map(|error| {
-            let is_damaged = error.kind() == Kind::CorruptRecord;
-            if is_damaged { changed(shard, seen.number, &error) } else { error }
+            let is_corrupt = error.kind() == Kind::CorruptRecord;
+            if is_corrupt { changed(shard, seen.number, &error) } else { error }
         });
         failed.is_none()
     })?;
@@ -187,12 +190,12 @@ fn rewrite(
 }
 
 fn changed(shard: &Shard, number: u64, error: &Error) -> Error {
-    let message = format!("the shard was changed while it was verified: {}", error.message());
+    let message = format!("the shard changed while it was verified: {}", error.message());
     let offset = Some(shard.index.span(number).start);
     let place = Location { path: shard.path.clone(), offset, record: Some(number) };
     Error::new(Kind::InvalidSource, message)
         .at(Some(place))
-        .with_hint("repair shards that nobody writes to")
+        .with_hint("repair shards while no other process writes to them")
 }
 
 fn copy(shard: &Shard, target: &Path, done: &Done) -> Result<()> {
@@ -214,7 +217,7 @@ fn copy(shard: &Shard, target: &Path, done: &Done) -> Result<()> {
         let message = format!("the shard has {now}, and had {before} when it was verified");
         return Err(Error::new(Kind::InvalidSource, message)
             .at(at(&shard.path))
-            .with_hint("repair shards that nobody writes to"));
+            .with_hint("repair shards while no other process writes to them"));
     }
     atomic_file.sync().map_err(writing)?;
     atomic_file.finish(Existing::Stays).map_err(writing)

@@ -1,4 +1,4 @@
-//! What verify says in the end: as lines, or as JSON.
+//! The summary that verify prints: as lines, or as JSON.
 
 use feedline_core::escape;
 use serde_json::{Map, Value, json};
@@ -6,13 +6,13 @@ use serde_json::{Map, Value, json};
 use super::tally::{MOST_CLASSES, Tally};
 use crate::report::{bytes, counted};
 
-/// Lines of a list, of which the rest is counted.
+/// Lines of a list that are printed; the rest is counted.
 const LISTED: usize = 10;
-/// The longest bar of the histogram.
+/// Length of the longest bar of the histogram.
 const BAR: u64 = 32;
 
-/// All of it in lines, without the faults themselves. `titles` say what was looked at, `names` how classes
-/// are called that are numbers.
+/// The summary as lines, without the faults themselves. `titles` name what was verified, `names` are the names of
+/// classes that are numbers.
 pub(crate) fn lines(tally: &Tally, titles: &[String], names: &[String]) -> Vec<String> {
     let mut lines = vec![
         entry("files", &format!("{}: {}", tally.files, titles.join(", "))),
@@ -76,7 +76,7 @@ fn faults(tally: &Tally) -> String {
     }
 }
 
-/// Counts with what they count, below an entry.
+/// Counts with their nouns, below an entry.
 fn listed(rows: impl ExactSizeIterator<Item = (u64, String)>) -> Vec<String> {
     let left = rows.len().saturating_sub(LISTED);
     let rows: Vec<_> = rows.take(LISTED).collect();
@@ -115,7 +115,7 @@ fn histogram(tally: &Tally) -> Vec<String> {
     lines
 }
 
-/// All of it as JSON, with the faults as loaders write them down.
+/// The summary as JSON, with the faults in the format of the quarantine file.
 pub(crate) fn json(tally: &Tally, time: f64) -> Value {
     let map = |entries: Vec<(String, u64)>| -> Map<String, Value> {
         entries.into_iter().map(|(name, count)| (name, count.into())).collect()

@@ -1,4 +1,4 @@
-//! What was counted in a data set, or in a part of it, and all that is wrong with it.
+//! Counts and faults of a data set, or of a part of it.
 
 use feedline_core::error::{Error, Kind};
 use feedline_core::escape;
@@ -7,13 +7,13 @@ use feedline_core::sample::Location;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// More labels than that are no classes.
+/// More labels than this are not treated as classes.
 pub(crate) const MOST_CLASSES: usize = 100_000;
 
-/// A bad file, or a bad record of one.
+/// A bad file, or a bad record of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
-    /// The number that a loader has for it.
+    /// Index that a loader has for the sample.
     pub(crate) index: Option<u64>,
     pub(crate) place: Location,
     pub(crate) kind: Kind,
@@ -31,12 +31,12 @@ impl Fault {
         Fault { index, place, kind: error.kind(), stage, message: error.message().to_owned() }
     }
 
-    /// A file that is bad as a whole, so that no loader has numbers for what is in it.
+    /// A fault of a whole file, so that no sample has an index.
     pub(crate) fn of_file(path: &Path, error: &Error) -> Fault {
         Fault::new(None, Location::file(path), "source", error)
     }
 
-    /// As loaders write it down.
+    /// The fault in the format of the quarantine file.
     pub(crate) fn line(&self, time: f64) -> FaultLine {
         let kind = self.kind.name();
         let line = match self.index {
@@ -57,7 +57,7 @@ impl Fault {
 
 impl std::fmt::Display for Fault {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The number stands in the place already.
+        // The place already has the number.
         let number = self.place.record.map(|record| format!("record {record} is corrupt: "));
         let message = number.and_then(|number| self.message.strip_prefix(&number));
         let message = message.unwrap_or(&self.message);
@@ -66,7 +66,7 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// How many samples have a size between a power of two and the next.
+/// A histogram of sample sizes by powers of two.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     pub(crate) counts: [u64; 65],
@@ -95,7 +95,7 @@ impl Sizes {
         self.most = self.most.max(other.most);
     }
 
-    /// From the first that is not empty to the last: the sizes it counts, and how many there are.
+    /// The bins from the first to the last that is not empty: the sizes, and the count.
     pub(crate) fn steps(&self) -> impl Iterator<Item = (u64, u64, u64)> {
         let is_full = |count: &u64| *count > 0;
         let first = self.counts.iter().position(is_full).unwrap_or(0);
@@ -108,21 +108,20 @@ impl Sizes {
     }
 }
 
-/// What was counted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) files: u64,
     pub(crate) samples: u64,
     pub(crate) bytes: u64,
     pub(crate) sizes: Sizes,
-    /// Formats, widths and heights of pictures.
+    /// How often each format, width and height of images occurs.
     pub(crate) shapes: HashMap<(&'static str, usize, usize), u64>,
     pub(crate) classes: HashMap<String, u64>,
     pub(crate) faults: Vec<Fault>,
 }
 
 impl Tally {
-    /// Counts a sample of that size.
+    /// Counts a sample of this size.
     pub(crate) fn sample(&mut self, size: u64) {
         self.samples += 1;
         self.sizes.add(size);
@@ -143,7 +142,7 @@ impl Tally {
         }
     }
 
-    /// Adds what was counted in the part that follows.
+    /// Adds the counts of the part that follows.
     pub(crate) fn merge(&mut self, other: Tally) {
         self.files += other.files;
         self.samples += other.samples;
@@ -160,7 +159,7 @@ impl Tally {
         self.faults.extend(other.faults);
     }
 
-    /// How many faults there are of each kind, the most frequent first.
+    /// Number of faults of each kind, the most frequent first.
     pub(crate) fn kinds(&self) -> Vec<(Kind, u64)> {
         let mut kinds: Vec<(Kind, u64)> = Vec::new();
         for fault in &self.faults {
@@ -173,7 +172,7 @@ impl Tally {
         kinds
     }
 
-    /// The sizes of pictures, the most frequent first.
+    /// Sizes of images, the most frequent first.
     pub(crate) fn frequent_shapes(&self) -> Vec<((&'static str, usize, usize), u64)> {
         let mut shapes: Vec<_> =
             self.shapes.iter().map(|(shape, count)| (*shape, *count)).collect();
@@ -181,7 +180,7 @@ impl Tally {
         shapes
     }
 
-    /// The classes, the most frequent first, equal ones as people count.
+    /// The classes, the most frequent first, equal ones in natural order.
     pub(crate) fn frequent_classes(&self) -> Vec<(&str, u64)> {
         let mut classes: Vec<_> =
             self.classes.iter().map(|(class, count)| (class.as_str(), *count)).collect();
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_add_up_in_any_division() {
+    fn parts_add_up_however_the_data_is_divided() {
         let one = |number: u64| {
             let mut tally = Tally { bytes: number, ..Tally::default() };
             tally.sample(number);

@@ -11,19 +11,19 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A folder with data, where commands run and keep their indices.
-pub(crate) struct Place(tempfile::TempDir);
+/// A temporary folder with data, where commands run and save their indices.
+pub(crate) struct Sandbox(tempfile::TempDir);
 
-/// What a command answered.
-pub(crate) struct Answer {
+/// Exit code and output of a command.
+pub(crate) struct RunOutput {
     pub(crate) code: Option<i32>,
-    pub(crate) result: String,
-    pub(crate) talk: String,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
-impl Place {
-    pub(crate) fn new() -> Place {
-        Place(tempfile::tempdir().unwrap())
+impl Sandbox {
+    pub(crate) fn new() -> Sandbox {
+        Sandbox(tempfile::tempdir().unwrap())
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -71,44 +71,44 @@ impl Place {
         command
     }
 
-    pub(crate) fn run(&self, arguments: &[&str]) -> Answer {
+    pub(crate) fn run(&self, arguments: &[&str]) -> RunOutput {
         let Output { status, stdout, stderr } = self.command(arguments).output().unwrap();
-        let (result, talk) = (self.neutral(&text(&stdout)), self.neutral(&text(&stderr)));
-        Answer { code: status.code(), result, talk }
+        let (stdout, stderr) = (self.neutral(&text(&stdout)), self.neutral(&text(&stderr)));
+        RunOutput { code: status.code(), stdout, stderr }
     }
 
-    /// Without the name of the folder, which is another each time.
+    /// Replaces the name of the folder, which differs in each run.
     fn neutral(&self, said: &str) -> String {
         said.replace(self.0.path().to_str().unwrap(), "PLACE")
     }
 }
 
-/// A small picture that differs by its number.
+/// A small image whose pixels depend on the number.
 pub(crate) fn picture(number: usize) -> Vec<u8> {
-    let pixels: Vec<u8> = (0..12 * 8 * 3).map(|place| (place * (number + 3)) as u8).collect();
+    let pixels: Vec<u8> = (0..12 * 8 * 3).map(|at| (at * (number + 3)) as u8).collect();
     png::encode(&pixels, 12, 8, Mode::Rgb).unwrap()
 }
 
-/// An Example with a picture and a label.
+/// An Example with an image and a label.
 pub(crate) fn labelled(number: usize) -> Vec<u8> {
     let image = picture(number);
     let label = List::Ints(vec![(number % 3) as i64]);
     example::write(&[("image_raw", List::Bytes(vec![&image])), ("label", label)])
 }
 
-/// A file of records.
+/// A TFRecord file.
 pub(crate) fn shard(records: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     records.iter().for_each(|record| tfrecord::write(record, &mut bytes));
     bytes
 }
 
-/// A file of Examples with these numbers.
+/// A TFRecord file of Examples with these numbers.
 pub(crate) fn examples(numbers: std::ops::Range<usize>) -> Vec<u8> {
     shard(&numbers.map(labelled).collect::<Vec<_>>())
 }
 
-/// An archive of these members.
+/// A tar of these members.
 pub(crate) fn archive(members: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     members.iter().for_each(|(name, data)| tar::write(name.as_bytes(), data, &mut bytes));
@@ -116,13 +116,13 @@ pub(crate) fn archive(members: &[(String, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
-/// The members of a sample: a picture and its class.
+/// The members of a sample: an image and its class.
 pub(crate) fn sample(number: usize) -> Vec<(String, Vec<u8>)> {
     let class = (number % 3).to_string().into_bytes();
     vec![(format!("{number:03}.png"), picture(number)), (format!("{number:03}.cls"), class)]
 }
 
-/// An archive of samples with these numbers.
+/// A tar of samples with these numbers.
 pub(crate) fn samples(numbers: std::ops::Range<usize>) -> Vec<u8> {
     archive(&numbers.flat_map(sample).collect::<Vec<_>>())
 }

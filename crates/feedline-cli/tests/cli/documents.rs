@@ -1,15 +1,15 @@
-//! What docs/commands.md shows is what the commands print.
+//! docs/commands.md shows what the commands print.
 
-use super::data::Place;
+use super::data::Sandbox;
 
-/// Without what depends on the decoder, and on how well it compresses: causes, numbers, sizes.
+/// Removes what depends on the decoder or on the compression: causes, numbers, sizes.
 fn neutral(text: &str) -> Vec<String> {
     let is_size = |line: &str| line.contains(" B to ") || line.contains("iB to ");
     let is_kept = |line: &&str| !line.trim().is_empty() && !is_size(line) && !line.ends_with("...");
     let neutral = |line: &str| {
         let parts: Vec<_> = line.split(": ").collect();
         let line = if line.starts_with("bad ") { parts[..2].join(": ") } else { line.to_owned() };
-        let is_digit = |letter: char| letter.is_ascii_digit() || letter == '.';
+        let is_digit = |character: char| character.is_ascii_digit() || character == '.';
         let letters = line.split(is_digit).filter(|part| !part.is_empty()).collect::<Vec<_>>();
         let words = letters.join("0").replace(['K', 'M'], "").replace("iB", "B");
         words.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -20,17 +20,17 @@ fn neutral(text: &str) -> Vec<String> {
 #[test]
 fn the_page_of_commands_shows_what_they_print() {
     let page = include_str!("../../../../docs/commands.md");
-    let place = Place::new();
-    place.run(&["demo", "--samples", "60", "--keep", "photos"]);
+    let sandbox = Sandbox::new();
+    sandbox.run(&["demo", "--samples", "60", "--keep", "photos"]);
     let mut shown = 0;
     for block in page.split("```console\n").skip(1) {
         let block = block.split("```").next().unwrap();
         for command in block.split("$ feedline ").skip(1) {
             let (command, expected) = command.split_once('\n').unwrap();
             let arguments: Vec<_> = command.split(' ').collect();
-            let answer = place.run(&arguments);
-            assert_ne!(answer.code, Some(2), "{command}: {}", answer.talk);
-            assert_eq!(neutral(expected), neutral(&answer.result), "{command}\n{}", answer.result);
+            let answer = sandbox.run(&arguments);
+            assert_ne!(answer.code, Some(2), "{command}: {}", answer.stderr);
+            assert_eq!(neutral(expected), neutral(&answer.stdout), "{command}\n{}", answer.stdout);
             shown += 1;
         }
     }

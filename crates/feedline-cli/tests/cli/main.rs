@@ -1,8 +1,8 @@
-//! The program from outside: what it prints, where, and its exit codes.
+//! The program as a subprocess: what it prints, where, and its exit codes.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "the test starts the program, and a panic is its answer"
+    reason = "the test starts the program and fails by panicking"
 )]
 
 mod convert;
@@ -12,7 +12,7 @@ mod index;
 mod show;
 mod verify;
 
-use data::{Place, examples, picture, text};
+use data::{Sandbox, examples, picture, text};
 use std::process::{Command, Output};
 
 fn feedline(arguments: &[&str]) -> Output {
@@ -24,12 +24,12 @@ fn feedline(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_demonstration_accounts_for_every_sample_and_names_the_bad_ones() {
+fn the_demo_accounts_for_every_sample_and_names_the_bad_ones() {
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().join("kept");
     let output = feedline(&["demo", "--samples", "36", "--keep", kept.to_str().unwrap()]);
-    let (result, talk) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(0), "{result}{talk}");
+    let (result, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{result}{stderr}");
     assert!(result.contains("epoch 2: 2 batches, 32 samples"), "{result}");
     assert!(result.contains("64 samples delivered + 8 skipped = 72 expected"), "{result}");
     assert!(result.ends_with("all 72 samples accounted for\n"), "{result}");
@@ -44,8 +44,8 @@ fn the_demonstration_accounts_for_every_sample_and_names_the_bad_ones() {
         assert!(lines[at - 1].contains(reason), "{}", lines[at - 1]);
     }
     assert!(
-        talk.contains("making photographs: 36 of 36"),
-        "plain lines without a terminal: {talk}"
+        stderr.contains("making photographs: 36 of 36"),
+        "plain lines without a terminal: {stderr}"
     );
     assert_eq!(std::fs::read_dir(kept.join("coast")).unwrap().count(), 12);
 
@@ -55,7 +55,7 @@ fn the_demonstration_accounts_for_every_sample_and_names_the_bad_ones() {
 }
 
 #[test]
-fn what_is_typed_wrong_is_refused_with_the_value() {
+fn a_bad_argument_is_refused_with_its_value() {
     for (arguments, said) in [
         (vec!["fly"], "'fly'"),
         (vec!["demo", "--samples", "3"], "3 is not in 12..=100000"),
@@ -72,7 +72,7 @@ fn what_is_typed_wrong_is_refused_with_the_value() {
 }
 
 #[test]
-fn the_demonstration_takes_a_policy_as_text() {
+fn the_demo_takes_a_policy_as_text() {
     let folder = tempfile::tempdir().unwrap();
     let bad = folder.path().join("bad.jsonl");
     let policy = format!("action=replace,retry=2,quarantine={}", bad.display());
@@ -88,7 +88,7 @@ fn the_demonstration_takes_a_policy_as_text() {
     assert!(text(&output.stderr).contains("see: feedline explain FL2"), "{}", text(&output.stderr));
 }
 
-/// Commands with a result, in a place that has what they need.
+/// Commands with a result, in a folder with the files that they need.
 const WITH_A_RESULT: [&[&str]; 11] = [
     &["verify", "a.tfrecord"],
     &["verify", "a.tfrecord", "--json"],
@@ -103,38 +103,38 @@ const WITH_A_RESULT: [&[&str]; 11] = [
     &["--help"],
 ];
 
-fn with_data() -> Place {
-    let place = Place::new();
-    place.write("a.tfrecord", &examples(0..3));
-    place.write("photos/cat/1.png", &picture(1));
-    place
+fn with_data() -> Sandbox {
+    let sandbox = Sandbox::new();
+    sandbox.write("a.tfrecord", &examples(0..3));
+    sandbox.write("photos/cat/1.png", &picture(1));
+    sandbox
 }
 
 #[test]
 #[cfg(target_os = "linux")]
 fn a_result_that_cannot_be_written_is_an_error() {
-    let place = with_data();
+    let sandbox = with_data();
     for arguments in WITH_A_RESULT {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = place.command(arguments).stdout(full).output().unwrap();
-        let talk = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {talk}");
+        let output = sandbox.command(arguments).stdout(full).output().unwrap();
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
         let said =
             "error: writing the result to stdout: no space left on device (os error 28)\nhint: ";
-        assert_eq!(talk.matches(said).count(), 1, "{arguments:?}: {talk}");
+        assert_eq!(stderr.matches(said).count(), 1, "{arguments:?}: {stderr}");
     }
 }
 
 #[test]
-fn whoever_closes_the_pipe_hears_nothing_of_it() {
-    let place = with_data();
+fn a_closed_pipe_is_not_an_error() {
+    let sandbox = with_data();
     for arguments in WITH_A_RESULT {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let output = place.command(arguments).stdout(writer).output().unwrap();
-        let talk = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {talk}");
-        assert!(!talk.contains("error"), "{arguments:?}: {talk}");
+        let output = sandbox.command(arguments).stdout(writer).output().unwrap();
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {stderr}");
+        assert!(!stderr.contains("error"), "{arguments:?}: {stderr}");
     }
 }
 
@@ -158,7 +158,7 @@ fn an_error_is_explained_by_its_code_and_by_its_name() {
 }
 
 #[test]
-fn all_errors_are_listed_in_a_line_each() {
+fn all_errors_are_listed_one_per_line() {
     let output = feedline(&["explain"]);
     assert_eq!(output.status.code(), Some(0));
     insta::assert_snapshot!(text(&output.stdout));
@@ -166,7 +166,7 @@ fn all_errors_are_listed_in_a_line_each() {
 }
 
 #[test]
-fn an_error_that_is_unknown_is_refused_with_the_nearest_ones() {
+fn an_unknown_error_is_refused_with_the_most_similar_ones() {
     let output = feedline(&["explain", "FL219"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty());

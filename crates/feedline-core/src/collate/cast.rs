@@ -1,4 +1,4 @@
-//! Fields whose numbers are converted: what `cast` and `to_float` ask of fields that are no pictures.
+//! Converts the numbers of fields: `cast` and `to_float` for fields that are not images.
 
 use super::{Pool, new_array, wrong_value};
 use crate::budget::Budget;
@@ -15,7 +15,7 @@ pub(super) fn convert_column(
     budget: &Budget,
 ) -> Result<Column> {
     let Column::Array { dtype, shape, memory } = column else {
-        return Err(wrong_value("a column that is no array"));
+        return Err(wrong_value("a column that is not an array"));
     };
     let count: usize = shape.iter().product();
     let mut made = new_array(count * cast.dtype.bytes(), number, pool, budget)?;

@@ -1,22 +1,21 @@
-//! Samples that become a batch, and which shapes they have, to compare them with others.
+//! The samples of a batch, and their shapes, which must fit together.
 
 use super::{BatchSlot, Columns};
 use crate::error::{Error, Kind};
 use crate::sample::{FieldKind, Sample, Value};
 
-/// Samples that belong together and are all here.
+/// All samples of a batch.
 pub(crate) struct Gathered {
-    /// In order.
+    /// The samples in order.
     pub samples: Vec<Sample>,
-    /// The slot of its first sample: memory for them is waited for in this order.
+    /// The slot of the first sample: batches wait for memory in this order.
     pub number: u64,
-    /// Whether its rows lie anywhere, not side by side.
+    /// Whether the rows are not contiguous.
     pub is_scattered: bool,
 }
 
-/// The shapes of a sample.
-pub(super) struct Norm {
-    /// Which sample.
+/// The shapes of the fields of a sample.
+pub(super) struct SampleShapes {
     index: u64,
     pub(super) shapes: Shapes,
 }
@@ -24,9 +23,9 @@ pub(super) struct Norm {
 /// The shape of each field of a sample; empty where any shape fits.
 pub(crate) type Shapes = Vec<Vec<usize>>;
 
-impl Norm {
+impl SampleShapes {
     /// The shapes of a sample.
-    pub(super) fn of(columns: &Columns, sample: &Sample) -> Norm {
+    pub(super) fn of(columns: &Columns, sample: &Sample) -> SampleShapes {
         let mut values = sample.values.iter();
         let shapes = columns.fields.iter().map(|field| {
             let value = field.row_bytes().is_none().then(|| values.next()).flatten();
@@ -39,12 +38,12 @@ impl Norm {
                 | None => Vec::new(),
             }
         });
-        Norm { index: sample.ticket.index, shapes: shapes.collect() }
+        SampleShapes { index: sample.ticket.index, shapes: shapes.collect() }
     }
 
-    /// The first field whose shape cannot stand beside that of the other. If they are padded, only the number of
-    /// axes counts.
-    fn differs(&self, columns: &Columns, other: &Norm) -> Option<usize> {
+    /// The first field whose shape does not fit the other sample's. With padding, only the number of axes must be
+    /// equal.
+    fn differs(&self, columns: &Columns, other: &SampleShapes) -> Option<usize> {
         let pairs = self.shapes.iter().zip(&other.shapes);
         let mut fits = pairs.map(|(ours, theirs)| match columns.pad {
             Some(_) => ours.len() == theirs.len(),
@@ -53,9 +52,9 @@ impl Norm {
         fits.position(|fits| !fits)
     }
 
-    /// What keeps a sample from this batch.
+    /// The error if a sample does not fit into this batch.
     pub(super) fn mismatch(&self, columns: &Columns, sample: &Sample) -> Option<Error> {
-        let found = Norm::of(columns, sample);
+        let found = SampleShapes::of(columns, sample);
         let at = self.differs(columns, &found)?;
         let message = format!(
             "{} of sample {} has shape {:?}, that of sample {} in the same batch {:?}",
@@ -88,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_that_do_not_lie_side_by_side_are_copied(kept in prop::collection::vec(any::<bool>(), 1..20)) {
+        fn rows_that_are_not_contiguous_are_copied(kept in prop::collection::vec(any::<bool>(), 1..20)) {
             let (pool, budget) = (Pool::new(1 << 20), Budget::new("bytes", 1 << 20));
             let columns = columns(Field::fixed("x", Dtype::Uint8, &[2]), kept.len());
             let permit = budget.acquire(columns.batch_bytes(), 0).unwrap();

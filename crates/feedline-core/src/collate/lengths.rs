@@ -1,4 +1,4 @@
-//! Groups of numbers, a different count in each sample: joined or padded, with the counts beside them.
+//! Fields whose length differs from sample to sample: joined or padded, with the lengths beside them.
 
 use super::{Pool, new_array, pad, stack};
 use crate::budget::Budget;
@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::sample::{Array, Column, Dtype, Value};
 use crate::sys::slab::Row;
 
-/// One behind another: the first axis counts the groups of all samples.
+/// Concatenates the values; the first axis counts the groups of all samples.
 pub(super) fn joined(
     (dtype, inner): (Dtype, &[usize]),
     values: Vec<Value>,
@@ -27,7 +27,7 @@ pub(super) fn joined(
     Ok((column(dtype, &[&[groups], inner].concat(), memory), lengths))
 }
 
-/// A row for each sample, as long as the longest; one number behind those that are shorter.
+/// One row per sample, as long as the longest; shorter rows are padded with a number.
 pub(super) fn padded(
     (dtype, inner): (Dtype, &[usize]),
     values: Vec<Value>,
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_stand_one_behind_another_with_their_counts() {
+    fn groups_are_concatenated_with_their_counts() {
         let (pool, budget) = (Pool::new(1000), Budget::new("bytes", 1000));
         let (all, lengths) = joined((Dtype::Uint8, &[2]), values(), 0, &pool, &budget).unwrap();
         assert_eq!(parts(&all), (&[3, 2][..], &[1, 2, 3, 4, 5, 6][..]));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shorter_ones_are_padded() {
+    fn shorter_rows_are_padded() {
         let (pool, budget) = (Pool::new(1000), Budget::new("bytes", 1000));
         let (all, _) = padded((Dtype::Uint8, &[2]), values(), &[7], 0, &pool, &budget).unwrap();
         assert_eq!(parts(&all), (&[3, 2, 2][..], &[1, 2, 7, 7, 7, 7, 7, 7, 3, 4, 5, 6][..]));

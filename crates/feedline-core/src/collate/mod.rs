@@ -1,5 +1,5 @@
-//! From samples to a batch. Rows of the batch are given out before the samples are made, so that each
-//! is written straight into its place; what has no fixed shape is copied when its batch is complete.
+//! From samples to a batch. Rows of the batch are handed out before the samples are loaded, so that each sample is
+//! written straight into its row; values without a fixed shape are copied when the batch is complete.
 
 mod cast;
 mod gather;
@@ -22,26 +22,25 @@ use crate::error::{Error, Kind, Result};
 use crate::sample::{Batch, Column, Field, FieldKind, Sample, Value};
 use crate::sys::slab::{self, Block, Row};
 
-/// What a batch is made of.
+/// The columns of a batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Columns {
-    /// One column each.
+    /// The fields, one column each.
     pub fields: Arc<[Field]>,
-    /// What becomes of the numbers of each, if they are to be of another type.
+    /// The conversion of each field's numbers, if any.
     pub casts: Arc<[Option<Cast>]>,
-    /// Samples in a full batch.
+    /// Number of samples in a full batch.
     pub size: usize,
-    /// What arrays of different shapes are made equal with, if they are: a number for each field, as it
-    /// stands in memory.
+    /// The element that pads arrays of different shapes, for each field, as bytes; None if arrays are not padded.
     pub pad: Option<Arc<[Vec<u8>]>>,
-    /// Whether arrays of different shapes stand one behind another, with their shapes beside them, for
-    /// code that takes the samples apart again.
+    /// Whether arrays of different shapes are concatenated, with their shapes in a column beside them, for code that
+    /// splits them again.
     pub joined: bool,
 }
 
-/// The place of one sample in a batch: a row of each column that has rows.
+/// Memory for one sample in a batch: a row of each column that has rows.
 pub(crate) struct BatchSlot {
-    /// In the order of the fields that are fixed.
+    /// The rows, in the order of the fields with a fixed shape.
     pub rows: Vec<Row>,
 }
 
@@ -54,21 +53,23 @@ impl Columns {
 
     /// The shapes of a sample, as far as they decide which batch it fits into.
     pub(crate) fn shapes(&self, sample: &Sample) -> Shapes {
-        let shapes = gather::Norm::of(self, sample).shapes;
+        let shapes = gather::SampleShapes::of(self, sample).shapes;
         match self.pad {
-            // Only the number of axes counts.
+            // Padded arrays only need the same number of axes.
             Some(_) => shapes.into_iter().map(|shape| vec![shape.len()]).collect(),
             None => shapes,
         }
     }
 
-    /// What keeps a sample from a batch that has one like the other.
+    /// The error if a sample does not fit into a batch with a sample like `like`.
     pub(crate) fn mismatch(&self, sample: &Sample, like: Option<&Sample>) -> Error {
-        let found = like.and_then(|like| gather::Norm::of(self, like).mismatch(self, sample));
+        let found =
+            like.and_then(|like| gather::SampleShapes::of(self, like).mismatch(self, sample));
         found.unwrap_or_else(|| {
-            let (index, shapes) = (sample.ticket.index, gather::Norm::of(self, sample).shapes);
+            let (index, shapes) =
+                (sample.ticket.index, gather::SampleShapes::of(self, sample).shapes);
             let message =
-                format!("sample {index} with shapes {shapes:?} does not fit to its batch");
+                format!("sample {index} with shapes {shapes:?} does not fit into its batch");
             Error::new(Kind::ShapeMismatch, message)
         })
     }
@@ -79,7 +80,7 @@ impl Columns {
         row as u64 * self.size as u64
     }
 
-    /// The slots of a new batch, in order. The permit is given back with the memory.
+    /// The slots of a new batch, in order. The permit is returned with the memory.
     pub(crate) fn batch_slots(
         &self,
         pool: &Pool,
@@ -105,7 +106,7 @@ impl Columns {
         self.fields.iter().filter_map(Field::row_bytes).map(|bytes| bytes as u64).sum()
     }
 
-    /// Slots of no batch: each has memory of its own, for nobody knows when the others will be free.
+    /// Slots outside a batch, each with memory of its own, because each is freed at a different time.
     pub(crate) fn lone_slots(
         &self,
         count: usize,
@@ -128,7 +129,7 @@ impl Columns {
         Ok(batch_slots)
     }
 
-    /// Makes the batch. Waits for room for arrays that were not written in place.
+    /// Completes the batch. Waits for room for arrays that were not written in place.
     pub(crate) fn complete(
         &self,
         gathered: Gathered,
@@ -234,14 +235,14 @@ impl Columns {
             }
         }
         if !columns.iter().any(|(_, column)| matches!(column, Column::Bytes(_))) {
-            // Everything was copied into memory that has permits of its own.
+            // Everything was copied into memory with permits of its own.
             permits = None;
         }
         Ok(Batch { columns, tickets, permit: permits })
     }
 }
 
-/// A new array of the batch, for values that were not written in place.
+/// Memory for a column whose values were not written in place.
 fn new_array(bytes: usize, number: u64, pool: &Pool, budget: &Budget) -> Result<Row> {
     let permit = budget
         .acquire(bytes as u64, number)

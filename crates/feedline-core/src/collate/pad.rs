@@ -1,12 +1,11 @@
-//! Arrays of different shapes in one: each in the corner of a box of the largest, the same number around it;
-//! or one behind another.
+//! Combines arrays of different shapes: padded to the largest shape, or concatenated.
 
 use super::{Pool, new_array, stack, wrong_value};
 use crate::budget::Budget;
 use crate::error::Result;
 use crate::sample::{Array, Column, Dtype, Value};
 
-/// Writes one number again and again.
+/// Fills memory with one element.
 pub(super) fn fill(target: &mut [u8], element: &[u8]) {
     if element.iter().all(|byte| *byte == 0) {
         return target.fill(0);
@@ -16,7 +15,7 @@ pub(super) fn fill(target: &mut [u8], element: &[u8]) {
     }
 }
 
-/// The padded arrays, and the shape that each had.
+/// The padded arrays, and the original shape of each.
 pub(super) fn arrays(
     values: Vec<Value>,
     element: &[u8],
@@ -41,8 +40,7 @@ pub(super) fn arrays(
     Ok((Column::Array { dtype, shape, memory }, shapes))
 }
 
-/// The numbers of all arrays one behind another, and the shape of each, with -1 for axes that only others
-/// have.
+/// The numbers of all arrays concatenated, and the shape of each, with -1 for axes that it does not have.
 pub(super) fn joined(
     dtype: Dtype,
     values: Vec<Value>,
@@ -63,7 +61,7 @@ pub(super) fn joined(
     Ok((Column::Array { dtype, shape: vec![bytes / dtype.bytes()], memory }, shapes))
 }
 
-/// The shape of each array, a row for each.
+/// The shape of each array, one row each.
 fn shapes(
     arrays: &[Array],
     axes: usize,
@@ -82,8 +80,8 @@ fn shapes(
     Ok(Column::Array { dtype: Dtype::Int64, shape: vec![arrays.len(), axes], memory })
 }
 
-/// Copies runs of numbers to where they stand in the larger box. Axes at the end that are as long as the largest
-/// belong to the run: of a picture it is a row, not a pixel.
+/// Copies runs of numbers to their place in the larger box. Trailing axes that are as long as the largest belong to the
+/// run: in an image, a run is a row, not a pixel.
 fn place(array: &Array, largest: &[usize], target: &mut [u8]) {
     let axes = array.shape.len();
     let equal = (1..axes).rev().take_while(|axis| array.shape[*axis] == largest[*axis]).count();
@@ -94,7 +92,7 @@ fn place(array: &Array, largest: &[usize], target: &mut [u8]) {
     }
     let row: usize = largest[outer.len()..].iter().product();
     for (number, bytes) in array.bytes.chunks_exact(run).enumerate() {
-        // The place of this run, counted in the smaller box, spelt in the larger one.
+        // The coordinates of this run in the smaller box, as an offset in the larger one.
         let (mut rest, mut start, mut stride) = (number, 0, row);
         for axis in (0..outer.len()).rev() {
             start += rest % outer[axis] * stride;
@@ -118,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn each_array_stands_in_its_corner_with_its_shape_beside_it() {
+    fn each_array_is_padded_from_its_corner_with_its_shape_beside_it() {
         let (pool, budget) = (Pool::new(1000), Budget::new("bytes", 1000));
         let values = vec![array(&[1, 3], 1), array(&[2, 2], 10)];
         let (padded, shapes) = arrays(values, &[9], 0, &pool, &budget).unwrap();
@@ -132,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_number_of_a_padded_array_stands_where_its_place_says(
+        fn every_number_of_a_padded_array_keeps_its_coordinates(
             shape in prop::collection::vec(0_usize..4, 0..4), more in prop::collection::vec(0_usize..3, 4),
         ) {
             let largest: Vec<usize> = shape.iter().zip(&more).map(|(length, more)| length + more).collect();
@@ -156,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn joined_arrays_stand_one_behind_another_with_their_shapes_beside_them() {
+    fn joined_arrays_are_concatenated_with_their_shapes_beside_them() {
         let (pool, budget) = (Pool::new(1000), Budget::new("bytes", 1000));
         let values = vec![array(&[1, 3], 1), array(&[2], 10)];
         let (all, shapes) = joined(Dtype::Uint8, values, 0, &pool, &budget).unwrap();

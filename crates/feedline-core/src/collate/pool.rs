@@ -1,4 +1,4 @@
-//! Memory of batches, used again: pages that were touched before cost nothing to touch again.
+//! Reuses the memory of batches: pages that were touched before need no page fault.
 
 use std::sync::{Arc, Weak};
 
@@ -7,7 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::sys::lock::Mutex;
 use crate::sys::slab::{Block, GiveBack};
 
-/// Blocks that nobody uses now. Clones share them.
+/// Free blocks. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Pool(Arc<Mutex<Free>>);
 
@@ -20,16 +20,16 @@ struct Free {
 }
 
 impl Pool {
-    /// Keeps up to that many bytes.
+    /// A pool that keeps up to `limit` bytes.
     pub(crate) fn new(limit: usize) -> Pool {
         Pool(Arc::new(Mutex::new(Free { limit, ..Free::default() })))
     }
 
-    /// A block of at least that size and at most twice that, or a new one.
+    /// A free block of at least this size and at most twice that, or a new one.
     pub(crate) fn take(&self, bytes: usize) -> Result<Block> {
         {
             let mut free = self.0.lock();
-            // From the back: what came back last is warm in the caches.
+            // From the back: the block returned last is warm in the caches.
             let fitting = free
                 .blocks
                 .iter()
@@ -46,18 +46,18 @@ impl Pool {
         })
     }
 
-    /// What to do with a block when its last row is gone: back to here, if here still is.
+    /// The callback that returns a block to this pool when its last row is dropped, if the pool still exists.
     pub(crate) fn give_back(&self, permit: Option<Permit>) -> GiveBack {
         let home: Weak<Mutex<Free>> = Arc::downgrade(&self.0);
         Box::new(move |block| {
             let evicted = home.upgrade().map(|home| home.lock().put(block));
-            // Only now: the thread that waits for the permit finds the block already here.
+            // Only now, so that a thread that waits for the permit finds the block here.
             drop(permit);
             drop(evicted);
         })
     }
 
-    /// Frees all blocks and keeps none from now on.
+    /// Frees all blocks, and keeps none from now on.
     pub(crate) fn close(&self) {
         let mut free = self.0.lock();
         free.is_closed = true;
@@ -65,7 +65,7 @@ impl Pool {
         free.blocks.clear();
     }
 
-    /// Bytes that nobody uses now.
+    /// Bytes in free blocks.
     #[cfg(test)]
     pub(crate) fn free_bytes(&self) -> usize {
         self.0.lock().bytes
@@ -73,7 +73,7 @@ impl Pool {
 }
 
 impl Free {
-    /// Puts a block in; returns those that must go for it, for the caller to free without the lock.
+    /// Adds a block; returns those that it displaces, for the caller to free without the lock.
     fn put(&mut self, block: Block) -> Vec<Block> {
         if self.is_closed {
             return vec![block];
@@ -81,7 +81,7 @@ impl Free {
         self.bytes += block.bytes();
         self.blocks.push(block);
         let mut evicted = Vec::new();
-        // One is always kept: where a batch is larger than all that is allowed, it is needed again.
+        // Always keep one: a batch larger than the limit is needed again.
         while self.bytes > self.limit && self.blocks.len() > 1 {
             let oldest = self.blocks.remove(0);
             self.bytes -= oldest.bytes();
@@ -97,7 +97,7 @@ mod tests {
     use crate::sys::slab::carve;
 
     #[test]
-    fn memory_is_used_again_and_never_more_is_kept_than_allowed() {
+    fn memory_is_reused_and_the_pool_stays_within_its_limit() {
         let pool = Pool::new(100);
         let rows = carve(pool.take(60).unwrap(), 60, 1, pool.give_back(None));
         let address = rows[0].address();

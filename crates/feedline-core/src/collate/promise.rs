@@ -1,19 +1,19 @@
-//! What every batch will have, as far as it is known before the first one is made.
+//! What is known about the columns of every batch before the first one is loaded.
 
 use std::sync::Arc;
 
 use super::Columns;
 use crate::sample::{Dtype, FieldKind};
 
-/// The lengths of some axes; None for one that differs from batch to batch.
+/// The lengths of some axes; None for an axis that differs from batch to batch.
 pub type Axes = Vec<Option<usize>>;
 
-/// One column of the batches to come.
+/// What is known about one column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// Its name.
     pub name: Arc<str>,
-    /// What stands under it.
+    /// What it holds.
     pub content: Content,
 }
 
@@ -22,31 +22,31 @@ pub struct Promise {
 pub enum Content {
     /// An array.
     Array {
-        /// Of its numbers.
+        /// Type of its numbers.
         dtype: Dtype,
-        /// Of the whole column; None where not even the number of axes is known.
+        /// Shape of the whole column; None if not even the number of axes is known.
         shape: Option<Axes>,
     },
-    /// Groups of numbers of all samples one behind another. The next column has the counts.
+    /// Groups of numbers of all samples, concatenated. The next column has the counts.
     Groups {
-        /// Of its numbers.
+        /// Type of its numbers.
         dtype: Dtype,
-        /// Of one group.
+        /// Shape of one group.
         inner: Vec<usize>,
     },
     /// Bytes, one for each sample.
     Bytes,
     /// Text, one for each sample.
     Text,
-    /// What JSON says, one for each sample.
+    /// A JSON value for each sample.
     Json,
-    /// Bytes of all samples one behind another. The next column has the counts.
+    /// Bytes of all samples, concatenated. The next column has the counts.
     Lists,
 }
 
 impl Columns {
-    /// The columns that `complete` makes. `rows` is the first axis of a batch, where all have the same,
-    /// and `ragged` tells what is known of the shape of a sample that has none of its own.
+    /// The columns that `complete` returns. `rows` is the first axis of a batch if it is the same for all batches;
+    /// `ragged` is what is known about the shape of samples without a fixed shape.
     pub(crate) fn promised(
         &self,
         rows: Option<usize>,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn every_batch_keeps_what_was_promised() {
+    fn every_batch_matches_the_predicted_columns() {
         for pad in [false, true] {
             let (pool, budget) = (Pool::new(1 << 16), Budget::new("bytes", 1 << 16));
             let columns = columns(pad);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_from_batch_to_batch_is_left_open() {
+    fn axes_that_differ_from_batch_to_batch_are_left_open() {
         let promised = columns(false).promised(None, |_| None);
         let of = |name: &str| {
             promised.iter().find(|promise| &*promise.name == name).map(|promise| &promise.content)

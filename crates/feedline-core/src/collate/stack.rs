@@ -1,4 +1,4 @@
-//! Values of one shape, side by side.
+//! Stacks values of one shape.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::sample::{Array, Column, Dtype, Value};
 use crate::sys::slab::Row;
 
-/// Rows that were written in place: nothing is copied. Gives them back if they do not lie side by side.
+/// Stacks rows that were written in place, without a copy. Returns them if they are not contiguous.
 pub(super) fn rows(
     dtype: Dtype,
     shape: &[usize],
@@ -20,7 +20,7 @@ pub(super) fn rows(
     Ok(Column::Array { dtype, shape: [&[count], shape].concat(), memory })
 }
 
-/// Rows that lie anywhere: they are copied.
+/// Copies rows that are not contiguous.
 pub(super) fn scattered(
     dtype: Dtype,
     shape: &[usize],
@@ -37,7 +37,7 @@ pub(super) fn scattered(
     Ok(Column::Array { dtype, shape: [&[count], shape].concat(), memory })
 }
 
-/// Arrays whose shapes were found to be equal.
+/// Stacks arrays of equal shape.
 pub(super) fn arrays(
     values: Vec<Value>,
     number: u64,
@@ -89,14 +89,14 @@ pub(super) fn text(values: Vec<Value>) -> Result<Vec<Arc<str>>> {
     list.ok_or_else(|| wrong_value("a value that is not text"))
 }
 
-/// Bytes that were found to be text when they were read.
+/// Converts bytes that were checked to be UTF-8 when they were read.
 pub(super) fn texts(list: &[Piece]) -> Result<Vec<Arc<str>>> {
     let texts: std::result::Result<_, _> =
         list.iter().map(|bytes| std::str::from_utf8(bytes).map(Arc::from)).collect();
     texts.map_err(|_| wrong_value("a value that is not text"))
 }
 
-/// The lists of all samples one behind another, and how long each was.
+/// The lists of all samples concatenated, and the length of each.
 pub(super) fn lists(
     values: Vec<Value>,
     number: u64,

@@ -1,7 +1,7 @@
 //! From bytes to pixels. Pure: no threads, no files, no clock.
 //!
-//! What is decoded is told by the content and never by a name. The size is read and judged before
-//! anything is allocated. Only the part of a picture that somebody will look at is computed.
+//! The content decides the format, never the name. The size is checked before anything is allocated. Only the part of
+//! an image that is needed is decoded.
 
 pub mod jpeg;
 pub mod png;
@@ -14,10 +14,10 @@ pub use feedline_kernels::{canvas, resize};
 use feedline_kernels::{color, orientation};
 use orientation::Orientation;
 
-/// The limit of pixels where the user set none: that of Pillow's own alarm, 512 MiB as RGB.
+/// The default limit of pixels: that of Pillow's decompression bomb error, 512 MiB as RGB.
 pub(crate) const MAX_PIXELS: usize = 178_956_970;
 
-/// How the file says that the picture must be turned; upright if it says nothing that can be read.
+/// The EXIF orientation; upright if there is none that can be read.
 pub(crate) fn orientation_of(bytes: &[u8]) -> Orientation {
     exif::Reader::new()
         .read_from_container(&mut std::io::Cursor::new(bytes))
@@ -28,7 +28,7 @@ pub(crate) fn orientation_of(bytes: &[u8]) -> Orientation {
         .map_or_else(Orientation::default, Orientation::new)
 }
 
-/// A file format, told by the first bytes.
+/// A file format, detected by the first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Format {
@@ -40,11 +40,11 @@ pub enum Format {
 /// How to decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Which channels to make, whatever the file has.
+    /// The channels of the result, whatever the file has.
     pub mode: Mode,
-    /// Whether to turn the picture as its EXIF data says.
+    /// Whether to apply the EXIF orientation.
     pub orient: bool,
-    /// More pixels than that are refused.
+    /// Larger images are refused.
     pub max_pixels: usize,
 }
 
@@ -57,20 +57,20 @@ impl Default for Options {
 /// What is known before anything is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Of the file.
+    /// Format of the file.
     pub format: Format,
-    /// In pixels, as the picture will stand.
+    /// Width in pixels, after orientation.
     pub width: usize,
-    /// In pixels, as the picture will stand.
+    /// Height in pixels, after orientation.
     pub height: usize,
-    /// How it must be turned for that.
+    /// The orientation to apply.
     pub orientation: Orientation,
-    /// Whether all of it has to be kept in memory to decode any of it.
+    /// Whether decoding any part needs the whole image in memory.
     pub progressive: bool,
 }
 
 impl Header {
-    /// Reads it, judging the size.
+    /// Reads the header and checks the size.
     pub fn read(bytes: &[u8], options: &Options) -> Result<Header> {
         let format = sniff(bytes)?;
         let (width, height, progressive) = match format {
@@ -79,7 +79,7 @@ impl Header {
             Format::Webp => webp::size(bytes)?,
         };
         if width == 0 || height == 0 {
-            let message = format!("the header says {width} x {height} pixels");
+            let message = format!("the header declares {width} x {height} pixels");
             return Err(Error::new(Kind::CorruptImage, message));
         }
         if width.checked_mul(height).is_none_or(|pixels| pixels > options.max_pixels) {
@@ -95,18 +95,18 @@ impl Header {
         Ok(Header { format, width, height, orientation, progressive })
     }
 
-    /// All of the picture.
+    /// The rectangle of the whole image.
     pub fn whole(&self) -> Rect {
         Rect { left: 0, top: 0, width: self.width, height: self.height }
     }
 
-    /// Memory that decoding takes at most, without the canvas it goes to.
+    /// The most memory that decoding takes, without the canvas.
     pub(crate) fn working_bytes(&self) -> usize {
         let pixels = self.width * self.height;
         let turning = if self.orientation.is_upright() { 0 } else { pixels * 3 };
         turning
             + match self.format {
-                // Coefficients of all blocks, two bytes for each of up to four channels.
+                // Coefficients of all blocks: two bytes for each of up to four channels.
                 Format::Jpeg if self.progressive => pixels * 8,
                 Format::Jpeg => self.width * 512,
                 Format::Png => pixels * 4 + self.width * 16,
@@ -115,7 +115,7 @@ impl Header {
     }
 }
 
-/// Which format these bytes are.
+/// Detects the format of these bytes.
 pub fn sniff(bytes: &[u8]) -> Result<Format> {
     if bytes.is_empty() {
         return Err(Error::new(Kind::CorruptImage, "the file is empty"));
@@ -134,18 +134,18 @@ pub fn sniff(bytes: &[u8]) -> Result<Format> {
     }
 }
 
-/// Decoders with their working memory, used again from sample to sample by one thread.
+/// Decoders with their working memory, which one thread reuses from sample to sample.
 #[derive(Default)]
 pub struct Decoder {
-    jpeg: jpeg::Decoder,
+    jpeg: jpeg::JpegDecoder,
     scratch: Vec<u8>,
     unturned: Canvas,
 }
 
 impl Decoder {
-    /// Decodes at least the pixels of `wanted` into `canvas`, which becomes as large as the picture.
-    /// With `shrink` above 1 (2, 4 or 8, JPEG only) the picture is made smaller by that much on the
-    /// way, and `wanted` counts the smaller one's pixels.
+    /// Decodes at least the pixels of `wanted` into `canvas`, which is resized to the image. With `shrink` above 1 (2,
+    /// 4 or 8, JPEG only) the image is downscaled by that factor while it is decoded, and `wanted` is in pixels of the
+    /// downscaled image.
     pub fn decode(
         &mut self,
         bytes: &[u8],
@@ -189,7 +189,7 @@ impl Decoder {
         }
     }
 
-    /// Gives back working memory beyond `keep` bytes.
+    /// Frees working memory beyond `keep` bytes.
     pub fn trim(&mut self, keep: usize) {
         if self.scratch.capacity() + self.unturned.capacity() > keep {
             self.scratch = Vec::new();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_is_named_by_its_first_bytes() {
+    fn bytes_that_are_no_image_are_named_by_their_first_bytes() {
         let error = Header::read(b"GIF89a....", &Options::default()).unwrap_err();
         assert_eq!(error.kind(), Kind::UnknownFormat);
         assert!(error.message().contains("47 49 46 38"), "{error}");

@@ -8,7 +8,7 @@ use super::color::{self, Channels};
 use super::{Mode, Options};
 use crate::error::{Error, Kind, Result};
 
-/// Width, height and false: the size stands in the first chunk.
+/// Width, height, and false, because the size is in the first chunk.
 pub(super) fn size(bytes: &[u8]) -> Result<(usize, usize, bool)> {
     let chunk = bytes
         .get(12..24)
@@ -20,7 +20,7 @@ pub(super) fn size(bytes: &[u8]) -> Result<(usize, usize, bool)> {
     Ok((number(4), number(8), false))
 }
 
-/// Decodes all of it: a checksum can only be checked at the end. 16 bits become the upper 8.
+/// Decodes the whole image, because checksums can only be checked at the end. 16 bits are reduced to the upper 8.
 pub(super) fn decode(
     bytes: &[u8],
     options: &Options,
@@ -31,7 +31,7 @@ pub(super) fn decode(
     let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), limits);
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     decoder.ignore_checksums(false);
-    let mut reader = decoder.read_info().map_err(damaged)?;
+    let mut reader = decoder.read_info().map_err(corrupt)?;
     let (color, _) = reader.output_color_type();
     let channels = match color {
         ColorType::Grayscale => Channels::Gray,
@@ -49,27 +49,27 @@ pub(super) fn decode(
     let (width, height) = (info.width as usize, info.height as usize);
     canvas.reshape(width, height, options.mode.channels());
     if channels.are(options.mode) {
-        reader.next_frame(canvas.bytes_mut()).map_err(damaged)?;
+        reader.next_frame(canvas.bytes_mut()).map_err(corrupt)?;
     } else {
         let needed = width * height * channels.count();
         if scratch.len() < needed {
             *scratch = vec![0; needed];
         }
-        reader.next_frame(&mut scratch[..needed]).map_err(damaged)?;
+        reader.next_frame(&mut scratch[..needed]).map_err(corrupt)?;
         color::convert(&scratch[..needed], channels, canvas.bytes_mut(), options.mode);
     }
-    // What follows the pixels is read too: a file cut in its last chunks is a corrupt file.
-    reader.finish().map_err(damaged)?;
+    // Also read what follows the pixels: a file truncated in its last chunks is corrupt.
+    reader.finish().map_err(corrupt)?;
     canvas.set_valid(Rect::whole(width, height));
     Ok(())
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
-fn damaged(error: png::DecodingError) -> Error {
+fn corrupt(error: png::DecodingError) -> Error {
     Error::new(Kind::CorruptImage, format!("the PNG cannot be decoded: {error}"))
 }
 
-/// A PNG of 8-bit pixels, for demonstrations and tests.
+/// Encodes 8-bit pixels as PNG, for demonstrations and tests.
 pub fn encode(pixels: &[u8], width: usize, height: usize, mode: Mode) -> Result<Vec<u8>> {
     let failed =
         |error: png::EncodingError| Error::new(Kind::Internal, format!("encoding a PNG: {error}"));
@@ -92,7 +92,7 @@ mod tests {
     use crate::decode::Header;
 
     #[test]
-    fn pixels_come_back_and_every_cut_is_noticed() {
+    fn pixels_survive_a_round_trip_and_every_truncation_is_noticed() {
         let pixels: Vec<u8> = (0..5 * 4 * 3).collect();
         let bytes = encode(&pixels, 5, 4, Mode::Rgb).unwrap();
         let options = Options::default();

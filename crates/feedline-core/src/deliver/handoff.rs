@@ -1,24 +1,24 @@
-//! Where the consumer waits for the next batch, and finds how an epoch ended.
+//! Where the consumer waits for the next batch, and learns how an epoch ended.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::sys::lock::{Condition, Mutex};
 
-/// What the consumer finds.
+/// The result of a wait.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Taken<T, E> {
-    /// The next one.
+    /// The next batch.
     Ready(T),
-    /// All were taken.
+    /// All batches were taken.
     Ended,
-    /// After what came before, this happened. Later calls find `Ended`.
+    /// An error that follows the batches before it. Later calls return `Ended`.
     Failed(E),
-    /// Not yet; the deadline has passed.
+    /// The deadline has passed without a batch.
     NotYet,
 }
 
-/// Batches by number, and what stands behind the last one.
+/// Batches by number, and the end of the epoch.
 pub(crate) struct Handoff<T, E> {
     state: Mutex<HandoffState<T, E>>,
     changed: Condition,
@@ -39,7 +39,7 @@ impl<T, E> Default for Handoff<T, E> {
 }
 
 impl<T, E> Handoff<T, E> {
-    /// A batch is ready. When closed, it is dropped.
+    /// Adds a finished batch. After `close`, it is dropped.
     pub(crate) fn put(&self, number: u64, batch: T) {
         let mut state = self.state.lock();
         if !state.is_closed {
@@ -49,7 +49,7 @@ impl<T, E> Handoff<T, E> {
         }
     }
 
-    /// Nothing comes from `number` on: the end, or an error. The earliest one counts.
+    /// Nothing follows from `number` on: the end, or an error. The earliest call counts.
     pub(crate) fn end(&self, number: u64, error: Option<E>) {
         let mut state = self.state.lock();
         if state.end.as_ref().is_none_or(|(earlier, _)| number < *earlier) {
@@ -83,13 +83,13 @@ impl<T, E> Handoff<T, E> {
         }
     }
 
-    /// Drops what was not taken; nothing comes any more.
+    /// Drops the batches that were not taken; nothing follows.
     pub(crate) fn close(&self) {
         let ready = {
             let mut state = self.state.lock();
             let next = state.next;
             state.is_closed = true;
-            // An error that is due is still told; one that stands behind what is dropped now is not.
+            // An error that is due is still raised; an error behind the batches dropped here is not.
             if state.end.as_ref().is_none_or(|(number, _)| *number > next) {
                 state.end = Some((next, None));
             }
@@ -141,6 +141,6 @@ mod tests {
             assert_eq!(waiter.join().unwrap(), Taken::Ended);
         });
         handoff.put(0, 'a');
-        assert_eq!(take(&handoff), Taken::Ended, "what comes too late is not delivered");
+        assert_eq!(take(&handoff), Taken::Ended, "a batch that comes too late is not delivered");
     }
 }

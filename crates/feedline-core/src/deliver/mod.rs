@@ -1,4 +1,4 @@
-//! To the consumer, in order: results come in any order and leave in that of their tickets.
+//! Delivers results to the consumer: they arrive in any order and leave in the order of their tickets.
 
 mod handoff;
 

@@ -1,14 +1,14 @@
-//! A circuit breaker for a source: when a mount is gone, samples are not bad, and nobody should skip them.
+//! A circuit breaker for a source: if a mount is gone, its samples are not bad and must not be skipped.
 //!
-//! It opens at once when a probe of the source's root fails, or after several failures in a row
-//! though the root answers. While it is open, one caller at a time probes; the others wait. A root that
-//! stays away longer than the patience is given up. A root that answers all the while is believed after a
-//! tenth of the patience: then the samples are at fault, and only a probe that fails opens it again
-//! until something has worked.
+//! It opens at once when a probe of the source's root fails, or after several failures in a row although the root
+//! answers. While it is open, one caller at a time probes, and the others wait. If the root stays away longer than the
+//! patience, the breaker gives up. If the root answers all the time, the breaker trusts it after a tenth of the
+//! patience: then the samples are at fault, and until an operation succeeds, only a failed probe opens the breaker
+//! again.
 
 use core::time::Duration;
 
-/// Failures in a row that open the breaker though the root answers.
+/// Failures in a row that open the breaker although the root answers.
 const IN_A_ROW: u32 = 5;
 
 /// How often an open breaker probes.
@@ -29,27 +29,27 @@ impl Default for Pace {
 /// A change of state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The source is taken to be unavailable.
+    /// The source is considered unavailable.
     Opened {
         /// Whether its root did not answer.
         is_root_away: bool,
     },
-    /// Somebody looks whether it is back.
+    /// A caller probes whether it is back.
     HalfOpened,
-    /// It is back, or was never unavailable.
+    /// The source is back, or was never unavailable.
     Closed {
         /// How long it was open.
         after: Duration,
     },
-    /// It was unavailable for too long.
+    /// The source was unavailable for too long.
     GaveUp {
-        /// For how long.
+        /// How long it was unavailable.
         after: Duration,
     },
 }
 
 impl Change {
-    /// The word for it.
+    /// The name of the change.
     pub fn name(self) -> &'static str {
         match self {
             Change::Opened { .. } => "opened",
@@ -65,9 +65,9 @@ impl Change {
 pub enum Try {
     /// Use the source.
     Go,
-    /// Look whether the root answers; if it does, use the source; and say what came of it.
+    /// Probe the root; if it answers, use the source; then report the outcome.
     Probe,
-    /// Ask again after that time.
+    /// Ask again after this time.
     Wait(Duration),
     /// End the run.
     GiveUp,
@@ -77,7 +77,7 @@ pub enum Try {
 enum BreakerState {
     Closed,
     Open(Away),
-    /// Somebody probes since then.
+    /// A caller has been probing since then.
     HalfOpen(Away, Duration),
     GivenUp,
 }
@@ -98,17 +98,17 @@ pub struct Breaker {
     state: BreakerState,
     failures: u32,
     /// The root has answered while samples failed: the samples are at fault.
-    is_root_believed: bool,
+    is_root_trusted: bool,
 }
 
 impl Breaker {
-    /// Closed. With a patience of zero it stays so.
+    /// A closed breaker. With a patience of zero it stays closed.
     pub fn new(patience: Duration, pace: Pace) -> Breaker {
         let state = BreakerState::Closed;
-        Breaker { patience, pace, state, failures: 0, is_root_believed: false }
+        Breaker { patience, pace, state, failures: 0, is_root_trusted: false }
     }
 
-    /// The word for its state.
+    /// The name of the state.
     pub fn state(&self) -> &'static str {
         match self.state {
             BreakerState::Closed => "closed",
@@ -123,7 +123,7 @@ impl Breaker {
         self.state == BreakerState::Closed
     }
 
-    /// Using the source failed in a way that may be the source's; or a probe failed.
+    /// Reports that using the source failed in a way that may be the source's fault, or that a probe failed.
     pub fn failed(&mut self, is_probe_good: bool, now: Duration) -> Option<Change> {
         if self.patience.is_zero() {
             return None;
@@ -132,7 +132,7 @@ impl Breaker {
         match self.state {
             BreakerState::GivenUp => None,
             BreakerState::Closed => {
-                let is_row = self.failures >= IN_A_ROW && !self.is_root_believed;
+                let is_row = self.failures >= IN_A_ROW && !self.is_root_trusted;
                 if is_probe_good && !is_row {
                     return None;
                 }
@@ -145,7 +145,7 @@ impl Breaker {
                 self.state = BreakerState::Open(away);
                 Some(Change::Opened { is_root_away: !is_probe_good })
             }
-            // Somebody who had begun before it opened: what it says of the root is news all the same.
+            // The caller had started before the breaker opened; what it learned about the root still counts.
             BreakerState::Open(away) => {
                 let is_root_away = away.is_root_away || !is_probe_good;
                 self.state = BreakerState::Open(Away { is_root_away, ..away });
@@ -155,11 +155,11 @@ impl Breaker {
         }
     }
 
-    /// A probe did not bring the source back.
+    /// Reports that a probe did not bring the source back.
     fn probed(&mut self, away: Away, is_root_here: bool, now: Duration) -> Option<Change> {
         let after = now.saturating_sub(away.since);
         if is_root_here && !away.is_root_away && after >= self.patience / 10 {
-            self.is_root_believed = true;
+            self.is_root_trusted = true;
             return Some(self.close(after));
         }
         if after >= self.patience {
@@ -167,7 +167,7 @@ impl Breaker {
             return Some(Change::GaveUp { after });
         }
         let interval = (away.interval * 2).min(self.pace.longest);
-        // From a root that is back, time is counted anew: it may now be the samples.
+        // Restart the clock for a root that is back: now the samples may be at fault.
         let since = if is_root_here && away.is_root_away { now } else { away.since };
         self.state = BreakerState::Open(Away {
             since,
@@ -184,10 +184,10 @@ impl Breaker {
         Change::Closed { after }
     }
 
-    /// Using the source worked.
+    /// Reports that using the source worked.
     pub fn worked(&mut self, now: Duration) -> Option<Change> {
         self.failures = 0;
-        self.is_root_believed = false;
+        self.is_root_trusted = false;
         match self.state {
             BreakerState::Closed | BreakerState::GivenUp => None,
             BreakerState::Open(away) | BreakerState::HalfOpen(away, _) => {
@@ -196,8 +196,8 @@ impl Breaker {
         }
     }
 
-    /// What may be done now. The thread that is told to probe must say what came of it; should it never do so,
-    /// another is told after the longest wait.
+    /// What the caller may do now. A caller that gets `Probe` must report the outcome; if it does not, another caller
+    /// gets `Probe` after the longest wait.
     pub fn may_try(&mut self, now: Duration) -> (Try, Option<Change>) {
         let (away, probed_since) = match self.state {
             BreakerState::Closed => return (Try::Go, None),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_answers_all_the_while_is_believed_and_the_samples_are_at_fault() {
+    fn a_root_that_answers_all_the_time_is_trusted() {
         let mut breaker = breaker();
         for _ in 0..5 {
             breaker.failed(true, seconds(0.0));
@@ -278,11 +278,11 @@ mod tests {
         for _ in 0..50 {
             assert_eq!(breaker.failed(true, now), None, "not again for the same reason");
         }
-        assert!(breaker.failed(false, now).is_some(), "but a root that is unavailable counts");
+        assert!(breaker.failed(false, now).is_some(), "an unavailable root counts");
     }
 
     #[test]
-    fn without_patience_nobody_waits() {
+    fn without_patience_no_caller_waits() {
         let mut breaker = Breaker::new(Duration::ZERO, Pace::default());
         for _ in 0..10 {
             assert_eq!(breaker.failed(false, seconds(0.0)), None);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prober_that_is_never_heard_of_again_is_followed_by_another() {
+    fn a_probe_without_an_outcome_is_followed_by_another() {
         let mut breaker = breaker();
         breaker.failed(false, seconds(0.0));
         assert_eq!(breaker.may_try(seconds(0.5)).0, Try::Probe);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     proptest! {
-        /// Callers that come and go, and a source that is away from one moment to another.
+        /// Callers at random times, and a source that is unavailable for some time.
         #[test]
         fn an_outage_is_waited_out_or_given_up_in_time(
             outage in 0.1_f64..400.0, callers in 1_usize..6, starts in prop::collection::vec(0.0_f64..2.0, 6),
@@ -340,7 +340,7 @@ mod tests {
             }
             if outage < 299.0 {
                 prop_assert_eq!(gave_up, None);
-                prop_assert_eq!(opened, closed, "what was opened is closed again");
+                prop_assert_eq!(opened, closed, "every opening is followed by a closing");
                 prop_assert!(breaker.is_closed());
             } else if outage > 310.0 {
                 let at = gave_up.unwrap();

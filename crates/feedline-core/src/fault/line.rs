@@ -1,4 +1,4 @@
-//! A fault in words: one line of the quarantine file, one entry of a report.
+//! A fault as text: one line of the quarantine file, one entry of a report.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::escape;
 /// The stage of the calls of an executor, which have no index.
 pub const CALLING: &str = "calling";
 
-/// What a sample is named by in a text: its index, or the call that it is.
+/// How a text names a sample: by its index, or as a call.
 pub fn named(index: &Value, stage: &str) -> String {
     match index.as_str() {
         Some(call) if stage == CALLING => format!("call {}", escape::one_line(call)),
@@ -17,50 +17,50 @@ pub fn named(index: &Value, stage: &str) -> String {
     }
 }
 
-/// A fault in words.
+/// A fault as text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FaultLine {
-    /// Which sample: its index in the source, or whatever key a sampler gave.
+    /// The index of the sample in the source, or any other key of a sampler.
     pub index: Value,
-    /// The call that it was, for an executor: its function, and its arguments where JSON can have them.
+    /// The call, for an executor: its function, and its arguments if JSON can represent them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<Value>,
-    /// What kind: the name of the class that is, or would be, raised.
+    /// The name of the class that is, or would be, raised.
     pub kind: String,
-    /// In which epoch.
+    /// The epoch.
     #[serde(default)]
     pub epoch: u64,
-    /// The file that it lies in.
+    /// The file that contains the sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// The first byte of it, where it is a part of the file.
+    /// The first byte of the sample, if it is a part of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
-    /// Which record of the file it is.
+    /// The number of the record in the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<u64>,
-    /// Where on its path.
+    /// The stage that failed.
     #[serde(default)]
     pub stage: String,
-    /// What happened.
+    /// The message.
     #[serde(default)]
     pub message: String,
-    /// Where in the user's code.
+    /// The traceback in the user's code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceback: Option<String>,
-    /// How often it was tried.
+    /// The number of attempts.
     #[serde(default = "once")]
     pub attempts: u32,
-    /// Which worker had it.
+    /// The worker that loaded the sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<u32>,
-    /// Of which rank.
+    /// The rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u64>,
-    /// The data set that it is a sample of, in words that change when its samples are others.
+    /// A description of the data set, which changes when its samples change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
-    /// When it was judged, in seconds since 1970.
+    /// When the fault was judged, in seconds since 1970.
     #[serde(default)]
     pub time: f64,
 }
@@ -70,33 +70,33 @@ fn once() -> u32 {
 }
 
 impl FaultLine {
-    /// Of a sample, and a kind; the rest is not known.
+    /// A fault of a sample and a kind, with nothing else known.
     pub fn new(index: impl Into<Value>, kind: &str) -> FaultLine {
         let (index, kind) = (index.into(), kind.to_owned());
         FaultLine { index, kind, attempts: 1, ..FaultLine::default() }
     }
 
-    /// The index, where it is a number.
+    /// The index, if it is a number.
     pub fn number(&self) -> Option<u64> {
         self.index.as_u64()
     }
 
-    /// What it is named by in a text.
+    /// How a text names the sample.
     pub fn name(&self) -> String {
         named(&self.index, &self.stage)
     }
 
-    /// As one line, without its end.
+    /// The fault as one line, without a line break.
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("text and numbers can always be written")
     }
 
-    /// From one line.
+    /// Parses one line.
     pub fn from_text(text: &str) -> serde_json::Result<FaultLine> {
         serde_json::from_str(text)
     }
 
-    /// Where one can look: the path, or nothing.
+    /// The path, or nothing.
     pub fn place(&self) -> String {
         let Some(path) = &self.path else { return String::new() };
         let record = self.record.map(|record| format!(", record {record}"));
@@ -136,7 +136,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_line_survives_being_text(
+        fn a_line_survives_a_round_trip_through_text(
             key in prop_oneof![any::<u64>().prop_map(Value::from), ".*".prop_map(Value::from)],
             message in "(.|\n)*", path: Option<String>, worker: Option<u32>, attempts in 1_u32..9,
         ) {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn index_and_kind_are_all_that_a_line_must_have() {
+    fn only_index_and_kind_are_required() {
         let line = FaultLine::from_text(r#"{"index": 5, "kind": "CorruptImageError", "more": 1}"#)
             .unwrap();
         assert_eq!((line.number(), line.attempts), (Some(5), 1));

@@ -1,5 +1,5 @@
-//! What went wrong with a sample, and what the policy wants to be done about it, for native pipelines, torch
-//! loaders and executors alike; the engine decides. Pure: times and counts come as arguments.
+//! Judges faults: what went wrong with a sample, and what to do about it, for native pipelines, torch loaders and
+//! executors alike. Pure: times and counts are arguments.
 
 mod breaker;
 mod causes;
@@ -17,26 +17,26 @@ pub use symptom::Symptom;
 use crate::error::Error;
 use crate::sample::{Stage, Ticket};
 
-/// One sample could not be made.
+/// A sample could not be loaded.
 #[derive(Debug)]
 pub struct Fault {
-    /// Which one.
+    /// The sample.
     pub ticket: Ticket,
-    /// Where on its path.
+    /// The stage that failed.
     pub stage: Stage,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
-    /// What happened; names the sample and its place.
+    /// The error, which names the sample and its place.
     pub error: Error,
 }
 
 impl Fault {
-    /// A fault of that sample in that stage, at the first try.
+    /// A fault of this sample in this stage, at the first attempt.
     pub fn new(ticket: Ticket, stage: Stage, error: Error) -> Fault {
         Fault { ticket, stage, attempts: 1, error: error.of_sample(ticket.index, stage.name()) }
     }
 
-    /// As reports and the quarantine file tell it.
+    /// The fault as in reports and the quarantine file.
     pub fn line(&self) -> FaultLine {
         let location = self.error.location();
         FaultLine {

@@ -1,4 +1,4 @@
-//! The user's wish for faults, and what it means for one of them.
+//! The user's policy for faults, and the rule it gives for one of them.
 
 use core::time::Duration;
 use serde_json::{Map, Value, json};
@@ -17,18 +17,18 @@ pub enum Action {
     /// End the run with the fault as its error.
     #[default]
     Raise,
-    /// Leave the sample out.
+    /// Skip the sample.
     Skip,
-    /// Put another sample in its place.
+    /// Replace the sample by another.
     Replace,
 }
 
 impl Action {
-    /// All of them, with their words.
+    /// All actions with their names.
     pub const ALL: [(&'static str, Action); 3] =
         [("raise", Action::Raise), ("skip", Action::Skip), ("replace", Action::Replace)];
 
-    /// The word for it.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Action::Raise => "raise",
@@ -38,16 +38,16 @@ impl Action {
     }
 }
 
-/// How long to wait before another try.
+/// How long to wait before a retry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backoff {
-    /// Before the second try.
+    /// Before the first retry.
     pub first: Duration,
-    /// Each wait is that many times the one before.
+    /// Each wait is this many times the one before.
     pub factor: f64,
     /// But never longer than this.
     pub longest: Duration,
-    /// The share of a wait that is left to chance, so that ranks do not come back all at once.
+    /// The random share of a wait, so that ranks do not retry all at once.
     pub jitter: f64,
 }
 
@@ -58,49 +58,49 @@ impl Default for Backoff {
     }
 }
 
-/// What is to be done otherwise for one class of faults.
+/// An exception from the policy for one class of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// How often to try again.
+    /// The number of retries.
     pub retry: Option<u32>,
     /// What to do after that.
     pub action: Option<Action>,
 }
 
-/// The rule that holds for a fault.
+/// The rule for a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ruling {
-    /// How often to try again.
+    /// The number of retries.
     pub retry: u32,
     /// What to do after that.
     pub action: Action,
-    /// Whether the user named this class: then it is retried even if it looks lasting.
+    /// Whether the user named this class: then it is retried even if it looks permanent.
     pub is_retry_by_name: bool,
 }
 
-/// Classes too general for a rule for them to name a shortage of the machine.
+/// Classes so general that a rule for one of them does not cover a shortage of the machine.
 const BROAD: &[&str] = &["OSError", "RuntimeError", "Exception", "BaseException"];
 
-/// The user's wish for faults.
+/// The user's policy for faults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultPolicy {
-    /// How often a fault that may pass is retried.
+    /// The number of retries for a transient fault.
     pub retry: u32,
-    /// How long to wait before that.
+    /// How long to wait before a retry.
     pub backoff: Backoff,
     /// What to do after that.
     pub action: Action,
     /// Whether another sample fills the slot of a skipped one; None if the user did not set it.
     pub fill: Option<bool>,
-    /// How many faults are allowed; without one, any number.
+    /// How many faults are allowed; None for any number.
     pub limit: Option<Limit>,
-    /// Samples over which a share is judged.
+    /// The number of samples over which a share is judged.
     pub window: u64,
     /// Rules for classes of faults, by name.
     pub by_type: Vec<(String, Rule)>,
-    /// Where bad samples are written down.
+    /// The file that bad samples are written to.
     pub quarantine: Option<PathBuf>,
-    /// How long a source may be unavailable; at zero nobody waits for it.
+    /// How long a source may be unavailable; zero to not wait at all.
     pub patience: Duration,
 }
 
@@ -121,14 +121,14 @@ impl Default for FaultPolicy {
 }
 
 impl FaultPolicy {
-    /// Whether any fault leads to a sample that is left out.
+    /// Whether any fault may cause a sample to be skipped.
     pub fn may_skip(&self) -> bool {
         let mut by_type = self.by_type.iter().filter_map(|(_, rule)| rule.action);
         self.action == Action::Skip || by_type.any(|action| action == Action::Skip)
     }
 
-    /// What holds for a fault: the first of its classes that the user named decides. What the machine is
-    /// short of is raised, unless the user named that, and not only a class that has many other errors in it.
+    /// The rule for a fault: the first of its classes that the user named decides. A shortage of the machine is raised,
+    /// unless the user named its class; a general class that also contains many other errors does not count.
     pub fn rule(&self, symptom: &Symptom) -> Ruling {
         let rule = self.named(symptom, |_| true);
         let is_shortage = symptom.is_shortage();
@@ -153,11 +153,11 @@ impl FaultPolicy {
         named.map_or_else(Rule::default, |(_, rule)| *rule)
     }
 
-    /// How long to wait before the next try, if there is to be one. `attempt` counts the tries that
-    /// have failed, from 1; the key says whose wait it is, so that it is the same in every run.
+    /// How long to wait before the next attempt; None if there is none. `attempt` counts the failed attempts, from 1;
+    /// `key` identifies the sample, so that the wait is the same in every run.
     pub fn retry_after(&self, symptom: &Symptom, attempt: u32, key: &[u64]) -> Option<Duration> {
         let ruling = self.rule(symptom);
-        let is_worth_it = ruling.is_retry_by_name || symptom.is_passing();
+        let is_worth_it = ruling.is_retry_by_name || symptom.is_transient();
         if attempt == 0 || attempt > ruling.retry || !is_worth_it || symptom.is_a_wish_to_stop() {
             return None;
         }
@@ -171,47 +171,47 @@ impl FaultPolicy {
 }
 
 impl FaultPolicy {
-    /// What differs from the default, as JSON that can be read again.
+    /// The settings that differ from the default, as JSON that can be parsed again.
     pub fn to_json(&self) -> Value {
         let plain = FaultPolicy::default();
-        let mut words = Map::new();
-        let mut say = |name: &str, value: Value, differs: bool| {
+        let mut settings = Map::new();
+        let mut add = |name: &str, value: Value, differs: bool| {
             if differs {
-                words.insert(name.to_owned(), value);
+                settings.insert(name.to_owned(), value);
             }
         };
-        say("action", self.action.name().into(), true);
-        say("retry", self.retry.into(), self.retry != plain.retry);
+        add("action", self.action.name().into(), true);
+        add("retry", self.retry.into(), self.retry != plain.retry);
         let Backoff { first, factor, longest, jitter } = self.backoff;
         let backoff = json!({
             "first": first.as_secs_f64(), "factor": factor,
             "longest": longest.as_secs_f64(), "jitter": jitter,
         });
-        say("backoff", backoff, self.backoff != plain.backoff);
-        say("fill", self.fill.into(), self.fill.is_some());
+        add("backoff", backoff, self.backoff != plain.backoff);
+        add("fill", self.fill.into(), self.fill.is_some());
         let limit = match self.limit {
             None => "none".into(),
             Some(Limit::Count(count)) => count.into(),
             Some(Limit::Share(share)) => share.into(),
         };
-        say("limit", limit, self.limit != plain.limit);
-        say("window", self.window.into(), self.window != plain.window);
+        add("limit", limit, self.limit != plain.limit);
+        add("window", self.window.into(), self.window != plain.window);
         let rule = |rule: &Rule| {
             let retry = rule.retry.map(|retry| ("retry".to_owned(), Value::from(retry)));
             let action =
                 rule.action.map(|action| ("action".to_owned(), Value::from(action.name())));
             Value::Object(retry.into_iter().chain(action).collect())
         };
-        let by_type = self.by_type.iter().map(|(name, words)| (name.clone(), rule(words)));
-        say("by_type", Value::Object(by_type.collect()), !self.by_type.is_empty());
+        let by_type = self.by_type.iter().map(|(name, exception)| (name.clone(), rule(exception)));
+        add("by_type", Value::Object(by_type.collect()), !self.by_type.is_empty());
         let path = self.quarantine.as_ref().map(|path| path.to_string_lossy().into_owned());
-        say("quarantine", path.into(), self.quarantine.is_some());
-        say("patience", self.patience.as_secs_f64().into(), self.patience != plain.patience);
-        Value::Object(words)
+        add("quarantine", path.into(), self.quarantine.is_some());
+        add("patience", self.patience.as_secs_f64().into(), self.patience != plain.patience);
+        Value::Object(settings)
     }
 }
 
-/// As the command line takes it; what is as by default is left out.
+/// The policy as the command line takes it, without defaults.
 impl fmt::Display for FaultPolicy {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = FaultPolicy::default();
@@ -242,8 +242,8 @@ impl fmt::Display for FaultPolicy {
         for (name, rule) in &self.by_type {
             let retry = rule.retry.map(|retry| format!("retry:{retry}"));
             let action = rule.action.map(|action| action.name().to_owned());
-            let words: Vec<_> = retry.into_iter().chain(action).collect();
-            parts.push(format!("by_type.{}={}", escaped(name), words.join("+")));
+            let values: Vec<_> = retry.into_iter().chain(action).collect();
+            parts.push(format!("by_type.{}={}", escaped(name), values.join("+")));
         }
         if let Some(path) = &self.quarantine {
             parts.push(format!("quarantine={}", escaped(&path.to_string_lossy())));
@@ -255,14 +255,14 @@ impl fmt::Display for FaultPolicy {
     }
 }
 
-/// Commas and equals signs that belong to a name or a path.
+/// Escapes commas and equals signs in a name or a path.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if matches!(letter, ',' | '=' | '\\') {
+    for character in text.chars() {
+        if matches!(character, ',' | '=' | '\\') {
             escaped.push('\\');
         }
-        escaped.push(letter);
+        escaped.push(character);
     }
     escaped
 }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_particular_class_that_was_named_decides() {
+    fn the_most_specific_named_class_decides() {
         let mut policy = by_type("OSError", Some(5), None);
         policy
             .by_type
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortage_of_the_machine_is_raised_unless_it_was_named_and_not_only_its_broad_class() {
+    fn a_shortage_is_raised_unless_a_rule_names_its_specific_class() {
         let action = |name: &str, symptom: &Symptom| {
             let policy = by_type(name, None, Some(Action::Skip));
             FaultPolicy { action: Action::Skip, ..policy }.rule(symptom).action
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_pass_is_tried_again_unless_it_was_named() {
+    fn only_transient_faults_are_retried_unless_named() {
         let policy = FaultPolicy { retry: 2, ..FaultPolicy::default() };
         assert!(policy.retry_after(&read_error(Errno::IO), 1, &[7]).is_some());
         assert!(policy.retry_after(&read_error(Errno::IO), 3, &[7]).is_none());
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_stay_below_the_longest_and_are_the_same_in_every_run() {
+    fn waits_grow_up_to_the_longest_and_are_deterministic() {
         let policy = FaultPolicy { retry: 50, ..FaultPolicy::default() };
         let wait =
             |attempt, key| policy.retry_after(&read_error(Errno::IO), attempt, &[key]).unwrap();

@@ -1,22 +1,22 @@
-//! What a fault looks like: the names of its classes and the number of the system's error. Native errors
-//! look like what Python would raise in their place, so that one policy fits both.
+//! What a policy sees of a fault: the names of its classes and its errno. Native errors have the classes that Python
+//! would raise in their place, so that one policy fits both.
 
 use rustix::io::Errno;
 
 use crate::error::{Error, Kind};
 
-/// What a fault looks like.
+/// The classes and the errno of a fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symptom {
-    /// The names of its classes, the most particular first: "json.decoder.JSONDecodeError",
-    /// "ValueError", "Exception". Python's own have no module before them, nor have Feedline's.
+    /// The names of its classes, the most specific first: "json.decoder.JSONDecodeError", "ValueError", "Exception".
+    /// Python's own and Feedline's have no module.
     pub names: Vec<String>,
-    /// The number of the system's error behind it.
+    /// The errno of the system error that caused it.
     pub os_error: Option<i32>,
 }
 
-/// Errors of the system that may be gone the next time.
-const PASSING: &[Errno] = &[
+/// Transient system errors.
+const TRANSIENT: &[Errno] = &[
     Errno::IO,
     Errno::AGAIN,
     Errno::INTR,
@@ -36,7 +36,7 @@ const PASSING: &[Errno] = &[
     Errno::PIPE,
 ];
 
-/// Errors that a file gives when the file system it lies on is gone.
+/// Errors of a file whose file system is gone.
 const VANISHED: &[Errno] = &[
     Errno::NOENT,
     Errno::NOTDIR,
@@ -48,16 +48,16 @@ const VANISHED: &[Errno] = &[
     Errno::SHUTDOWN,
 ];
 
-/// The machine is short of something that all samples need: leaving one out does not help.
+/// The machine is short of a resource that all samples need: skipping one does not help.
 const SHORTAGES: &[Errno] = &[Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
 
-/// Classes that say the same. A front adds Feedline's own to what it knows by its message alone, such
+/// Classes that mean the same. A front end adds Feedline's own to errors that it recognizes only by their message, such
 /// as a RuntimeError of torch's allocator.
 const SHORTAGE_NAMES: &[&str] =
     &["MemoryError", "OutOfMemoryError", "TooManyOpenFilesError", "OutOfThreadsError"];
 
-/// Classes that may be gone the next time, whatever their number.
-const PASSING_NAMES: &[&str] = &[
+/// Transient classes, whatever their errno.
+const TRANSIENT_NAMES: &[&str] = &[
     "TimeoutError",
     "ConnectionError",
     "BlockingIOError",
@@ -66,7 +66,7 @@ const PASSING_NAMES: &[&str] = &[
 ];
 
 impl Symptom {
-    /// Of an error of the core.
+    /// The symptom of a native error.
     pub fn of(error: &Error) -> Symptom {
         let os_error = error.os_error();
         let kind = error.kind();
@@ -79,45 +79,45 @@ impl Symptom {
         Symptom { names: names.into_iter().map(str::to_owned).collect(), os_error }
     }
 
-    /// Whether one of its classes has that name. A name without a module fits to classes of any module.
+    /// Whether one of its classes has this name. A name without a module matches classes of any module.
     pub fn is_a(&self, name: &str) -> bool {
         self.names.iter().any(|class| fits(class, name))
     }
 
-    /// Whether it may be gone the next time.
-    pub fn is_passing(&self) -> bool {
-        if PASSING_NAMES.iter().any(|name| self.names.iter().any(|class| class == name)) {
+    /// Whether it is transient.
+    pub fn is_transient(&self) -> bool {
+        if TRANSIENT_NAMES.iter().any(|name| self.names.iter().any(|class| class == name)) {
             return true;
         }
         match self.os_error {
-            Some(number) => PASSING.iter().any(|errno| errno.raw_os_error() == number),
-            // Libraries for the network raise an OSError without a number. So does Pillow for a file
-            // that is no picture, which it will not become.
+            Some(number) => TRANSIENT.iter().any(|errno| errno.raw_os_error() == number),
+            // Network libraries raise an OSError without an errno. So does Pillow for a file that is no image, which is
+            // permanent.
             None => {
-                let is_lasting = |class: &String| {
+                let is_permanent = |class: &String| {
                     matches!(class.as_str(), "ReadError" | "SourceUnavailableError")
                         || class.starts_with("PIL.")
                 };
                 self.names.iter().any(|class| class == "OSError")
-                    && !self.names.iter().any(is_lasting)
+                    && !self.names.iter().any(is_permanent)
             }
         }
     }
 
-    /// Whether it may be the source that is unavailable, and not this sample that is bad. It is surely so
-    /// where a probe of the source's root fails as well.
+    /// Whether the source may be unavailable, rather than this sample bad. It certainly is if a probe of the source's
+    /// root fails as well.
     pub fn may_be_of_source(&self) -> bool {
         let vanished = |number| VANISHED.iter().any(|errno| errno.raw_os_error() == number);
-        self.is_passing_on_disk() || self.os_error.is_some_and(vanished)
+        self.is_transient_on_disk() || self.os_error.is_some_and(vanished)
     }
 
-    /// Whether the system has an error that comes of the source, though its root answers.
-    pub fn is_passing_on_disk(&self) -> bool {
+    /// Whether it is a system error that the source can cause although its root answers.
+    pub fn is_transient_on_disk(&self) -> bool {
         self.os_error
-            .is_some_and(|number| PASSING.iter().any(|errno| errno.raw_os_error() == number))
+            .is_some_and(|number| TRANSIENT.iter().any(|errno| errno.raw_os_error() == number))
     }
 
-    /// Whether the machine is short of something.
+    /// Whether the machine is short of a resource.
     pub fn is_shortage(&self) -> bool {
         self.names.iter().any(|class| SHORTAGE_NAMES.contains(&class.as_str()))
             || self
@@ -125,19 +125,19 @@ impl Symptom {
                 .is_some_and(|number| SHORTAGES.iter().any(|errno| errno.raw_os_error() == number))
     }
 
-    /// Whether it is no error but a wish to stop, such as KeyboardInterrupt.
+    /// Whether it is a request to stop, such as KeyboardInterrupt, rather than an error.
     pub fn is_a_wish_to_stop(&self) -> bool {
         self.names.iter().any(|class| class == "BaseException")
             && !self.names.iter().any(|class| class == "Exception")
     }
 }
 
-/// Whether a class, with its module, is meant by a name.
+/// Whether a name matches a class with its module.
 pub(super) fn fits(class: &str, name: &str) -> bool {
     class == name || (!name.contains('.') && class.rsplit('.').next() == Some(name))
 }
 
-/// The classes that Python raises for a number, below OSError.
+/// The classes that Python raises for an errno, below OSError.
 fn python_classes(number: i32) -> &'static [&'static str] {
     match Errno::from_raw_os_error(number) {
         Errno::AGAIN | Errno::ALREADY | Errno::INPROGRESS => &["BlockingIOError"],
@@ -189,28 +189,28 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_told_from_what_will_not() {
+    fn transient_faults_are_distinguished_from_permanent_ones() {
         for errno in [Errno::IO, Errno::STALE, Errno::AGAIN, Errno::HOSTUNREACH] {
-            assert!(read_error(errno).is_passing(), "{errno:?}");
+            assert!(read_error(errno).is_transient(), "{errno:?}");
         }
         for errno in [Errno::NOENT, Errno::ACCESS, Errno::ISDIR] {
-            assert!(!read_error(errno).is_passing(), "{errno:?}");
+            assert!(!read_error(errno).is_transient(), "{errno:?}");
         }
-        assert!(named(&["socket.gaierror", "OSError", "Exception"]).is_passing());
-        assert!(named(&["DeadlineExceededError", "FeedlineError"]).is_passing());
+        assert!(named(&["socket.gaierror", "OSError", "Exception"]).is_transient());
+        assert!(named(&["DeadlineExceededError", "FeedlineError"]).is_transient());
         assert!(
             !named(&["SourceUnavailableError", "FeedlineError", "OSError", "Exception"])
-                .is_passing()
+                .is_transient()
         );
-        assert!(!named(&["PIL.UnidentifiedImageError", "OSError", "Exception"]).is_passing());
-        assert!(!named(&["ValueError", "Exception"]).is_passing());
-        assert!(!named(&["WorkerDiedError", "RuntimeError", "Exception"]).is_passing());
+        assert!(!named(&["PIL.UnidentifiedImageError", "OSError", "Exception"]).is_transient());
+        assert!(!named(&["ValueError", "Exception"]).is_transient());
+        assert!(!named(&["WorkerDiedError", "RuntimeError", "Exception"]).is_transient());
         let shrank = Symptom::of(&Error::new(Kind::Read, "the file shrank"));
-        assert!(!shrank.is_passing());
+        assert!(!shrank.is_transient());
     }
 
     #[test]
-    fn a_name_without_a_module_fits_to_any() {
+    fn a_name_without_a_module_matches_any_module() {
         let symptom = named(&["PIL.UnidentifiedImageError", "OSError"]);
         assert!(
             symptom.is_a("UnidentifiedImageError") && symptom.is_a("PIL.UnidentifiedImageError")

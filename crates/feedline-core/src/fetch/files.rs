@@ -1,8 +1,8 @@
-//! Open descriptors, kept for the next reader while there is room, and never more than the budget: here
-//! even urgent samples wait, which is safe, because nobody who holds a descriptor waits for anything.
+//! Open descriptors, cached for the next reader, and never more than the budget: here even urgent samples wait. That is
+//! safe, because a thread that holds a descriptor waits for nothing else.
 //!
-//! Where the system has fewer than the budget says (EMFILE, ENFILE), that is an answer: the budget
-//! shrinks, idle descriptors are closed, and the file is opened again.
+//! If the system has fewer than the budget (EMFILE, ENFILE), the budget shrinks, idle descriptors are closed, and the
+//! file is opened again.
 
 use lru::LruCache;
 use rustix::io::Errno;
@@ -18,12 +18,12 @@ use crate::event::Event;
 use crate::sys::file::{Handle, Identity};
 use crate::sys::lock::Mutex;
 
-/// How often, and after which pause, a file is retried while the system has no descriptor for us.
-const TRIES: usize = 100;
+/// How often, and after which pause, opening is retried while the system has no descriptor left.
+const ATTEMPTS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A file and the permit for its descriptor.
-struct Opened {
+/// An open file and the permit for its descriptor.
+struct OpenFile {
     handle: Handle,
     _permit: Permit,
 }
@@ -31,27 +31,27 @@ struct Opened {
 /// The descriptors of a run.
 pub struct OpenFiles {
     budget: Budget,
-    idle: Mutex<LruCache<PathBuf, Arc<Opened>>>,
+    idle: Mutex<LruCache<PathBuf, Arc<OpenFile>>>,
     waiting: AtomicUsize,
-    /// Files whose content is known ahead, as they were then.
+    /// Identities of indexed files, as they were when indexed.
     known: HashMap<PathBuf, Identity>,
     on_event: Box<dyn Fn(Event) + Send + Sync>,
 }
 
 impl OpenFiles {
-    /// None are open yet.
+    /// No open files yet.
     pub fn new(budget: Budget, on_event: Box<dyn Fn(Event) + Send + Sync>) -> OpenFiles {
         let idle = Mutex::new(LruCache::unbounded());
         OpenFiles { budget, idle, waiting: AtomicUsize::new(0), known: HashMap::new(), on_event }
     }
 
-    /// Refuses these files where they are not any more what they were.
+    /// Refuses these files if their identity has changed.
     pub(crate) fn knowing(self, files: Vec<(PathBuf, Identity)>) -> OpenFiles {
         OpenFiles { known: files.into_iter().collect(), ..self }
     }
 
-    /// Does `work`, which must not wait for a budget, with the file open. `before_wait` is called
-    /// before any wait for a descriptor.
+    /// Runs `work`, which must not wait for a budget, with the file open. Calls `before_wait` before any wait for a
+    /// descriptor.
     pub fn with<T>(
         &self,
         path: &Path,
@@ -70,26 +70,26 @@ impl OpenFiles {
         };
         let outcome = work(&opened.handle);
         if outcome.is_err() {
-            // It may be a handle of what was there before: the next attempt opens it again.
+            // The handle may be of an older file: the next attempt opens it again.
             self.idle.lock().pop(path);
         }
         drop(opened);
-        // After our own use: the thread that waits needs a descriptor that nobody holds.
+        // After our own use: the waiting thread needs a descriptor that is not in use.
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.close_one_idle();
         }
         outcome
     }
 
-    fn open(&self, path: &Path, position: u64, before_wait: &mut dyn FnMut()) -> Result<Opened> {
-        for _ in 0..TRIES {
+    fn open(&self, path: &Path, position: u64, before_wait: &mut dyn FnMut()) -> Result<OpenFile> {
+        for _ in 0..ATTEMPTS {
             let permit = self.permit(position, before_wait).map_err(closed)?;
             match Handle::open(path) {
                 Ok(handle) => {
                     self.check(path, &handle)?;
-                    return Ok(Opened { handle, _permit: permit });
+                    return Ok(OpenFile { handle, _permit: permit });
                 }
-                Err(error) if is_want_of_descriptors(&error) => {
+                Err(error) if is_out_of_descriptors(&error) => {
                     let (from, to) = self.budget.shrink();
                     if from != to {
                         (self.on_event)(Event::BudgetShrunk { budget: "files", from, to });
@@ -102,7 +102,7 @@ impl OpenFiles {
                 Err(error) => return Err(Error::io(Kind::Read, "opening the file", error)),
             }
         }
-        let seconds = (PAUSE * TRIES as u32).as_secs_f32();
+        let seconds = (PAUSE * ATTEMPTS as u32).as_secs_f32();
         let message = format!(
             "the system had no descriptor left for {seconds} s, not even for one file; this program holds {}",
             crate::sys::limits::open_files()
@@ -110,12 +110,13 @@ impl OpenFiles {
         Err(Error::new(Kind::TooManyOpenFiles, message))
     }
 
-    /// Where its records lie is known of another file, or of this one as it was: what lies there now may be anything.
+    /// The positions of its records are known for another version of the file; at those positions there may be anything
+    /// now.
     fn check(&self, path: &Path, handle: &Handle) -> Result<()> {
         let Some(known) = self.known.get(path) else { return Ok(()) };
         let now = handle
             .identity()
-            .map_err(|error| Error::io(Kind::Read, "looking at the file", error))?;
+            .map_err(|error| Error::io(Kind::Read, "reading the size of the file", error))?;
         if !now.differs(known) {
             return Ok(());
         }
@@ -126,7 +127,7 @@ impl OpenFiles {
             format!("the file had {before} bytes when it was indexed, and has {after} now")
         };
         Err(Error::new(Kind::CorruptRecord, message)
-            .with_hint("make the loader again: it looks at the file as it is now"))
+            .with_hint("create the loader again: it indexes the file as it is now"))
     }
 
     fn permit(
@@ -143,8 +144,8 @@ impl OpenFiles {
             }
         }
         before_wait();
-        // Announced first, then looked once more: a descriptor that became idle in between would
-        // otherwise stay in the cache while we wait for it.
+        // Announced first, then checked once more: a descriptor that became idle in between would stay in the cache
+        // while this thread waits for it.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.close_one_idle();
         let permit = self.budget.acquire(1, position);
@@ -152,7 +153,7 @@ impl OpenFiles {
         permit
     }
 
-    /// Closes the descriptor that was used least recently and is not in use.
+    /// Closes the least recently used descriptor that is not in use.
     fn close_one_idle(&self) -> bool {
         let mut idle = self.idle.lock();
         let oldest = idle
@@ -163,12 +164,12 @@ impl OpenFiles {
         oldest.is_some_and(|path| idle.pop(&path).is_some())
     }
 
-    /// How many are open.
+    /// The number of open descriptors.
     pub fn count(&self) -> u64 {
         self.budget.used()
     }
 
-    /// Closes all that are not in use.
+    /// Closes all descriptors that are not in use.
     pub(crate) fn close_idle(&self) {
         while self.close_one_idle() {}
     }
@@ -178,7 +179,7 @@ fn closed(_: Closed) -> Error {
     Error::new(Kind::Closed, "the loader is closed")
 }
 
-fn is_want_of_descriptors(error: &std::io::Error) -> bool {
+fn is_out_of_descriptors(error: &std::io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|code| code == Errno::MFILE || code == Errno::NFILE)
 }
 
@@ -218,7 +219,7 @@ mod tests {
                     scope.spawn(|| for (position, number) in order.iter().enumerate() {
                         let path = folder.path().join(number.to_string());
                         let byte = open.with(&path, position as u64 + 1, &mut || (), |handle| {
-                            // Asked of those who read, not of the budget, which may be passed by.
+                            // Counted by the readers, not by the budget, which a bug may bypass.
                             *in_use.lock().entry(*number).or_insert(0) += 1;
                             std::thread::yield_now();
                             assert!(in_use.lock().len() as u64 <= limit, "files in use");
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_any_more_what_was_indexed_is_not_read() {
+    fn a_file_that_changed_after_indexing_is_not_read() {
         let folder = folder(1);
         let path = folder.path().join("0");
         let known = || Handle::open(&path).unwrap().identity().unwrap();
@@ -261,7 +262,7 @@ mod tests {
             open.knowing(vec![(path.clone(), known)]).with(&path, 0, &mut || (), first_byte)
         };
         assert_eq!(read(before).unwrap(), 0);
-        // Another file of the same size and time, put in its place.
+        // Another file of the same size and time, moved into its place.
         let other = folder.path().join("other");
         file::write(&other, &[7]).unwrap();
         let times = std::fs::metadata(&path).unwrap();
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named_by_the_system() {
+    fn a_missing_file_is_reported_with_the_system_error() {
         let open = OpenFiles::new(Budget::new("files", 4), Box::new(drop));
         let error = open.with(Path::new("/no/such/file"), 0, &mut || (), first_byte).unwrap_err();
         assert_eq!((error.kind(), error.os_error()), (Kind::Read, Some(2)));

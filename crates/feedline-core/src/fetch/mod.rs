@@ -1,4 +1,4 @@
-//! The bytes of a sample: read through few descriptors, counted before they are read.
+//! Reads the bytes of samples, with few descriptors, and within the budget.
 
 mod files;
 mod reader;

@@ -1,4 +1,4 @@
-//! Reads files, whole or in parts, into memory that is used again.
+//! Reads files, whole or in parts, into reused memory.
 
 use std::path::Path;
 
@@ -8,22 +8,22 @@ use crate::bytes::{BufferPool, Piece};
 use crate::error::{Error, Kind, Result};
 use crate::sample::in_bytes;
 
-/// Bytes of a sample, and a permit for what will be made of them.
+/// Bytes of a sample, and a permit for the values derived from them.
 pub(crate) struct Fetched {
-    /// What was read; its permit is its own.
+    /// The bytes, with a permit of their own.
     pub bytes: Piece,
-    /// For what will be made of it.
+    /// The permit for the values derived from them.
     pub extra: Option<Permit>,
 }
 
-/// Where bytes are to be read: in a file, from an offset, this many.
+/// A range of bytes in a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch<'a> {
     /// The file.
     pub path: &'a Path,
     /// The first byte.
     pub offset: u64,
-    /// How many.
+    /// The number of bytes.
     pub length: u64,
 }
 
@@ -32,12 +32,12 @@ pub struct Reader {
     files: OpenFiles,
     bytes: Budget,
     buffer_pool: BufferPool,
-    /// Bytes that a sample may take, file and picture together.
+    /// The most bytes that a sample may take, file and image together.
     largest: u64,
 }
 
 impl Reader {
-    /// With these descriptors, that budget of bytes, and memory from there.
+    /// A reader with these descriptors, this budget of bytes and this pool of buffers.
     pub fn new(files: OpenFiles, bytes: Budget, buffer_pool: BufferPool) -> Reader {
         Reader { files, bytes, buffer_pool, largest: u64::MAX }
     }
@@ -48,24 +48,27 @@ impl Reader {
         Reader { largest, ..self }
     }
 
-    /// Refuses a sample that takes this many bytes, before any of it is read, if no budget could hold it.
+    /// Refuses a sample that no budget could hold, before any of it is read.
     pub(crate) fn check_size(&self, bytes: u64) -> Result<()> {
         if bytes <= self.largest {
             return Ok(());
         }
         let (needed, allowed) = (in_bytes(bytes), in_bytes(self.largest));
-        let message = format!("the sample needs {needed} of memory, and may take {allowed}");
-        // Room for batches and other samples beside it.
+        let message = format!("the sample needs {needed} of memory, the limit is {allowed}");
+        // Leaves room for batches and other samples.
         let enough = bytes.saturating_mul(2).div_ceil(1 << 30);
-        Err(Error::new(Kind::TooLarge, message)
-            .with_hint(format!("if it is good, allow it: loader(memory=\"{enough}GiB\")")))
+        Err(Error::new(Kind::TooLarge, message).with_hint(format!(
+            "if the sample is valid, raise the limit: loader(memory=\"{enough}GiB\")"
+        )))
     }
 
-    /// All of a file. One that changes its size meanwhile is a fault: half of it may be old.
-    /// `before_wait` is called before any wait.
+    /// Reads a whole file. A file whose size changes meanwhile is a fault: part of it may be old. Calls `before_wait`
+    /// before any wait.
     pub fn read(&self, path: &Path, position: u64, before_wait: &mut dyn FnMut()) -> Result<Piece> {
         let length = self.files.with(path, position, before_wait, |handle| {
-            handle.size().map_err(|error| Error::io(Kind::Read, "looking at the file", error))
+            handle
+                .size()
+                .map_err(|error| Error::io(Kind::Read, "reading the size of the file", error))
         })?;
         self.check_size(length)?;
         let stretch = Stretch { path, offset: 0, length };
@@ -78,7 +81,7 @@ impl Reader {
         Ok(bytes)
     }
 
-    /// A part of a file, and a permit for `more` bytes with it.
+    /// Reads a part of a file, with a permit for `more` bytes.
     pub(crate) fn read_part(
         &self,
         stretch: Stretch<'_>,
@@ -94,7 +97,7 @@ impl Reader {
         Ok(bytes)
     }
 
-    /// Reads a part of a file to where it is wanted; nothing is held for it.
+    /// Reads a part of a file into `target`, without a permit.
     pub(crate) fn read_into(
         &self,
         path: &Path,
@@ -120,7 +123,7 @@ impl Reader {
         before_wait: &mut dyn FnMut(),
     ) -> Result<(Piece, usize)> {
         let Stretch { path, offset, length } = stretch;
-        // Without the file in hand: who waits for bytes must not keep others from a descriptor.
+        // Without an open file: a thread that waits for bytes must not keep others from a descriptor.
         let permit = self
             .bytes
             .acquire_after(length.saturating_add(more), position, before_wait)
@@ -130,7 +133,7 @@ impl Reader {
                 Error::new(Kind::TooLarge, format!("{length} bytes do not fit in memory"))
             })?;
             let mut bytes = self.buffer_pool.take();
-            // Of what was used before, nothing is cleared: it is written to.
+            // A reused buffer is not cleared, because all of it is overwritten.
             if bytes.len() < length {
                 bytes.clear();
                 if bytes.try_reserve_exact(length).is_err() {
@@ -144,12 +147,12 @@ impl Reader {
         })
     }
 
-    /// Its descriptors.
+    /// Its open files.
     pub fn files(&self) -> &OpenFiles {
         &self.files
     }
 
-    /// Where memory goes that is not needed any more.
+    /// Its pool of buffers.
     pub(crate) fn buffer_pool(&self) -> &BufferPool {
         &self.buffer_pool
     }
@@ -166,8 +169,7 @@ fn failed(error: std::io::Error) -> Error {
 
 fn shrunk(stretch: Stretch<'_>, count: usize) -> Error {
     let (end, wanted) = (stretch.offset + count as u64, stretch.offset + stretch.length);
-    let message =
-        format!("the file has shrunk: it ends at byte {end}, and the record at byte {wanted}");
+    let message = format!("the file shrank: it ends at byte {end}, the record at byte {wanted}");
     Error::new(Kind::CorruptRecord, message)
 }
 
@@ -191,13 +193,13 @@ mod tests {
         assert_eq!((&*fetched, reader.bytes.used()), (b"hello".as_slice(), 5));
         drop(fetched);
         assert_eq!(reader.bytes.used(), 0);
-        // A shorter file in a buffer that was used before has no rest of the other.
+        // A shorter file in a reused buffer has no rest of the longer one.
         file::write(&path.with_extension("b"), b"hi").unwrap();
         assert_eq!(&*reader.read(&path.with_extension("b"), 0, &mut || ()).unwrap(), b"hi");
     }
 
     #[test]
-    fn a_part_is_read_alone_and_one_beyond_the_end_says_where_the_file_ends() {
+    fn a_part_beyond_the_end_says_where_the_file_ends() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         file::write(&path, b"hello").unwrap();
@@ -207,7 +209,7 @@ mod tests {
         assert_eq!((&*part, reader.bytes.used()), (b"ell".as_slice(), 23));
         let stretch = Stretch { path, offset: 3, length: 9 };
         let error = reader.read_part(stretch, 0, 0, &mut || ()).map(drop).unwrap_err();
-        assert!(error.message().contains("ends at byte 5, and the record at byte 12"), "{error}");
+        assert!(error.message().contains("ends at byte 5, the record at byte 12"), "{error}");
     }
 
     #[test]
@@ -222,7 +224,7 @@ mod tests {
         let error = reader.read(&path, 0, &mut || ()).map(drop).unwrap_err();
         assert_eq!(error.kind(), Kind::TooLarge);
         let text = error.to_string();
-        assert!(text.contains("needs 1024.0 GiB of memory, and may take 64.0 MiB"), "{text}");
+        assert!(text.contains("needs 1024.0 GiB of memory, the limit is 64.0 MiB"), "{text}");
         assert!(text.contains("memory=\"2048GiB\""), "{text}");
         let stretch = Stretch { path: &path, offset: 5, length: 65 << 20 };
         assert!(reader.read_part(stretch, 0, 0, &mut || ()).is_err());

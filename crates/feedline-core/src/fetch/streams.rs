@@ -1,8 +1,7 @@
-//! Records of compressed files, read from front to back. A thread that asks for a record gets it from where the
-//! walk through its file stands; records that others will ask for are put aside on the way.
+//! Records of compressed files, read sequentially. A thread that requests a record continues where the last one in that
+//! file stopped; records that other threads will request are set aside on the way.
 //!
-//! A walk holds no descriptor: it reads through those that are open anyhow, so that hundreds of files can
-//! be read in turns under any limit.
+//! A walk holds no descriptor of its own, so that hundreds of files can be read in turns under any limit.
 
 use lru::LruCache;
 use std::collections::BTreeMap;
@@ -12,13 +11,13 @@ use std::sync::Arc;
 use super::Reader;
 use crate::bytes::Piece;
 use crate::error::{Error, Kind, Result};
-use crate::format::stream::{Next, Stream};
+use crate::format::stream::{NextRecord, Stream};
 use crate::format::{Container, Packing};
 use crate::sys::lock::Mutex;
 
-/// Records that are put aside for those who ask a little later, at the least.
+/// The least number of records set aside for later requests.
 const ASIDE: usize = 256;
-/// Bytes that may be set aside of one file on any machine. Records that do not fit are unpacked again.
+/// The most bytes set aside of one file. Records that do not fit are decompressed again.
 const ASIDE_BYTES: u64 = 64 << 20;
 
 /// A record of a compressed file.
@@ -26,36 +25,37 @@ const ASIDE_BYTES: u64 = 64 << 20;
 pub struct Packed<'a> {
     /// The file.
     pub path: &'a Path,
-    /// How it is compressed.
+    /// Its compression.
     pub packing: Packing,
-    /// Which record, from 0.
+    /// The number of the record, from 0.
     pub record: u64,
 }
 
-/// Walks through compressed files.
+/// The state of all compressed files that are being read.
 pub(crate) struct Streams {
     container: Container,
     aside: usize,
-    walks: Mutex<LruCache<PathBuf, Arc<Mutex<Walk>>>>,
+    walks: Mutex<LruCache<PathBuf, Arc<Mutex<FileWalk>>>>,
 }
 
-struct Walk {
+struct FileWalk {
     stream: Stream,
-    /// The number of the record that comes next.
+    /// The number of the next record.
     next: u64,
     aside: BTreeMap<u64, Vec<u8>>,
-    /// Bytes of all of them.
+    /// Bytes of all records set aside.
     aside_bytes: usize,
 }
 
 impl Streams {
-    /// Through files of such records; `buffer` is how far records may be asked for out of order.
+    /// Streams of records of this container; `buffer` is how far out of order records may be requested.
     pub(crate) fn new(container: Container, buffer: usize) -> Streams {
         let aside = buffer.saturating_mul(2).max(ASIDE);
         Streams { container, aside, walks: Mutex::new(LruCache::unbounded()) }
     }
 
-    /// The span of a record. Nobody waits for a budget with a walk in hand: the permit comes after.
+    /// The span of a record. The permit is acquired after the walk is released, because a thread must not wait for a
+    /// budget while it holds a walk.
     pub(crate) fn read(
         &self,
         wanted: Packed<'_>,
@@ -68,7 +68,7 @@ impl Streams {
         let bytes = match found {
             Ok(bytes) => bytes,
             Err(error) => {
-                // Whatever it was, the next try begins again.
+                // The next attempt starts over, whatever the error.
                 self.walks.lock().pop(wanted.path);
                 return Err(error);
             }
@@ -81,14 +81,18 @@ impl Streams {
         Ok(Piece::new(bytes, length, permit, reader.buffer_pool()))
     }
 
-    fn walk(&self, wanted: Packed<'_>) -> Result<Arc<Mutex<Walk>>> {
+    fn walk(&self, wanted: Packed<'_>) -> Result<Arc<Mutex<FileWalk>>> {
         let mut walks = self.walks.lock();
         if let Some(walk) = walks.get(wanted.path) {
             return Ok(Arc::clone(walk));
         }
         let stream = Stream::new(&self.container, wanted.packing)?;
-        let walk =
-            Arc::new(Mutex::new(Walk { stream, next: 0, aside: BTreeMap::new(), aside_bytes: 0 }));
+        let walk = Arc::new(Mutex::new(FileWalk {
+            stream,
+            next: 0,
+            aside: BTreeMap::new(),
+            aside_bytes: 0,
+        }));
         walks.put(wanted.path.to_owned(), Arc::clone(&walk));
         Ok(walk)
     }
@@ -99,7 +103,7 @@ impl Streams {
     }
 }
 
-impl Walk {
+impl FileWalk {
     fn go_to(
         &mut self,
         streams: &Streams,
@@ -113,7 +117,7 @@ impl Walk {
             return Ok(bytes);
         }
         if wanted.record < self.next {
-            // It is behind and was not kept: from the beginning.
+            // The record was passed and not set aside: start over.
             self.stream = Stream::new(&streams.container, wanted.packing)?;
             self.next = 0;
             self.aside.clear();
@@ -130,13 +134,13 @@ impl Walk {
         loop {
             let number = self.next;
             match self.stream.next(&mut read)? {
-                Next::Record(_, span) if number == wanted.record => {
+                NextRecord::Record(_, span) if number == wanted.record => {
                     self.next += 1;
                     return Ok(span.to_vec());
                 }
-                Next::Record(_, span) => {
+                NextRecord::Record(_, span) => {
                     self.next += 1;
-                    // Far before what is asked for, nobody asks any more.
+                    // Records far before the requested one are not requested any more.
                     if number + streams.aside as u64 > wanted.record {
                         self.aside_bytes += span.len();
                         self.aside.insert(number, span.to_vec());
@@ -146,13 +150,13 @@ impl Walk {
                         }
                     }
                 }
-                Next::Damaged(_, _, what) if number == wanted.record => {
+                NextRecord::Damaged(_, _, what) if number == wanted.record => {
                     return Err(Error::new(Kind::CorruptRecord, what));
                 }
-                Next::Damaged(..) => self.next += 1,
-                Next::End => {
+                NextRecord::Damaged(..) => self.next += 1,
+                NextRecord::End => {
                     streams.forget(wanted.path);
-                    let message = format!("the file has shrunk: it ends after {number} records");
+                    let message = format!("the file shrank: it ends after {number} records");
                     return Err(Error::new(Kind::CorruptRecord, message));
                 }
             }

@@ -1,4 +1,4 @@
-//! The kinds of files that hold many records, and what they have in common.
+//! The formats of files with many records, and what they have in common.
 
 use std::sync::Arc;
 
@@ -6,30 +6,30 @@ use super::{ReadAt, Scanned, Split, tar, text, tfrecord};
 use crate::error::Result;
 use crate::sample::Dtype;
 
-/// What kind of file records lie in.
+/// The format of a file with records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Container {
-    /// TFRecord; whether the checksums of data are looked at.
+    /// TFRecord.
     Tfrecord {
-        /// Those of lengths always are.
+        /// Whether checksums of the data are checked; those of lengths always are.
         check: bool,
     },
     /// Tar in the WebDataset convention: a record is all members of one key.
     Tar,
     /// A JSON value in each line.
     JsonLines,
-    /// A row of text in each record, by these columns.
+    /// CSV with these columns.
     Csv {
-        /// Between the values.
+        /// The character between values.
         delimiter: u8,
-        /// Their names, from the first line of the first file.
+        /// The column names, from the first line of the first file.
         columns: Arc<[String]>,
     },
-    /// Numbers one behind another; a record is this many of them.
+    /// Plain numbers; a record is this many of them.
     Numbers {
-        /// Of one of them.
+        /// Type of the numbers.
         dtype: Dtype,
-        /// Of them in a record.
+        /// Numbers per record.
         length: usize,
     },
 }
@@ -59,11 +59,11 @@ impl Container {
         }
     }
 
-    /// What finds records in bytes that come one after another.
+    /// A splitter that finds records in a stream of bytes.
     pub(crate) fn splitter(&self) -> Splitter {
         Splitter(match self {
             Container::Tfrecord { .. } => AnySplitter::Tfrecord,
-            Container::Tar => AnySplitter::Tar(tar::Splitter::new()),
+            Container::Tar => AnySplitter::Tar(tar::TarSplitter::new()),
             Container::JsonLines => AnySplitter::Lines { is_first: true },
             Container::Csv { delimiter, columns } => {
                 AnySplitter::Csv(Box::new(text::CsvSplitter::new(*delimiter, columns)))
@@ -72,7 +72,7 @@ impl Container {
         })
     }
 
-    /// What a record holds, without its framing, and checked as far as the framing allows.
+    /// The content of a record without its framing, checked as far as the framing allows.
     pub fn payload<'a>(&self, span: &'a [u8]) -> Result<&'a [u8]> {
         match self {
             Container::Tfrecord { check } => tfrecord::payload(span, *check),
@@ -87,14 +87,14 @@ pub(crate) struct Splitter(AnySplitter);
 
 enum AnySplitter {
     Tfrecord,
-    Tar(tar::Splitter),
+    Tar(tar::TarSplitter),
     Lines { is_first: bool },
     Csv(Box<text::CsvSplitter>),
     Nothing,
 }
 
 impl Splitter {
-    /// What stands at the beginning of some bytes, of which more may follow unless `is_end`.
+    /// What the bytes start with; more bytes may follow unless `is_end`.
     pub(crate) fn split(&mut self, bytes: &[u8], is_end: bool) -> Split {
         match &mut self.0 {
             AnySplitter::Tfrecord => tfrecord::split(bytes, is_end),

@@ -1,5 +1,4 @@
-//! From what a record holds under a key to a value of the batch: for containers whose records are text
-//! and files.
+//! Converts what a record holds under a key to a value of the batch, for containers whose records are text and files.
 
 use std::str::FromStr;
 
@@ -10,11 +9,11 @@ use crate::error::{Error, Kind, Result};
 use crate::sample::{Array, FieldKind, Value};
 use crate::sys::slab::Row;
 
-/// Where a value goes.
-pub(super) enum Place<'a> {
-    /// To its row of the batch.
+/// Where a value is written to.
+pub(super) enum Output<'a> {
+    /// A row of the batch.
     Row(&'a mut [u8]),
-    /// To the values that have no row.
+    /// The values without a row.
     Others(&'a mut Vec<Value>),
 }
 
@@ -31,12 +30,12 @@ impl Fields {
         Fields { wanted: wanted.iter().map(|one| (one.clone(), has_row(one))).collect(), picture }
     }
 
-    /// Goes through the fields but for the picture, each with its number and its place.
+    /// Visits the fields except the image, each with its number and its output.
     pub(super) fn each(
         &self,
         rows: &mut [Row],
         others: &mut Vec<Value>,
-        mut put: impl FnMut(usize, &Wanted, Place<'_>) -> Result<()>,
+        mut put: impl FnMut(usize, &Wanted, Output<'_>) -> Result<()>,
     ) -> Result<()> {
         let mut rows = rows.iter_mut();
         for (number, (one, has_row)) in self.wanted.iter().enumerate() {
@@ -44,15 +43,15 @@ impl Fields {
                 continue;
             }
             let place = match has_row {
-                true => Place::Row(rows.next().ok_or_else(|| internal("a field has no row"))?),
-                false => Place::Others(others),
+                true => Output::Row(rows.next().ok_or_else(|| internal("a field has no row"))?),
+                false => Output::Others(others),
             };
             put(number, one, place)?;
         }
         Ok(())
     }
 
-    /// What a field that has no row can hold at most, for each byte of the record, and besides.
+    /// The most bytes that a field without a row can take: a factor for each byte of the record, and a constant.
     pub(super) fn growth(&self, number: usize) -> (usize, usize) {
         let (one, has_row) = &self.wanted[number];
         if *has_row && matches!(one.of, Type::Npy(_)) {
@@ -65,19 +64,19 @@ impl Fields {
         match (one.of, &one.shape) {
             // A digit and a comma can become eight bytes.
             (Type::Int64 | Type::Float32, _) => (4, 8 + default),
-            // An empty text in a list takes three letters.
+            // An empty text in a list takes three characters.
             (Type::Bytes | Type::Text, Shape::Fixed(shape)) if !shape.is_empty() => {
                 (9, shape.iter().product::<usize>() * (default + size_of::<Vec<u8>>()))
             }
             (Type::Bytes | Type::Text, Shape::Variable(_)) => (9, 0),
-            // An array in another order is put into the usual one first.
+            // An array in another order is first copied to C order.
             (Type::Npy(_), _) => (2, default),
             (Type::Bytes | Type::Text | Type::Json, _) => (1, default),
         }
     }
 }
 
-/// An error of a value; `called` names what holds it.
+/// The error for a bad value; `called` names what holds it.
 pub(super) fn wrong(called: impl Into<String>, what: impl AsRef<str>) -> Error {
     Error::new(Kind::InvalidField, format!("{} {}", called.into(), what.as_ref()))
 }
@@ -86,14 +85,14 @@ pub(super) fn internal(what: &str) -> Error {
     Error::new(Kind::Internal, what)
 }
 
-/// Puts what stands for a value that is not there, if there is something.
-pub(super) fn put_default(one: &Wanted, place: Place<'_>) -> Option<Result<()>> {
+/// Writes the default for a missing value, if there is one.
+pub(super) fn put_default(one: &Wanted, place: Output<'_>) -> Option<Result<()>> {
     let default = one.default.as_ref()?;
     let text = || std::str::from_utf8(default).map_err(|_| internal("a default is not UTF-8"));
     let is_list = matches!(one.field().kind, FieldKind::List | FieldKind::Texts);
     Some(match (place, one.of) {
-        (Place::Row(row), _) => copy(default, row),
-        (Place::Others(others), Type::Bytes | Type::Text) if is_list => {
+        (Output::Row(row), _) => copy(default, row),
+        (Output::Others(others), Type::Bytes | Type::Text) if is_list => {
             let count = match &one.shape {
                 Shape::Fixed(shape) => shape.iter().product(),
                 Shape::Variable(_) => 0,
@@ -101,30 +100,30 @@ pub(super) fn put_default(one: &Wanted, place: Place<'_>) -> Option<Result<()>> 
             others.push(Value::List(vec![default.clone().into(); count]));
             Ok(())
         }
-        (Place::Others(others), Type::Bytes) => {
+        (Output::Others(others), Type::Bytes) => {
             others.push(Value::Bytes(default.clone().into()));
             Ok(())
         }
-        (Place::Others(others), Type::Text | Type::Json) => {
+        (Output::Others(others), Type::Text | Type::Json) => {
             text().map(|text| others.push(Value::Text(text.into())))
         }
-        (place @ Place::Others(_), Type::Int64 | Type::Float32 | Type::Npy(_)) => {
+        (place @ Output::Others(_), Type::Int64 | Type::Float32 | Type::Npy(_)) => {
             put_numbers(one, || "the default".into(), None, default, place)
         }
     })
 }
 
-/// Puts what is written as text, or bytes as they are.
+/// Writes a value that is stored as text, or bytes unchanged.
 pub(super) fn put_text(
     one: &Wanted,
     called: impl Fn() -> String,
     data: &[u8],
-    place: Place<'_>,
+    place: Output<'_>,
 ) -> Result<()> {
     let text = || {
         std::str::from_utf8(data).map_err(|error| {
             wrong(called(), format!("is not UTF-8 from byte {} on", error.valid_up_to()))
-                .with_hint("ask for bytes_() where the text may be in another encoding")
+                .with_hint("use bytes_() if the text may be in another encoding")
         })
     };
     let value = match one.of {
@@ -143,16 +142,16 @@ pub(super) fn put_text(
             let numbers = numbers(text()?, &called, "float32", f32::to_le_bytes)?;
             return put_numbers(one, called, None, &numbers, place);
         }
-        Type::Npy(_) => return Err(internal("an array was taken for text")),
+        Type::Npy(_) => return Err(internal("an array was read as text")),
     };
     match place {
-        Place::Others(others) => others.push(value),
-        Place::Row(_) => return Err(internal("bytes have no row")),
+        Output::Others(others) => others.push(value),
+        Output::Row(_) => return Err(internal("bytes have no row")),
     }
     Ok(())
 }
 
-/// Numbers in decimal, with spaces or commas between them.
+/// Numbers in decimal, separated by spaces or commas.
 fn numbers<T: FromStr, const N: usize>(
     text: &str,
     called: &impl Fn() -> String,
@@ -160,54 +159,54 @@ fn numbers<T: FromStr, const N: usize>(
     bytes: impl Fn(T) -> [u8; N],
 ) -> Result<Vec<u8>> {
     let mut numbers = Vec::new();
-    let words = text.split(|letter: char| letter.is_ascii_whitespace() || letter == ',');
+    let words = text.split(|character: char| character.is_ascii_whitespace() || character == ',');
     for word in words.filter(|word| !word.is_empty()) {
         let number = word.parse().map_err(|_| {
             let word: String = word.chars().take(40).collect();
-            wrong(called(), format!("holds {word:?}, a number of {of} was wanted"))
+            wrong(called(), format!("holds {word:?}, expected a number of {of}"))
         })?;
         numbers.extend(bytes(number));
     }
     Ok(numbers)
 }
 
-/// Puts numbers of the type of the field. Their shape must be that of the field; where they have none of
-/// their own, their count must fit.
+/// Writes numbers of the type of the field. Their shape must be that of the field; if they have no shape of their own,
+/// their count must fit.
 pub(super) fn put_numbers(
     one: &Wanted,
     called: impl Fn() -> String,
     shape: Option<&[usize]>,
     numbers: &[u8],
-    place: Place<'_>,
+    place: Output<'_>,
 ) -> Result<()> {
     let dtype = one.dtype().ok_or_else(|| internal("numbers have no type"))?;
-    let objection = |wanted: &str| match shape {
-        Some(shape) => wrong(called(), format!("has shape {shape:?}, {wanted} was wanted")),
+    let mismatch = |wanted: &str| match shape {
+        Some(shape) => wrong(called(), format!("has shape {shape:?}, expected {wanted}")),
         None => {
             let count = numbers.len() / dtype.bytes();
-            wrong(called(), format!("holds {count} numbers, {wanted} was wanted"))
+            wrong(called(), format!("holds {count} numbers, expected {wanted}"))
         }
     };
     match (place, &one.shape) {
-        (Place::Row(row), Shape::Fixed(wanted)) => {
+        (Output::Row(row), Shape::Fixed(wanted)) => {
             if shape.is_some_and(|shape| shape != wanted) || numbers.len() != row.len() {
-                return Err(objection(&format!("shape {wanted:?}")));
+                return Err(mismatch(&format!("shape {wanted:?}")));
             }
             copy(numbers, row)
         }
-        (Place::Others(others), Shape::Variable(inner)) => {
+        (Output::Others(others), Shape::Variable(inner)) => {
             let group = inner.iter().product::<usize>() * dtype.bytes();
             let fits = shape.is_none_or(|shape| shape.get(1..) == Some(inner));
             if !fits || group == 0 || !numbers.len().is_multiple_of(group) {
-                return Err(objection(&any_of(inner)));
+                return Err(mismatch(&any_of(inner)));
             }
             let mut shape = vec![numbers.len() / group];
             shape.extend(inner);
             others.push(Value::Array(Array { dtype, shape, bytes: numbers.to_vec() }));
             Ok(())
         }
-        (Place::Row(_), Shape::Variable(_)) | (Place::Others(_), Shape::Fixed(_)) => {
-            Err(internal("a field is not where its shape says"))
+        (Output::Row(_), Shape::Variable(_)) | (Output::Others(_), Shape::Fixed(_)) => {
+            Err(internal("a field and its output disagree about its shape"))
         }
     }
 }
@@ -220,28 +219,27 @@ fn any_of(inner: &[usize]) -> String {
 
 fn copy(from: &[u8], row: &mut [u8]) -> Result<()> {
     if from.len() != row.len() {
-        return Err(internal("a row has not the size of its field"));
+        return Err(internal("a row does not have the size of its field"));
     }
     row.copy_from_slice(from);
     Ok(())
 }
 
-/// A field of one value, for a guess.
+/// A field with one value, for a guess.
 pub(super) fn guessed(name: &str, of: Type, shape: Shape) -> Wanted {
     Wanted { name: name.into(), key: name.into(), of, shape, is_sequence: false, default: None }
 }
 
-/// JSON may be nested so deep: Python's own reader gives up beyond some hundreds, by what is on its stack.
+/// The deepest nesting of JSON that is accepted: Python's parser fails beyond some hundreds, depending on its stack.
 const DEEPEST: usize = 128;
 
-/// Says what is wrong with a text that should be JSON. NaN, Infinity and -Infinity are numbers, as Python
-/// writes and reads them.
+/// Checks that a text is JSON. NaN, Infinity and -Infinity are numbers, as in Python.
 pub(super) fn check_json(text: &str) -> std::result::Result<(), String> {
     if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
         let plain = without_pythons_numbers(text).ok_or_else(|| error.to_string())?;
         serde_json::from_str::<IgnoredAny>(&plain).map_err(|error| error.to_string())?;
     }
-    // Mostly there are not even this many brackets.
+    // Most texts do not have this many brackets at all.
     let is_flat = memchr::memchr2_iter(b'[', b'{', text.as_bytes()).nth(DEEPEST).is_none();
     if is_flat || depth(text) <= DEEPEST {
         return Ok(());
@@ -249,13 +247,13 @@ pub(super) fn check_json(text: &str) -> std::result::Result<(), String> {
     Err(format!("it is nested deeper than {DEEPEST}"))
 }
 
-/// The same text with zeros for NaN and Infinity, letter for letter, so that places stay the same. None if
-/// there is neither.
+/// The text with NaN and Infinity replaced by zeros of the same length, so that offsets stay the same. None if it has
+/// neither.
 fn without_pythons_numbers(text: &str) -> Option<String> {
     let bytes = text.as_bytes();
     let mut plain = None;
     let (mut at, mut is_quoted) = (0, false);
-    // Where a number may begin, and what may stand behind one.
+    // Where a number may begin, and what may follow one.
     let is_edge = |byte: Option<&u8>| {
         byte.is_none_or(|byte| matches!(byte, b'[' | b']' | b'{' | b'}' | b',' | b':'))
             || byte.is_some_and(u8::is_ascii_whitespace)
@@ -285,7 +283,7 @@ fn without_pythons_numbers(text: &str) -> Option<String> {
     String::from_utf8(plain?).ok()
 }
 
-/// How deep a text of JSON is nested.
+/// The nesting depth of a JSON text.
 fn depth(text: &str) -> usize {
     let (mut depth, mut deepest, mut is_quoted, mut is_escaped) = (0_usize, 0, false, false);
     for byte in text.bytes() {
@@ -304,7 +302,7 @@ fn depth(text: &str) -> usize {
     deepest
 }
 
-/// Refuses what only files of another kind can hold.
+/// Refuses types that only other containers can hold.
 pub(super) fn refuse_npy(one: &Wanted, place: &str) -> Result<()> {
     let what = match one.of {
         Type::Npy(_) => format!("field {:?} cannot be npy() in {place}", one.name),
@@ -314,5 +312,5 @@ pub(super) fn refuse_npy(one: &Wanted, place: &str) -> Result<()> {
         Type::Bytes | Type::Text | Type::Json | Type::Int64 | Type::Float32 => return Ok(()),
     };
     Err(Error::new(Kind::InvalidArgument, what)
-        .with_hint("ask for int64(), float32(), text(), json_() or bytes_()"))
+        .with_hint("use int64(), float32(), text(), json_() or bytes_()"))
 }

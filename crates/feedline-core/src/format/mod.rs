@@ -1,9 +1,8 @@
-//! Records in bytes: where each begins and ends, and what is in it. Pure: no files, no threads, no
-//! clock.
+//! Records in bytes: where each begins and ends, and what it holds. Pure: no files, no threads, no clock.
 //!
-//! Every container speaks the same few words. `scan` goes through a file and lists the *spans* of its
-//! records, framing and all; what is corrupt is a span too, so that it is somebody's turn to say so.
-//! `split` does the same for bytes that come one after another. A *parser* makes the fields of a record.
+//! All containers have the same interface. `scan` reads a file and lists the *spans* of its records, including their
+//! framing; a corrupt stretch is a span too, so that it is reported as a sample. `split` does the same for a stream of
+//! bytes. A *parser* reads the fields of a record.
 
 mod container;
 mod convert;
@@ -26,33 +25,33 @@ pub use wanted::{Shape, Type, Wanted};
 
 use crate::error::Result;
 
-/// Reads bytes from an offset, as many as there are up to the end of the buffer; returns how many.
+/// Reads bytes from an offset, up to the end of the buffer or of the file; returns how many.
 pub(crate) type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> Result<usize> + 'a;
 
-/// The bytes of a record, its framing among them, or of a stretch that is no record.
+/// The bytes of a record, including its framing, or of a stretch that is no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The first of them.
+    /// The first byte.
     pub start: u64,
-    /// How many.
+    /// The number of bytes.
     pub length: u64,
 }
 
 /// What is wrong with a span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Which one, counted from the first of the file.
+    /// The number of the span in the file.
     pub span: u64,
-    /// What happened, as a part of a sentence, with the bytes that were skipped.
+    /// What happened, as part of a sentence, with the bytes that were skipped.
     pub what: String,
 }
 
-/// All that a file holds.
+/// The spans of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scanned {
-    /// In order.
+    /// All spans, in order.
     pub spans: Vec<Span>,
-    /// In order; few.
+    /// The corrupt ones, in order; usually few.
     pub damages: Vec<Damage>,
 }
 
@@ -62,7 +61,7 @@ impl Scanned {
         self.spans.push(Span { start, length });
     }
 
-    /// Adds a stretch that is no record.
+    /// Adds a stretch that is not a record.
     pub(crate) fn push_damage(&mut self, start: u64, length: u64, what: impl Into<String>) {
         let span = self.spans.len() as u64;
         self.damages.push(Damage { span, what: what.into() });
@@ -70,16 +69,16 @@ impl Scanned {
     }
 }
 
-/// What stands at the beginning of some bytes of a stream.
+/// What the bytes of a stream start with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// A record, whose span is that long.
+    /// A record with a span of this length.
     Record(usize),
-    /// This many bytes that are no record of a sample, such as a folder in a tar.
+    /// This many bytes that belong to no sample, such as a folder in a tar.
     Passed(usize),
-    /// This many bytes that are corrupt, and what is wrong.
+    /// This many corrupt bytes, and what is wrong.
     Damaged(usize, String),
-    /// That cannot be said before there are this many bytes in all.
+    /// Unknown until there are this many bytes in total.
     More(usize),
     /// Nothing follows.
     End,

@@ -1,5 +1,5 @@
-//! Arrays in NumPy's own format: a header that says type and shape, then the numbers, which are given in C
-//! order and little-endian however they were written. Arrays of objects are pickles and are refused.
+//! Arrays in NumPy's format: a header with type and shape, then the numbers, which are returned in C order and
+//! little-endian whatever the file has. Arrays of objects are pickles and are refused.
 
 use std::borrow::Cow;
 
@@ -8,66 +8,68 @@ use crate::sample::Dtype;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// What the header says.
+/// The header of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// Of the numbers.
+pub struct NpyHeader {
+    /// Type of the numbers.
     pub dtype: Dtype,
-    /// Of the array.
+    /// Shape of the array.
     pub shape: Vec<usize>,
-    /// Where the numbers begin.
+    /// Offset of the numbers.
     pub data: usize,
-    /// Whether the first axis changes fastest, and not the last.
+    /// Whether the first axis changes fastest, rather than the last.
     pub is_fortran: bool,
-    /// Whether the highest byte of each number comes first.
+    /// Whether the numbers are big-endian.
     pub is_big_endian: bool,
 }
 
-impl Header {
-    /// How many bytes the numbers take; None if that is more than can be counted.
+impl NpyHeader {
+    /// Bytes of the numbers; None on overflow.
     pub fn bytes(&self) -> Option<usize> {
         self.shape.iter().try_fold(self.dtype.bytes(), |product, size| product.checked_mul(*size))
     }
 }
 
 /// Reads the header; `bytes` may end anywhere after it.
-pub fn header(bytes: &[u8]) -> Result<Header> {
-    let cut = || wrong("the array ends within its header");
+pub fn header(bytes: &[u8]) -> Result<NpyHeader> {
+    let truncated = || wrong("the array ends within its header");
     if !bytes.starts_with(&MAGIC[..MAGIC.len().min(bytes.len())]) || bytes.is_empty() {
         let found = &bytes[..bytes.len().min(6)];
-        return Err(wrong(format!("not an array of NumPy: the first bytes are {found:02x?}")));
+        return Err(wrong(format!("not a NumPy array: the first bytes are {found:02x?}")));
     }
-    let version = (*bytes.get(6).ok_or_else(cut)?, *bytes.get(7).ok_or_else(cut)?);
+    let version = (*bytes.get(6).ok_or_else(truncated)?, *bytes.get(7).ok_or_else(truncated)?);
     let (text, length) = match version {
         (1, 0) => {
             (10, bytes.get(8..10).map(|field| u32::from(field[0]) | u32::from(field[1]) << 8))
         }
         (2 | 3, 0) => (12, bytes.get(8..12).map(little)),
         (major, minor) => {
-            return Err(wrong(format!("version {major}.{minor} of NumPy's format is not known")));
+            return Err(wrong(format!(
+                "version {major}.{minor} of NumPy's format is not supported"
+            )));
         }
     };
-    let data = (length.ok_or_else(cut)? as usize).checked_add(text).ok_or_else(cut)?;
-    let tokens = std::str::from_utf8(bytes.get(text..data).ok_or_else(cut)?)
+    let data = (length.ok_or_else(truncated)? as usize).checked_add(text).ok_or_else(truncated)?;
+    let tokens = std::str::from_utf8(bytes.get(text..data).ok_or_else(truncated)?)
         .map_err(|_| wrong("the header of the array is not text"))?;
     let described = HeaderTokens { rest: tokens }.described().ok_or_else(|| {
-        wrong(format!("the header of the array cannot be understood: {:?}", short(tokens)))
+        wrong(format!("the header of the array cannot be parsed: {:?}", short(tokens)))
     })?;
     let (dtype, is_big_endian) = dtype(&described.descr)?;
-    // With one axis that counts, both orders are the same.
+    // With at most one axis longer than 1, both orders are the same.
     let is_fortran =
         described.is_fortran && described.shape.iter().filter(|size| **size != 1).count() > 1;
-    Ok(Header { dtype, shape: described.shape, data, is_fortran, is_big_endian })
+    Ok(NpyHeader { dtype, shape: described.shape, data, is_fortran, is_big_endian })
 }
 
-/// Reads the header of a whole array and gives the numbers, in C order and little-endian. There must be as
-/// many as the header says.
-pub fn array(bytes: &[u8]) -> Result<(Header, Cow<'_, [u8]>)> {
+/// Reads a whole array and returns the numbers in C order and little-endian. There must be as many as the header
+/// declares.
+pub fn array(bytes: &[u8]) -> Result<(NpyHeader, Cow<'_, [u8]>)> {
     let header = header(bytes)?;
     let numbers = &bytes[header.data..];
     if header.bytes() != Some(numbers.len()) {
         return Err(wrong(format!(
-            "an array of shape {:?} of {} cannot be made of {} bytes",
+            "an array of shape {:?} of {} does not have {} bytes",
             header.shape,
             header.dtype.name(),
             numbers.len()
@@ -83,9 +85,9 @@ pub fn array(bytes: &[u8]) -> Result<(Header, Cow<'_, [u8]>)> {
     Ok((header, numbers))
 }
 
-/// The numbers of an array whose first axis changes fastest, in the order in which the last does.
+/// Converts numbers from Fortran order to C order.
 fn in_c_order(numbers: &[u8], shape: &[usize], each: usize) -> Vec<u8> {
-    // How far apart neighbours along each axis lie.
+    // The distance of neighbours along each axis.
     let mut strides = Vec::with_capacity(shape.len());
     let mut stride = each;
     for size in shape {
@@ -142,7 +144,7 @@ fn dtype(descr: &str) -> Result<(Dtype, bool)> {
     };
     match found {
         Some(dtype) => Ok((dtype, order == ">" && dtype.bytes() > 1)),
-        None => Err(wrong(format!("numbers of type {:?} are not read", short(descr)))
+        None => Err(wrong(format!("numbers of type {:?} are not supported", short(descr)))
             .with_hint("write them as plain numbers: array.astype(\"float32\")")),
     }
 }
@@ -155,20 +157,20 @@ fn short(text: &str) -> String {
     text.chars().take(120).collect()
 }
 
-/// What the header's dictionary says.
-struct Described {
+/// The entries of the header's dictionary.
+struct HeaderEntries {
     descr: String,
     is_fortran: bool,
     shape: Vec<usize>,
 }
 
-/// The dictionary as text, a literal of Python.
+/// The dictionary as text, a Python literal.
 struct HeaderTokens<'a> {
     rest: &'a str,
 }
 
 impl<'a> HeaderTokens<'a> {
-    fn described(mut self) -> Option<Described> {
+    fn described(mut self) -> Option<HeaderEntries> {
         let (mut descr, mut is_fortran, mut shape) = (None, None, None);
         self.mark('{')?;
         while self.mark('}').is_none() {
@@ -186,7 +188,7 @@ impl<'a> HeaderTokens<'a> {
             }
         }
         self.rest.trim().is_empty().then_some(())?;
-        Some(Described { descr: descr?, is_fortran: is_fortran?, shape: shape? })
+        Some(HeaderEntries { descr: descr?, is_fortran: is_fortran?, shape: shape? })
     }
 
     fn mark(&mut self, mark: char) -> Option<()> {
@@ -202,22 +204,22 @@ impl<'a> HeaderTokens<'a> {
         Some(text)
     }
 
-    /// The name of a type; of one made of several, the text of the list.
+    /// The name of a type; for a structured type, the text of the list.
     fn type_name(&mut self) -> Option<String> {
         if let Some(text) = self.text() {
             return Some(text.to_owned());
         }
-        // With a list of named types, the brackets say where it ends.
+        // A list of named types ends at its brackets.
         let rest = self.rest.trim_start();
         let mut depth = 0_usize;
-        for (at, letter) in rest.char_indices() {
-            match letter {
+        for (at, character) in rest.char_indices() {
+            match character {
                 '[' => depth += 1,
                 ']' => depth = depth.checked_sub(1)?,
                 _ => {}
             }
             if depth == 0 {
-                let (list, rest) = rest.split_at(at + letter.len_utf8());
+                let (list, rest) = rest.split_at(at + character.len_utf8());
                 self.rest = rest;
                 return list.starts_with('[').then(|| list.to_owned());
             }
@@ -245,7 +247,7 @@ impl<'a> HeaderTokens<'a> {
             return Some(Vec::new());
         }
         let inside = inside.strip_suffix(',').unwrap_or(inside);
-        // Python 2 wrote an L behind long numbers.
+        // Python 2 wrote an L after long numbers.
         inside.split(',').map(|size| size.trim().trim_end_matches('L').parse().ok()).collect()
     }
 }
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_numpy_wrote_is_read_in_every_type_and_version() {
+    fn arrays_written_by_numpy_are_read_in_every_type_and_version() {
         let golden: Value = serde_json::from_str(GOLDEN).unwrap();
         let good = golden["good"].as_array().unwrap();
         assert!(good.len() > 70);
@@ -287,11 +289,11 @@ mod tests {
     fn objects_are_refused_and_other_types_are_named() {
         let golden: Value = serde_json::from_str(GOLDEN).unwrap();
         let bad = golden["bad"].as_object().unwrap();
-        let told = bad.iter().map(|(name, file)| {
+        let messages = bad.iter().map(|(name, file)| {
             let error = array(&unhex(file)).unwrap_err();
             format!("{name}: {}: {}", error.kind().name(), error.message())
         });
-        insta::assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @r#"
+        insta::assert_snapshot!(messages.collect::<Vec<_>>().join("\n"), @r#"
         complex: InvalidFieldError: numbers of type "<c8" are not read
         complex, big-endian: InvalidFieldError: numbers of type ">c16" are not read
         named: InvalidFieldError: numbers of type "[('a', '<f4'), ('b', '<i4')]" are not read
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_that_cannot_be_counted_is_not_believed() {
+    fn a_shape_that_overflows_is_refused() {
         let text = "{'descr': '<f8', 'fortran_order': False, 'shape': (4294967296, 4294967296), }";
         let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
         bytes.extend((text.len() as u16).to_le_bytes());
@@ -313,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_header_makes_it_panic(
+        fn no_header_causes_a_panic(
             version in 0..5_u8, text in "[{}'\\[\\](),: a-z0-9<|]{0,60}", length in 0..80_u16,
         ) {
             let mut bytes = b"\x93NUMPY".to_vec();

@@ -1,4 +1,4 @@
-//! Bytes that are compressed one after another, as they were or will be unpacked.
+//! Compresses a stream of bytes, the counterpart of unpack.
 
 use bzip2::{Action as BzAction, Compress as Bzip, Compression as BzLevel, Status as BzStatus};
 use flate2::{Compress, Compression, FlushCompress, Status};
@@ -8,14 +8,14 @@ use zstd::stream::raw::{Encoder, InBuffer, Operation, OutBuffer};
 use super::Packing;
 use crate::error::{Error, Kind, Result};
 
-/// Compressed bytes that are made at once, at most.
+/// The most compressed bytes written at a time.
 const STEP: usize = 64 << 10;
-/// How hard zstd tries: its own default.
+/// The compression level of zstd: its default.
 const LEVEL: i32 = 3;
-/// How hard xz tries: its own default.
+/// The compression level of xz: its default.
 const XZ_LEVEL: u32 = 6;
 
-/// Packs a stream.
+/// Compresses a stream.
 pub struct Packer {
     by: Codec,
 }
@@ -29,7 +29,7 @@ enum Codec {
 }
 
 impl Packer {
-    /// From its beginning.
+    /// A packer at the beginning of a stream.
     pub fn new(packing: Packing) -> Result<Packer> {
         let level = Compression::default();
         let by = match packing {
@@ -38,14 +38,14 @@ impl Packer {
             Packing::Zlib => Codec::Deflate(Box::new(Compress::new(level, true))),
             Packing::Zstd => Codec::Zstd(Box::new(zstd_encoder()?)),
             Packing::Xz => {
-                Codec::Xz(Box::new(Xz::new_easy_encoder(XZ_LEVEL, Check::Crc64).map_err(broken)?))
+                Codec::Xz(Box::new(Xz::new_easy_encoder(XZ_LEVEL, Check::Crc64).map_err(failed)?))
             }
             Packing::Bzip2 => Codec::Bzip2(Box::new(Bzip::new(BzLevel::best(), 0))),
         };
         Ok(Packer { by })
     }
 
-    /// Packs bytes, and adds to `to` what is ready.
+    /// Compresses bytes, and appends to `to` what is ready.
     pub fn pack(&mut self, bytes: &[u8], to: &mut Vec<u8>) -> Result<()> {
         match &mut self.by {
             Codec::Plain => to.extend_from_slice(bytes),
@@ -54,7 +54,7 @@ impl Packer {
                 while !rest.is_empty() {
                     to.reserve(STEP);
                     let before = deflate.total_in();
-                    deflate.compress_vec(rest, to, FlushCompress::None).map_err(broken)?;
+                    deflate.compress_vec(rest, to, FlushCompress::None).map_err(failed)?;
                     rest = &rest[(deflate.total_in() - before) as usize..];
                 }
             }
@@ -67,7 +67,7 @@ impl Packer {
                     let ran = encoder.run(&mut input, &mut output);
                     let made = output.pos();
                     to.truncate(before + made);
-                    ran.map_err(broken)?;
+                    ran.map_err(failed)?;
                 }
             }
             Codec::Xz(xz) => {
@@ -75,7 +75,7 @@ impl Packer {
                 while !rest.is_empty() {
                     to.reserve(STEP);
                     let before = xz.total_in();
-                    xz.process_vec(rest, to, Action::Run).map_err(broken)?;
+                    xz.process_vec(rest, to, Action::Run).map_err(failed)?;
                     rest = &rest[(xz.total_in() - before) as usize..];
                 }
             }
@@ -84,7 +84,7 @@ impl Packer {
                 while !rest.is_empty() {
                     to.reserve(STEP);
                     let before = bzip.total_in();
-                    bzip.compress_vec(rest, to, BzAction::Run).map_err(broken)?;
+                    bzip.compress_vec(rest, to, BzAction::Run).map_err(failed)?;
                     rest = &rest[(bzip.total_in() - before) as usize..];
                 }
             }
@@ -98,7 +98,7 @@ impl Packer {
             Codec::Plain => Ok(()),
             Codec::Deflate(deflate) => loop {
                 to.reserve(STEP);
-                match deflate.compress_vec(&[], to, FlushCompress::Finish).map_err(broken)? {
+                match deflate.compress_vec(&[], to, FlushCompress::Finish).map_err(failed)? {
                     Status::StreamEnd => return Ok(()),
                     Status::Ok | Status::BufError => {}
                 }
@@ -110,20 +110,20 @@ impl Packer {
                 let left = encoder.finish(&mut output, true);
                 let made = output.pos();
                 to.truncate(before + made);
-                if left.map_err(broken)? == 0 {
+                if left.map_err(failed)? == 0 {
                     return Ok(());
                 }
             },
             Codec::Xz(xz) => loop {
                 to.reserve(STEP);
-                match xz.process_vec(&[], to, Action::Finish).map_err(broken)? {
+                match xz.process_vec(&[], to, Action::Finish).map_err(failed)? {
                     XzStatus::StreamEnd => return Ok(()),
                     XzStatus::Ok | XzStatus::GetCheck | XzStatus::MemNeeded => {}
                 }
             },
             Codec::Bzip2(bzip) => loop {
                 to.reserve(STEP);
-                match bzip.compress_vec(&[], to, BzAction::Finish).map_err(broken)? {
+                match bzip.compress_vec(&[], to, BzAction::Finish).map_err(failed)? {
                     BzStatus::StreamEnd => return Ok(()),
                     BzStatus::Ok
                     | BzStatus::FlushOk
@@ -136,17 +136,17 @@ impl Packer {
     }
 }
 
-/// With a checksum at the end of each frame, which zstd leaves out where nobody asks for it.
+/// With a checksum at the end of each frame, which zstd omits by default.
 fn zstd_encoder() -> Result<Encoder<'static>> {
     let made = Encoder::new(LEVEL).and_then(|mut encoder| {
         encoder.set_parameter(zstd::stream::raw::CParameter::ChecksumFlag(true))?;
         Ok(encoder)
     });
-    made.map_err(|error| Error::io(Kind::OutOfMemory, "preparing to pack zstd", error))
+    made.map_err(|error| Error::io(Kind::OutOfMemory, "starting zstd compression", error))
 }
 
-fn broken(error: impl std::fmt::Display) -> Error {
-    Error::new(Kind::Internal, format!("the compressor refused: {error}"))
+fn failed(error: impl std::fmt::Display) -> Error {
+    Error::new(Kind::Internal, format!("the compressor failed: {error}"))
 }
 
 #[cfg(test)]
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_in_any_parts_is_unpacked_here_and_by_others() {
+    fn bytes_packed_in_any_parts_are_unpacked_here_and_by_other_tools() {
         let bytes: Vec<u8> =
             (0..300_000_u64).map(|place| (crate::random::mix(place / 3) >> 60) as u8).collect();
         for packing in Packing::ALL {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_nothing_is_a_stream() {
+    fn an_empty_stream_is_a_valid_stream() {
         for packing in &Packing::ALL[1..] {
             let (packing, mut packed) = (*packing, Vec::new());
             Packer::new(packing).unwrap().finish(&mut packed).unwrap();

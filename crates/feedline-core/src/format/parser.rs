@@ -1,4 +1,4 @@
-//! From a record to the fields that were asked for, whatever the records lie in.
+//! Reads the requested fields of a record, whatever its container.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ pub struct Parser {
 #[derive(Debug)]
 enum AnyParser {
     Example(example::Parser),
-    Tar(tar::Parser),
+    Tar(tar::TarParser),
     Json(text::JsonParser),
     Csv(text::CsvParser),
 }
 
 impl Parser {
-    /// Refuses fields that such records cannot have. The one numbered `picture` is not read, but its
-    /// bytes can be asked for.
+    /// Refuses fields that such records cannot have. The one numbered `picture` is not read, but its bytes are
+    /// available.
     pub fn new(
         container: &Container,
         wanted: &Arc<[Wanted]>,
@@ -50,7 +50,7 @@ impl Parser {
             Container::Tfrecord { .. } => {
                 AnyParser::Example(example::Parser::new(wanted, picture)?)
             }
-            Container::Tar => AnyParser::Tar(tar::Parser::new(wanted, picture)?),
+            Container::Tar => AnyParser::Tar(tar::TarParser::new(wanted, picture)?),
             Container::JsonLines => AnyParser::Json(text::JsonParser::new(wanted, picture)?),
             Container::Csv { delimiter, columns } => {
                 AnyParser::Csv(text::CsvParser::new(wanted, picture, columns, *delimiter)?)
@@ -63,12 +63,12 @@ impl Parser {
         Ok(Parser { by, rows, has_others })
     }
 
-    /// How many of the fields have rows in the batch.
+    /// The number of fields with rows in the batch.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Writes the fields of one shape to their rows, and adds the others, both in order.
+    /// Writes fields with a fixed shape to their rows, and appends the others, both in order.
     pub fn read(&self, record: &[u8], rows: &mut [Row], others: &mut Vec<Value>) -> Result<()> {
         match &self.by {
             AnyParser::Example(parser) => parser.read(record, rows, others),
@@ -78,18 +78,18 @@ impl Parser {
         }
     }
 
-    /// The bytes that are decoded as a picture.
+    /// The bytes that are decoded as an image.
     pub fn picture<'a>(&self, record: &'a [u8]) -> Result<&'a [u8]> {
         match &self.by {
             AnyParser::Example(parser) => parser.picture(record),
             AnyParser::Tar(parser) => parser.picture(record),
             AnyParser::Json(_) | AnyParser::Csv(_) => {
-                Err(Error::new(Kind::InvalidArgument, "decode: text holds no pictures"))
+                Err(Error::new(Kind::InvalidArgument, "decode: text has no images"))
             }
         }
     }
 
-    /// Bytes of what has no row, at most, for a record of that size.
+    /// The most bytes of values without a row, for a record of this size.
     pub(crate) fn most_bytes(&self, record: usize) -> usize {
         if !self.has_others {
             return 0;

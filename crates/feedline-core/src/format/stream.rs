@@ -6,46 +6,46 @@ use super::{Container, ReadAt, Scanned, Split};
 use crate::error::Result;
 use crate::sample::in_bytes;
 
-/// Compressed bytes that are read at once.
+/// Read buffer size, in compressed bytes.
 const WINDOW: usize = 128 << 10;
-/// Bytes that are unpacked for one record, at most: a few bytes can unpack to any number of them. Of lines, whose end is
-/// looked for, half of that.
+/// The most decompressed bytes of one record, because a few compressed bytes can expand to any size. Half of that for
+/// lines, whose end must be searched.
 const LARGEST: usize = 256 << 20;
 
-/// Where a walk through a compressed file stands.
+/// A position in a compressed file.
 pub(crate) struct Stream {
     splitter: Splitter,
     unpacker: Unpacker,
-    /// How much of the file was read, and what of that is not unpacked.
+    /// The bytes read so far, and those that are not decompressed yet.
     read: u64,
     packed: Vec<u8>,
     used: usize,
-    /// What is unpacked; the bytes before `at` are behind.
+    /// Decompressed bytes; those before `at` are consumed.
     bytes: Vec<u8>,
     at: usize,
-    /// Where `bytes` begin in all that was unpacked.
+    /// The offset of `bytes` in the decompressed file.
     start: u64,
     is_read: bool,
-    /// Nothing more will be unpacked.
+    /// Whether the file is decompressed to its end.
     is_unpacked: bool,
-    /// What is wrong with the stream itself: nothing comes after it.
+    /// What is wrong with the stream itself: nothing follows.
     broken: Option<String>,
     is_over: bool,
 }
 
-/// What comes next.
+/// The next item of a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next<'a> {
-    /// The span of a record, which begins there in all that was unpacked.
+pub enum NextRecord<'a> {
+    /// The span of a record, and its offset in the decompressed file.
     Record(u64, &'a [u8]),
-    /// This many bytes from there that are no record, and what is wrong.
+    /// A corrupt stretch: its offset, its length, and what is wrong.
     Damaged(u64, u64, String),
-    /// Nothing.
+    /// The end.
     End,
 }
 
 impl Stream {
-    /// From the beginning of a file.
+    /// A stream at the beginning of a file.
     pub(crate) fn new(container: &Container, packing: Packing) -> Result<Stream> {
         Ok(Stream {
             splitter: container.splitter(),
@@ -63,16 +63,16 @@ impl Stream {
         })
     }
 
-    /// Goes on to the next record. `read` reads the compressed file.
-    pub(crate) fn next(&mut self, read: &mut ReadAt<'_>) -> Result<Next<'_>> {
+    /// Advances to the next record. `read` reads the compressed file.
+    pub(crate) fn next(&mut self, read: &mut ReadAt<'_>) -> Result<NextRecord<'_>> {
         loop {
             let is_end = self.is_unpacked;
             let from = self.start + self.at as u64;
             let split = match self.splitter.split(&self.bytes[self.at..], is_end) {
                 Split::More(needed) if needed > LARGEST => {
                     let what = format!(
-                        "it is larger than {}, which is what a record of a compressed shard may have; \
-                         nothing behind it can be read",
+                        "it is larger than {}, the limit for a record of a compressed shard; \
+                         nothing after it can be read",
                         in_bytes(LARGEST as u64 / 2)
                     );
                     self.is_over = true;
@@ -85,11 +85,11 @@ impl Stream {
                 | Split::End) => split,
             };
             match split {
-                _ if self.is_over && self.at == self.bytes.len() => return Ok(Next::End),
+                _ if self.is_over && self.at == self.bytes.len() => return Ok(NextRecord::End),
                 Split::Record(length) => {
                     let begin = self.at;
                     self.at += length;
-                    return Ok(Next::Record(from, &self.bytes[begin..begin + length]));
+                    return Ok(NextRecord::Record(from, &self.bytes[begin..begin + length]));
                 }
                 Split::Passed(length) => self.at += length,
                 Split::Damaged(length, what) => {
@@ -101,29 +101,29 @@ impl Stream {
                         }
                         None => what,
                     };
-                    return Ok(Next::Damaged(from, length as u64, what));
+                    return Ok(NextRecord::Damaged(from, length as u64, what));
                 }
                 Split::End => match self.broken.take() {
                     Some(broken) => {
                         self.is_over = true;
                         self.at = self.bytes.len();
-                        return Ok(Next::Damaged(from, 0, broken));
+                        return Ok(NextRecord::Damaged(from, 0, broken));
                     }
-                    None => return Ok(Next::End),
+                    None => return Ok(NextRecord::End),
                 },
                 Split::More(_) if is_end => {
                     self.is_over = true;
                     let length = (self.bytes.len() - self.at) as u64;
                     self.at = self.bytes.len();
                     let what = "the stream ends in the middle of a record".to_owned();
-                    return Ok(Next::Damaged(from, length, what));
+                    return Ok(NextRecord::Damaged(from, length, what));
                 }
                 Split::More(needed) => self.fill(needed, read)?,
             }
         }
     }
 
-    /// Unpacks until there are `needed` bytes, or as many as there are.
+    /// Decompresses until there are `needed` bytes, or until the end.
     fn fill(&mut self, needed: usize, read: &mut ReadAt<'_>) -> Result<()> {
         self.bytes.drain(..self.at);
         self.start += self.at as u64;
@@ -146,7 +146,7 @@ impl Stream {
                         return Ok(());
                     }
                     if self.used < self.packed.len() {
-                        // It wants bytes that are not here yet: keep what it left.
+                        // The decompressor needs bytes that are not read yet: keep the rest.
                         self.packed.drain(..self.used);
                         let kept = self.packed.len();
                         self.used = 0;
@@ -169,7 +169,7 @@ impl Stream {
     }
 }
 
-/// The spans of all records, in the bytes as they are when unpacked.
+/// The spans of all records, as offsets in the decompressed file.
 pub(crate) fn scan(
     container: &Container,
     packing: Packing,
@@ -179,9 +179,9 @@ pub(crate) fn scan(
     let mut scanned = Scanned::default();
     loop {
         match stream.next(read)? {
-            Next::Record(start, span) => scanned.push(start, span.len() as u64),
-            Next::Damaged(start, length, what) => scanned.push_damage(start, length, what),
-            Next::End => return Ok(scanned),
+            NextRecord::Record(start, span) => scanned.push(start, span.len() as u64),
+            NextRecord::Damaged(start, length, what) => scanned.push_damage(start, length, what),
+            NextRecord::End => return Ok(scanned),
         }
     }
 }
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_of_a_compressed_file_is_noticed_and_what_came_before_is_kept() {
+    fn every_truncation_of_a_compressed_file_is_noticed_and_the_records_before_are_kept() {
         let bytes = plain(30);
         let expected = by_plain_scan(&bytes);
         for packing in Packing::ALL.into_iter().skip(1) {
@@ -251,7 +251,7 @@ mod tests {
                 assert_eq!(
                     found.damages.len(),
                     1,
-                    "{packing:?} cut at {length}: {:?}",
+                    "{packing:?} truncated at {length}: {:?}",
                     found.damages
                 );
                 let good = found.damages[0].span as usize;
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flip_of_a_compressed_file_ends_with_damage_or_with_the_same_records() {
+    fn every_flipped_bit_is_an_error_or_changes_nothing() {
         let bytes = plain(12);
         let expected = by_plain_scan(&bytes);
         for packing in Packing::ALL.into_iter().skip(1) {
@@ -270,8 +270,8 @@ mod tests {
                 let mut flipped = file.clone();
                 flipped[at] ^= 0x10;
                 let found = scanned(&flipped, packing);
-                // The header of gzip has bytes that mean nothing to a reader, such as a time; and what
-                // zstd does not sum up is summed up by the records themselves.
+                // Some bytes of a gzip header, such as a time, mean nothing to a reader; and what zstd's checksum does
+                // not cover is covered by the records' own.
                 let same = found.spans == expected.spans && found.damages.is_empty();
                 assert!(same || !found.damages.is_empty(), "{packing:?}, byte {at}");
             }

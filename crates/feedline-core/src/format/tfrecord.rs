@@ -1,30 +1,28 @@
-//! The framing of TFRecord files: a length, its checksum, the data, their checksum.
+//! The framing of TFRecord files: a length, its checksum, the data, its checksum.
 //!
-//! Nothing here allocates by a length that was found in a file: it is only ever compared with the bytes
-//! that are there.
+//! Nothing here allocates by a length from a file: it is only compared with the available bytes.
 
 use crate::error::{Error, Kind, Result};
 
 use super::{ReadAt, Scanned, Split};
 
-/// Bytes before the data: the length and its checksum.
+/// Size of the header before the data: the length and its checksum.
 pub const HEADER: usize = 12;
-/// Bytes around the data: the header and the checksum of the data.
+/// Size of the framing around the data: the header and the checksum of the data.
 pub(crate) const FRAME: usize = 16;
 
-/// The window in which headers are looked for where records are small, or anything is looked for.
+/// Read size where records are small, and in a search.
 const WINDOW: usize = 256 << 10;
-/// The window where records are so large that most of what is read would be skipped.
+/// Read size where records are so large that most of the bytes read would be skipped.
 const PEEK: usize = 512;
-/// Records above this size are skipped rather than read.
+/// Larger records are skipped rather than read.
 const LARGE: u64 = 16 << 10;
-/// How much of a stream is kept in the search for the next good record.
+/// How many bytes of a stream are kept in the search for the next good record.
 const PATIENCE: usize = 16 << 20;
 
 const LENGTH_IS_WRONG: &str = "checksum mismatch in its length";
 
-/// The checksum that is written for these bytes: CRC32C, turned so that bytes which hold their own
-/// checksum have another one.
+/// The masked CRC32C of these bytes: it is rotated, so that bytes that contain their own checksum have a different one.
 #[inline]
 fn checksum(bytes: &[u8]) -> u32 {
     masked(crc32c::crc32c(bytes))
@@ -35,13 +33,13 @@ fn masked(sum: u32) -> u32 {
     sum.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// What stands there as a length, whether true or not.
+/// The length in a header, valid or not.
 #[inline]
 fn number(header: &[u8]) -> u64 {
     u64::from_le_bytes(*header.first_chunk().expect("a header has a length"))
 }
 
-/// The length that a header says, if it has the checksum of it.
+/// The length in a header, if its checksum matches.
 #[inline]
 fn length_of(header: &[u8]) -> Option<u64> {
     let (length, written) = header[..HEADER].split_at(8);
@@ -53,12 +51,12 @@ pub fn is_header(bytes: &[u8]) -> bool {
     bytes.len() >= HEADER && length_of(bytes).is_some()
 }
 
-/// The data of a record whose whole span is given. What is wrong is said as a part of a sentence, such
-/// as "its length does not have ...". Without `check` only the length is compared with the span.
+/// The data of a record whose whole span is given. The error message continues a sentence, such as "checksum mismatch
+/// in its length". Without `check`, only the length is compared with the span.
 #[inline]
 pub fn payload(span: &[u8], check: bool) -> Result<&[u8]> {
     if span.len() < FRAME {
-        return Err(cut(span.len() as u64, FRAME as u64));
+        return Err(truncated(span.len() as u64, FRAME as u64));
     }
     let (data, written) = span[HEADER..].split_at(span.len() - FRAME);
     if check && length_of(span).is_none() {
@@ -76,7 +74,7 @@ pub fn payload(span: &[u8], check: bool) -> Result<&[u8]> {
 }
 
 #[cold]
-fn cut(has: u64, of: u64) -> Error {
+fn truncated(has: u64, of: u64) -> Error {
     Error::new(Kind::CorruptRecord, format!("it is truncated: it has {has} of {of} bytes"))
 }
 
@@ -84,10 +82,10 @@ fn cut(has: u64, of: u64) -> Error {
 fn not_the_length(length: u64, span: u64) -> Error {
     let needed = length.saturating_add(FRAME as u64);
     if span < needed {
-        return cut(span, needed);
+        return truncated(span, needed);
     }
-    let what = format!("its length says {needed} bytes where {span} were found before");
-    Error::new(Kind::CorruptRecord, what).with_hint("the file was changed; make its index anew")
+    let what = format!("its length is now {needed} bytes, but was {span} when it was indexed");
+    Error::new(Kind::CorruptRecord, what).with_hint("the file changed; build its index again")
 }
 
 /// Appends a record to `out`.
@@ -100,11 +98,11 @@ pub fn write(data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&checksum(data).to_le_bytes());
 }
 
-/// Goes through a file of `size` bytes by its headers. Records and damages together are all of it, in
-/// order. The data are not looked at: [`payload`] does that when the record is read.
+/// Scans the headers of a file of `size` bytes. Records and corrupt spans together cover the file, in order.
+/// [`payload`] checks the data when the record is read.
 pub(crate) fn scan(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
     let mut scanned = Scanned::default();
-    let mut walk = Walk::new(size, false, read);
+    let mut walk = TfrecordWalk::new(size, false, read);
     let mut at = 0;
     let mut step = 0;
     while at < size {
@@ -118,7 +116,7 @@ pub(crate) fn scan(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
         let header = walk.bytes(at, window)?;
         if header.len() < HEADER {
             let end = at + header.len() as u64;
-            let what = format!("the file ended at byte {end} while it was read, it had {size}");
+            let what = format!("the file shrank from {size} to {end} bytes while it was read");
             scanned.push_damage(at, left, what);
             break;
         }
@@ -136,25 +134,24 @@ pub(crate) fn scan(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
         };
         if let Some(next) = walk.swallowed(&scanned, at)? {
             let swallower = scanned.spans.pop().expect("a record has swallowed others");
-            let passed = next - swallower.start;
-            let how = how_it_goes_on(passed, false);
-            let what = format!("bytes of its data are lost, or do not belong to it; {how}");
-            scanned.push_damage(swallower.start, passed, what);
+            let skipped = next - swallower.start;
+            let how = describe_resume(skipped, false);
+            let what = format!("some of its data is missing, or does not belong to it; {how}");
+            scanned.push_damage(swallower.start, skipped, what);
             (at, step) = (next, 0);
             continue;
         }
-        let passed = walk.next_record(at + 1)?.map_or(left, |next| next - at);
-        let how = how_it_goes_on(passed, passed == left);
-        scanned.push_damage(at, passed, format!("{problem}; {how}"));
-        at += passed;
+        let skipped = walk.next_record(at + 1)?.map_or(left, |next| next - at);
+        let how = describe_resume(skipped, skipped == left);
+        scanned.push_damage(at, skipped, format!("{problem}; {how}"));
+        at += skipped;
         step = 0;
     }
     Ok(scanned)
 }
 
-/// What stands at the beginning of bytes of a stream, of which more may follow unless `is_end`. For a
-/// record that is larger than memory [`Split::More`] may ask for more than can ever come: take what
-/// comes, do not reserve it.
+/// What the bytes of a stream start with; more may follow unless `is_end`. For a record larger than memory,
+/// [`Split::More`] may request more than can ever follow: do not reserve it.
 pub fn split(bytes: &[u8], is_end: bool) -> Split {
     if bytes.is_empty() && is_end {
         return Split::End;
@@ -186,53 +183,53 @@ pub fn split(bytes: &[u8], is_end: bool) -> Split {
         buffer[..count].copy_from_slice(&rest[..count]);
         Ok(count)
     };
-    let mut walk = Walk::new(bytes.len() as u64, !is_end, &mut read);
+    let mut walk = TfrecordWalk::new(bytes.len() as u64, !is_end, &mut read);
     let next = walk.next_record(1).expect("memory can always be read");
     match next {
         Some(next) => {
-            Split::Damaged(next as usize, format!("{problem}; {}", how_it_goes_on(next, false)))
+            Split::Damaged(next as usize, format!("{problem}; {}", describe_resume(next, false)))
         }
         None if is_end => {
-            let passed = bytes.len();
-            Split::Damaged(passed, format!("{problem}; {}", how_it_goes_on(passed as u64, true)))
+            let skipped = bytes.len();
+            Split::Damaged(skipped, format!("{problem}; {}", describe_resume(skipped as u64, true)))
         }
         // Twice as much each time, so that the search remains linear.
         None if bytes.len() < PATIENCE => Split::More((bytes.len() * 2).max(WINDOW)),
         None => {
-            // The end of the bytes may be the beginning of a header.
-            let passed = bytes.len() - (HEADER - 1);
-            Split::Damaged(passed, format!("{problem}; {passed} bytes hold no other record"))
+            // The last bytes may be the beginning of a header.
+            let skipped = bytes.len() - (HEADER - 1);
+            Split::Damaged(skipped, format!("{problem}; {skipped} bytes hold no other record"))
         }
     }
 }
 
-fn how_it_goes_on(passed: u64, to_the_end: bool) -> String {
+fn describe_resume(skipped: u64, to_the_end: bool) -> String {
     if to_the_end {
-        format!("no other record was found in the {passed} bytes up to the end of the file")
+        format!("no other record was found in the {skipped} bytes up to the end of the file")
     } else {
-        format!("{passed} bytes were skipped up to the next record")
+        format!("{skipped} bytes were skipped up to the next record")
     }
 }
 
-/// Bytes of a file through a window.
-struct Walk<'a, 'r> {
+/// Reads a file through a window.
+struct TfrecordWalk<'a, 'r> {
     size: u64,
-    /// More may follow after `size`.
+    /// Whether more may follow after `size`.
     is_open: bool,
     read: &'a mut ReadAt<'r>,
     window: Vec<u8>,
     start: u64,
-    /// How many bytes of data may still be read to see whether they are a record's. It bounds what a
-    /// file can cost that is full of headers.
+    /// How many bytes of data may still be read to check whether they are a record's. This bounds the cost of a file
+    /// full of headers.
     checks: u64,
 }
 
-impl<'a, 'r> Walk<'a, 'r> {
-    fn new(size: u64, is_open: bool, read: &'a mut ReadAt<'r>) -> Walk<'a, 'r> {
-        Walk { size, is_open, read, window: Vec::new(), start: 0, checks: size }
+impl<'a, 'r> TfrecordWalk<'a, 'r> {
+    fn new(size: u64, is_open: bool, read: &'a mut ReadAt<'r>) -> TfrecordWalk<'a, 'r> {
+        TfrecordWalk { size, is_open, read, window: Vec::new(), start: 0, checks: size }
     }
 
-    /// At least a header's bytes from there on, fewer only where the file ends.
+    /// At least a header's bytes from `at` on, fewer only at the end of the file.
     fn bytes(&mut self, at: u64, window: usize) -> Result<&[u8]> {
         let end = self.start + self.window.len() as u64;
         if at < self.start || at + HEADER as u64 > end {
@@ -245,7 +242,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         Ok(&self.window[(at - self.start) as usize..])
     }
 
-    /// Where the next record begins that one can believe in.
+    /// The offset of the next plausible record.
     fn next_record(&mut self, from: u64) -> Result<Option<u64>> {
         let mut at = from;
         while at + HEADER as u64 <= self.size {
@@ -255,7 +252,7 @@ impl<'a, 'r> Walk<'a, 'r> {
                 return Ok(None);
             }
             let found = bytes.windows(HEADER).position(|header| {
-                // Most bytes are no length, which is seen without a checksum.
+                // Most bytes are no valid length, which is checked without a checksum.
                 number(header) <= most && length_of(header).is_some()
             });
             match found {
@@ -273,8 +270,8 @@ impl<'a, 'r> Walk<'a, 'r> {
         Ok(None)
     }
 
-    /// Whether that is followed by another record or by the end of the file, or has the checksum of its
-    /// data: bytes that only look like a header have neither.
+    /// Whether another record or the end of the file follows, or the checksum of the data matches: bytes that only look
+    /// like a header have neither.
     fn is_record(&mut self, at: u64, length: u64) -> Result<bool> {
         let end = at.saturating_add(length).saturating_add(FRAME as u64);
         if end > self.size {
@@ -288,8 +285,8 @@ impl<'a, 'r> Walk<'a, 'r> {
         Ok(self.has_checksum(at, end)? == Some(true))
     }
 
-    /// Where a record begins inside the last one that was found before `at`, where no header stands.
-    /// That happens where bytes were lost: the next records are then taken for its data.
+    /// The offset of a record inside the last one before `at`, where there is no header. This happens where bytes were
+    /// lost: the next records then look like its data.
     fn swallowed(&mut self, scanned: &Scanned, at: u64) -> Result<Option<u64>> {
         let number = scanned.spans.len() as u64;
         let is_damaged = scanned.damages.last().is_some_and(|damage| damage.span + 1 == number);
@@ -300,8 +297,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         Ok(self.next_record(last.start + 1)?.filter(|next| *next < at))
     }
 
-    /// Whether the record from `at` to `end` has the checksum of its data; None if enough was read for
-    /// such questions.
+    /// Whether the checksum of the record from `at` to `end` matches; None if the budget for such checks is used up.
     fn has_checksum(&mut self, at: u64, end: u64) -> Result<Option<bool>> {
         let length = end - at - FRAME as u64;
         let Some(checks) = self.checks.checked_sub(length) else { return Ok(None) };
@@ -353,7 +349,7 @@ mod tests {
         scan(bytes.len() as u64, &mut read).unwrap()
     }
 
-    /// The records that can be read with their checksums, and where they begin.
+    /// The records that can be read with valid checksums, and their offsets.
     fn intact(bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let scanned = scanned(bytes);
         let mut end = 0;
@@ -361,7 +357,7 @@ mod tests {
             assert_eq!(span.start, end, "a gap or an overlap: {scanned:?}");
             end += span.length;
         }
-        assert_eq!(end, bytes.len() as u64, "bytes that nobody has: {scanned:?}");
+        assert_eq!(end, bytes.len() as u64, "bytes in no span: {scanned:?}");
         assert!(scanned.damages.is_sorted_by_key(|damage| damage.span));
         let damaged: Vec<_> = scanned.damages.iter().map(|damage| damage.span).collect();
         let mut found = Vec::new();
@@ -378,7 +374,7 @@ mod tests {
         found
     }
 
-    /// The same by `split`, with as few bytes as it asks for.
+    /// The same by `split`, with as few bytes as it requests.
     fn split_in_pieces(bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let (mut start, mut known) = (0, 0);
         let mut found = Vec::new();
@@ -402,7 +398,7 @@ mod tests {
                     known = needed.min(bytes.len());
                 }
                 Split::End => return found,
-                Split::Passed(_) => panic!("there is nothing to pass over in a TFRecord"),
+                Split::Passed(_) => panic!("a TFRecord has nothing to skip"),
             }
         }
     }
@@ -418,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_those_that_tensorflow_writes() {
+    fn the_bytes_are_the_same_as_tensorflow_writes() {
         let mut bytes = Vec::new();
         write(b"hello", &mut bytes);
         let header = [5, 0, 0, 0, 0, 0, 0, 0, 0xea, 0xb2, 0x04, 0x3e];
@@ -428,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_damage_is_all_its_records() {
+    fn a_good_file_has_all_its_records() {
         let records = some_records();
         let bytes = file(&records);
         assert_eq!(intact(&bytes), placed(&records));
@@ -454,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_leaves_the_records_before_it_and_is_said() {
+    fn every_truncation_is_reported_and_keeps_the_records_before_it() {
         let records = some_records();
         let good = file(&records);
         let whole = placed(&records);
@@ -464,16 +460,16 @@ mod tests {
                 .filter(|(start, data)| start + (data.len() + FRAME) as u64 <= end as u64)
                 .cloned()
                 .collect();
-            assert_eq!(intact(&good[..end]), before, "cut at {end}");
-            assert_eq!(split_in_pieces(&good[..end]), before, "cut at {end}");
+            assert_eq!(intact(&good[..end]), before, "truncated at {end}");
+            assert_eq!(split_in_pieces(&good[..end]), before, "truncated at {end}");
             let is_boundary = whole.iter().any(|(start, _)| *start == end as u64);
             let expected = usize::from(!is_boundary);
-            assert_eq!(scanned(&good[..end]).damages.len(), expected, "cut at {end}");
+            assert_eq!(scanned(&good[..end]).damages.len(), expected, "truncated at {end}");
         }
     }
 
     #[test]
-    fn a_lost_or_an_added_piece_costs_only_what_it_touches() {
+    fn lost_or_added_bytes_cost_only_the_records_they_touch() {
         let records = some_records();
         let good = file(&records);
         let last = records.last().unwrap();
@@ -491,9 +487,9 @@ mod tests {
     }
 
     #[test]
-    fn damages_say_what_is_wrong_and_how_it_goes_on() {
+    fn corrupt_spans_say_what_is_wrong_and_how_the_scan_continues() {
         let good = file(&some_records());
-        let words = |bytes: &[u8]| {
+        let messages = |bytes: &[u8]| {
             let scanned = scanned(bytes);
             let said: Vec<_> = scanned
                 .damages
@@ -508,11 +504,11 @@ mod tests {
         let start = good.len() - 33 - FRAME;
         last[start] ^= 1;
         let said = [
-            words(&[]),
-            words(&good[..5]),
-            words(&good[..good.len() - 1]),
-            words(&length),
-            words(&last),
+            messages(&[]),
+            messages(&good[..5]),
+            messages(&good[..good.len() - 1]),
+            messages(&length),
+            messages(&last),
             payload(&good[16..25], true).unwrap_err().message().into(),
             payload(&good[33..45], true).unwrap_err().message().into(),
             payload(&good[33..50], true).unwrap_err().message().into(),
@@ -524,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn without_checks_only_the_length_must_fit() {
+    fn without_checks_only_the_length_must_match() {
         let mut bytes = file(&[b"some data".to_vec()]);
         bytes[14] ^= 1;
         bytes[9] ^= 1;
@@ -534,12 +530,12 @@ mod tests {
     }
 
     #[test]
-    fn a_record_inside_the_data_of_another_is_not_taken_for_a_record() {
+    fn a_record_inside_the_data_of_another_is_not_listed() {
         let inner = file(&[b"inner".to_vec()]);
         let outer = [vec![7; 100], inner, vec![9; 100]].concat();
         let mut bytes = file(&[outer, b"next".to_vec(), b"last".to_vec()]);
         assert_eq!(scanned(&bytes).spans.len(), 3);
-        // Its own checksum holds, so where the outer length is lost it is as good as any.
+        // Its checksum matches, so if the outer length is lost, it is a valid record.
         bytes[3] ^= 1;
         assert_eq!(intact(&bytes).last().unwrap().1, b"last");
     }
@@ -587,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_shrinks_while_it_is_read_is_a_damage_up_to_its_end() {
+    fn a_file_that_shrinks_while_it_is_read_is_corrupt_from_there() {
         let bytes = file(&some_records());
         let mut read = |offset: u64, buffer: &mut [u8]| {
             let rest = &bytes[(offset as usize).min(60)..60];
@@ -598,7 +594,7 @@ mod tests {
         let scanned = scan(bytes.len() as u64, &mut read).unwrap();
         let last = scanned.spans.last().unwrap();
         assert_eq!(last.start + last.length, bytes.len() as u64);
-        assert!(scanned.damages[0].what.contains("ended at byte 60"), "{:?}", scanned.damages);
+        assert!(scanned.damages[0].what.contains("to 60 bytes"), "{:?}", scanned.damages);
     }
 
     proptest! {
@@ -608,7 +604,7 @@ mod tests {
         }
 
         #[test]
-        fn records_survive_whatever_stands_between_them(
+        fn records_survive_any_bytes_between_them(
             records in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..8),
             garbage in prop::collection::vec(1..255_u8, 1..80),
             place in any::<prop::sample::Index>(),

@@ -1,4 +1,4 @@
-//! Compressed bytes, unpacked one after another.
+//! Decompresses a stream of bytes.
 
 use bzip2::{Decompress as Bunzip, Status as BzStatus};
 use flate2::{Decompress, FlushDecompress, Status};
@@ -8,34 +8,34 @@ use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 use super::{Container, tar, tfrecord};
 use crate::error::{Error, Kind, Result};
 
-/// Unpacked bytes that are made at once, at most.
+/// The most decompressed bytes written at a time.
 const STEP: usize = 64 << 10;
-/// Memory that a stream of xz may ask for: a header can name a dictionary of 4 GiB. `xz -9` needs 65 MiB.
+/// The memory that an xz stream may use: a header can request a dictionary of 4 GiB. `xz -9` needs 65 MiB.
 const XZ_MEMORY: u64 = 256 << 20;
 
-/// How a file is compressed.
+/// The compression of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Packing {
-    /// Not at all.
+    /// Uncompressed.
     #[default]
     Plain,
-    /// One or more members of gzip.
+    /// One or more gzip members.
     Gzip,
-    /// A stream of zlib.
+    /// A zlib stream.
     Zlib,
-    /// One or more frames of zstd.
+    /// One or more zstd frames.
     Zstd,
-    /// One or more streams of xz.
+    /// One or more xz streams.
     Xz,
-    /// One or more streams of bzip2.
+    /// One or more bzip2 streams.
     Bzip2,
 }
 
 impl Packing {
-    /// All of them.
+    /// All compressions.
     pub const ALL: [Packing; 6] =
         [Packing::Plain, Packing::Gzip, Packing::Zlib, Packing::Zstd, Packing::Xz, Packing::Bzip2];
-    /// Bytes of a file by which its compression is recognised: a block of a tar, with its checksum.
+    /// How many bytes of a file its compression is detected from: a tar block, with its checksum.
     pub const FIRST: usize = 512;
 
     /// Its name.
@@ -50,8 +50,8 @@ impl Packing {
         }
     }
 
-    /// Recognised by the first bytes of a file, `FIRST` of them if it has as many. A file that begins
-    /// like a whole record of its container is not compressed, whatever else its bytes may look like.
+    /// Detects the compression from the first bytes of a file, `FIRST` of them if it has as many. A file that begins
+    /// like a whole record of its container is uncompressed, whatever else its bytes look like.
     pub fn of(first: &[u8], container: &Container) -> Result<Packing> {
         let is_plain = match container {
             Container::Tfrecord { .. } => tfrecord::is_header(first),
@@ -66,12 +66,12 @@ impl Packing {
             [0x1f, 0x8b, 8, ..] => Ok(Packing::Gzip),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Ok(Packing::Zstd),
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Ok(Packing::Xz),
-            // The first block, or the end of a stream that has none.
+            // The first block, or the end of an empty stream.
             [b'B', b'Z', b'h', b'1'..=b'9', b'1', b'A', b'Y', b'&', b'S', b'Y', ..]
             | [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72, 0x45, 0x38, 0x50, 0x90, ..] => {
                 Ok(Packing::Bzip2)
             }
-            // A frame that readers skip; pzstd begins its files with one. lz4 has the same.
+            // A skippable frame; pzstd begins its files with one. lz4 has the same.
             [0x50..=0x5f, 0x2a, 0x4d, 0x18, size @ ..] => {
                 let size = size.first_chunk().map_or(0, |size| u32::from_le_bytes(*size) as usize);
                 let next = first.get(8..).and_then(|rest| rest.get(size..)).unwrap_or_default();
@@ -83,8 +83,8 @@ impl Packing {
     }
 }
 
-/// A window of up to 32 KiB, deflate, and a sum that 31 divides. In other files than TFRecord a text may
-/// begin with such bytes by chance, and seldom goes on as deflate does.
+/// A window of up to 32 KiB, deflate, and a checksum divisible by 31. In containers other than TFRecord, text may begin
+/// with such bytes by chance, but rarely continues as valid deflate.
 fn is_zlib(first: &[u8], container: &Container) -> bool {
     let [head, flags, ..] = first else { return false };
     let is_header = head & 0x0f == 8
@@ -106,7 +106,7 @@ fn is_zlib(first: &[u8], container: &Container) -> bool {
         }
 }
 
-/// What a file is that cannot be read, by its first bytes.
+/// The name of an unsupported compression, by its first bytes.
 fn unsupported(first: &[u8]) -> Option<&'static str> {
     match first {
         [0x04, 0x22, 0x4d, 0x18, ..] | [0x02, 0x21, 0x4c, 0x18, ..] => Some("lz4"),
@@ -117,7 +117,7 @@ fn unsupported(first: &[u8]) -> Option<&'static str> {
         [0x1f, 0x9d, ..] => Some("compress (.Z)"),
         [b'L', b'Z', b'I', b'P', 0 | 1, ..] => Some("lzip"),
         [0x89, b'L', b'Z', b'O', 0, 0x0d, 0x0a, 0x1a, 0x0a, ..] => Some("lzop"),
-        // The format before xz: properties, the size of a dictionary, and mostly an unknown length.
+        // The format before xz: properties, the size of a dictionary, and usually an unknown length.
         [0x5d, 0, 0, _, _, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, ..] => Some("lzma"),
         _ => None,
     }
@@ -128,14 +128,14 @@ fn refused(name: &str) -> Error {
         Kind::InvalidSource,
         format!("the file is compressed with {name}, which is not supported"),
     )
-    .with_hint("use gzip, zstd, xz, bzip2 or no compression: unpack the file and pack it again")
+    .with_hint("compress the file with gzip, zstd, xz or bzip2 instead, or not at all")
 }
 
-/// Unpacks a stream.
+/// Decompresses a stream.
 pub(crate) struct Unpacker {
     by: AnyDecompressor,
     packing: Packing,
-    /// Between members or frames, where the file may end.
+    /// Whether it is between members or frames, where the file may end.
     is_between: bool,
     has_begun: bool,
 }
@@ -149,14 +149,14 @@ enum AnyDecompressor {
 }
 
 impl Unpacker {
-    /// From its beginning.
+    /// An unpacker at the beginning of a stream.
     pub(crate) fn new(packing: Packing) -> Result<Unpacker> {
         let by = match packing {
             Packing::Plain => AnyDecompressor::Plain,
             Packing::Gzip => AnyDecompressor::Deflate(Box::new(Decompress::new_gzip(15))),
             Packing::Zlib => AnyDecompressor::Deflate(Box::new(Decompress::new(true))),
             Packing::Zstd => AnyDecompressor::Zstd(Box::new(Decoder::new().map_err(|error| {
-                Error::io(Kind::OutOfMemory, "preparing to unpack zstd", error)
+                Error::io(Kind::OutOfMemory, "starting zstd decompression", error)
             })?)),
             Packing::Xz => AnyDecompressor::Xz(Box::new(xz_decoder()?)),
             Packing::Bzip2 => AnyDecompressor::Bzip2(Box::new(Bunzip::new(false))),
@@ -164,8 +164,8 @@ impl Unpacker {
         Ok(Unpacker { by, packing, is_between: true, has_begun: false })
     }
 
-    /// Unpacks some of `packed` and adds it to `to`; returns how many bytes were used. None used and
-    /// none made: more is needed.
+    /// Decompresses some of `packed` and appends it to `to`; returns how many bytes were used. If none were used and
+    /// none appended, more input is needed.
     pub(crate) fn unpack(&mut self, packed: &[u8], to: &mut Vec<u8>) -> Result<usize> {
         if packed.is_empty() {
             return Ok(0);
@@ -182,14 +182,14 @@ impl Unpacker {
                     return Ok(padding(packed));
                 }
                 if self.is_between && self.packing == Packing::Zlib && inflate.total_in() > 0 {
-                    return Err(damaged(self.packing, "bytes follow behind its end"));
+                    return Err(corrupt(self.packing, "extra bytes follow its end"));
                 }
                 self.is_between = false;
                 to.reserve(STEP);
                 let used = inflate.total_in();
                 let status = inflate
                     .decompress_vec(packed, to, FlushDecompress::None)
-                    .map_err(|error| damaged(self.packing, &error.to_string()))?;
+                    .map_err(|error| corrupt(self.packing, &error.to_string()))?;
                 let used = (inflate.total_in() - used) as usize;
                 match status {
                     Status::StreamEnd => {
@@ -209,10 +209,10 @@ impl Unpacker {
                 let ran = decoder.run(&mut input, &mut output);
                 let (used, made) = (input.pos(), output.pos());
                 to.truncate(before + made);
-                let left = ran.map_err(|error| damaged(self.packing, &error.to_string()))?;
+                let left = ran.map_err(|error| corrupt(self.packing, &error.to_string()))?;
                 self.is_between = left == 0;
                 if left == 0 {
-                    decoder.reinit().map_err(|error| damaged(self.packing, &error.to_string()))?;
+                    decoder.reinit().map_err(|error| corrupt(self.packing, &error.to_string()))?;
                 }
                 Ok(used)
             }
@@ -243,7 +243,7 @@ impl Unpacker {
                 let used = bunzip.total_in();
                 let status = bunzip
                     .decompress_vec(packed, to)
-                    .map_err(|error| damaged(self.packing, &error.to_string()))?;
+                    .map_err(|error| corrupt(self.packing, &error.to_string()))?;
                 let used = (bunzip.total_in() - used) as usize;
                 match status {
                     BzStatus::StreamEnd => {
@@ -260,23 +260,24 @@ impl Unpacker {
         }
     }
 
-    /// Whether a file may end here; what is wrong, if not.
+    /// Checks that a file may end here.
     pub(crate) fn end(&self) -> Result<()> {
         if self.is_between && (self.has_begun || self.packing == Packing::Plain) {
             return Ok(());
         }
-        Err(damaged(self.packing, "it ends in the middle"))
+        Err(corrupt(self.packing, "it is truncated"))
     }
 }
 
-/// How many zeros follow: padding behind a member or a stream, as tapes and xz have it.
+/// The number of zeros that follow: padding after a member or a stream, as on tapes and in xz.
 fn padding(packed: &[u8]) -> usize {
     packed.iter().take_while(|byte| **byte == 0).count()
 }
 
 fn xz_decoder() -> Result<Xz> {
-    Xz::new_stream_decoder(XZ_MEMORY, 0)
-        .map_err(|error| Error::new(Kind::OutOfMemory, format!("preparing to unpack xz: {error}")))
+    Xz::new_stream_decoder(XZ_MEMORY, 0).map_err(|error| {
+        Error::new(Kind::OutOfMemory, format!("starting xz decompression: {error}"))
+    })
 }
 
 fn xz_refused(error: XzError) -> Error {
@@ -284,7 +285,7 @@ fn xz_refused(error: XzError) -> Error {
         XzError::MemLimit => Error::new(
             Kind::CorruptRecord,
             format!(
-                "the xz stream needs more than {} MiB to be unpacked, which is not supported",
+                "the xz stream needs more than {} MiB to decompress, which is not supported",
                 XZ_MEMORY >> 20
             ),
         ),
@@ -294,11 +295,11 @@ fn xz_refused(error: XzError) -> Error {
         | XzError::Format
         | XzError::Program
         | XzError::NoCheck
-        | XzError::UnsupportedCheck => damaged(Packing::Xz, &error.to_string()),
+        | XzError::UnsupportedCheck => corrupt(Packing::Xz, &error.to_string()),
     }
 }
 
-fn damaged(packing: Packing, why: &str) -> Error {
+fn corrupt(packing: Packing, why: &str) -> Error {
     Error::new(Kind::CorruptRecord, format!("the {} stream is corrupt: {why}", packing.name()))
 }
 
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn zstd_behind_a_frame_that_is_skipped_is_zstd() {
+    fn zstd_after_a_skippable_frame_is_zstd() {
         let frame = [&[0x50, 0x2a, 0x4d, 0x18, 4, 0, 0, 0][..], b"pzst"].concat();
         let bytes = vec![5; 200_000];
         let file = [&frame, &packed(Packing::Zstd, &bytes)[..], &frame].concat();
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_unpacked_is_named() {
+    fn unsupported_compressions_are_named() {
         let skipped = b"\x50\x2a\x4d\x18\x01\x00\x00\x00_";
         let files: [(&[u8], &str); 9] = [
             (b"\x04\x22\x4d\x18rest", "lz4"),
@@ -390,9 +391,9 @@ mod tests {
     }
 
     #[test]
-    fn xz_that_asks_for_more_memory_than_allowed_is_refused_and_not_called_damaged() {
+    fn xz_that_needs_too_much_memory_is_refused_and_not_called_corrupt() {
         let mut file = packed(Packing::Xz, b"some text");
-        // The header of the first block, whose only filter says the size of its dictionary in a byte.
+        // The header of the first block, whose only filter has the size of its dictionary in one byte.
         assert_eq!(file[14..16], [0x21, 1]);
         file[16] = 40;
         let end = 12 + (usize::from(file[12]) + 1) * 4;
@@ -408,7 +409,7 @@ mod tests {
             }
         };
         let expected =
-            "the xz stream needs more than 256 MiB to be unpacked, which is not supported";
+            "the xz stream needs more than 256 MiB to decompress, which is not supported";
         assert_eq!(error.message(), expected);
     }
 }

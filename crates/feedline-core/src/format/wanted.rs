@@ -1,32 +1,32 @@
-//! What the user asked to find in every record.
+//! The fields that the user requests of every record.
 
 use std::sync::Arc;
 
 use crate::sample::{Dtype, Field, FieldKind};
 
-/// What stands under a key of a record.
+/// The type of a value in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
-    /// Bytes as they are.
+    /// Bytes, unchanged.
     Bytes,
     /// UTF-8.
     Text,
-    /// A JSON value, whatever it is.
+    /// A JSON value of any type.
     Json,
-    /// Whole numbers.
+    /// Integers.
     Int64,
-    /// Real numbers.
+    /// Floating-point numbers.
     Float32,
-    /// An array in NumPy's own format, whose numbers must be of this type.
+    /// An array in NumPy's format, with numbers of this type.
     Npy(Dtype),
 }
 
-/// How many values there are.
+/// The shape of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Always the same; no axis for one value.
+    /// Always the same shape; no axis for a single value.
     Fixed(Vec<usize>),
-    /// Any number of groups of this shape: what the user writes as `[None, ...]`.
+    /// Any number of groups of this shape: `[None, ...]` in Python.
     Variable(Vec<usize>),
 }
 
@@ -35,16 +35,15 @@ pub enum Shape {
 pub struct Wanted {
     /// Its name in the batch.
     pub name: Arc<str>,
-    /// Its name in the record: of a feature, of a column, or an extension in a tar.
+    /// Its name in the record: a feature, a column, or an extension in a tar.
     pub key: Arc<str>,
-    /// What it holds.
+    /// Its type.
     pub of: Type,
-    /// How much.
+    /// Its shape.
     pub shape: Shape,
-    /// In a SequenceExample: from the lists of features, of which each step must have `shape`.
+    /// Whether it comes from the feature lists of a SequenceExample, in which each step must have `shape`.
     pub is_sequence: bool,
-    /// What stands in the batch where the record lacks it: as many values as the shape has, in the
-    /// bytes of the type.
+    /// The default if the record lacks it: as many values as the shape has, as bytes of the type.
     pub default: Option<Vec<u8>>,
 }
 
@@ -65,7 +64,7 @@ impl Wanted {
         }
     }
 
-    /// What it is in a batch.
+    /// The field in a batch.
     pub fn field(&self) -> Field {
         let kind = match (&self.shape, self.dtype(), self.of) {
             (Shape::Fixed(shape), Some(dtype), _) if !self.is_sequence => {

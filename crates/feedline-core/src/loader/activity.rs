@@ -1,21 +1,21 @@
-//! What each thread is at, and since when: read when the consumer waits for long. Costs a few stores.
+//! What each thread is doing, and since when: read when the consumer has waited long. Costs a few stores.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::sys::clock;
 
-/// No sample at hand.
+/// No sample in progress.
 const NOTHING: u64 = u64::MAX;
 
 /// What a thread does with a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ThreadActivity {
-    /// Gets its bytes.
+    /// Reads its bytes.
     Reading,
-    /// Waits before it tries again.
+    /// Waits before a retry.
     Waiting,
-    /// Makes it of its bytes.
+    /// Decodes and transforms it.
     Making,
 }
 
@@ -29,7 +29,7 @@ impl ThreadActivity {
     }
 }
 
-/// What one thread is at.
+/// What one thread is doing.
 pub(super) struct ActivitySlot {
     number: AtomicU64,
     index: AtomicU64,
@@ -49,7 +49,7 @@ impl Default for ActivitySlot {
 }
 
 impl ActivitySlot {
-    /// It begins with a sample.
+    /// The thread starts a sample.
     pub(super) fn begin(&self, number: u64, index: u64, doing: ThreadActivity) {
         self.index.store(index, Ordering::Relaxed);
         self.since.store(clock::nanoseconds(), Ordering::Relaxed);
@@ -57,17 +57,17 @@ impl ActivitySlot {
         self.number.store(number, Ordering::Release);
     }
 
-    /// It goes on to something else with it.
+    /// The thread continues with another activity.
     pub(super) fn turn_to(&self, doing: ThreadActivity) {
         self.doing.store(doing as u64, Ordering::Relaxed);
     }
 
-    /// It has no sample any more.
+    /// The thread has finished the sample.
     pub(super) fn end(&self) {
         self.number.store(NOTHING, Ordering::Release);
     }
 
-    /// Number in the run, index in the source, what is done with it, for how long.
+    /// Number in the run, index in the source, activity, and its duration.
     pub(super) fn look(&self) -> Option<(u64, u64, ThreadActivity, Duration)> {
         let number = self.number.load(Ordering::Acquire);
         if number == NOTHING {

@@ -1,5 +1,5 @@
-//! Samples that a front with functions needs beside those that are planned: they fill slots or replace others. A
-//! thread of their own makes them, for reading one may take long and the front must not wait for it.
+//! Samples that a front end with functions needs in addition to the planned ones, to fill slots or replace others. A
+//! separate thread loads them, because a read may take long and the front end must not wait for it.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use super::run::Run;
 use crate::sys::lock::{Condition, Mutex};
 use crate::transform::Native;
 
-/// Samples to be made; None when the run is over.
+/// Samples to load; None when the run is over.
 pub(super) struct Extras {
     waiting: Mutex<Option<VecDeque<Extra>>>,
     changed: Condition,
@@ -45,7 +45,7 @@ impl Extras {
 }
 
 impl Run {
-    /// Makes samples until the run is over.
+    /// Loads samples until the run is over.
     pub(super) fn make_queued_extras(&self) {
         let mut native = Native::default();
         while let Some(extra) = self.extras.take() {

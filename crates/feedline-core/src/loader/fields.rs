@@ -1,4 +1,4 @@
-//! What a batch has: which field comes from where.
+//! The fields of a batch, and where each comes from.
 
 use std::sync::Arc;
 
@@ -10,23 +10,23 @@ use crate::sample::{Dtype, Extent, Field, FieldKind, Number};
 use crate::source::Source;
 use crate::transform::{Picture, Transform};
 
-/// The name of what is decoded and transformed.
+/// The name of the field that is decoded and transformed.
 pub(super) const PICTURE: &str = "image";
 
-/// What is written to a row besides pictures and parsed fields.
+/// What is written to a row, besides images and parsed fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Write {
     /// The row of this array of the source.
     Array(usize),
-    /// The row of this array that stands beside the source.
+    /// The row of this array beside the source.
     Beside(usize),
     /// The label of the sample.
     Label,
-    /// Its index.
+    /// The index of the sample.
     Index,
 }
 
-/// What a source gives, as the settings must know it.
+/// What a source provides, for the settings.
 pub fn given(source: &dyn Source) -> Given {
     if let Some(contents) = source.contents() {
         return Given::Records(contents.clone());
@@ -42,14 +42,14 @@ pub fn given(source: &dyn Source) -> Given {
     }
 }
 
-/// The fields of records: those that the user named, or those that were guessed.
+/// The fields of records: those that the user requested, or guessed ones.
 pub(super) fn wanted(settings: &Settings, given: &Given) -> Option<Arc<[Wanted]>> {
     let Given::Records(contents) = given else { return None };
     let guessed = (!contents.guessed.is_empty()).then(|| Arc::clone(&contents.guessed));
     settings.wanted.clone().or(guessed)
 }
 
-/// What is done to pictures, if there are any and anything is asked for.
+/// The transform of images, if there are any.
 pub(super) fn transform(settings: &Settings, given: &Given, seed: u64) -> Option<Transform> {
     let picture = match given {
         Given::Files | Given::Records(_) => Picture::Encoded(settings.decoding?),
@@ -65,7 +65,7 @@ pub(super) fn transform(settings: &Settings, given: &Given, seed: u64) -> Option
     Some(Transform { picture, steps, output, seed })
 }
 
-/// The fields of a batch: what the source has, the picture as it will be, and the index on request.
+/// The fields of a batch: those of the source, the transformed image, and the index on request.
 pub(super) fn fields(
     source: &dyn Source,
     given: &Given,
@@ -76,7 +76,7 @@ pub(super) fn fields(
     let batching = settings.batching;
     let picture = transform.map(|transform| {
         let dtype = settings.output.dtype;
-        // Pictures that are padded come with their shapes, also where these are equal.
+        // Padded images come with their shapes, even if these are equal.
         let padded = batching.is_some_and(|batching: Batching| batching.pad)
             && !matches!(given, Given::Arrays(_));
         let kind = match transform.shape() {
@@ -118,8 +118,7 @@ pub(super) fn fields(
     fields
 }
 
-/// Which rows are written with what, but for those of decoded pictures, of parsed fields and of
-/// numbers that are read to where they belong.
+/// What is written to which row, except decoded images, parsed fields and numbers that are read in place.
 pub(super) fn writes(
     given: &Given,
     fields: &[Field],
@@ -152,7 +151,7 @@ pub(super) fn writes(
     writes
 }
 
-/// What becomes of the numbers of each field. Refuses casts of what is no numbers.
+/// The conversion of each field's numbers. Refuses casts of other fields.
 pub(super) fn casts(fields: &[Field], settings: &Settings) -> Result<Arc<[Option<Cast>]>> {
     let is_numbers =
         |field: &Field| matches!(field.kind, FieldKind::Fixed { .. } | FieldKind::Variable { .. });
@@ -164,7 +163,7 @@ pub(super) fn casts(fields: &[Field], settings: &Settings) -> Result<Arc<[Option
                 .map(|field| format!("{:?}", field.name))
                 .collect();
             let message = format!(
-                "cast: there is no field {name:?} of numbers; there are: {}",
+                "cast: there is no numeric field {name:?}; the numeric fields are: {}",
                 if there.is_empty() { "none".to_owned() } else { there.join(", ") }
             );
             return Err(Error::new(Kind::InvalidArgument, message));
@@ -176,8 +175,7 @@ pub(super) fn casts(fields: &[Field], settings: &Settings) -> Result<Arc<[Option
     Ok(fields.iter().map(cast).collect())
 }
 
-/// What stands around the arrays of each field that are made equal, as it stands in memory; nothing for
-/// fields that never are.
+/// The padding element of each field, as bytes; empty for fields that are never padded.
 pub(super) fn padding(
     fields: &[Field],
     casts: &[Option<Cast>],
@@ -200,7 +198,7 @@ pub(super) fn padding(
                 .filter(|field| padded(field).is_some())
                 .map(|field| &*field.name)
                 .collect();
-            let message = format!("batch: pad names {name:?}, and no field of that name is padded");
+            let message = format!("batch: pad names {name:?}, but no field of that name is padded");
             return Err(Error::new(Kind::InvalidArgument, message)
                 .with_hint(format!("padded are: {}", there.join(", "))));
         }
@@ -212,7 +210,8 @@ pub(super) fn padding(
         let number = own.or(*all).unwrap_or(Number::Whole(0));
         number.element(dtype).ok_or_else(|| {
             let (name, dtype) = (&field.name, dtype.name());
-            let message = format!("batch: pad={number} does not fit to {name:?}, which is {dtype}");
+            let message =
+                format!("batch: pad={number} does not fit into {name:?}, which is {dtype}");
             Error::new(Kind::InvalidArgument, message)
                 .with_hint("give each field its own number: pad={\"tokens\": -100}")
         })

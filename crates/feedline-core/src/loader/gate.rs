@@ -1,5 +1,5 @@
-//! Keeps readers from taking a vanished source for bad samples: while it is unavailable they wait here, and one
-//! after the other looks whether it is back.
+//! Keeps readers from treating samples of a vanished source as bad: while it is unavailable they wait here, and one at
+//! a time probes whether it is back.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::fault::{Breaker, Change, Pace, Symptom, Try};
 use crate::sys::clock;
 use crate::sys::lock::{Deadline, Mutex};
 
-/// How long a reader sleeps before it looks whether another has found the source again.
+/// How long a reader sleeps before it checks whether another has found the source again.
 const NAP: Duration = Duration::from_millis(100);
 
-/// What is to be done about a read that failed.
+/// What to do about a failed read.
 pub(super) enum AfterFailure {
     /// The sample is at fault.
     OfSample,
-    /// The source was unavailable: the sample is to be read again.
+    /// The source was unavailable: read the sample again.
     Again,
     /// The source was unavailable for too long.
     GivenUp(Error),
@@ -36,8 +36,8 @@ pub(super) struct Gate {
     watch: Watch,
     ledger: Arc<Ledger>,
     started: Instant,
-    /// Whether the breaker must hear of what works.
-    is_troubled: AtomicBool,
+    /// Whether the breaker must be notified of successful reads.
+    is_suspect: AtomicBool,
 }
 
 impl Gate {
@@ -51,29 +51,29 @@ impl Gate {
             watch,
             ledger,
             started: clock::now(),
-            is_troubled: AtomicBool::new(false),
+            is_suspect: AtomicBool::new(false),
         }
     }
 
-    /// A file was read.
+    /// Reports that a file was read.
     pub(super) fn worked(&self, path: &Path) {
-        if self.is_troubled.load(Ordering::Relaxed) {
+        if self.is_suspect.load(Ordering::Relaxed) {
             let change = {
                 let mut breaker = self.breaker.lock();
-                self.is_troubled.store(false, Ordering::Relaxed);
+                self.is_suspect.store(false, Ordering::Relaxed);
                 breaker.worked(self.started.elapsed())
             };
-            self.tell(change, &self.watch.name(path), "");
+            self.emit(change, &self.watch.name(path), "");
         }
     }
 
-    /// Whether the source is taken to be unavailable.
+    /// Whether the source is considered unavailable.
     pub(super) fn is_open(&self) -> bool {
-        self.is_troubled.load(Ordering::Relaxed) && !self.breaker.lock().is_closed()
+        self.is_suspect.load(Ordering::Relaxed) && !self.breaker.lock().is_closed()
     }
 
-    /// A read failed. Returns when it is known what to do, which may be as late as the patience ends;
-    /// `before_wait` is called before any wait.
+    /// Reports that a read failed. Returns once it is known what to do, at the latest when the patience ends; calls
+    /// `before_wait` before any wait.
     pub(super) fn failed(
         &self,
         symptom: &Symptom,
@@ -85,19 +85,19 @@ impl Gate {
             self.worked(path);
             return AfterFailure::OfSample;
         }
-        let seen = self.watch.look(path);
-        if seen.is_ok() && !symptom.is_passing_on_disk() {
+        let seen = self.watch.probe(path);
+        if seen.is_ok() && !symptom.is_transient_on_disk() {
             self.worked(path);
             return AfterFailure::OfSample;
         }
-        self.hear(seen, path);
+        self.report_probe(seen, path);
         if self.breaker.lock().is_closed() {
             return AfterFailure::OfSample;
         }
         before_wait();
         loop {
             let (step, change) = self.breaker.lock().may_try(self.started.elapsed());
-            self.tell(change, &self.watch.name(path), "");
+            self.emit(change, &self.watch.name(path), "");
             match step {
                 Try::Go => return AfterFailure::Again,
                 Try::Wait(time) => {
@@ -105,13 +105,13 @@ impl Gate {
                         return AfterFailure::Closed;
                     }
                 }
-                Try::Probe => match self.watch.look(path) {
+                Try::Probe => match self.watch.probe(path) {
                     Ok(()) => return AfterFailure::Again,
-                    Err(away) => self.hear(Err(away), path),
+                    Err(away) => self.report_probe(Err(away), path),
                 },
                 Try::GiveUp => {
                     let name = || self.watch.name(path);
-                    let what = self.watch.look(path).err().map_or_else(name, |(what, _)| what);
+                    let what = self.watch.probe(path).err().map_or_else(name, |(what, _)| what);
                     let patience = self.ledger.policy().patience.as_secs_f64();
                     let message =
                         format!("{} has been unavailable for {patience} s", what.display());
@@ -121,23 +121,23 @@ impl Gate {
         }
     }
 
-    /// What a look at the source has shown.
-    fn hear(&self, seen: Result<(), (PathBuf, String)>, path: &Path) {
+    /// Reports the result of a probe.
+    fn report_probe(&self, seen: Result<(), (PathBuf, String)>, path: &Path) {
         let change = {
             let mut breaker = self.breaker.lock();
-            self.is_troubled.store(true, Ordering::Relaxed);
+            self.is_suspect.store(true, Ordering::Relaxed);
             breaker.failed(seen.is_ok(), self.started.elapsed())
         };
         match seen {
             Ok(()) => {
-                let why = "reads fail one after the other, though it is there";
-                self.tell(change, &self.watch.name(path), why);
+                let why = "reads fail one after another, although its root answers";
+                self.emit(change, &self.watch.name(path), why);
             }
-            Err((what, why)) => self.tell(change, &what, &why),
+            Err((what, why)) => self.emit(change, &what, &why),
         }
     }
 
-    fn tell(&self, change: Option<Change>, root: &Path, why: &str) {
+    fn emit(&self, change: Option<Change>, root: &Path, why: &str) {
         let root = || escape::path(root);
         match change {
             None | Some(Change::GaveUp { .. }) => {}

@@ -1,5 +1,5 @@
-//! An epoch for a front that has functions called for the samples. It is given samples to work on, says what
-//! came of them, and is told which batches are complete. The engine decides, as in any other epoch.
+//! An epoch for a front end that calls functions for the samples. The front end receives samples, reports the results,
+//! and is told which batches are complete. The engine decides, as in any other epoch.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,52 +14,53 @@ use crate::sample::{Batch, FieldKind, Location};
 use crate::sys::clock;
 use crate::sys::lock::{Condition, Mutex};
 
-/// What a front has to do. Samples are named by keys, which no other sample of the epoch has.
+/// An instruction to a front end. Samples are named by keys that are unique in the epoch.
 pub enum Instruction {
     /// Call functions for these samples.
     Part(Box<Part>),
-    /// Call the functions of batches for one of these samples, in this order.
+    /// Call the batch functions for a batch of these samples, in this order.
     Finish {
-        /// For `Epoch::finished`.
+        /// The argument for `Epoch::finished`.
         number: u64,
-        /// Its samples.
+        /// The keys of its samples.
         keys: Vec<u64>,
     },
     /// Deliver the batch of these samples, in this order.
     Deliver {
-        /// Its samples.
+        /// The keys of its samples.
         keys: Vec<u64>,
-        /// For `Epoch::took`, when the consumer has it.
+        /// The argument for `Epoch::took`, once the consumer has it.
         end: BatchEnd,
     },
-    /// These samples are not needed any more.
+    /// These samples are no longer needed.
     Forget(Vec<u64>),
-    /// Raise an error after the batches that were given, and nothing comes any more.
+    /// Raise an error after the batches so far; nothing follows.
     Stop {
-        /// The number of the fault that is the cause, if the front reported it.
+        /// The number of the fault that is the cause, if the front end reported it.
         cause: Option<u64>,
         /// The error; None if it is the cause itself.
         error: Option<Error>,
     },
-    /// Nothing comes any more.
+    /// Nothing follows.
     End,
 }
 
 /// Samples for which functions are to be called.
 pub struct Part {
-    /// Side by side.
+    /// The samples.
     pub batch: Batch,
-    /// The key of each of them.
+    /// The key of each sample.
     pub keys: Vec<u64>,
-    /// Whether they are a batch if nothing is left out.
+    /// Whether they are a batch if none is left out.
     pub may_be_batch: bool,
 }
 
-/// How far a batch brings the run.
+/// The progress of the run after a batch.
 #[derive(Clone, Debug)]
 pub struct BatchEnd(pub(super) Progress);
 
-/// What a front was not given yet. Parts are taken only while it has room for more; all else at once.
+/// Instructions that the front end has not taken yet. Parts wait until it has room for more; all others are taken at
+/// once.
 #[derive(Default)]
 pub(super) struct Queue {
     state: Mutex<QueueState>,
@@ -67,13 +68,13 @@ pub(super) struct Queue {
     wake: Mutex<Option<Wake>>,
 }
 
-/// What is called when something has changed.
+/// Callback for a change.
 type Wake = Box<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 struct QueueState {
     instructions: VecDeque<Instruction>,
-    /// By number, in which order they are taken.
+    /// Parts by number, which is the order in which they are taken.
     parts: BTreeMap<u64, Part>,
     next_part: u64,
     is_closed: bool,
@@ -84,7 +85,7 @@ impl Queue {
         self.change(|state| state.instructions.push_back(instruction));
     }
 
-    /// A part of the samples that are planned.
+    /// Adds a part of the planned samples.
     pub(super) fn put_part(&self, number: u64, part: Part) {
         self.change(|state| {
             state.parts.insert(number, part);
@@ -113,7 +114,7 @@ impl Queue {
         }
     }
 
-    /// What is there until the deadline.
+    /// The instructions available until the deadline.
     fn take(&self, takes_parts: bool, deadline: Instant) -> Result<Option<Instruction>> {
         let mut state = self.state.lock();
         loop {
@@ -126,7 +127,8 @@ impl Queue {
                 return Ok(Some(Instruction::Part(Box::new(part))));
             }
             if state.is_closed {
-                let message = "the epoch was left: the loader was closed, or another epoch begun";
+                let message =
+                    "the epoch was abandoned: the loader was closed, or another epoch was started";
                 return Err(Error::new(Kind::Closed, message));
             }
             let is_late;
@@ -141,7 +143,7 @@ impl Queue {
 
 #[doc(hidden)]
 impl Epoch {
-    /// What the front has to do next, if that comes within this time.
+    /// The next instruction, if there is one within this time.
     pub fn next_instruction(
         &mut self,
         takes_parts: bool,
@@ -157,34 +159,34 @@ impl Epoch {
         Ok(instruction)
     }
 
-    /// These samples were made; all have the same shape.
+    /// Reports samples that succeeded; all have the same shape.
     pub fn good(&self, keys: &[u64], shape: u32) {
         self.running.run.driver.lock().mapped_good(keys, shape);
     }
 
-    /// A number for the shape of samples, as JSON describes it.
+    /// The number of a shape, given as JSON.
     pub fn shape(&self, described: &str) -> u32 {
         self.running.run.driver.lock().mapped_shape(described)
     }
 
-    /// The user's filter leaves these samples out.
+    /// Reports samples that the user's filter drops.
     pub fn filtered(&self, keys: &[u64]) {
         self.running.run.driver.lock().mapped_filtered(keys);
     }
 
-    /// A function failed for a sample. Returns the number of the fault.
+    /// Reports that a function failed for a sample. Returns the number of the fault.
     pub fn bad(&self, key: u64, symptom: Symptom, slot_supply: FaultLine) -> u64 {
         let run = &self.running.run;
         run.driver.lock().mapped_bad(run, key, symptom, slot_supply)
     }
 
-    /// What came of a batch: samples of it that are bad after all. Returns the numbers of the faults.
+    /// Reports the samples of a batch that are bad after all. Returns the numbers of the faults.
     pub fn finished(&self, number: u64, bad: Vec<(u64, Symptom, FaultLine)>) -> Vec<u64> {
         let run = &self.running.run;
         run.driver.lock().mapped_finished(run, number, bad)
     }
 
-    /// Decides what can be decided by the results that were told.
+    /// Makes the decisions that the reported results allow.
     pub fn advance(&self) {
         let run = &self.running.run;
         let extras = run.settle_once([]);
@@ -193,13 +195,13 @@ impl Epoch {
         }
     }
 
-    /// Whether each batch has the samples that it would have without faults, but for those that were bad.
+    /// Whether each batch has the samples that it would have without faults, except bad ones.
     pub fn has_fixed_batches(&self) -> bool {
         let run = &self.running.run;
         run.shared.engine_settings(run.epoch).membership == crate::engine::Membership::Fixed
     }
 
-    /// The consumer has a batch of this many samples, for which it waited.
+    /// Reports that the consumer has a batch of this many samples, and how long it waited.
     pub fn took(&self, samples: u64, waited: Duration, end: BatchEnd) {
         let run = &self.running.run;
         {
@@ -211,20 +213,20 @@ impl Epoch {
         *run.shared.progress.lock() = end.0;
     }
 
-    /// The consumer has seen the end.
+    /// Reports that the consumer has seen the end.
     pub fn finish(&mut self) -> Result<()> {
         self.is_finished = true;
         self.end()
     }
 
-    /// Calls this whenever something can be taken, from any thread.
+    /// Sets a callback, called from any thread, for when an instruction is available.
     pub fn on_ready(&self, wake: impl Fn() + Send + Sync + 'static) {
         *self.running.run.handed.wake.lock() = Some(Box::new(wake));
     }
 }
 
 impl Run {
-    /// Hands over what the engine has decided before the first result.
+    /// Hands over what the engine decides before the first result.
     pub(super) fn begin(&self) {
         let (queued, extras) = {
             let mut driver = self.driver.lock();
@@ -239,12 +241,12 @@ impl Run {
 
 #[doc(hidden)]
 impl Loader {
-    /// The account of all epochs.
+    /// The ledger of all epochs.
     pub fn ledger(&self) -> Arc<Ledger> {
         Arc::clone(&self.shared.ledger)
     }
 
-    /// Where a sample lies.
+    /// The location of a sample.
     pub fn location(&self, index: u64) -> Option<Location> {
         self.shared.source.location(index)
     }
@@ -268,7 +270,7 @@ impl Loader {
         (self.shared.seed, (plan.world() > 1).then(|| plan.rank()))
     }
 
-    /// Refuses a loader that was closed, or that is another process's.
+    /// Refuses a loader that was closed, or that belongs to another process.
     pub fn check_open(&self) -> Result<()> {
         self.check()
     }

@@ -1,4 +1,4 @@
-//! Makes samples of their bytes, each straight into its place.
+//! Decodes and transforms samples, each straight into its row.
 
 use super::fields::Write;
 use super::run::{Made, OVERHEAD, Order, Outcome, Run, Task, caught};
@@ -9,7 +9,7 @@ use crate::sample::{Array, BorrowedArray, Extent, Sample, Stage, Ticket, Value};
 use crate::transform::{Native, Prepared, predicate};
 
 impl Run {
-    /// Makes a sample of its bytes. A panic of a codec is a fault of the sample.
+    /// Loads a sample from its bytes. A panic of a codec is a fault of the sample.
     pub(super) fn make(&self, task: Task, native: &mut Native) -> Outcome {
         let Task { order: Order { ticket, mut batch_slot, attempts, .. }, fetched, prepared } =
             task;
@@ -19,7 +19,7 @@ impl Run {
             Ok(None) => Ok(Made::LeftOut(batch_slot)),
             Err(error) => {
                 if error.kind() == Kind::CodecPanic {
-                    // What it left in the working memory cannot be trusted.
+                    // The working memory may be inconsistent after a panic.
                     *native = Native::default();
                 }
                 let mut bad = self.fault(ticket, Stage::Worker, error, batch_slot);
@@ -29,9 +29,9 @@ impl Run {
         }
     }
 
-    /// A sample with its rows and values in the order of the fields, and its bucket; None if the user does not want
-    /// it. Rows are taken out of the slot at the very end, so that a fault leaves it whole. The picture is
-    /// made last: it costs most.
+    /// A sample with its values in the order of the fields, and its bucket; None if a filter drops it. Rows are taken
+    /// out of the slot at the very end, so that a fault leaves it complete. The image comes last, because it costs
+    /// most.
     fn values(
         &self,
         ticket: Ticket,
@@ -79,7 +79,7 @@ impl Run {
         }
         let Some(bucket) = self.bucket(ticket, batch_slot, &others)? else { return Ok(None) };
         if shared.filter.is_some() {
-            // What is kept must not keep its neighbours in memory, which are not.
+            // A value that is kept must not keep the rest of its buffer in memory.
             for value in &mut others {
                 if let Value::Bytes(piece) = value {
                     *piece = piece.to_vec().into();
@@ -102,7 +102,7 @@ impl Run {
                 others.insert(0, Value::Array(Array { dtype, shape, bytes: pixels }));
             }
         }
-        // What the work took is free again; what was made is still held.
+        // Returns the permit for working memory; the values still hold theirs.
         match &mut permit {
             Some(permit) if !others.is_empty() => {
                 let held: usize = others.iter().map(held_bytes).sum();
@@ -117,7 +117,7 @@ impl Run {
         Ok(Some((Sample { ticket, rows, values: others, permit }, bucket)))
     }
 
-    /// The bucket of a sample, the first where there are none; None if the user does not want the sample.
+    /// The bucket of a sample, or the first if there are none; None if a filter drops the sample.
     fn bucket(
         &self,
         ticket: Ticket,
@@ -134,7 +134,7 @@ impl Run {
         shared.bucketing.as_ref().map_or(Ok(0), |bucketing| bucketing.bucket(&sample)).map(Some)
     }
 
-    /// The bytes of the picture in what was read.
+    /// The bytes of the encoded image in a record or file.
     pub(super) fn encoded<'a>(&self, bytes: &'a [u8]) -> Result<&'a [u8]> {
         match &self.shared.parser {
             Some(parser) if self.shared.settings.picture.is_some() => parser.picture(bytes),
@@ -165,7 +165,7 @@ impl Run {
     }
 }
 
-/// Bytes of a value that has no row, as far as they are its own.
+/// Bytes of a value without a row, as far as they are its own.
 fn held_bytes(value: &Value) -> usize {
     match value {
         Value::Array(array) => array.bytes.len(),

@@ -1,6 +1,6 @@
-//! What the driver of an epoch keeps for a front that has functions called for the samples: which of them are to
-//! be handed over together, which were, and what came of them. Samples have keys: the front keeps what functions
-//! made of each, and never learns of slots.
+//! The state that the driver of an epoch keeps for a front end that calls functions: which samples are handed over
+//! together, which were, and their results. Samples have keys: the front end keeps the results of its functions by key,
+//! and knows nothing of slots.
 
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
@@ -14,14 +14,14 @@ use crate::error::{Error, Kind};
 use crate::fault::{FaultLine, Symptom};
 use crate::sample::{Sample, Stage, Ticket};
 
-/// The samples of a front with functions.
+/// The samples of a front end with functions.
 #[derive(Default)]
 pub(super) struct Mapped {
     /// How many samples are handed over together.
     size: usize,
-    /// Samples that are handed over together when all of them are here.
+    /// Groups of samples that are handed over once complete.
     chunks: VecDeque<Chunk>,
-    /// The number of the first of these chunks, and of the next one that has a sample.
+    /// The number of the first chunk, and of the next one that has a sample.
     first_chunk: u64,
     next_part: u64,
     /// Which chunk a slot belongs to, until its sample is here.
@@ -41,13 +41,13 @@ pub(super) struct Mapped {
 /// Samples that are handed over together.
 #[derive(Default)]
 struct Chunk {
-    /// How many were ordered, and how many of them are not here.
+    /// How many were ordered, and how many of those have not arrived.
     ordered: usize,
     awaited: usize,
     samples: Vec<(engine::Order, Sample)>,
 }
 
-/// What functions made of a sample.
+/// The result of functions for a sample.
 #[derive(Clone, Copy)]
 struct MadeSamples {
     key: u64,
@@ -55,9 +55,9 @@ struct MadeSamples {
     ticket: Ticket,
 }
 
-/// Samples that are handed over, as soon as their columns are made.
+/// Samples that are handed over once their columns are complete.
 pub(super) struct PartInProgress {
-    /// Their number among the planned ones; None for a sample that is made beside those.
+    /// Their number among the planned ones; None for an additional sample.
     pub(super) number: Option<u64>,
     pub(super) gathered: Gathered,
     pub(super) keys: Vec<u64>,
@@ -69,7 +69,7 @@ impl Mapped {
         Mapped { size, ..Mapped::default() }
     }
 
-    /// These samples are being made.
+    /// Registers samples that are being loaded.
     pub(super) fn ordered(&mut self, orders: &[engine::Order]) {
         for order in orders {
             if self.chunks.back().is_none_or(|chunk| chunk.ordered == self.size) {
@@ -84,7 +84,7 @@ impl Mapped {
         }
     }
 
-    /// A planned sample is here, or will not come.
+    /// Registers that a planned sample arrived, or will not arrive.
     fn arrive(&mut self, order: engine::Order, sample: Option<Sample>) {
         let Some(number) = self.chunk_of.take(order.slot) else { return };
         let Some(chunk) = self.chunks.get_mut((number - self.first_chunk) as usize) else { return };
@@ -92,7 +92,7 @@ impl Mapped {
         chunk.samples.extend(sample.map(|sample| (order, sample)));
     }
 
-    /// The chunks that are complete, in order. The last one may be short when nothing more is planned.
+    /// The complete chunks, in order. The last one may be short when nothing more is planned.
     fn take_complete(&mut self, orders_left: u64) -> Vec<Chunk> {
         let mut complete = Vec::new();
         while let Some(chunk) = self.chunks.front()
@@ -132,7 +132,7 @@ impl Mapped {
         left
     }
 
-    /// What was made for a slot is not needed any more.
+    /// Forgets the result for a slot.
     pub(super) fn forget(&mut self, slot: u64) -> Option<u64> {
         self.made.take(slot).map(|made| made.key)
     }
@@ -150,23 +150,22 @@ impl Mapped {
         Instruction::Finish { number, keys }
     }
 
-    /// A sample that does not fit to that of another slot in its batch.
+    /// The error for a sample that does not fit the sample of another slot in its batch.
     pub(super) fn misfit(&self, run: &Run, slot: u64, like: u64) -> Option<PendingFault> {
         let (odd, norm) = (self.made.get(slot)?, self.made.get(like)?);
         let described = |made: &MadeSamples| self.described.get(made.shape as usize);
         let differs = difference(described(norm)?, described(odd)?, "");
         let (index, other) = (odd.ticket.index, norm.ticket.index);
-        let message =
-            format!("sample {index} does not fit to sample {other} of its batch: {differs}");
+        let message = format!("sample {index} does not fit sample {other} of its batch: {differs}");
         let error = Error::new(Kind::ShapeMismatch, message)
             .at(run.shared.source.location(index))
-            .with_hint("return arrays of one shape, or use batch(pad=True)");
+            .with_hint("return arrays of equal shape, or use batch(pad=True)");
         Some(run.pending(crate::fault::Fault::new(odd.ticket, Stage::Collate, error)))
     }
 }
 
 impl Driver {
-    /// A sample that functions are to be called for. Returns what can be handed over at once.
+    /// Adds a sample for which functions are to be called. Returns what can be handed over at once.
     pub(super) fn hand(&mut self, order: engine::Order, sample: Sample) -> Option<PartInProgress> {
         let current = self.engine.current(order);
         let mapped = self.mapped.as_mut()?;
@@ -175,11 +174,11 @@ impl Driver {
             return None;
         }
         mapped.arrive(order, None);
-        // It was moved, so the engine knows it by the order that it has given out.
+        // The sample was moved, so the engine knows it by the order that it has given out.
         Some(mapped.hand(vec![(order, sample)], None))
     }
 
-    /// A planned sample was bad or is not wanted.
+    /// Registers that a planned sample was bad or was dropped by a filter.
     pub(super) fn hand_nothing(&mut self, order: engine::Order) {
         if let Some(mapped) = &mut self.mapped
             && order.purpose == Purpose::Planned
@@ -188,7 +187,7 @@ impl Driver {
         }
     }
 
-    /// Hands over all that is complete.
+    /// Hands over all complete chunks.
     pub(super) fn hand_complete(&mut self, steps: &mut Vec<DriverStep>) {
         let left = self.engine.orders_left();
         let Some(mapped) = &mut self.mapped else { return };
@@ -274,8 +273,8 @@ impl Driver {
     }
 }
 
-/// What is not alike in two shapes, of samples or of their parts. A dict is an object, a tuple a list, all else
-/// a text that describes it.
+/// The difference of two shapes, of samples or of parts of them. A dict is an object, a tuple a list, anything else a
+/// text that describes it.
 fn difference(ours: &Value, theirs: &Value, place: &str) -> String {
     let name = if place.is_empty() { "it" } else { place };
     match (ours, theirs) {
@@ -336,7 +335,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_difference_is_said_with_its_place() {
+    fn a_difference_is_described_with_its_place() {
         let (array, number) = ("an array", "a number");
         let table = [
             (json!({"a": number}), json!({"a": number, "b": number}), "it has 'b'"),

@@ -1,4 +1,4 @@
-//! Wires the stages of a run. Only here are all of them known.
+//! Connects the stages of a run. Only this module knows all of them.
 
 mod activity;
 mod driver;
@@ -52,62 +52,62 @@ use quarantine::left_out;
 pub use quarantine::{excluded, excluded_calls, quarantined};
 use run::{Delivery, Receipt, Run};
 
-/// How long closing waits for threads; a read that the kernel does not end is left behind then.
+/// How long closing waits for threads; a read that hangs in the kernel is then left behind.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long an iterator waits before it looks around.
+/// How long an iterator waits before it checks for events.
 const LOOK: Duration = Duration::from_secs(1);
-/// Bytes of batches that are made ahead, where the user says nothing.
+/// Default of the bytes of prefetched batches.
 const PREFETCH: u64 = 128 << 20;
 /// Bytes that one sample may take on any machine.
 const LARGEST: u64 = 64 << 20;
-/// Bytes of lists that are made ahead, at the least.
+/// The least bytes of lists that are loaded ahead.
 const LISTS_AHEAD: u64 = 12 << 20;
-/// Descriptors that are used at most, where the user says nothing.
+/// Default limit of descriptors.
 const FILES: u64 = 256;
 
-/// What every epoch of a loader uses.
+/// State that all epochs of a loader share.
 struct Shared {
     source: Arc<dyn Source>,
     plan: Plan,
     transform: Option<Transform>,
-    /// What makes fields of records, where they have any.
+    /// Reads the fields of records, if they have any.
     parser: Option<Parser>,
-    /// How many samples may be made ahead of the consumer, where batches have lists.
+    /// How many samples may be loaded ahead of the consumer, if batches have lists.
     ahead: Option<u64>,
     /// What else is written to rows, and to which.
     writes: Vec<(usize, Write)>,
     columns: Columns,
-    /// Which samples the user wants, and which come together.
+    /// The user's filter, and the bucketing.
     filter: Option<Predicate<FieldLocation>>,
     bucketing: Option<Bucketing<FieldLocation>>,
-    /// Samples of the batches of each bucket.
+    /// The batch size of each bucket.
     sizes: Vec<usize>,
     settings: Settings,
     batching: Batching,
-    /// Whether pictures are written straight into their row of the batch.
+    /// Whether images are written straight into their row of the batch.
     in_rows: bool,
     seed: u64,
     threads: usize,
     readers: usize,
-    /// Bytes that one sample may take.
+    /// The most bytes that one sample may take.
     largest: u64,
     /// Bytes of working memory that each worker keeps between samples.
     keep: usize,
-    /// For files and what is made of them.
+    /// For files and the values derived from them.
     work: Budget,
-    /// For batches, until the consumer lets go of them.
+    /// For batches, until the consumer drops them.
     batches: Budget,
     files: Budget,
     pool: Pool,
     buffer_pool: BufferPool,
     ledger: Arc<Ledger>,
     progress: Mutex<Progress>,
-    /// The next epoch begins where a checkpoint stands.
+    /// Whether the next epoch starts at a checkpoint.
     resumed: AtomicBool,
     closed: AtomicBool,
 }
 
-/// How far the consumer has come.
+/// The progress of the consumer.
 #[derive(Clone, Debug, Default)]
 struct Progress {
     epoch: u64,
@@ -122,7 +122,7 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Decides everything that is left to the machine. No thread is started yet.
+    /// Decides everything that depends on the machine. No thread is started yet.
     pub fn new(source: Arc<dyn Source>, settings: Settings) -> Result<Loader> {
         let batching = settings.batching.ok_or_else(|| {
             Error::new(Kind::InvalidArgument, "there is no batch size")
@@ -138,7 +138,7 @@ impl Loader {
         };
         if excluded.len() == source.len() {
             return Err(Error::new(Kind::InvalidSource, "all samples of the source are excluded")
-                .with_hint("look at the file that exclude= names"));
+                .with_hint("check the file given as exclude="));
         }
         let excluded_count = excluded.len();
         let plan = plan(&*source, &settings, excluded)?;
@@ -228,8 +228,8 @@ impl Loader {
         })
     }
 
-    /// Starts the next epoch, or goes on with one after `resume`. An epoch that is still running is
-    /// left: a loader has one at a time.
+    /// Starts the next epoch, or continues one after `resume`. A running epoch is abandoned: a loader has one at a
+    /// time.
     pub fn epoch(&self) -> Result<Epoch> {
         self.check()?;
         let mut current = self.current.lock();
@@ -239,7 +239,7 @@ impl Loader {
         let shared = &self.shared;
         let start = {
             let mut progress = shared.progress.lock();
-            // A checkpoint may stand in the middle of an epoch; leaving one does not.
+            // A checkpoint may be in the middle of an epoch; an abandoned epoch is not continued.
             let resumed = shared.resumed.swap(false, Ordering::SeqCst);
             let is_begun = progress.position != Position::default();
             let settings = shared.engine_settings(progress.epoch);
@@ -257,8 +257,7 @@ impl Loader {
         Ok(Epoch { running, is_finished: false, receipt: None })
     }
 
-    /// Batches of a whole epoch without faults; at most this many where samples are filtered or come in
-    /// buckets.
+    /// The number of batches in a whole epoch without faults; an upper bound with a filter or buckets.
     pub fn len(&self) -> u64 {
         let (samples, size) = (self.shared.plan.epoch_len(), self.shared.batching.size as u64);
         if self.shared.bucketing.is_some() {
@@ -270,8 +269,8 @@ impl Loader {
         if self.shared.batching.drop_last { samples / size } else { samples.div_ceil(size) }
     }
 
-    /// Whether the next epochs have exactly that many: none begins in its middle, and no sample is left
-    /// out without another in its place.
+    /// Whether the next epochs have exactly `len` batches: none starts in the middle, and no sample is left out without
+    /// a replacement.
     pub fn has_exact_len(&self) -> bool {
         let shared = &self.shared;
         let Progress { epoch, position } = shared.progress.lock().clone();
@@ -282,7 +281,7 @@ impl Loader {
         is_whole && !is_chosen && (!shared.settings.faults.may_skip() || shared.fills())
     }
 
-    /// How many samples every batch has, where none can have fewer.
+    /// The number of samples in every batch, if none can have fewer.
     pub fn rows(&self) -> Option<usize> {
         let Shared { batching, settings, filter, sizes, .. } = &*self.shared;
         let may_lose = settings.faults.may_skip() || filter.is_some();
@@ -292,7 +291,7 @@ impl Loader {
         (batching.drop_last && !loses && is_of_one_size).then_some(size)
     }
 
-    /// The columns of the batches, before the first one is made.
+    /// The columns of the batches, before the first one is loaded.
     pub fn columns(&self) -> Vec<Promise> {
         let Shared { columns, transform, .. } = &*self.shared;
         columns.promised(self.rows(), |name| {
@@ -301,7 +300,7 @@ impl Loader {
         })
     }
 
-    /// Whether it has a part of the samples, as one of several ranks.
+    /// Whether it loads a part of the samples, as one of several ranks.
     pub fn is_shard(&self) -> bool {
         self.shared.plan.world() > 1
     }
@@ -311,7 +310,7 @@ impl Loader {
         self.len() == 0
     }
 
-    /// What has happened so far.
+    /// The report so far.
     pub fn report(&self) -> Report {
         let mut report = self.shared.ledger.report();
         if let Some(running) = &*self.current.lock()
@@ -322,22 +321,22 @@ impl Loader {
         report
     }
 
-    /// Whether there is anything to tell. Costs next to nothing.
+    /// Whether there are events to take. Cheap.
     pub fn has_events(&self) -> bool {
         self.shared.ledger.has_events()
     }
 
-    /// What was not told yet, in order.
+    /// The events that were not taken yet, in order.
     pub fn take_events(&self) -> Vec<Event> {
         self.shared.ledger.take_events()
     }
 
-    /// Where the consumer stands: after the last batch it took.
+    /// The position of the consumer, after the last batch it took.
     pub fn checkpoint(&self) -> Checkpoint {
         self.shared.checkpoint(self.shared.progress.lock().clone())
     }
 
-    /// Makes the next epoch go on after a checkpoint.
+    /// Makes the next epoch continue from a checkpoint.
     pub fn resume(&self, checkpoint: &Checkpoint) -> Result<()> {
         self.check()?;
         checkpoint.must_fit(&self.checkpoint())?;
@@ -353,7 +352,7 @@ impl Loader {
         Ok(())
     }
 
-    /// Ends the epoch that is running. No thread is left, and the loader cannot be used again.
+    /// Ends the running epoch and all its threads. The loader cannot be used again.
     pub fn close(&self) {
         if self.home.is_left() || self.shared.closed.swap(true, Ordering::SeqCst) {
             return;
@@ -365,11 +364,11 @@ impl Loader {
         self.shared.buffer_pool.close();
     }
 
-    /// Refuses use in a forked process, where locks may be held for ever.
+    /// Refuses use in a forked process, where locks may be held forever.
     pub fn check_home(&self) -> Result<()> {
         if self.home.is_left() {
             let message = format!(
-                "the loader was made in process {} and used in its fork {}, where its threads do not exist",
+                "the loader was created in process {} and used in its fork {}, where its threads do not exist",
                 self.home.pid(),
                 OwnerProcess::here().pid()
             );
@@ -386,7 +385,7 @@ impl Loader {
         Ok(())
     }
 
-    /// The budgets and counts that were decided, for people to read.
+    /// The budgets and counts that were decided, for people.
     pub fn decided(&self) -> Decided {
         let shared = &self.shared;
         Decided {
@@ -401,18 +400,18 @@ impl Loader {
     }
 }
 
-/// What was decided from settings and machine.
+/// What was decided from the settings and the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decided {
-    /// Worker threads.
+    /// Number of worker threads.
     pub threads: usize,
-    /// Threads that read files.
+    /// Number of threads that read files.
     pub readers: usize,
-    /// Descriptors at most.
+    /// Limit of descriptors.
     pub files: u64,
-    /// Bytes of batches at most.
+    /// Limit of the bytes of batches.
     pub prefetch: u64,
-    /// Bytes at most.
+    /// Limit of memory in bytes.
     pub memory: u64,
 }
 
@@ -433,7 +432,7 @@ impl Shared {
             self.settings.filter,
             self.settings.bucketing
         );
-        // By name only: what a function does cannot be read. Where it runs makes no difference.
+        // By name only: the code of a function is unknown. Where it runs makes no difference.
         for Function { takes, name, .. } in &self.settings.functions {
             settings.push_str(&format!(" {takes:?} {name}"));
         }
@@ -446,7 +445,7 @@ impl Shared {
         )
     }
 
-    /// What the engine must know about an epoch.
+    /// The settings of the engine for an epoch.
     fn engine_settings(&self, epoch: u64) -> engine::Settings {
         let (policy, functions) = (&self.settings.faults, &self.settings.functions);
         let never_fills = policy.fill == Some(false);
@@ -454,7 +453,7 @@ impl Shared {
         let membership = match &self.bucketing {
             Some(_) => Membership::Buckets(self.sizes.iter().map(|size| *size as u64).collect()),
             None if never_fills => Membership::Fixed,
-            // A compressed shard can only be read forwards; what a filter keeps is not known ahead.
+            // A compressed shard can only be read sequentially; what a filter keeps is not known ahead.
             None if self.has_filter() || is_packed => Membership::Gathered,
             None => Membership::Fixed,
         };
@@ -471,7 +470,7 @@ impl Shared {
             moves: engine::Moves::Sample,
             membership,
             fill,
-            // What functions return may have any shape.
+            // Functions may return any shape.
             misfit: (self.columns.may_differ() || self.hands_on()).then(|| self.wish_for_misfit()),
             finishes: functions.iter().any(|function| function.takes == Takes::Batch),
             limit: policy.limit,
@@ -489,8 +488,8 @@ impl Shared {
         }
     }
 
-    /// Whether each sample has memory of its own until its batch is complete: nobody knows which others will be
-    /// in it.
+    /// Whether each sample has memory of its own until its batch is complete, because it is unknown which others will
+    /// be in it.
     fn has_lone_slots(&self) -> bool {
         self.bucketing.is_some() || (self.filter.is_some() && !self.hands_on())
     }
@@ -501,18 +500,18 @@ impl Shared {
         self.filter.is_some() || functions.iter().any(|function| function.takes == Takes::Choice)
     }
 
-    /// Whether a front has functions called for the samples.
+    /// Whether a front end calls functions for the samples.
     fn hands_on(&self) -> bool {
         !self.settings.functions.is_empty()
     }
 
-    /// Whether samples are repeated in the places of skipped ones: ranks must have as many as each other.
+    /// Whether samples are repeated in place of skipped ones, because all ranks must have the same number.
     fn fills(&self) -> bool {
         self.settings.faults.fill.unwrap_or(true) && self.plan.world() > 1
     }
 }
 
-/// The order that is asked for. Refuses one that leaves nothing to anybody.
+/// The plan of the run. Refuses one that leaves no samples.
 fn plan(source: &dyn Source, settings: &Settings, excluded: Excluded) -> Result<Plan> {
     let plan = Plan::new(&source.shards(), &settings.order, excluded)?;
     if plan.is_empty() && !source.is_empty() {
@@ -523,7 +522,7 @@ fn plan(source: &dyn Source, settings: &Settings, excluded: Excluded) -> Result<
     Ok(plan)
 }
 
-/// Refuses settings that do not fit to a source.
+/// Refuses settings that do not fit a source.
 pub fn check(source: &dyn Source, settings: &Settings) -> Result<()> {
     plan(source, settings, Excluded::default())?;
     let pads = settings.padding != Padding::default() && settings.functions.is_empty();
@@ -559,7 +558,7 @@ struct Running {
     run: Arc<Run>,
     threads: Threads,
     started: Instant,
-    /// Whether its end is written down.
+    /// Whether its end is recorded.
     ended: Mutex<bool>,
     home: OwnerProcess,
 }
@@ -572,7 +571,7 @@ impl Running {
         Ok(Running { run, threads, started, ended, home: OwnerProcess::here() })
     }
 
-    /// Adds how long it took, and how busy its stages were.
+    /// Adds its duration, and how busy its stages were.
     fn measure(&self, report: &mut Report) {
         let elapsed = self.started.elapsed();
         report.elapsed += elapsed;
@@ -588,10 +587,10 @@ impl Running {
         self.run.close();
         self.threads.wait(GRACE);
         self.run.close_files();
-        self.settle(None).unwrap_or_else(|_| unreachable!("only what is at its end must add up"));
+        self.settle(None).unwrap_or_else(|_| unreachable!("only an epoch at its end must add up"));
     }
 
-    /// Writes down how the epoch ended, once: at its end with this many samples dropped, or before.
+    /// Records the end of the epoch, once: at its end with this many samples dropped, or before.
     fn settle(&self, dropped: Option<u64>) -> Result<()> {
         let mut ended = self.ended.lock();
         if std::mem::replace(&mut *ended, true) {
@@ -612,22 +611,22 @@ impl Running {
 /// One epoch: an iterator of batches. Dropping it ends its threads.
 pub struct Epoch {
     running: Arc<Running>,
-    /// The consumer has seen its end, or its error.
+    /// Whether the consumer has seen its end, or its error.
     is_finished: bool,
-    /// What is to be written down when the consumer has the batch that was taken last.
+    /// What to record once the consumer has the batch that was taken last.
     receipt: Option<Receipt>,
 }
 
 impl Epoch {
-    /// The next batch if it comes within that time. None for the end of the epoch.
+    /// The next batch, if there is one within this time. None for the end of the epoch.
     pub fn next_within(&mut self, time: Duration) -> Result<Waited> {
         let waited = self.take_within(time);
         self.confirm();
         waited
     }
 
-    /// As `next_within`, for a consumer that may still lose the batch on its way: it counts as delivered, and
-    /// a checkpoint has it behind itself, from `confirm` on.
+    /// Like `next_within`, for a consumer that may still lose the batch: it counts as delivered, and checkpoints
+    /// include it, only after `confirm`.
     pub fn take_within(&mut self, time: Duration) -> Result<Waited> {
         self.check_home()?;
         self.confirm();
@@ -639,8 +638,7 @@ impl Epoch {
             Taken::Ready(delivery) => Ok(Waited::Batch(Box::new(delivery.batch))),
             Taken::Ended => {
                 if run.is_closed() && !self.is_finished {
-                    let message =
-                        "the epoch was left: the loader was closed, or another epoch begun";
+                    let message = "the epoch was abandoned: the loader was closed, or another epoch was started";
                     return Err(Error::new(Kind::Closed, message));
                 }
                 self.is_finished = true;
@@ -666,7 +664,7 @@ impl Epoch {
         Ok(())
     }
 
-    /// The consumer has the batch that was taken last.
+    /// Confirms that the consumer has the batch that was taken last.
     pub fn confirm(&mut self) {
         if let Some(receipt) = self.receipt.take() {
             self.running.run.delivered(receipt);
@@ -689,7 +687,7 @@ impl Epoch {
         (taken, receipt)
     }
 
-    /// Whether there is anything to tell. Costs next to nothing.
+    /// Whether there are events to take. Cheap.
     pub fn has_events(&self) -> bool {
         self.running.run.shared.ledger.has_events()
     }
@@ -705,7 +703,7 @@ impl Epoch {
     }
 }
 
-/// What came of waiting.
+/// The result of a wait.
 pub enum Waited {
     /// The next batch.
     Batch(Box<Batch>),
@@ -737,22 +735,22 @@ impl Drop for Epoch {
     }
 }
 
-/// Of lists, a few batches and this many bytes are made ahead: what lies longer in memory has to be
-/// fetched from there again.
+/// How far ahead lists are loaded: a few batches and this many bytes, so that they are still in the CPU cache when they
+/// are used.
 fn ahead(source: &dyn Source, fields: &[Field], size: usize) -> Option<u64> {
     let has_lists = fields.iter().any(|field| field.row_bytes().is_none());
     let by_bytes = LISTS_AHEAD / source.mean_bytes().max(1);
     (has_lists && source.mean_bytes() > 0).then(|| by_bytes.max(3 * size as u64))
 }
 
-/// Two columns of one name would hide each other. Some fields bring a second column with them: their
-/// lengths, or the shapes of pictures. Functions are given samples, which have neither.
+/// Refuses two columns with the same name. Some fields have a second column: their lengths, or the shapes of images.
+/// Functions receive samples, which have neither.
 fn check_names(fields: &[Field], is_padded: bool, functions: &[Function]) -> Result<()> {
     for (at, field) in fields.iter().enumerate() {
         if fields[..at].iter().any(|earlier| earlier.name == field.name) {
             let message = format!("a batch would have two fields named {:?}", field.name);
             return Err(Error::new(Kind::InvalidArgument, message)
-                .with_hint("rename the array, or leave out index=True"));
+                .with_hint("rename the array, or remove index=True"));
         }
     }
     if !functions.is_empty() {
@@ -772,11 +770,11 @@ fn check_names(fields: &[Field], is_padded: bool, functions: &[Function]) -> Res
         if fields.iter().any(|other| *other.name == *brought) {
             let message = format!(
                 "a batch would have two fields named {brought:?}: one of the data, and one that \
-                 comes with {:?} and says how long its values are",
+                 has the lengths of the values of {:?}",
                 field.name
             );
             return Err(Error::new(Kind::InvalidArgument, message).with_hint(format!(
-                "give one of them another name: parse({{\"other\": fl.int64(key={brought:?})}})"
+                "rename one of them: parse({{\"other\": fl.int64(key={brought:?})}})"
             )));
         }
     }

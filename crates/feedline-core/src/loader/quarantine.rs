@@ -1,7 +1,7 @@
-//! Where bad samples are written down, and read again to leave them out.
+//! Writes bad samples to the quarantine file, and reads them again to exclude them.
 //!
-//! Each fault is one line, in one write, on the disk before its verdict is known to anybody: the process that is
-//! killed after a verdict has lost nothing. Several processes may share a file, or have one each in a folder.
+//! Each fault is one line, in one write, on the disk before its verdict is visible: a process that is killed after a
+//! verdict has lost nothing. Several processes may share a file, or have one each in a folder.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -13,23 +13,23 @@ use crate::sample::{Location, shown};
 use crate::source::Source;
 use crate::sys::file::{self, EntryKind, Handle, Lines};
 
-/// Bytes of the largest list that is read: millions of faults.
+/// The largest file that is read, in bytes: millions of faults.
 const LARGEST: u64 = 1 << 30;
 
 /// The file of this process.
 pub(super) struct Quarantine {
     path: PathBuf,
-    /// Opened at the first fault where it lies in a folder, so that good runs leave no empty files.
+    /// In a folder, it is opened at the first fault, so that good runs leave no empty files.
     lines: Option<Lines>,
 }
 
 impl Quarantine {
-    /// Refuses at once what could not be written to later.
+    /// Refuses a path that could not be written later.
     pub(super) fn new(path: &Path) -> Result<Quarantine> {
         let refused = |error| {
             let doing = format!("the quarantine file {} cannot be written", shown(path));
             Error::io(Kind::InvalidArgument, doing, error)
-                .with_hint("name a file, or a folder with a slash at its end, that can be written")
+                .with_hint("give a writable file, or a writable folder with a slash at its end")
         };
         if file::is_folder(path) || path.to_string_lossy().ends_with('/') {
             file::make_folder(path).map_err(refused)?;
@@ -58,35 +58,37 @@ impl Quarantine {
 /// The name of this machine, as a part of a file name.
 fn host() -> String {
     let name = file::read_text(Path::new("/proc/sys/kernel/hostname")).unwrap_or_default();
-    let name: String =
-        name.trim().chars().filter(|letter| letter.is_alphanumeric() || *letter == '-').collect();
+    let name: String = name
+        .trim()
+        .chars()
+        .filter(|character| character.is_alphanumeric() || *character == '-')
+        .collect();
     if name.is_empty() { "host".to_owned() } else { name }
 }
 
-/// The samples that are named by a quarantine file, or by all of them in a folder: each once, in order of
-/// appearance. A line that a killed writer left unfinished is skipped.
+/// The samples in a quarantine file, or in all files of a folder: each once, in order of appearance. A line that a
+/// killed writer left incomplete is skipped.
 pub fn excluded(path: &Path) -> Result<Vec<Value>> {
     Ok(written(path)?.into_iter().map(|line| line.index).collect())
 }
 
-/// The calls of an executor that are named there: function and arguments; null where the arguments could not
-/// be written down.
+/// The calls of an executor in it: function and arguments; null if the arguments could not be written.
 pub fn excluded_calls(path: &Path) -> Result<Vec<Value>> {
     Ok(written(path)?.into_iter().map(|line| line.call.unwrap_or_default()).collect())
 }
 
-/// The lines themselves: the first one of each sample.
+/// The lines: the first one of each sample.
 pub fn quarantined(path: &Path) -> Result<Vec<FaultLine>> {
     written(path)
 }
 
-/// The same for a numbered source. A file that was written for another one is refused.
+/// The excluded samples of a numbered source. Refuses a file that was written for another source.
 pub(super) fn left_out(source: &dyn Source, path: &Path) -> Result<Excluded> {
     let indices = written(path)?.into_iter().map(|line| {
         let refused = |message: String| {
             Error::new(Kind::InvalidArgument, format!("exclude: {message}"))
                 .at(Some(Location::file(path)))
-                .with_hint("exclude= takes what a run over the same data has written")
+                .with_hint("give exclude= a file written by a run over the same data")
         };
         let index = line.number().filter(|index| *index < source.len()).ok_or_else(|| {
             let (index, samples) = (&line.index, source.len());
@@ -97,7 +99,7 @@ pub(super) fn left_out(source: &dyn Source, path: &Path) -> Result<Excluded> {
             && ours.file_name() != Path::new(theirs).file_name()
         {
             let ours = shown(&ours);
-            return Err(refused(format!("sample {index} was {theirs:?}, and is {ours} here")));
+            return Err(refused(format!("sample {index} was {theirs:?}, but is {ours} here")));
         }
         Ok(index)
     });
@@ -108,7 +110,7 @@ pub(super) fn left_out(source: &dyn Source, path: &Path) -> Result<Excluded> {
 fn written(path: &Path) -> Result<Vec<FaultLine>> {
     let refused = |path: &Path, error| {
         Error::io(Kind::InvalidArgument, format!("reading {}", shown(path)), error)
-            .with_hint("name a quarantine file, or a folder of such files")
+            .with_hint("give a quarantine file, or a folder of such files")
     };
     let mut files = vec![path.to_owned()];
     if file::is_folder(path) {
@@ -133,7 +135,7 @@ fn written(path: &Path) -> Result<Vec<FaultLine>> {
             }
             match serde_json::from_slice::<FaultLine>(line) {
                 Ok(line) => {
-                    // The text of a call is cut where it is long: others may have the same.
+                    // The text of a long call is shortened, so that several calls may have the same.
                     let call = line.call.as_ref().map(ToString::to_string);
                     if known.insert((line.index.to_string(), call)) {
                         found.push(line);
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again_whatever_is_torn() {
+    fn written_faults_are_read_again_even_after_an_incomplete_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/bad.jsonl");
         let mut quarantine = Quarantine::new(&path).unwrap();
@@ -172,7 +174,7 @@ mod tests {
         bytes.extend_from_slice(b"{\"index\": 9, \"ki");
         file::write(&path, &bytes).unwrap();
         assert_eq!(excluded(&path).unwrap(), [json!(3), json!("key")]);
-        // The next line does not become a part of the torn one.
+        // The next line does not become a part of the incomplete one.
         let mut quarantine = Quarantine::new(&path).unwrap();
         quarantine.add(&bad(5)).unwrap();
         quarantine.add(&bad(3)).unwrap();
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_faults_is_refused_with_the_line() {
+    fn a_file_without_faults_is_refused_with_the_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bad.jsonl");
         file::write(&path, b"{\"index\": 1, \"kind\": \"A\"}\nhello\n").unwrap();

@@ -1,5 +1,5 @@
-//! Fetch at work: readers get the bytes of samples in order, try again what may pass, and wait while the
-//! source is unavailable.
+//! The fetch stage: readers fetch the bytes of samples in order, retry transient faults, and wait while the source is
+//! unavailable.
 
 use crossbeam_channel::Sender;
 use serde_json::json;
@@ -19,12 +19,12 @@ use crate::sample::{Extent, Stage};
 use crate::sys::clock;
 use crate::transform::{Prepared, Transform};
 
-/// A sample's bytes, or what was wrong and the slot that is free now.
+/// A sample's bytes, or its fault and the free slot.
 pub(super) type Fetching = Result<Task, Box<(Fault, BatchSlot)>>;
 
 impl Run {
-    /// Fetches some samples at a time: a thread that is woken for each of them costs more than it
-    /// reads. What is fetched is handed on before any wait.
+    /// Fetches several samples at a time, because waking a thread for each costs more than reading it. Fetched samples
+    /// are handed on before any wait.
     pub(super) fn read(&self, tasks: &Sender<Vec<Task>>, slot: &ActivitySlot) {
         if self.shared.source.contents().is_some() {
             return self.read_records(tasks, slot);
@@ -42,7 +42,7 @@ impl Run {
                 let mut hand_on = || {
                     has_waited = true;
                     if !ready.is_empty() {
-                        // Nobody listens any more when the run is closed: then nothing is needed.
+                        // The channel is closed when the run is: then nothing is needed.
                         let _ = tasks.send(std::mem::take(&mut ready));
                     }
                 };
@@ -69,7 +69,7 @@ impl Run {
         }
     }
 
-    /// A sample took so long, waits for budgets not counted.
+    /// Reports a slow sample, not counting waits for budgets.
     pub(super) fn note_time(&self, index: u64, time: Duration, stage: Stage) {
         let seconds = time.as_secs_f64();
         if self.shared.ledger.is_slow(seconds) {
@@ -78,8 +78,8 @@ impl Run {
         }
     }
 
-    /// Gets the bytes of a sample, and a permit for all that will be made of them; tries again as the
-    /// policy says. A source that is unavailable is waited for, which is no try.
+    /// Fetches the bytes of a sample, with a permit for everything derived from them; retries as the policy says.
+    /// Waiting for an unavailable source does not count as an attempt.
     pub(super) fn fetch(
         &self,
         mut order: Order,
@@ -140,7 +140,7 @@ impl Run {
         if matches!(extent, Extent::Memory(_)) {
             return Ok(order.into());
         }
-        if let Some(error) = self.struck(&order, before_wait) {
+        if let Some(error) = self.inject_chaos(&order, before_wait) {
             let stage = if error.kind() == Kind::Read { Stage::Fetch } else { Stage::Worker };
             return Err(self.fault(order.ticket, stage, error, order.batch_slot));
         }
@@ -173,8 +173,8 @@ impl Run {
         }
     }
 
-    /// Bytes become a task, with a permit for all that will be made of them; `position` is that of the
-    /// first sample that waits for this one to be done.
+    /// Turns bytes into a task, with a permit for everything derived from them; `position` is that of the first sample
+    /// that waits for this one.
     pub(super) fn prepare(
         &self,
         order: Order,
@@ -214,8 +214,8 @@ impl Run {
         }
     }
 
-    /// Trouble on purpose.
-    fn struck(&self, order: &Order, before_wait: &mut dyn FnMut()) -> Option<Error> {
+    /// Injects chaos.
+    fn inject_chaos(&self, order: &Order, before_wait: &mut dyn FnMut()) -> Option<Error> {
         let chaos = self.shared.settings.chaos.as_ref()?;
         let strike = chaos.strike(order.ticket.index, order.attempts);
         if let Strike::Slow(time) = strike {

@@ -1,5 +1,5 @@
-//! Fetch at work on records: those of a chunk that lie side by side are read at once, whatever their
-//! order. Where there is nothing to decode, the thread that reads a record also makes its sample.
+//! The fetch stage for records: adjacent records of a chunk are read at once, whatever their order. If there is nothing
+//! to decode, the thread that reads a record also completes its sample.
 
 use crossbeam_channel::Sender;
 use std::path::Path;
@@ -15,19 +15,19 @@ use crate::sample::{Extent, Stage};
 use crate::sys::clock;
 use crate::transform::Native;
 
-/// Records that are taken at once, at most, and bytes that they should have together.
+/// The most records in a chunk, and the bytes that a chunk should have.
 const RECORDS: u64 = 64;
 const BYTES: u64 = 256 << 10;
-/// Bytes that are read at once, at most.
+/// The most bytes read at once.
 const RUN: u64 = 512 << 10;
 
-/// A record of a chunk, and where it lies.
-struct Wanted<'a> {
+/// A record of a chunk, and its place in the file.
+struct WantedRecord<'a> {
     at: Stretch<'a>,
     order: Order,
 }
 
-/// What is ready, and where it goes.
+/// Samples that are ready, and where they go.
 struct Ready<'a> {
     run: &'a Run,
     tasks: &'a Sender<Vec<Task>>,
@@ -78,7 +78,7 @@ impl Run {
             let alone = self.read_chunk(&mut orders, &mut ready, slot);
             self.meters.add(Stage::Fetch, start.elapsed());
             ready.hand_on();
-            // Those that need care come last, when nothing that was read waits for them.
+            // Records that need special care come last, so that no record that was read waits for them.
             for order in alone {
                 let of = order.of;
                 slot.begin(of.slot, order.ticket.index, ThreadActivity::Reading);
@@ -99,7 +99,7 @@ impl Run {
         }
     }
 
-    /// Reads what can be read without care; returns the others, in order.
+    /// Reads the records that need no special care; returns the others, in order.
     fn read_chunk(
         &self,
         orders: &mut Vec<Order>,
@@ -110,14 +110,14 @@ impl Run {
         let Some(first) = orders.iter().map(|order| order.of.slot).min() else { return Vec::new() };
         let source = &*self.shared.source;
         let mut alone = Vec::new();
-        let mut wanted: Vec<Wanted<'_>> = Vec::with_capacity(orders.len());
+        let mut wanted: Vec<WantedRecord<'_>> = Vec::with_capacity(orders.len());
         for order in orders.drain(..) {
             let index = order.ticket.index;
             match source.extent(index) {
                 Extent::Part { path, offset, length }
                     if self.shared.settings.chaos.is_none() && source.damage(index).is_none() =>
                 {
-                    wanted.push(Wanted { at: Stretch { path, offset, length }, order });
+                    wanted.push(WantedRecord { at: Stretch { path, offset, length }, order });
                 }
                 Extent::Part { .. }
                 | Extent::Packed { .. }
@@ -156,11 +156,11 @@ impl Run {
         alone
     }
 
-    /// Reads some records that lie side by side. Whatever is not as it should be is done alone.
+    /// Reads adjacent records. If anything is wrong with one, it is read alone.
     fn read_run(
         &self,
         run: Stretch<'_>,
-        those: Vec<Wanted<'_>>,
+        those: Vec<WantedRecord<'_>>,
         first: u64,
         ready: &mut Ready<'_>,
         alone: &mut Vec<Order>,
@@ -172,7 +172,7 @@ impl Run {
             return;
         };
         self.gate.worked(run.path);
-        for Wanted { at, order } in those {
+        for WantedRecord { at, order } in those {
             let span = bytes.part((at.offset - run.offset) as usize, at.length as usize);
             let Ok(payload) = self.opened(span) else {
                 alone.push(order);
@@ -189,11 +189,11 @@ impl Run {
 
     fn read_numbers(
         &self,
-        wanted: Wanted<'_>,
+        wanted: WantedRecord<'_>,
         first: u64,
         ready: &mut Ready<'_>,
     ) -> std::result::Result<Task, Order> {
-        let Wanted { at, mut order } = wanted;
+        let WantedRecord { at, mut order } = wanted;
         let target = &mut order.batch_slot.rows[0];
         let read = self.reader.read_into(at.path, at.offset, target, first, &mut || {
             ready.hand_on();
@@ -204,7 +204,7 @@ impl Run {
         }
     }
 
-    /// One record, alone.
+    /// Reads one record alone.
     pub(super) fn read_record(
         &self,
         order: &mut Order,
@@ -224,7 +224,7 @@ impl Run {
         self.opened(span).map(Some).map_err(|error| self.named(error, order))
     }
 
-    /// One record of a compressed file.
+    /// Reads one record of a compressed file.
     pub(super) fn read_packed(
         &self,
         order: &Order,
@@ -245,7 +245,7 @@ impl Run {
         self.opened(span).map_err(|error| self.named(error, order))
     }
 
-    /// Damage, said of its record.
+    /// Adds the record to the message about a corrupt record.
     fn named(&self, error: Error, order: &Order) -> Error {
         let location = self.shared.source.location(order.ticket.index);
         match location.and_then(|location| location.record) {
@@ -257,7 +257,7 @@ impl Run {
         }
     }
 
-    /// What a record holds.
+    /// The content of a record.
     fn opened(&self, span: Piece) -> Result<Piece> {
         let Some(container) = self.container() else { return Ok(span) };
         let (start, length) = {

@@ -1,15 +1,15 @@
-//! Whether a checkpoint can be one of this run: it may have been damaged, or changed by hand.
+//! Checks that a checkpoint can come from this run: it may be corrupt, or edited by hand.
 
 use crate::checkpoint::Checkpoint;
 use crate::engine::{Fill, Membership, Position, Settings};
 use crate::error::{Error, Kind, Result};
 
-/// Larger numbers are no counts of samples; sums of such numbers never overflow.
+/// Larger numbers are not valid counts of samples; sums of smaller numbers never overflow.
 const LARGEST: u64 = 1 << 53;
 /// How often the samples of an epoch can be tried as repetitions.
 const ROUNDS: u64 = 64;
 
-/// Where a checkpoint says that its epoch stands. Refuses numbers that no epoch of this kind can have written.
+/// The position of a checkpoint in its epoch. Refuses numbers that no epoch of this kind can have written.
 pub(super) fn position(checkpoint: &Checkpoint, settings: &Settings) -> Result<Position> {
     let refused = |what: &str| {
         let message = format!("the checkpoint is corrupt: {what}");
@@ -19,7 +19,7 @@ pub(super) fn position(checkpoint: &Checkpoint, settings: &Settings) -> Result<P
     let is_counted =
         checkpoint.epoch.checked_mul(settings.samples.max(1)).is_some_and(|it| it <= LARGEST);
     if !is_counted {
-        return Err(refused(&format!("epoch {} is not one of this run", checkpoint.epoch)));
+        return Err(refused(&format!("epoch {} does not belong to this run", checkpoint.epoch)));
     }
     find_impossible(&position, settings).map_or(Ok(position), |what| Err(refused(&what)))
 }
@@ -49,7 +49,7 @@ fn find_impossible(position: &Position, settings: &Settings) -> Option<String> {
         && (*fill != Fill::Never || *filled == 0)
         && (is_fixed || *tried == 0 || slot == samples);
     if !is_filled {
-        return Some("it has more samples repeated than there are".to_owned());
+        return Some("it repeats more samples than there are".to_owned());
     }
     let most_waiting = match membership {
         Membership::Buckets(sizes) => sizes.iter().sum(),
@@ -58,7 +58,7 @@ fn find_impossible(position: &Position, settings: &Settings) -> Option<String> {
     let is_in_epoch = waiting.iter().all(|(of, sequence)| *of < slot + tried && sequence < samples)
         && waiting.is_sorted_by(|(one, _), (other, _)| one < other)
         && waiting.len() as u64 <= most_waiting;
-    (!is_in_epoch).then(|| "samples wait in it that do not belong to its epoch".to_owned())
+    (!is_in_epoch).then(|| "it has waiting samples that do not belong to its epoch".to_owned())
 }
 
 #[cfg(test)]
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_writes_is_accepted() {
+    fn checkpoints_of_a_run_are_accepted() {
         let standing = Standing { seen: 10, faults: 3, recent: [2, 9, 10].into() };
         let open = Position { standing, filled: 3, tried: 2, repeated: 1, ..at(10) };
         let with_waiting = Position { waiting: vec![(9, 9), (11, 1)], ..open.clone() };
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_run_can_write_is_refused() {
+    fn impossible_checkpoints_are_refused() {
         let standing = |seen, faults, recent: &[u64]| {
             let recent = recent.iter().copied().collect();
             Position { standing: Standing { seen, faults, recent }, ..at(7) }

@@ -1,4 +1,4 @@
-//! Memory for the next orders, and how far these may go ahead of the consumer.
+//! Memory for the next orders, and how far these may run ahead of the consumer.
 
 use std::collections::VecDeque;
 
@@ -13,8 +13,8 @@ pub(super) struct SlotSupply {
     pub(super) given: Vec<engine::Order>,
 }
 
-/// The slot before which orders are given out. Lists have no memory that is taken before they are made, so
-/// their orders go only so far ahead of the consumer.
+/// The slot up to which orders are given out. Lists have no memory that is reserved before they are loaded, so a
+/// horizon limits how far their orders run ahead of the consumer.
 pub(super) struct Horizon {
     /// None if nothing more is given out.
     slot: Mutex<Option<u64>>,
@@ -26,7 +26,7 @@ impl Horizon {
         Horizon { slot: Mutex::new(Some(slot)), changed: Condition::default() }
     }
 
-    /// Orders may go as far as that; it never comes closer.
+    /// Moves the horizon to a slot; it never moves back.
     pub(super) fn move_to(&self, slot: u64) {
         let mut horizon = self.slot.lock();
         if horizon.is_some_and(|horizon| horizon < slot) {
@@ -35,13 +35,13 @@ impl Horizon {
         }
     }
 
-    /// Nothing more is given out.
+    /// Stops giving out orders.
     pub(super) fn close(&self) {
         *self.slot.lock() = None;
         self.changed.notify_all();
     }
 
-    /// How far orders may go, as soon as that lies beyond `next`; None if it never will.
+    /// The horizon, once it is beyond `next`; None if it never will be.
     pub(super) fn beyond(&self, next: u64) -> Option<u64> {
         let mut horizon = self.slot.lock();
         loop {

@@ -1,4 +1,4 @@
-//! Worker processes from checked settings: what was left open is decided by the machine.
+//! Derives the options of worker processes from settings and machine.
 
 use std::time::Duration;
 
@@ -12,35 +12,36 @@ use crate::worker::supervisor::SupervisorSettings;
 
 /// How long a refused fork is retried.
 const REFUSED_FOR: Duration = Duration::from_secs(20);
-/// How long workers may go on with what they have at hand when all is over.
+/// How long workers may finish their current work when the run ends.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// How long the zygote may take to answer by default, and at least; a fresh interpreter to be ready.
+/// How long the zygote may take to answer by default, and at least; also how long a fresh interpreter may take to
+/// start.
 const ZYGOTE_PATIENCE: Duration = Duration::from_secs(60);
 const LEAST_PATIENCE: Duration = Duration::from_secs(5);
 const ZYGOTE_START: Duration = Duration::from_secs(300);
 
-/// How long a worker may start, where there is a deadline for samples.
+/// How long a worker may take to start, if there is a deadline for samples.
 const START_LIMIT: Duration = Duration::from_secs(300);
 
-/// How long a worker may take to write down where it is.
+/// How long a worker may take to dump its stack.
 const DUMP_TIME: Duration = Duration::from_millis(200);
 
-/// What the settings mean on this machine.
+/// The options of the worker pool on this machine.
 pub fn options(workers: &Workers, folders: CodeFolders) -> PoolOptions {
     let memory = match workers.memory {
         Choice::Exactly(bytes) => bytes,
         Choice::Auto => (limits::available_memory() / 4).clamp(64 << 20, 8 << 30),
     };
-    // What goes there and what comes back share it.
+    // Tasks and results share it.
     let memory = if workers.has_inbox { memory / 2 } else { memory };
-    // A machine out of memory may kill all workers at once: that alone is no reason to give up.
+    // A machine that is out of memory may kill all workers at once: that alone is no reason to give up.
     let max_deaths = match workers.max_deaths {
         Choice::Exactly(deaths) => u32::try_from(deaths).unwrap_or(u32::MAX),
         Choice::Auto => (2 * workers.worker_count).max(5),
     };
     let seconds = |seconds: Option<f64>| seconds.map(Duration::from_secs_f64);
-    // A user who wants samples to be ended, or to be told of, earlier wants the same of the zygote.
+    // A user who wants slow samples to be ended or reported earlier wants the same for the zygote.
     let wanted = [seconds(workers.deadline), seconds(workers.stall)].into_iter().flatten().min();
     let zygote_patience =
         wanted.map_or(ZYGOTE_PATIENCE, |time| time.clamp(LEAST_PATIENCE, ZYGOTE_PATIENCE));
@@ -76,7 +77,7 @@ pub fn options(workers: &Workers, folders: CodeFolders) -> PoolOptions {
     }
 }
 
-/// Starts what supervises them. The workers follow when the zygote is there.
+/// Starts the supervisor. The workers follow once the zygote is ready.
 pub fn start(workers: &Workers, folders: CodeFolders) -> Result<Processes> {
     Processes::new(options(workers, folders)).map_err(|error| {
         let kind = match error.raw_os_error() {

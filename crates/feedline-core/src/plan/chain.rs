@@ -1,5 +1,5 @@
-//! Steps one after another: each says which place of the step before it a place comes from. A place is
-//! followed from the last step to the first, to a sample.
+//! A chain of steps: each maps a place to a place of the step before it. A place is followed from the last step to the
+//! first, which gives a sample.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,34 +13,34 @@ use crate::error::{Error, Kind, Result};
 use crate::sample::in_bytes;
 use crate::sys::lock::Mutex;
 
-/// Slots of an interleave where the user says nothing.
+/// Default number of open shards of an interleave.
 const CYCLE: u64 = 16;
-/// What the tables of other passes may take, beside the one that is used.
+/// The most bytes of tables of other passes, besides the current one.
 const KEPT_BYTES: u64 = 16 << 20;
 
 /// Steps over shards, prepared for any place of any pass.
 pub(super) struct Chain {
     root: Root,
     links: Vec<Link>,
-    /// Samples of a pass.
+    /// Number of samples in a pass.
     pub(super) len: u64,
-    /// The same, for the rank that has most.
+    /// The same for the rank that has most.
     pub(super) most: u64,
-    /// Which part of how many it is.
+    /// The rank of this part, and how many parts there are.
     pub(super) rank: u64,
     pub(super) world: u64,
 }
 
-/// Where the places of the first step lead.
+/// What the places of the first step refer to.
 enum Root {
-    /// To samples side by side, from this one on.
+    /// Contiguous samples, from this one on.
     Whole(u64),
-    /// To some shards, one behind another: its first place, and its first sample.
+    /// Some shards, concatenated: the first place and the first sample of each.
     Shards(Vec<(u64, u64)>),
     Interleave(Interleave),
-    /// To orders one behind another: where each begins.
+    /// Concatenated orders: where each begins.
     Concat(Vec<(u64, Chain)>),
-    /// To orders in proportions, in epochs of this many samples.
+    /// A mixture of orders, in epochs of this many samples.
     Mix {
         pattern: Pattern,
         parts: Vec<Chain>,
@@ -56,17 +56,17 @@ struct Interleave {
     tables: Tables,
 }
 
-/// Which order the shards are in.
+/// The order of the shards.
 enum Tables {
     Same(Table),
-    /// Another in each pass.
+    /// Shuffled again in each pass.
     Drawn(u64, Permutation),
 }
 
-/// One step above another.
+/// One step on top of another.
 enum Link {
-    /// After this many places it begins again.
-    Anew(u64),
+    /// Starts over after this many places.
+    Restart(u64),
     Shuffle {
         seed: u64,
         permutation: Permutation,
@@ -79,20 +79,20 @@ enum Link {
         last: Permutation,
         last_run: u64,
     },
-    /// Every n-th of those before.
+    /// Every n-th of the places before.
     Shard {
         shard: Shard,
         before: u64,
     },
     Skip(u64),
-    /// Passes, each of that many places.
+    /// Passes of this many places each.
     Repeat {
         times: u64,
         before: u64,
     },
 }
 
-/// Tables that were made for a pass, the last ones.
+/// The tables of the latest passes.
 #[derive(Default)]
 pub(super) struct Memo(Mutex<VecDeque<Known>>);
 
@@ -103,7 +103,7 @@ struct Known {
 }
 
 impl Chain {
-    /// Over these shards of samples that stand side by side. `ids` counts what has tables of its own.
+    /// A chain over these shards of contiguous samples. `ids` counts the steps with tables of their own.
     pub(super) fn new(
         shards: &[Range<u64>],
         steps: &[OrderStep],
@@ -116,7 +116,7 @@ impl Chain {
         Ok(chain)
     }
 
-    /// What the first steps make of the shards, and the steps that are left.
+    /// The first place of the chain from the first steps, and the remaining steps.
     fn root<'a>(
         shards: &[Range<u64>],
         steps: &'a [OrderStep],
@@ -146,7 +146,7 @@ impl Chain {
                 let (rank, world) = (shard.rank(), shard.world());
                 let mut chain = Chain { rank, world, ..Chain::of(root, len, most) };
                 if len > samples {
-                    chain.links.push(Link::Anew(samples));
+                    chain.links.push(Link::Restart(samples));
                 }
                 Ok((chain, rest))
             }
@@ -165,7 +165,7 @@ impl Chain {
         let parts = Chain::parts(shards, &mixture.parts, ids)?;
         if let Some(empty) = parts.iter().position(|part| part.len == 0) {
             let message = format!("mix: part {empty} has no samples");
-            return Err(Error::new(Kind::InvalidArgument, message).with_hint("leave it out"));
+            return Err(Error::new(Kind::InvalidArgument, message).with_hint("remove that part"));
         }
         let pattern = Pattern::new(&mixture.weights, mixture.seed)?;
         let (rank, world) = parts.first().map_or((0, 1), |part| (part.rank, part.world));
@@ -191,11 +191,12 @@ impl Chain {
         Ok(Chain { rank, world, ..Chain::of(Root::Concat(placed), len, most) })
     }
 
-    /// The chains of parts that share the shards among them.
+    /// The chains of parts that divide the shards among them.
     fn parts(shards: &[Range<u64>], parts: &[Part], ids: &mut usize) -> Result<Vec<Chain>> {
         let named: usize = parts.iter().map(|part| part.shards).sum();
         if named != shards.len() {
-            let message = format!("the parts have {named} shards, and the source {}", shards.len());
+            let message =
+                format!("the parts have {named} shards, but the source has {}", shards.len());
             return Err(Error::new(Kind::InvalidArgument, message));
         }
         let mut rest = shards;
@@ -219,7 +220,7 @@ impl Chain {
         Ok(chains)
     }
 
-    /// Puts a step on top.
+    /// Adds a step on top.
     fn push(&mut self, step: &OrderStep) -> Result<()> {
         let before = self.len;
         match step {
@@ -255,7 +256,7 @@ impl Chain {
                 self.links.push(Link::Repeat { times, before });
             }
             OrderStep::Interleave { .. } | OrderStep::Mix(_) | OrderStep::Concat(_) => {
-                let message = format!("{} is no step on top of others", step.name());
+                let message = format!("{} cannot follow other steps", step.name());
                 return Err(Error::new(Kind::Internal, message));
             }
         }
@@ -267,7 +268,7 @@ impl Chain {
         let (mut pass, mut place) = (pass, place);
         for link in self.links.iter().rev() {
             match link {
-                Link::Anew(before) => place %= before,
+                Link::Restart(before) => place %= before,
                 Link::Shuffle { seed, permutation } => {
                     place = permutation.of_epoch(*seed, pass).at(place);
                 }
@@ -381,7 +382,7 @@ impl Memo {
     }
 }
 
-/// Where each of some shards begins when they stand side by side, and its first sample.
+/// The first place and the first sample of each shard, if the shards are concatenated.
 fn side_by_side(shards: &[Range<u64>]) -> Vec<(u64, u64)> {
     let mut place = 0;
     let mut places = Vec::with_capacity(shards.len());
@@ -396,10 +397,10 @@ fn count(shards: &[Range<u64>]) -> u64 {
     shards.iter().map(|shard| shard.end - shard.start).sum()
 }
 
-/// A number of samples that can be counted over many epochs.
+/// Refuses a number of samples that would overflow over many epochs.
 fn counted(samples: u128) -> Result<u64> {
     u64::try_from(samples).ok().filter(|samples| *samples < MOST_SAMPLES).ok_or_else(|| {
-        let message = format!("an epoch of {samples} samples is more than can be counted");
+        let message = format!("an epoch of {samples} samples is too many to count");
         Error::new(Kind::InvalidArgument, message).with_hint("repeat fewer times")
     })
 }

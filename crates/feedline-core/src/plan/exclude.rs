@@ -1,34 +1,34 @@
-//! Samples that are left out before anything is shuffled or divided.
+//! Samples that are excluded before anything is shuffled or divided.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::checkpoint::Fingerprint;
 
-/// The indices that are left out: sorted, each once. Takes memory for these only.
+/// The excluded indices, sorted and unique. Takes memory only for these.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Excluded(Option<Arc<Vec<u64>>>);
 
 impl Excluded {
-    /// How many there are.
+    /// The number of excluded samples.
     pub fn len(&self) -> u64 {
         self.0.as_ref().map_or(0, |list| list.len() as u64)
     }
 
-    /// Whether there are none.
+    /// Whether none are excluded.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// How many lie below that index.
+    /// The number of excluded indices below `index`.
     pub(super) fn below(&self, index: u64) -> u64 {
         self.0.as_ref().map_or(0, |list| list.partition_point(|other| *other < index) as u64)
     }
 
-    /// The index in the source of the `place`th sample that is left.
+    /// The source index of the `place`th sample that is not excluded.
     pub(super) fn index(&self, place: u64) -> u64 {
         let Some(list) = &self.0 else { return place };
-        // The entry at `at` has `at` excluded ones before it, so that many samples before it are left.
+        // The entry at `at` has `at` excluded ones before it.
         let (mut low, mut high) = (0, list.len());
         while low < high {
             let at = usize::midpoint(low, high);
@@ -51,7 +51,7 @@ impl FromIterator<u64> for Excluded {
     }
 }
 
-/// Short, for fingerprints are made of it.
+/// Short, because fingerprints are computed from it.
 impl fmt::Debug for Excluded {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(list) = &self.0 else { return write!(formatter, "none") };

@@ -1,28 +1,27 @@
-//! The order of tf.data's interleave, as a function of a place: no record is listed and none is walked over.
+//! The order of tf.data's interleave as a function of a place, without listing or walking over records.
 //!
-//! A cycle has slots, each with an open shard, that are visited in turn; a visit takes up to `block`
-//! records. A shard that has no more is noticed when it is asked for one: its visit ends early, the slot
-//! stays empty until its next turn, and opens the next shard then. So a shard of n records that is opened
-//! in round t is visited in the rounds t to t + n / block, whatever the other slots do, and gives a whole
-//! block in all of them but the last. The table notes when each shard was opened and which visits were
-//! short; all others follow by arithmetic.
+//! A cycle has slots, each with an open shard, that are visited in turn; a visit takes up to `block` records. An
+//! exhausted shard is noticed when the next record is requested: its visit ends early, the slot stays empty until its
+//! next turn, and then opens the next shard. So a shard of n records that is opened in round t is visited in the rounds
+//! t to t + n / block, whatever the other slots do, and gives a whole block in all of them but the last. The table
+//! stores when each shard was opened and which visits were short; all else follows by arithmetic.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
-/// What a table may take, at most.
+/// The largest table, in bytes.
 pub(super) const MOST_BYTES: u64 = 256 << 20;
 
 /// The order of one pass over shards.
 #[derive(Debug)]
 pub(super) struct Table {
     block: u64,
-    /// For each slot, where its shards stand in `opened`.
+    /// For each slot, where its shards are in `opened`.
     slots: Vec<u32>,
-    /// The round in which a shard was opened, and which: slot by slot, in order.
+    /// The round in which a shard was opened, and the shard: slot by slot, in order.
     opened: Vec<(u64, u32)>,
-    /// Rounds that are all alike, and single ones with short visits, in order.
+    /// Stretches of equal rounds, and single rounds with short visits, in order.
     all_rounds: Vec<Rounds>,
     short: Vec<ShortVisit>,
     /// Lists of the slots that still had shards when there were none left to open.
@@ -32,12 +31,12 @@ pub(super) struct Table {
 /// Rounds in which the same slots are visited.
 #[derive(Debug)]
 struct Rounds {
-    /// Of its first record.
+    /// Place of its first record.
     place: u64,
     round: u64,
-    /// Its short visits; where it has any, it is one round.
+    /// Its short visits; if it has any, it is one round.
     short: Range<u32>,
-    /// How many slots have shards, and where they are listed when these are not all.
+    /// How many slots have shards, and where they are listed if these are not all.
     lanes: u32,
     alive_slots: Option<u32>,
 }
@@ -45,7 +44,7 @@ struct Rounds {
 /// A visit that gives less than a block.
 #[derive(Debug)]
 struct ShortVisit {
-    /// The first place in its round.
+    /// Its first place in the round.
     place: u64,
     /// Which of the slots that have shards.
     lane: u32,
@@ -53,18 +52,18 @@ struct ShortVisit {
 }
 
 impl Table {
-    /// What a table for this many shards and slots takes, at most.
+    /// The largest table for this many shards and slots, in bytes.
     pub(super) fn most_bytes(shards: u64, cycle: u64) -> u64 {
         let (open, visit, rounds) =
             (size_of::<(u64, u32)>(), size_of::<ShortVisit>(), size_of::<Rounds>());
         let each = (open + visit + 2 * rounds + size_of::<u32>()) as u64;
         let cycle = cycle.min(shards);
-        // The list of slots with shards is written down whenever it has become shorter.
+        // The list of slots with shards is stored again whenever it has become shorter.
         let lists = cycle.saturating_mul(cycle) / 2 * size_of::<u32>() as u64;
         shards.saturating_mul(each).saturating_add(lists)
     }
 
-    /// What it takes.
+    /// The size of the table in bytes.
     pub(super) fn bytes(&self) -> u64 {
         let bytes = size_of_val(&*self.slots)
             + size_of_val(&*self.opened)
@@ -74,7 +73,7 @@ impl Table {
         bytes as u64
     }
 
-    /// For shards of these lengths in this order. Neither cycle nor block is zero.
+    /// The table for shards of these lengths in this order. Neither cycle nor block is zero.
     pub(super) fn new(
         lengths: impl ExactSizeIterator<Item = u64>,
         cycle: u64,
@@ -113,8 +112,8 @@ impl Table {
         table
     }
 
-    /// Notes where each stretch of rounds begins: `ends` are the last visits of shards, `deaths` the
-    /// rounds from which on a slot stays empty.
+    /// Stores where each stretch of rounds begins: `ends` are the last visits of shards, `deaths` the rounds from which
+    /// on a slot stays empty.
     fn lay_out(&mut self, cycle: u32, ends: &[(u64, u32, u64)], deaths: &[(u64, u32)]) {
         let (mut place, mut round) = (0, 0);
         let (mut next_end, mut next_death) = (0, 0);
@@ -158,8 +157,8 @@ impl Table {
         }
     }
 
-    /// The shard of the record at that place, and which of its records it is. The place is below the sum
-    /// of all lengths.
+    /// The shard of the record at a place, and the number of the record in it. The place is below the sum of all
+    /// lengths.
     pub(super) fn at(&self, place: u64) -> (u32, u64) {
         let after = self.all_rounds.partition_point(|rounds| rounds.place <= place);
         let rounds = &self.all_rounds[after - 1];
@@ -230,7 +229,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(3000))]
         #[test]
-        fn every_place_is_what_a_walk_over_all_records_finds(
+        fn every_place_matches_a_walk_over_all_records(
             lengths in prop::collection::vec(prop_oneof![Just(0_u64), 1_u64..6, 0_u64..40], 0..30),
             cycle in 1_u64..35, block in 1_u64..9,
         ) {
@@ -241,7 +240,7 @@ mod tests {
         }
 
         #[test]
-        fn a_table_is_no_larger_than_was_said_before(
+        fn a_table_is_no_larger_than_predicted(
             lengths in prop::collection::vec(0_u64..1 << 40, 0..200), cycle in 1_u64..300, block in 1_u64..99,
         ) {
             let most = Table::most_bytes(lengths.len() as u64, cycle);
@@ -254,7 +253,7 @@ mod tests {
     fn two_million_million_records_cost_the_memory_of_their_shards() {
         let table = Table::new((0..2000_u32).map(|shard| 1_000_000_000 + u64::from(shard)), 512, 3);
         assert!(table.all_rounds.len() <= 4000 && table.alive_slots.len() < 512 * 512 / 2);
-        // The first records of all shards that are open, and then of the first shard again.
+        // The first records of all open shards, and then of the first shard again.
         assert_eq!(
             [0, 2, 3, 1535, 1536].map(|place| table.at(place)),
             [(0, 0), (0, 2), (1, 0), (511, 2), (0, 3)]

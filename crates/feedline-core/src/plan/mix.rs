@@ -1,28 +1,27 @@
 //! Several orders in exact proportions, as a function of a place.
 //!
-//! Weights become whole numbers of slots in a period; every period has each part as often as its number
-//! says. Picks are counted over all epochs, so the n-th pick of a part is the n-th sample of its own order,
-//! and a part begins again as often as it must.
+//! Weights become integer numbers of slots in a period; every period has each part exactly that often. Picks are
+//! counted over all epochs, so the n-th pick of a part is the n-th sample of its own order, and a part starts over as
+//! often as needed.
 
 use crate::error::{Error, Kind, Result};
 use crate::plan::Permutation;
 use crate::random::Random;
 
-/// Slots of a period, at most.
+/// The most slots in a period.
 const LONGEST: u64 = 8192;
-/// Slots of all patterns of a shuffled mixture together, and the most patterns.
+/// The most slots of all patterns of a shuffled mixture together, and the most patterns.
 const SLOTS: u64 = 1 << 17;
 const PATTERNS: u64 = 256;
 
-/// Which part comes when.
+/// The order of the parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
-    /// How many slots of a period each part has.
+    /// The number of slots of each part in a period.
     counts: Vec<u64>,
     period: u64,
     seed: Option<u64>,
-    /// The part of each slot of a period, one period behind another, of which one is taken by lot and
-    /// turned by lot.
+    /// The part of each slot; for several periods, of which one is drawn and rotated at random.
     slots: Vec<u16>,
     /// The slots of each part, ascending: part by part, period by period.
     places: Vec<u16>,
@@ -31,7 +30,7 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// For parts with these weights; with a seed, in another order in each period.
+    /// The pattern for parts with these weights; with a seed, each period has another order.
     pub(super) fn new(weights: &[f64], seed: Option<u64>) -> Result<Pattern> {
         let counts = counts(weights)?;
         let period: u64 = counts.iter().sum();
@@ -57,7 +56,7 @@ impl Pattern {
         Ok(Pattern { counts, period, seed, slots, places, starts })
     }
 
-    /// The part of a pick, and how many picks of that part came before; `pick` counts over all epochs.
+    /// The part of a pick, and the number of picks of that part before it; `pick` counts over all epochs.
     pub(super) fn at(&self, pick: u64) -> (usize, u64) {
         let (period, slot) = (pick / self.period, pick % self.period);
         let (pattern, turn) = match self.seed {
@@ -83,7 +82,7 @@ impl Pattern {
     }
 }
 
-/// The slots of each part in a period: exact where some period allows it, else by the largest remainders.
+/// The slots of each part in a period: exact if some period allows it, otherwise by the largest remainders.
 fn counts(weights: &[f64]) -> Result<Vec<u64>> {
     if weights.is_empty() || weights.len() > 1 << 12 {
         let message = format!("mix: give from 1 to 4096 parts, got {}", weights.len());
@@ -91,7 +90,7 @@ fn counts(weights: &[f64]) -> Result<Vec<u64>> {
     }
     if let Some(bad) = weights.iter().find(|weight| !weight.is_finite() || **weight <= 0.0) {
         let message = format!("mix: a weight must be a number above 0, got {bad}");
-        return Err(Error::new(Kind::InvalidArgument, message).with_hint("leave that part out"));
+        return Err(Error::new(Kind::InvalidArgument, message).with_hint("remove that part"));
     }
     // Divided one by one: the sum of finite weights may not be finite.
     let largest = weights.iter().copied().fold(0.0, f64::max);
@@ -119,16 +118,17 @@ fn counts(weights: &[f64]) -> Result<Vec<u64>> {
     }
     if let Some(part) = counts.iter().position(|count| *count == 0) {
         let message = format!(
-            "mix: weight {} is {:.6} of all, less than one sample in {LONGEST}",
+            "mix: weight {} is {:.6} of the total, less than one sample in {LONGEST}",
             weights[part], shares[part]
         );
         return Err(Error::new(Kind::InvalidArgument, message)
-            .with_hint("give it more weight, or leave that part out"));
+            .with_hint("increase its weight, or remove that part"));
     }
     Ok(counts)
 }
 
-/// The parts of a period spread evenly: each gains its count in every slot, and who has most pays for it.
+/// Spreads the parts of a period evenly: each gains its count in every slot, and the part with the most is picked and
+/// pays one period.
 fn smooth(counts: &[u64]) -> Vec<u16> {
     let period: i64 = counts.iter().map(|count| *count as i64).sum();
     let mut gained = vec![0_i64; counts.len()];
@@ -136,7 +136,7 @@ fn smooth(counts: &[u64]) -> Vec<u16> {
         for (gained, count) in gained.iter_mut().zip(counts) {
             *gained += *count as i64;
         }
-        // Of equals the first.
+        // The first of equals.
         let most = (0..counts.len()).rev().max_by_key(|part| gained[*part]).unwrap_or(0);
         gained[most] -= period;
         most as u16
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_that_cannot_be_kept_are_refused_with_the_weight() {
+    fn weights_that_are_too_small_are_refused_with_the_weight() {
         for (weights, words) in [
             (vec![1.0, 0.0], "got 0"),
             (vec![1.0, f64::NAN], "got NaN"),

@@ -1,8 +1,7 @@
-//! Which sample comes when: a pure function of a number. There is no list to hold, whatever the size
-//! of the data set, and nothing to go through to start in the middle.
+//! The order of samples as a pure function of a number. There is no list in memory, whatever the size of the data set,
+//! and starting in the middle costs nothing.
 //!
-//! The user's calls are steps, and their order is their meaning: what is taken and then shuffled is not
-//! what is shuffled and then taken.
+//! The user's calls are steps, and their order matters: take then shuffle is not shuffle then take.
 
 mod chain;
 mod exclude;
@@ -29,13 +28,13 @@ use step::MOST_SAMPLES;
 
 /// The order of a run.
 #[derive(Clone)]
-pub struct Plan(Arc<Prepared>);
+pub struct Plan(Arc<PreparedPlan>);
 
-struct Prepared {
+struct PreparedPlan {
     chain: Chain,
     excluded: Excluded,
-    /// Short, for fingerprints are made of it.
-    words: String,
+    /// Short, because fingerprints are computed from it.
+    description: String,
 }
 
 /// The order of one epoch.
@@ -46,11 +45,11 @@ pub struct Order {
 }
 
 impl Plan {
-    /// Over shards with this many samples each. Those that are excluded are as if they had never been there.
+    /// A plan over shards with this many samples each. Excluded samples are as if they did not exist.
     pub fn new(shards: &[u64], steps: &[OrderStep], excluded: Excluded) -> Result<Plan> {
         let all: u128 = shards.iter().map(|samples| u128::from(*samples)).sum();
         if all >= u128::from(MOST_SAMPLES) {
-            let message = format!("{all} samples are more than can be counted");
+            let message = format!("{all} samples are too many to count");
             return Err(Error::new(Kind::InvalidSource, message));
         }
         step::check(steps)?;
@@ -63,25 +62,25 @@ impl Plan {
         };
         let left: Vec<_> = shards.iter().map(left).collect();
         let chain = Chain::new(&left, steps, &mut 0)?;
-        let mut words = format!("{all} samples without {excluded:?}, {steps:?}");
+        let mut description = format!("{all} samples without {excluded:?}, {steps:?}");
         if shards.len() > 1 {
             let bytes: Vec<u8> = shards.iter().flat_map(|samples| samples.to_le_bytes()).collect();
-            words += &format!(", shards {:?}", Fingerprint::of([bytes.as_slice()]));
+            description += &format!(", shards {:?}", Fingerprint::of([bytes.as_slice()]));
         }
-        Ok(Plan(Arc::new(Prepared { chain, excluded, words })))
+        Ok(Plan(Arc::new(PreparedPlan { chain, excluded, description })))
     }
 
-    /// Among how many ranks an epoch is divided.
+    /// Number of ranks that share an epoch.
     pub fn world(&self) -> u64 {
         self.0.chain.world
     }
 
-    /// Which of them is ours.
+    /// This rank.
     pub fn rank(&self) -> u64 {
         self.0.chain.rank
     }
 
-    /// Samples of one epoch for this rank.
+    /// Number of samples of this rank in one epoch.
     pub(crate) fn epoch_len(&self) -> u64 {
         self.0.chain.len
     }
@@ -91,13 +90,13 @@ impl Plan {
         self.0.chain.most == 0
     }
 
-    /// The order of that epoch, counted from 0.
+    /// The order of an epoch, counted from 0.
     pub fn epoch(&self, epoch: u64) -> Order {
         Order { plan: self.clone(), epoch, memo: Memo::default() }
     }
 
-    /// The ticket of the `number`th sample of this rank, counted over all epochs; None if an epoch
-    /// has no samples for it. Who asks for many takes the order of their epoch.
+    /// The ticket of the `number`th sample of this rank, counted over all epochs; None if an epoch has no samples for
+    /// it. A caller that needs many tickets uses the order of their epoch instead.
     pub fn at(&self, number: u64) -> Option<Ticket> {
         let length = self.epoch_len();
         self.epoch(number.checked_div(length)?).at(number % length)
@@ -106,15 +105,14 @@ impl Plan {
 
 impl fmt::Debug for Plan {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Plan({})", self.0.words)
+        write!(formatter, "Plan({})", self.0.description)
     }
 }
 
 impl Order {
-    /// The ticket of the sample at a place, which counts this rank's samples of the epoch; None behind
-    /// the last.
+    /// The ticket of the sample at a place among this rank's samples of the epoch; None after the last.
     pub fn at(&self, place: u64) -> Option<Ticket> {
-        let Prepared { chain, excluded, .. } = &*self.plan.0;
+        let PreparedPlan { chain, excluded, .. } = &*self.plan.0;
         if place >= chain.len {
             return None;
         }

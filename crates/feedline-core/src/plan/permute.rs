@@ -1,11 +1,10 @@
-//! A shuffle without a list: a keyed permutation that can be asked for any place.
+//! A shuffle without a list: a keyed permutation that can be evaluated at any place.
 //!
-//! A place is a pair (left, right) on a board of a · b ≥ n fields. Each round turns one half by an
-//! amount that depends on the other half and the key; every round can be undone, so the whole is a
-//! permutation of the board. Where it leads off the n samples, it is applied again until it does not
-//! (a walk along the cycle, which must come back). The board is hardly larger than n, so the walk is
-//! short. Four rounds are plainly not random; with eight, and twelve for small n, the statistics
-//! below see nothing.
+//! A place is a pair (left, right) on a board of a · b ≥ n fields. Each round rotates one half by an amount that
+//! depends on the other half and the key; every round is invertible, so the whole is a permutation of the board. If the
+//! result is not one of the n samples, the permutation is applied again until it is (cycle walking, which must
+//! terminate). The board is hardly larger than n, so the walk is short. Four rounds are visibly not random; with eight,
+//! and twelve for small n, the statistics below find nothing.
 
 use crate::random::mix;
 
@@ -24,7 +23,7 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// For that many samples, that seed and that epoch.
+    /// The order of this many samples for a seed and an epoch.
     pub fn new(samples: u64, seed: u64, epoch: u64) -> Permutation {
         let left = (samples as f64).sqrt().ceil().max(1.0) as u64;
         let right = samples.div_ceil(left).max(1);
@@ -37,12 +36,12 @@ impl Permutation {
         Permutation { key: key(seed, epoch), ..*self }
     }
 
-    /// The same samples in an order of one of many parts of an epoch.
+    /// The same samples in the order of one run of an epoch.
     pub(super) fn of_run(&self, seed: u64, epoch: u64, run: u64) -> Permutation {
         Permutation { key: mix(key(seed, epoch) ^ mix(run)), ..*self }
     }
 
-    /// Which sample stands at that place; both count from 0.
+    /// The sample at a place; both count from 0.
     ///
     /// # Panics
     /// If the place is not below the number of samples.
@@ -74,7 +73,7 @@ fn key(seed: u64, epoch: u64) -> u64 {
     mix(mix(seed) ^ mix(!epoch))
 }
 
-/// Evenly from 0 to `bound`, which is not reached.
+/// Uniform from 0 to `bound`, exclusive.
 fn amount(key: u64, half: u64, bound: u64) -> u64 {
     ((u128::from(mix(key ^ mix(half))) * u128::from(bound)) >> 64) as u64
 }
@@ -93,7 +92,7 @@ mod tests {
         (0..samples).map(|place| permutation.at(place)).collect()
     }
 
-    /// How many standard deviations chi-squared is from what chance gives.
+    /// How many standard deviations chi-squared is from its expectation.
     fn surprise(counts: &[u64], expected: f64) -> f64 {
         let chi: f64 = counts.iter().map(|n| (*n as f64 - expected).powi(2) / expected).sum();
         let freedom = counts.len() as f64 - 1.0;
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_epoch_of_seed_zero_stays_what_it_was() {
+    fn the_first_epoch_of_seed_zero_never_changes() {
         // A change here gives every user another order for the same seed.
         assert_eq!(order(12, 0, 0), GOLDEN);
     }
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_strangers() {
+    fn neighbours_are_independent() {
         for samples in [101_u64, 5_000, 20_000, 1_000_003] {
             let permutation = Permutation::new(samples, 11, 0);
             let pairs = samples.min(100_000) - 1;
@@ -161,8 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn epochs_and_seeds_next_to_each_other_are_strangers() {
-        // Of n! orders, two have one place in common on average: the number is Poisson of mean 1.
+    fn adjacent_epochs_and_seeds_are_independent() {
+        // Two random orders agree in one place on average: the number is Poisson with mean 1.
         let samples = 400;
         for (name, other) in [("epoch", [0, 1]), ("seed", [1, 0])] {
             let mut common = 0_u64;

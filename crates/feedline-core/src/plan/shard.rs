@@ -1,26 +1,26 @@
-//! How an epoch is divided among the ranks of a distributed run: by arithmetic.
+//! Divides an epoch among the ranks of a distributed run, by arithmetic.
 
 use crate::error::{Error, Kind, Result};
 
-/// What is done when the samples cannot be divided evenly.
+/// What to do if the samples cannot be divided evenly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Remainder {
-    /// Some samples come twice, so that every rank has as many as the others.
+    /// Repeat some samples, so that every rank has the same number.
     #[default]
     Pad,
-    /// The last samples of the order are left out, so that every rank has as many as the others.
+    /// Drop the last samples of the order, so that every rank has the same number.
     Drop,
-    /// Some ranks have more samples than others.
+    /// Give some ranks more samples than others.
     Uneven,
 }
 
-/// What is dealt out to the ranks.
+/// What is distributed among the ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum By {
-    /// Sample by sample.
+    /// Samples.
     #[default]
     Record,
-    /// Shard by shard: no shard is read by two ranks.
+    /// Whole shards: no shard is read by two ranks.
     Shard,
 }
 
@@ -40,7 +40,7 @@ impl Default for Shard {
 }
 
 impl Shard {
-    /// Refuses a rank that is not in the world.
+    /// Refuses a rank outside the world.
     pub fn new(rank: u64, world: u64, remainder: Remainder, by: By) -> Result<Shard> {
         if world == 0 || world > 1 << 32 {
             let message = format!("shard: world must be from 1 to 2^32, got {world}");
@@ -62,12 +62,12 @@ impl Shard {
         self.world
     }
 
-    /// Whether whole shards are dealt out.
+    /// Whether whole shards are distributed.
     pub(crate) fn is_by_shard(&self) -> bool {
         self.by == By::Shard
     }
 
-    /// Samples of this rank in an epoch of `samples` that are dealt out one by one.
+    /// Number of samples of this rank in an epoch of `samples`, distributed one by one.
     pub(super) fn len(&self, samples: u64) -> u64 {
         let (even, rest) = (samples / self.world, samples % self.world);
         match self.remainder {
@@ -77,23 +77,23 @@ impl Shard {
         }
     }
 
-    /// The places that any rank has of this many, at most.
+    /// The most samples that any rank has.
     pub(super) fn most(&self, samples: u64) -> u64 {
         samples.div_ceil(self.world)
     }
 
-    /// Where the `place`th sample of this rank stands in the order of all ranks.
+    /// The place of the `place`th sample of this rank in the order of all ranks.
     pub(super) fn order(&self, place: u64) -> u64 {
         place.saturating_mul(self.world).saturating_add(self.rank)
     }
 
-    /// Which of this many shards are ours.
+    /// The shards of this rank.
     pub(super) fn shards(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
         let (rank, world) = (self.rank as usize, self.world as usize);
         (rank..count).step_by(world)
     }
 
-    /// Samples of this rank when shards of these lengths are dealt out, and the most that any rank has.
+    /// Number of samples of this rank if shards of these lengths are distributed, and the most that any rank has.
     pub(super) fn fit(&self, lengths: &[u64]) -> Result<(u64, u64)> {
         let ranks = self.world.min(lengths.len() as u64);
         let of = |rank| Shard { rank, ..*self }.shards(lengths.len()).map(|at| lengths[at]).sum();
@@ -106,7 +106,7 @@ impl Shard {
             let rank =
                 counts.iter().position(|count| *count == 0).map_or(ranks, |rank| rank as u64);
             let message = format!(
-                "shard: rank {rank} of {} would have no samples, for there are only {} shards{}",
+                "shard: rank {rank} of {} would have no samples: there are only {} shards{}",
                 self.world,
                 lengths.len(),
                 match lengths.iter().filter(|length| **length == 0).count() {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_shards_fit_as_the_remainder_says() {
+    fn whole_shards_are_distributed_as_the_remainder_says() {
         let fit = |rank, remainder| shard(rank, 2, remainder, By::Shard).fit(&[5, 1, 4, 2, 0]);
         let both = |remainder| [0, 1].map(|rank| fit(rank, remainder).unwrap());
         assert_eq!(both(Remainder::Pad), [(9, 9), (9, 9)]);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_without_a_shard_is_refused_by_every_rank_but_for_uneven() {
+    fn a_rank_without_a_shard_is_refused_by_every_rank_except_for_uneven() {
         for rank in 0..4 {
             let message =
                 shard(rank, 4, Remainder::Pad, By::Shard).fit(&[5, 1, 1]).unwrap_err().to_string();

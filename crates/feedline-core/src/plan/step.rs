@@ -1,73 +1,73 @@
-//! What may be asked of an order, step by step, and which step may follow which.
+//! The steps of an order, and which step may follow which.
 
 use super::Shard;
 use crate::error::{Error, Kind, Result};
 
-/// More samples than any epoch may have.
+/// The most samples of an epoch.
 pub(super) const MOST_SAMPLES: u64 = 1 << 62;
 
-/// One step; each works on the order that those before it made.
+/// One step; each works on the order of those before it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OrderStep {
-    /// All samples in another order in each pass.
+    /// Shuffle all samples, again in each pass.
     Shuffle {
-        /// Decides it alone.
+        /// The seed that alone decides the order.
         seed: u64,
     },
-    /// The samples of each run of places in another order in each pass.
+    /// Shuffle the samples within each run of places, again in each pass.
     ShuffleRuns {
-        /// Decides it alone.
+        /// The seed that alone decides the order.
         seed: u64,
-        /// Places of a run, at least one.
+        /// Places in a run, at least one.
         buffer: u64,
     },
-    /// Some shards at a time, a few records of each in turn, as tf.data does it.
+    /// Read several shards at a time, a few records of each in turn, as tf.data does.
     Interleave {
-        /// How many are open, at least one; None for a number that suits.
+        /// Number of open shards, at least one; None for a default.
         cycle: Option<u64>,
         /// Records of each visit, at least one.
         block: u64,
-        /// Takes the shards in another order in each pass.
+        /// Shuffles the shards, again in each pass.
         seed: Option<u64>,
     },
     /// The part of one rank.
     Shard(Shard),
-    /// All but the first ones.
+    /// All but the first samples.
     Skip(u64),
-    /// The first ones.
+    /// Only the first samples.
     Take(u64),
     /// This many passes in one epoch.
     Repeat(u64),
-    /// Several orders one behind another.
+    /// Several orders, concatenated.
     Concat(Vec<Part>),
     /// Several orders in proportions.
     Mix(Mixture),
 }
 
-/// An order of some shards of the source: the next ones after those of the part before it.
+/// An order of some shards of the source: those after the shards of the part before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
-    /// How many.
+    /// Number of shards.
     pub shards: usize,
-    /// What is asked of them.
+    /// The steps over them.
     pub steps: Vec<OrderStep>,
 }
 
-/// Several orders in proportions. Each begins again as often as it must.
+/// Several orders in proportions. Each starts over as often as needed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixture {
-    /// What is mixed.
+    /// The orders to mix.
     pub parts: Vec<Part>,
-    /// One for each part.
+    /// One weight for each part.
     pub weights: Vec<f64>,
-    /// Shuffles which part comes when; without, they are spread evenly.
+    /// Shuffles the order of the parts; without a seed, they are spread evenly.
     pub seed: Option<u64>,
-    /// Samples of an epoch; as many as all parts have by default.
+    /// Number of samples in an epoch; by default as many as all parts have.
     pub samples: Option<u64>,
 }
 
 impl OrderStep {
-    /// The call that it comes from.
+    /// The name of the call.
     pub fn name(&self) -> &'static str {
         match self {
             OrderStep::Shuffle { .. } | OrderStep::ShuffleRuns { .. } => "shuffle",
@@ -81,7 +81,7 @@ impl OrderStep {
         }
     }
 
-    /// The seed of the user's, if it has one.
+    /// The user's seed, if it has one.
     pub fn seed(&self) -> Option<u64> {
         match self {
             OrderStep::Shuffle { seed } | OrderStep::ShuffleRuns { seed, .. } => Some(*seed),
@@ -95,7 +95,7 @@ impl OrderStep {
         }
     }
 
-    /// How far samples are put out of order, where that has a bound.
+    /// How far samples can be out of order, if that has a bound.
     pub fn buffer(&self) -> Option<u64> {
         let inside = |parts: &[Part]| {
             parts.iter().flat_map(|part| &part.steps).filter_map(OrderStep::buffer).max()
@@ -113,7 +113,7 @@ impl OrderStep {
         }
     }
 
-    /// Whether ranks are told apart by it.
+    /// Whether it divides samples among ranks.
     fn shards(&self) -> bool {
         let inside =
             |parts: &[Part]| parts.iter().any(|part| part.steps.iter().any(OrderStep::shards));
@@ -154,15 +154,18 @@ impl OrderStep {
                 }
             }
             OrderStep::Shard(_) if before.iter().any(OrderStep::shards) => {
-                return refused("the ranks have their parts already".into(), "call shard() once");
+                return refused(
+                    "the samples are already divided among the ranks".into(),
+                    "call shard() once",
+                );
             }
             OrderStep::Shard(shard) if shard.is_by_shard() && !before.is_empty() => {
                 let why =
-                    format!("whole shards can be dealt out only at the start, not after {last}");
+                    format!("whole shards can be distributed only at the start, not after {last}");
                 return refused(why, "call it after the source, or use by=\"record\"");
             }
             OrderStep::Concat(_) | OrderStep::Mix(_) if !before.is_empty() => {
-                return refused(format!("it cannot follow {last}"), "mix first, then go on");
+                return refused(format!("it cannot follow {last}"), "call mix() first");
             }
             OrderStep::Shuffle { .. }
             | OrderStep::ShuffleRuns { .. }

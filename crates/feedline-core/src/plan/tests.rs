@@ -1,4 +1,4 @@
-//! Orders against lists that are made step by step, and what every order promises.
+//! Compares orders with lists that are computed step by step, and checks the properties of every order.
 
 use super::*;
 use proptest::prelude::*;
@@ -33,14 +33,12 @@ fn indices(plan: &Plan, at: u64) -> Vec<u64> {
     epoch(plan, at).iter().map(|ticket| ticket.index).collect()
 }
 
-/// How often each sample comes.
+/// How often each sample occurs.
 fn counts(samples: impl IntoIterator<Item = u64>) -> BTreeMap<u64, u64> {
     let mut counts = BTreeMap::new();
     samples.into_iter().for_each(|sample| *counts.entry(sample).or_default() += 1);
     counts
 }
-
-// ---- what one rank and all ranks get ----
 
 proptest! {
     #[test]
@@ -95,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn excluded_samples_are_as_if_they_had_never_been_there(
+    fn excluded_samples_are_as_if_they_did_not_exist(
         excluded in prop::collection::btree_set(0_u64..60, 0..20), seed: Option<u64>,
         (rank, world, remainder) in ranks(),
     ) {
@@ -125,7 +123,7 @@ fn epochs_differ_when_shuffled_and_repeat_when_not() {
 
 #[test]
 fn a_trillion_samples_cost_the_memory_of_ten() {
-    // The chain has only numbers in it, and a link for each step.
+    // The chain has only numbers, and a link for each step.
     assert!(size_of::<Plan>() <= 8 && size_of::<Chain>() <= 256);
     let plan = shuffled(1_000_000_000_000, Some(3), Shard::default());
     let tickets: Vec<_> = (0..1000).map(|number| plan.at(number).unwrap().index).collect();
@@ -140,9 +138,7 @@ fn a_rank_without_samples_has_no_tickets() {
     assert!(!plan.is_empty(), "others have some");
 }
 
-// ---- steps one after another ----
-
-/// The order of a pass as a list, made step by step; parts and mixtures are not known here.
+/// The order of a pass as a list, computed step by step; without parts and mixtures.
 fn listed(shards: &[u64], steps: &[OrderStep], pass: u64) -> Vec<u64> {
     let Some((last, before)) = steps.split_last() else {
         return (0..shards.iter().sum()).collect();
@@ -194,7 +190,7 @@ fn plain_steps() -> impl Strategy<Value = Vec<OrderStep>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]
-    fn the_calls_mean_what_lists_would_become(
+    fn the_calls_mean_the_same_as_on_lists(
         shards in prop::collection::vec(0_u64..30, 1..4), steps in plain_steps(), at in 0_u64..4,
     ) {
         let plan = Plan::new(&shards, &steps, Excluded::default()).unwrap();
@@ -243,7 +239,7 @@ proptest! {
     }
 
     #[test]
-    fn whole_shards_are_dealt_out_and_no_shard_twice(
+    fn whole_shards_are_distributed_and_no_shard_twice(
         shards in prop::collection::vec(1_u64..20, 1..20), world in 1_u64..6, remainder in remainders(),
         cycle in prop::option::of(1_u64..9), seed: Option<u64>, at in 0_u64..3,
     ) {
@@ -276,7 +272,7 @@ proptest! {
     }
 
     #[test]
-    fn an_interleave_without_excluded_samples_is_that_of_shorter_shards(
+    fn an_interleave_with_excluded_samples_is_that_of_shorter_shards(
         shards in prop::collection::vec(0_u64..12, 1..9), cycle in 1_u64..5, block in 1_u64..4, seed: Option<u64>,
         excluded in prop::collection::btree_set(0_u64..60, 0..20), at in 0_u64..3,
     ) {
@@ -298,7 +294,7 @@ proptest! {
 }
 
 #[test]
-fn a_shuffle_behind_a_shard_stays_within_the_part() {
+fn a_shuffle_after_a_shard_stays_within_the_part() {
     let shard = OrderStep::Shard(by_record(1, 4, Remainder::Uneven));
     let shuffle = OrderStep::Shuffle { seed: 3 };
     let order =
@@ -309,7 +305,7 @@ fn a_shuffle_behind_a_shard_stays_within_the_part() {
 }
 
 #[test]
-fn a_repeated_shuffle_draws_anew_and_goes_on_in_the_next_epoch() {
+fn a_repeated_shuffle_differs_in_each_pass_and_epoch() {
     let steps = [OrderStep::Shuffle { seed: 5 }, OrderStep::Repeat(3)];
     let plan = Plan::new(&[50], &steps, Excluded::default()).unwrap();
     let once = Plan::new(&[50], &steps[..1], Excluded::default()).unwrap();
@@ -318,7 +314,7 @@ fn a_repeated_shuffle_draws_anew_and_goes_on_in_the_next_epoch() {
 }
 
 #[test]
-fn shards_that_are_drawn_differ_in_each_pass_and_are_whole() {
+fn shuffled_shards_differ_in_each_pass_and_are_whole() {
     let steps =
         [OrderStep::Interleave { cycle: Some(3), block: 2, seed: Some(1) }, OrderStep::Repeat(2)];
     let shards = [4, 0, 9, 3, 3, 7, 1, 8];
@@ -333,7 +329,7 @@ fn shards_that_are_drawn_differ_in_each_pass_and_are_whole() {
 }
 
 #[test]
-fn tables_of_many_passes_do_not_pile_up() {
+fn tables_of_many_passes_do_not_accumulate() {
     let steps = [
         OrderStep::Interleave { cycle: Some(512), block: 1, seed: Some(1) },
         OrderStep::Repeat(400),
@@ -345,14 +341,12 @@ fn tables_of_many_passes_do_not_pile_up() {
     assert!(order.memo.len() < 200, "{}", order.memo.len());
 }
 
-// ---- parts ----
-
 fn part(shards: usize, steps: &[OrderStep]) -> Part {
     Part { shards, steps: steps.to_vec() }
 }
 
 #[test]
-fn orders_stand_one_behind_another() {
+fn orders_are_concatenated() {
     let parts = vec![
         part(1, &[OrderStep::Take(2)]),
         part(2, &[OrderStep::Interleave { cycle: None, block: 1, seed: None }]),
@@ -424,8 +418,6 @@ fn ranks_share_a_mixture() {
     assert!(counts(before).values().eq([1; 40].iter()));
 }
 
-// ---- refusals ----
-
 #[test]
 fn steps_that_cannot_follow_one_another_are_refused() {
     let interleave = || OrderStep::Interleave { cycle: None, block: 1, seed: None };
@@ -465,14 +457,14 @@ fn steps_that_cannot_follow_one_another_are_refused() {
 }
 
 #[test]
-fn a_table_that_would_be_too_large_is_refused_before_it_is_made() {
+fn a_table_that_would_be_too_large_is_refused_before_it_is_built() {
     let steps = [OrderStep::Interleave { cycle: Some(1 << 20), block: 1, seed: None }];
     let error = Plan::new(&[1; 100_000], &steps, Excluded::default()).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("cycle=100000 over 100000 shards"), "{error}");
 }
 
 #[test]
-fn the_words_of_a_plan_stay_short_and_tell_shards_apart() {
+fn the_description_of_a_plan_is_short_and_distinguishes_shards() {
     let steps = [OrderStep::Interleave { cycle: Some(512), block: 1, seed: None }];
     let words =
         |shards: &[u64]| format!("{:?}", Plan::new(shards, &steps, Excluded::default()).unwrap());

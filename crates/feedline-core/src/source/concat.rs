@@ -1,4 +1,4 @@
-//! Sources one behind another, as one.
+//! Concatenates sources.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use crate::format::Packing;
 use crate::sample::{BorrowedArray, Extent, Location};
 use crate::sys::file::Identity;
 
-/// Sources whose samples have the same fields.
+/// Concatenated sources whose samples have the same fields.
 pub struct Concat {
-    parts: Vec<Part>,
+    parts: Vec<ConcatPart>,
     contents: Option<Contents>,
     classes: Arc<[String]>,
 }
 
-struct Part {
+struct ConcatPart {
     source: Arc<dyn Source>,
-    /// Of its first sample.
+    /// Index of its first sample.
     first: u64,
     /// Its arrays, whose rows count from the first sample of all parts.
     arrays: Vec<BorrowedArray>,
 }
 
 impl Concat {
-    /// Refuses sources that differ in what they give.
+    /// Refuses sources that provide different fields.
     pub fn new(sources: Vec<Arc<dyn Source>>) -> Result<Concat> {
         let sources: Vec<Arc<dyn Source>> = sources
             .into_iter()
@@ -37,25 +37,24 @@ impl Concat {
                 .with_hint("give at least one"));
         };
         let one = &sources[first];
-        // Of one without samples nobody will see the fields.
+        // The fields of a source without samples do not matter.
         let others = sources.iter().enumerate().filter(|(_, source)| !source.is_empty());
         for (number, other) in others {
             if !other.beside().is_empty() {
                 let message = format!("concat: source {number} has arrays beside its samples");
                 return Err(Error::new(Kind::InvalidSource, message)
-                    .with_hint("concat first, and then zip with arrays for all samples"));
+                    .with_hint("call concat() first, then zip() with arrays for all samples"));
             }
             let (ours, theirs) = (described(&**one), described(&**other));
             if ours != theirs {
-                let message = format!(
-                    "concat: source {first} gives {ours}, and source {number} gives {theirs}"
-                );
+                let message =
+                    format!("concat: source {first} has {ours}, but source {number} has {theirs}");
                 return Err(Error::new(Kind::InvalidSource, message)
-                    .with_hint("give sources of one kind, with the same fields"));
+                    .with_hint("give sources with the same fields"));
             }
             if one.classes() != other.classes() {
                 let message = format!(
-                    "concat: the labels of source {first} are {:?}, and those of source {number} {:?}",
+                    "concat: the labels of source {first} are {:?}, but those of source {number} are {:?}",
                     one.classes(),
                     other.classes()
                 );
@@ -76,14 +75,14 @@ impl Concat {
                 .map(|array| BorrowedArray { first: array.first + first, ..array.clone() })
                 .collect();
             let samples = source.len();
-            parts.push(Part { source, first, arrays });
+            parts.push(ConcatPart { source, first, arrays });
             first += samples;
         }
         Ok(Concat { parts, contents, classes })
     }
 
-    /// The part that a sample is in, and its index there.
-    fn place(&self, index: u64) -> (&Part, u64) {
+    /// The part of a sample, and its index there.
+    fn place(&self, index: u64) -> (&ConcatPart, u64) {
         let part = &self.parts[self.parts.partition_point(|part| part.first <= index) - 1];
         (part, index - part.first)
     }
@@ -99,7 +98,7 @@ fn arrays(source: &dyn Source) -> &[BorrowedArray] {
     }
 }
 
-/// What a source gives, to be compared and read.
+/// A description of a source, for comparison and for messages.
 fn described(source: &dyn Source) -> String {
     let arrays: Vec<_> = arrays(source)
         .iter()
@@ -149,8 +148,9 @@ impl Source for Concat {
     }
 
     fn mean_bytes(&self) -> u64 {
-        let bytes =
-            |part: &Part| u128::from(part.source.mean_bytes()) * u128::from(part.source.len());
+        let bytes = |part: &ConcatPart| {
+            u128::from(part.source.mean_bytes()) * u128::from(part.source.len())
+        };
         let all: u128 = self.parts.iter().map(bytes).sum();
         (all / u128::from(self.len().max(1))) as u64
     }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_all_sources_stand_in_their_order() {
+    fn samples_of_all_sources_are_in_order() {
         let inner = Concat::new(vec![numbers("x", &[5, 6]), numbers("x", &[7])]).unwrap();
         let parts = vec![numbers("x", &[1, 2, 3]), numbers("x", &[]), Arc::new(inner)];
         let all = Concat::new(parts).unwrap();

@@ -1,4 +1,4 @@
-//! Files by list or pattern, one sample each.
+//! Files from a list or a pattern, one sample each.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
 use crate::sample::{Extent, Location};
 
-/// Many paths in one piece of memory: a million files are a few dozen megabytes.
+/// Many paths in one allocation: a million files take a few dozen megabytes.
 #[derive(Debug, Default)]
 pub(super) struct PathTable {
     bytes: Vec<u8>,
@@ -42,7 +42,7 @@ impl PathTable {
     }
 }
 
-/// Files in the order they were given, or sorted where a pattern found them.
+/// Files in the given order, or sorted if they come from a pattern.
 #[derive(Debug)]
 pub struct Files {
     root: PathBuf,
@@ -74,17 +74,17 @@ impl Files {
         Ok(Files { root, paths: table, labels })
     }
 
-    /// The files that a pattern such as `data/**/*.jpg` finds, sorted.
+    /// The files that a pattern such as `data/**/*.jpg` matches, sorted.
     pub fn glob(pattern: &str, labels: Option<Vec<i64>>) -> Result<Files> {
         Files::list(&matching(pattern)?, labels)
     }
 }
 
-/// The files that a pattern finds, sorted; at least one.
+/// The files that a pattern matches, sorted; at least one.
 pub(crate) fn matching(pattern: &str) -> Result<Vec<PathBuf>> {
     let bad = |message: String| {
         Error::new(Kind::InvalidSource, message)
-            .with_hint("patterns know *, ?, [abc] and ** for any number of folders")
+            .with_hint("patterns support *, ?, [abc] and ** for any number of folders")
     };
     let found = glob::glob(pattern)
         .map_err(|error| bad(format!("{pattern:?} is not a pattern: {}", error.msg)))?;
@@ -92,10 +92,10 @@ pub(crate) fn matching(pattern: &str) -> Result<Vec<PathBuf>> {
     for entry in found {
         let path = entry.map_err(|error| {
             let path = error.path().to_owned();
-            Error::io(Kind::InvalidSource, "looking for files", error.into())
+            Error::io(Kind::InvalidSource, "searching for files", error.into())
                 .at(Some(Location::file(path)))
         })?;
-        // A link that leads nowhere belongs to it: it is said to be missing, not skipped.
+        // A broken link is included: it is reported as missing, not skipped.
         if !path.is_dir() {
             paths.push(path);
         }

@@ -17,12 +17,12 @@ pub struct Folder {
     root: PathBuf,
     paths: PathTable,
     classes: Arc<[String]>,
-    /// The first sample behind each class.
+    /// The end of each class: the index after its last sample.
     ends: Vec<u64>,
 }
 
 impl Folder {
-    /// Looks through the folder. Hidden files and files that are no images by name are skipped.
+    /// Lists the folder. Hidden files, and files that are not images by name, are skipped.
     pub fn images(root: &Path) -> Result<Folder> {
         let mut classes: Vec<PathBuf> = list(root)?
             .into_iter()
@@ -48,7 +48,7 @@ impl Folder {
             if paths.len() == before {
                 let message = format!("class folder {} has no images", shown(class));
                 return Err(Error::new(Kind::InvalidSource, message).with_hint(format!(
-                    "remove the folder, or put images in it; by name these are images: {}",
+                    "remove the folder, or put images in it; image extensions are {}",
                     EXTENSIONS.join(", ")
                 )));
             }
@@ -59,14 +59,14 @@ impl Folder {
     }
 }
 
-/// The folder itself and all below it, links followed, sorted by path as torchvision sorts them.
+/// The folder and all folders below it, with links followed, sorted by path as in torchvision.
 fn folders_below(class: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut open = vec![(class.to_owned(), Vec::new())];
     while let Some((folder, mut above)) = open.pop() {
         let identity = file::identity(&folder).map_err(|error| unreadable(&folder, error))?;
         if above.contains(&identity) {
-            let message = format!("{} leads back to a folder above it", shown(&folder));
+            let message = format!("{} is a link to one of its parent folders", shown(&folder));
             return Err(Error::new(Kind::InvalidSource, message).with_hint("remove the link"));
         }
         above.push(identity);
@@ -92,12 +92,9 @@ fn images_in(folder: &Path) -> Result<Vec<PathBuf>> {
         match kind {
             EntryKind::File => images.push(path),
             EntryKind::BrokenLink => {
-                return Err(Error::new(
-                    Kind::InvalidSource,
-                    "a link to an image that is not there",
-                )
-                .at(Some(Location::file(path)))
-                .with_hint("fix or remove the link"));
+                return Err(Error::new(Kind::InvalidSource, "a broken link to an image")
+                    .at(Some(Location::file(path)))
+                    .with_hint("fix or remove the link"));
             }
             EntryKind::Folder | EntryKind::Other => {}
         }
@@ -113,11 +110,11 @@ fn list(folder: &Path) -> Result<Vec<Entry>> {
 fn unreadable(folder: &Path, error: std::io::Error) -> Error {
     let kind = error.kind();
     let hint = if kind == std::io::ErrorKind::NotFound {
-        "check the path; relative ones begin at the working folder"
+        "check the path; relative paths start at the working directory"
     } else if kind == std::io::ErrorKind::PermissionDenied {
         "make the folder readable with chmod u+rx"
     } else {
-        "check that this is a folder that can be read"
+        "check that this is a readable folder"
     };
     Error::io(Kind::InvalidSource, format!("reading folder {}", shown(folder)), error)
         .with_hint(hint)

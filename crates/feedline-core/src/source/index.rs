@@ -1,5 +1,5 @@
-//! Where the records of a shard lie: found by one look through it, kept for the next time, and checked
-//! against the size and the time of the file.
+//! The index of a shard: the spans of its records, found by one scan, saved for the next time, and checked against the
+//! size and modification time of the file.
 
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -12,17 +12,17 @@ use crate::sample::Location;
 use crate::sys::atomic_file::{AtomicFile, Existing};
 use crate::sys::file::{self, Handle, Identity, Stamp};
 
-/// Of the file that an index is kept in. Another one is not read, but made again.
+/// Version of the index file. Other versions are not read, but built again.
 const VERSION: u32 = 3;
-/// The ending of an index that lies beside its shard.
+/// The extension of an index beside its shard.
 const BESIDE: &str = "flindex";
-/// Bytes of the largest index that is read: a larger one is made again.
+/// The largest index file that is read, in bytes; a larger one is built again.
 const LARGEST: u64 = 1 << 30;
 
-/// Where indices are kept.
+/// Where indices are saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// In this folder; one that lies beside the shard is read too.
+    /// In this folder; an index beside the shard is read too.
     Folder(PathBuf),
     /// Beside the shard.
     Beside,
@@ -30,48 +30,48 @@ pub enum Keep {
     Nowhere,
 }
 
-/// Whether an index that is kept is used again.
+/// Whether a saved index is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
-    /// If it fits to the shard.
+    /// If it matches the shard.
     Fitting,
-    /// Never: what was known of the shard is forgotten.
+    /// Never: what is known about the shard is discarded.
     Nothing,
 }
 
-/// An index, and what became of it.
+/// An index, and how it was obtained.
 #[derive(Debug)]
-pub struct Made {
-    /// Of the shard.
+pub struct BuiltIndex {
+    /// The index of the shard.
     pub index: Index,
-    /// Whether the shard was looked through for it.
+    /// Whether the shard was scanned for it.
     pub is_new: bool,
-    /// Why a new one could not be kept.
-    pub unkept: Option<Error>,
+    /// Why a new one could not be saved.
+    pub save_error: Option<Error>,
 }
 
 /// The records of one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Index {
-    /// Of the file that it was made from.
+    /// Size and time of the indexed file.
     pub stamp: Stamp,
-    /// Which file that is, where it was looked at.
+    /// The identity of the file, if it was opened.
     pub identity: Option<Identity>,
-    /// How that is compressed. If it is, spans are those of the unpacked bytes.
+    /// Its compression. If it is compressed, spans are offsets in the decompressed bytes.
     pub packing: Packing,
     spans: Spans,
-    /// What is wrong, by the number of its span; few.
+    /// What is wrong, by the number of the span; usually few.
     damages: Vec<Damage>,
 }
 
-/// Spans that touch need one number each.
+/// Adjacent spans need one number each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Spans {
     Touching { starts: Vec<u64>, end: u64 },
     Apart(Vec<Span>),
 }
 
-/// What stands in front of the numbers.
+/// The header before the numbers.
 #[derive(Serialize, Deserialize)]
 struct Head {
     version: u32,
@@ -83,11 +83,11 @@ struct Head {
     damages: Vec<(u64, String)>,
 }
 
-/// How a fault begins that says so of a shard.
-const CUT: &str = "the shard ends after";
+/// How a fault of a truncated shard begins.
+const TRUNCATED: &str = "the shard ends after";
 
 impl Index {
-    /// From what a look through the file has found.
+    /// An index of the result of a scan.
     pub fn new(stamp: Stamp, packing: Packing, scanned: Scanned) -> Index {
         let Scanned { spans, damages } = scanned;
         let touch = spans.windows(2).all(|pair| pair[0].start + pair[0].length == pair[1].start);
@@ -101,18 +101,23 @@ impl Index {
         Index { stamp, identity: None, packing, spans, damages }
     }
 
-    /// Of a shard: the one that is kept, if it fits, else a new one, which is then kept.
+    /// The index of a shard: the saved one if it matches, otherwise a new one, which is then saved.
     pub fn of(path: &Path, container: &Container, keep: &Keep) -> Result<Index> {
-        // A folder that cannot be written to costs the next run a look through the shard, no more.
+        // If the folder cannot be written, the next run scans the shard again.
         Index::make(path, container, keep, Reuse::Fitting).map(|made| made.index)
     }
 
-    /// The same for callers that want to know whether it is new, and whether it is kept.
-    pub fn make(path: &Path, container: &Container, keep: &Keep, reuse: Reuse) -> Result<Made> {
+    /// The same for callers that need to know whether it is new, and whether it was saved.
+    pub fn make(
+        path: &Path,
+        container: &Container,
+        keep: &Keep,
+        reuse: Reuse,
+    ) -> Result<BuiltIndex> {
         let failed = |error| {
             Error::io(Kind::InvalidSource, "opening the shard", error)
                 .at(at(path))
-                .with_hint("a shard must be a file that can be read: look at it with ls -lL")
+                .with_hint("a shard must be a readable file: check it with ls -lL")
         };
         let handle = Handle::open(path).map_err(failed)?;
         let identity = handle.identity().map_err(failed)?;
@@ -137,7 +142,7 @@ impl Index {
             && old.covers(container, &mut read)?
         {
             let index = Index { identity: Some(identity), ..old.clone() };
-            return Ok(Made { index, is_new: false, unkept: None });
+            return Ok(BuiltIndex { index, is_new: false, save_error: None });
         }
         let scanned = match packing {
             Packing::Plain => container.scan(stamp.size, &mut read),
@@ -146,19 +151,19 @@ impl Index {
             }
         };
         let mut scanned = scanned.map_err(|error| error.at(at(path)))?;
-        if let Some(what) = old.and_then(|old| old.cut(&scanned)) {
+        if let Some(what) = old.and_then(|old| old.truncated(&scanned)) {
             scanned.push_damage(stamp.size, 0, what);
         }
         let index = Index { identity: Some(identity), ..Index::new(stamp, packing, scanned) };
-        let unkept = kept.first().and_then(|place| {
+        let save_error = kept.first().and_then(|place| {
             let error = index.write(place, container, keep).err()?;
             Some(Error::io(Kind::InvalidSource, "writing the index", error).at(at(place)))
         });
-        Ok(Made { index, is_new: true, unkept })
+        Ok(BuiltIndex { index, is_new: true, save_error })
     }
 
-    /// Whether an index that was read can be that of a shard of its size: records lie one behind another inside of
-    /// it, and what lies between them holds no record.
+    /// Whether a saved index can be that of a shard of its size: records are in order and inside the file, and the gaps
+    /// between them hold no record.
     fn covers(&self, container: &Container, read: &mut ReadAt<'_>) -> Result<bool> {
         let mut gaps = Vec::new();
         let mut end = 0;
@@ -175,7 +180,7 @@ impl Index {
             Packing::Plain if end > self.stamp.size => return Ok(false),
             Packing::Plain if end < self.stamp.size => gaps.push(end..self.stamp.size),
             Packing::Plain => {}
-            // Only decompressing it all could show what lies between.
+            // Only decompressing all of it could show what is in the gaps.
             Packing::Gzip | Packing::Zlib | Packing::Zstd | Packing::Xz | Packing::Bzip2 => {
                 return Ok(gaps.is_empty() || has_gaps(container));
             }
@@ -188,7 +193,7 @@ impl Index {
         Ok(true)
     }
 
-    /// Keeps it: in a folder for this user alone, beside its shard for all to read.
+    /// Saves it: in a folder for this user alone, beside its shard readable for all.
     fn write(&self, place: &Path, container: &Container, keep: &Keep) -> std::io::Result<()> {
         let mut atomic_file = match keep {
             Keep::Folder(_) => AtomicFile::private(place)?,
@@ -198,8 +203,8 @@ impl Index {
         atomic_file.finish(Existing::Replaced)
     }
 
-    /// What is to be said where a shard has the first records of what it had before, and ends there.
-    fn cut(&self, now: &Scanned) -> Option<String> {
+    /// The fault of a shard that has only the first records of what it had before.
+    fn truncated(&self, now: &Scanned) -> Option<String> {
         let (before, left) = (self.len(), now.spans.len() as u64);
         if left >= before || !now.damages.is_empty() {
             return None;
@@ -208,16 +213,19 @@ impl Index {
         if !same {
             return None;
         }
-        // What was corrupt then and is gone now was repaired, unless it said the same.
+        // A corrupt span that is gone now was repaired, unless it was itself such a fault.
         let gone = |damage: &&Damage| damage.span >= left;
-        if let Some(cut) = self.damages.iter().find(|damage| damage.what.starts_with(CUT)) {
-            return Some(cut.what.clone());
+        if let Some(truncated) =
+            self.damages.iter().find(|damage| damage.what.starts_with(TRUNCATED))
+        {
+            return Some(truncated.what.clone());
         }
         let good = before - self.damages.iter().filter(gone).count() as u64;
-        (good > left).then(|| format!("{CUT} {left} records, and had {good} when it was indexed"))
+        (good > left)
+            .then(|| format!("{TRUNCATED} {left} records, but had {good} when it was indexed"))
     }
 
-    /// Says that the shard should have this many records, or bytes.
+    /// Adds a fault if the shard does not have this many records, or bytes.
     pub fn expect(&mut self, records: Option<u64>, bytes: Option<u64>) {
         let what = match (records, bytes) {
             (Some(records), _) if records != self.len() => {
@@ -239,7 +247,7 @@ impl Index {
         self.identity = identity;
     }
 
-    /// Records, and stretches that are none.
+    /// Number of records, including corrupt spans.
     pub fn len(&self) -> u64 {
         match &self.spans {
             Spans::Touching { starts, .. } => starts.len() as u64,
@@ -247,12 +255,12 @@ impl Index {
         }
     }
 
-    /// Whether there is nothing at all.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where a record lies.
+    /// The span of a record.
     pub fn span(&self, number: u64) -> Span {
         let at = number as usize;
         match &self.spans {
@@ -264,7 +272,7 @@ impl Index {
         }
     }
 
-    /// What is wrong with a span, if anything is known to be.
+    /// What is wrong with a span, if known.
     pub fn damage(&self, number: u64) -> Option<&str> {
         let at = self.damages.binary_search_by_key(&number, |damage| damage.span).ok()?;
         Some(&self.damages[at].what)
@@ -279,7 +287,7 @@ impl Index {
         let mut numbers = Vec::new();
         let mut end = 0;
         for span in (0..self.len()).map(|number| self.span(number)) {
-            // The gap before it is zero nearly always: one byte.
+            // The gap before it is nearly always zero: one byte.
             put(span.start.wrapping_sub(end), &mut numbers);
             put(span.length, &mut numbers);
             end = span.start + span.length;
@@ -296,13 +304,13 @@ impl Index {
         let mut bytes = serde_json::to_vec(&head).expect("text and numbers can always be written");
         bytes.push(b'\n');
         bytes.extend(numbers);
-        // The checksum covers the head too: one span fewer there would hide a record.
+        // The checksum covers the header too: one span fewer there would hide a record.
         bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
         bytes
     }
 
-    /// What is kept there; none if it is not what was written, or if somebody can have written it who can write
-    /// neither to the shard nor as this user: an index could hide records.
+    /// Reads a saved index; None if it is not valid, or if a user wrote it who can write neither to the shard nor as
+    /// this user: an index could hide records.
     fn read(place: &Path, container: &Container, shard: &Handle) -> Option<Index> {
         let handle = Handle::open(place).ok()?;
         if !handle.is_written_by_owner_of(shard).ok()? {
@@ -337,7 +345,7 @@ impl Index {
     }
 }
 
-/// Whether a format has bytes that belong to no record: headers, directories and empty lines.
+/// Whether a format has bytes outside records: headers, folders and empty lines.
 fn has_gaps(container: &Container) -> bool {
     match container {
         Container::Tfrecord { .. } | Container::Numbers { .. } => false,
@@ -345,7 +353,7 @@ fn has_gaps(container: &Container) -> bool {
     }
 }
 
-/// Whether there is a record, or something corrupt, in a part of a shard that an index leaves out.
+/// Whether a part of a shard that an index leaves out contains a record or corrupt bytes.
 fn holds_record(container: &Container, gap: &Range<u64>, read: &mut ReadAt<'_>) -> Result<bool> {
     let size = gap.end - gap.start;
     let mut read = |offset: u64, buffer: &mut [u8]| {
@@ -353,14 +361,14 @@ fn holds_record(container: &Container, gap: &Range<u64>, read: &mut ReadAt<'_>) 
         let length = left.min(buffer.len());
         read(gap.start + offset, &mut buffer[..length])
     };
-    // Only the first row is a header: in what follows, a row is a line that is not empty.
+    // Only the first row is a header: after it, a row is a line that is not empty.
     let has_rows = matches!(container, Container::Csv { .. }) && gap.start > 0;
     let container = if has_rows { &Container::JsonLines } else { container };
     let found = container.scan(size, &mut read)?;
     Ok(!found.spans.is_empty())
 }
 
-/// Where the index of a shard may be kept; the first is where it is written to.
+/// Where the index of a shard may be saved; it is written to the first place.
 fn kept_at(path: &Path, container: &Container, keep: &Keep) -> Vec<PathBuf> {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
@@ -383,7 +391,7 @@ fn at(path: &Path) -> Option<Location> {
     Some(Location::file(path))
 }
 
-/// Seven bits a byte, the lowest first.
+/// A varint: seven bits per byte, the lowest first.
 fn put(mut number: u64, to: &mut Vec<u8>) {
     while number >= 0x80 {
         to.push(number as u8 | 0x80);
@@ -423,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_is_kept_and_read_again_and_made_anew_when_the_shard_was_written_to() {
+    fn an_index_is_saved_and_built_again_when_the_shard_changed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
         let keep = Keep::Folder(folder.path().join("cache"));
@@ -441,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_index_with_a_flipped_bit_is_not_believed() {
+    fn a_saved_index_with_a_flipped_bit_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
         file::write(&path, &shard(&[b"one", b"two"])).unwrap();
@@ -459,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_whose_head_names_fewer_spans_is_not_used() {
+    fn an_index_whose_header_has_fewer_spans_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.csv");
         file::write(&path, b"id\n1\n2\n3\n").unwrap();
@@ -510,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_others_can_write_to_is_made_anew() {
+    fn an_index_that_others_can_write_to_is_built_again() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
@@ -523,7 +531,7 @@ mod tests {
             std::fs::set_permissions(&place, std::fs::Permissions::from_mode(mode)).unwrap();
             assert!(make() && !make(), "{mode:o}");
         }
-        // Only root can give files away.
+        // Only root can change the owner of files.
         if std::os::unix::fs::chown(&place, Some(12345), None).is_ok() {
             assert!(make());
             std::os::unix::fs::chown(&place, Some(12345), None).unwrap();
@@ -533,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_is_no_file_is_not_read() {
+    fn an_index_that_is_not_a_regular_file_is_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
         file::write(&path, &shard(&[b"one", b"two"])).unwrap();
@@ -547,21 +555,21 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_was_cut_between_two_records_is_noticed_by_its_index() {
+    fn a_shard_truncated_between_two_records_is_noticed_by_its_index() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
         file::write(&path, &shard(&[b"one", b"two", b"three"])).unwrap();
         index(&path, &Keep::Beside);
         file::write(&path, &shard(&[b"one", b"two"])).unwrap();
-        let cut = index(&path, &Keep::Beside);
-        assert_eq!(cut.len(), 3);
-        let what = cut.damage(2).unwrap();
-        assert_eq!(what, "the shard ends after 2 records, and had 3 when it was indexed");
-        assert_eq!(index(&path, &Keep::Beside), cut, "it is remembered");
+        let truncated = index(&path, &Keep::Beside);
+        assert_eq!(truncated.len(), 3);
+        let what = truncated.damage(2).unwrap();
+        assert_eq!(what, "the shard ends after 2 records, but had 3 when it was indexed");
+        assert_eq!(index(&path, &Keep::Beside), truncated, "the truncation is remembered");
     }
 
     #[test]
-    fn an_index_that_is_made_anew_forgets_what_was_known_of_the_shard() {
+    fn an_index_that_is_built_again_discards_what_was_known() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
         let container = Container::Tfrecord { check: true };
@@ -571,14 +579,14 @@ mod tests {
         assert!(!make(Reuse::Fitting).is_new);
         file::write(&path, &shard(&[b"one", b"two"])).unwrap();
         assert_eq!(make(Reuse::Fitting).index.damages().len(), 1);
-        let anew = make(Reuse::Nothing);
-        assert!(anew.is_new && anew.unkept.is_none());
-        assert_eq!((anew.index.len(), anew.index.damages().len()), (2, 0));
-        assert_eq!(make(Reuse::Fitting).index, anew.index, "it is what is kept now");
+        let rebuilt = make(Reuse::Nothing);
+        assert!(rebuilt.is_new && rebuilt.save_error.is_none());
+        assert_eq!((rebuilt.index.len(), rebuilt.index.damages().len()), (2, 0));
+        assert_eq!(make(Reuse::Fitting).index, rebuilt.index, "the new index is saved");
     }
 
     #[test]
-    fn an_index_that_cannot_be_kept_says_why() {
+    fn an_index_that_cannot_be_saved_says_why() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
         file::write(&path, &shard(&[b"one"])).unwrap();
@@ -586,12 +594,12 @@ mod tests {
         let container = Container::Tfrecord { check: true };
         let made = Index::make(&path, &container, &keep, Reuse::Fitting).unwrap();
         assert_eq!(made.index.len(), 1);
-        let message = made.unkept.unwrap().to_string();
+        let message = made.save_error.unwrap().to_string();
         assert!(message.contains("writing the index: "), "{message}");
     }
 
     #[test]
-    fn a_manifest_that_says_otherwise_is_a_fault_of_the_shard() {
+    fn a_manifest_that_disagrees_is_a_fault_of_the_shard() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
         file::write(&path, &shard(&[b"one", b"two"])).unwrap();

@@ -1,4 +1,4 @@
-//! Arrays in memory: each sample is a row of each, read without a copy but the one into its batch.
+//! Arrays in memory: each sample is a row of each, copied only once, into its batch.
 
 use super::Source;
 use crate::checkpoint::Fingerprint;
@@ -13,7 +13,7 @@ pub struct Arrays {
 }
 
 impl Arrays {
-    /// Refuses arrays that do not have the memory they claim. `len` rows each.
+    /// Refuses arrays that are smaller than `len` rows.
     pub fn new(arrays: Vec<BorrowedArray>, len: u64) -> Result<Arrays> {
         if arrays.is_empty() {
             return Err(Error::new(Kind::InvalidSource, "there are no arrays")
@@ -55,7 +55,7 @@ impl Source for Arrays {
         false
     }
 
-    /// Of names, types and shapes; reading all values would take as long as an epoch.
+    /// Computed from names, types and shapes; reading all values would take as long as an epoch.
     fn fingerprint(&self) -> Fingerprint {
         let shapes: Vec<_> = self.arrays.iter().map(|array| format!("{:?}", array.field)).collect();
         let len = self.len.to_le_bytes();

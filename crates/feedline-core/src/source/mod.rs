@@ -1,4 +1,4 @@
-//! Where the samples lie: numbered from 0, each with its bytes in a file or its values in memory.
+//! Sources of samples, numbered from 0: each sample is bytes in a file or values in memory.
 
 pub mod concat;
 pub mod files;
@@ -19,99 +19,99 @@ use crate::format::{Container, Packing, Wanted};
 use crate::sample::{BorrowedArray, Extent, Location};
 use crate::sys::file::Identity;
 
-/// The image files that are found by name. Those that cannot be decoded are faults of their sample:
-/// leaving them out would lose them in silence, and shift every index against torchvision's.
+/// Extensions of image files. Files that cannot be decoded are faults of their sample: excluding them would lose them
+/// silently, and shift every index relative to torchvision's.
 pub const EXTENSIONS: &[&str] = &["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"];
 
-/// What the records of a source are.
+/// The format of the records of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contents {
-    /// What they lie in.
+    /// The file format.
     pub container: Container,
-    /// The fields that are parsed where the user names none.
+    /// The fields that are parsed by default.
     pub guessed: Arc<[Wanted]>,
-    /// Whether some lie in compressed files, which can only be read from front to back.
+    /// Whether some files are compressed, and can only be read sequentially.
     pub is_packed: bool,
 }
 
-/// A numbered source. Two calls with the same index say the same.
+/// A numbered source. Two calls with the same index return the same.
 pub trait Source: Send + Sync {
-    /// How many samples there are.
+    /// Number of samples.
     fn len(&self) -> u64;
 
-    /// Whether there are none.
+    /// Whether there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The sources that it consists of, one behind another, where it does.
+    /// The concatenated sources, if it is a concatenation.
     fn parts(&self) -> Option<Vec<Arc<dyn Source>>> {
         None
     }
 
-    /// Where the bytes of a sample are to be had; the index is below `len`.
+    /// Where the bytes of a sample are; the index is below `len`.
     fn extent(&self, index: u64) -> Extent<'_>;
 
-    /// What is known to be wrong with a sample before anything is read.
+    /// What is known to be wrong with a sample before it is read.
     fn damage(&self, _index: u64) -> Option<String> {
         None
     }
 
-    /// What its records are, where samples are records.
+    /// The format of its records, if samples are records.
     fn contents(&self) -> Option<&Contents> {
         None
     }
 
-    /// How the file of a sample is compressed.
+    /// The compression of the file of a sample.
     fn packing(&self, _index: u64) -> Packing {
         Packing::Plain
     }
 
-    /// Arrays of which each sample has a row besides.
+    /// Arrays beside the samples: each sample also has a row of each.
     fn beside(&self) -> &[BorrowedArray] {
         &[]
     }
 
-    /// Bytes of a sample, about, where they are known.
+    /// Approximate bytes of a sample, if known.
     fn mean_bytes(&self) -> u64 {
         0
     }
 
-    /// The label of a sample, in a source that has them.
+    /// The label of a sample, if the source has labels.
     fn label(&self, index: u64) -> Option<i64>;
 
     /// Whether it has labels.
     fn has_labels(&self) -> bool;
 
-    /// Names of the labels, where they have any.
+    /// Names of the labels, if they have any.
     fn classes(&self) -> Arc<[String]> {
         Arc::new([])
     }
 
-    /// How many samples each shard has, where it has shards; the samples stand in their order.
+    /// Number of samples in each shard, if it has shards; samples are in the order of the shards.
     fn shards(&self) -> Vec<u64> {
         vec![self.len()]
     }
 
-    /// The files whose content is known ahead, as they were then: one that differs later is not read.
+    /// Indexed files and their identities when they were indexed: a file that differs later is not read.
     fn known_files(&self) -> Vec<(PathBuf, Identity)> {
         Vec::new()
     }
 
-    /// The shards that have no samples at all.
+    /// The shards without samples.
     fn empty_shards(&self) -> Vec<PathBuf> {
         Vec::new()
     }
 
-    /// Differs when the samples do.
+    /// A hash that changes with the samples.
     fn fingerprint(&self) -> Fingerprint;
 
-    /// The folder that all files lie below, where there is one.
+    /// The folder that contains all files, if there is one.
     fn root(&self) -> Option<PathBuf> {
         None
     }
 
-    /// Where people can look at a sample.
+    /// The location of a sample, for people.
     fn location(&self, index: u64) -> Option<Location> {
         match self.extent(index) {
             Extent::File(path) => Some(Location::file(path)),

@@ -1,4 +1,4 @@
-//! Files of numbers and nothing else, such as the tokens of a text: each sample is a window of them.
+//! Files of plain numbers, such as the tokens of a text: each sample is a window of them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use crate::format::Container;
 use crate::sample::{Dtype, Extent, Location};
 use crate::sys::file::{Handle, Identity};
 
-/// Where the numbers of a file lie.
+/// A file of numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Numbered {
     /// The file.
     pub path: PathBuf,
-    /// The first byte of its first number.
+    /// Offset of its first number.
     pub start: u64,
-    /// How many there are; all that follow, by default.
+    /// How many numbers it has; by default all that follow.
     pub count: Option<u64>,
 }
 
-/// Windows of numbers. One never reaches from a file into the next.
+/// Windows of numbers. A window never spans two files.
 #[derive(Debug)]
 pub struct Numbers {
     files: Vec<(PathBuf, u64, u64)>,
     identities: Vec<Identity>,
-    /// The first window behind each file.
+    /// The end of each file: the index after its last window.
     ends: Vec<u64>,
     dtype: Dtype,
     length: u64,
@@ -35,7 +35,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Windows of `length` numbers, of which each begins `stride` behind the one before.
+    /// Windows of `length` numbers, each `stride` after the one before.
     pub fn new(files: &[Numbered], dtype: Dtype, length: u64, stride: u64) -> Result<Numbers> {
         let each = dtype.bytes() as u64;
         let mut found = Vec::with_capacity(files.len());
@@ -54,13 +54,16 @@ impl Numbers {
             let bytes = identity.stamp.size.saturating_sub(*start);
             let there = bytes / each;
             if count.is_none() && !bytes.is_multiple_of(each) {
-                let message = format!("{bytes} bytes are no whole number of {}", dtype.name());
-                return Err(bad(message).with_hint("name the type that was written with dtype="));
+                let message =
+                    format!("{bytes} bytes are not a whole number of {} values", dtype.name());
+                return Err(bad(message).with_hint("set dtype= to the type that was written"));
             }
             if let Some(count) = count
                 && *count > there
             {
-                let message = format!("the file is cut: it says {count} numbers and has {there}");
+                let message = format!(
+                    "the file is truncated: its header declares {count} numbers, it has {there}"
+                );
                 return Err(bad(message).with_hint("write or copy the file again"));
             }
             let count = count.unwrap_or(there);
@@ -161,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_do_not_reach_from_a_file_into_the_next() {
+    fn windows_do_not_span_two_files() {
         let folder = tempfile::tempdir().unwrap();
         let files = [
             written(folder.path(), "a", 10),
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_so_is_refused() {
+    fn a_file_that_does_not_match_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = written(folder.path(), "a", 5);
         let refused = |file: &Numbered, dtype, length| {
@@ -185,9 +188,15 @@ mod tests {
                 .message()
                 .to_owned()
         };
-        assert_eq!(refused(&file, Dtype::Uint32, 1), "10 bytes are no whole number of uint32");
+        assert_eq!(
+            refused(&file, Dtype::Uint32, 1),
+            "10 bytes are not a whole number of uint32 values"
+        );
         assert_eq!(refused(&file, Dtype::Uint16, 6), "no file has 6 numbers; the longest has 5");
-        let cut = Numbered { count: Some(9), ..file };
-        assert_eq!(refused(&cut, Dtype::Uint16, 2), "the file is cut: it says 9 numbers and has 5");
+        let truncated = Numbered { count: Some(9), ..file };
+        assert_eq!(
+            refused(&truncated, Dtype::Uint16, 2),
+            "the file is truncated: its header declares 9 numbers, it has 5"
+        );
     }
 }

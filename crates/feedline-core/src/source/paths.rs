@@ -1,23 +1,22 @@
-//! Which files are meant by what users write: paths, patterns such as `data/*.tar`, and braces such as
-//! `shard-{000..009}.tar`.
+//! Expands what users write to files: paths, patterns such as `data/*.tar`, and braces such as `shard-{000..009}.tar`.
 
 use std::path::{Path, PathBuf};
 
 use super::files::matching;
 use crate::error::{Error, Kind, Result};
 
-/// Paths that braces may make of one, at most.
+/// The most paths that the braces of one path may expand to.
 const MOST: usize = 1 << 20;
-/// Prefixes of places that are not files of this machine.
+/// Prefixes of paths that are not on this machine.
 const REMOTE: [&str; 9] =
     ["s3://", "gs://", "gcs://", "az://", "abfs://", "hdfs://", "hf://", "http://", "https://"];
 
-/// The files that are meant, in the order in which they are written; those of one pattern sorted.
+/// The files in the order in which they are written; those of one pattern sorted.
 pub fn expand(written: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut found = Vec::with_capacity(written.len());
     for path in written {
         match path.to_str() {
-            // A name that is no UTF-8 is a path and never a pattern.
+            // A name that is not UTF-8 is a path and never a pattern.
             None => found.push(path.clone()),
             Some(text) => expand_one(text, written.len() == 1, &mut found)?,
         }
@@ -25,7 +24,7 @@ pub fn expand(written: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Refuses what is not a file of this machine.
+/// Refuses paths that are not on this machine.
 pub fn check_local(text: &str) -> Result<()> {
     let remote = REMOTE.iter().find(|prefix| {
         text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
@@ -39,13 +38,13 @@ pub fn check_local(text: &str) -> Result<()> {
     if text.starts_with("pipe:") {
         let message = format!("{text:?}: reading from a command is not supported yet");
         return Err(Error::new(Kind::InvalidSource, message)
-            .with_hint("write what the command gives to a file first"));
+            .with_hint("write the output of the command to a file first"));
     }
     Ok(())
 }
 
 fn expand_one(text: &str, is_alone: bool, found: &mut Vec<PathBuf>) -> Result<()> {
-    let is_special = |letter| matches!(letter, '*' | '?' | '[' | '{' | ':');
+    let is_special = |character| matches!(character, '*' | '?' | '[' | '{' | ':');
     if !text.contains(is_special) {
         found.push(text.into());
         return Ok(());
@@ -66,7 +65,7 @@ fn expand_one(text: &str, is_alone: bool, found: &mut Vec<PathBuf>) -> Result<()
         }
         match matching(&path) {
             Ok(matched) => found.extend(matched),
-            // In a list, a file with a bracket in its name that is gone is a missing file like others.
+            // In a list, a missing file with a bracket in its name is a missing file like any other.
             Err(_) if !is_alone && !path.contains(['*', '?']) => found.push(path.into()),
             Err(error) => return Err(error),
         }
@@ -74,14 +73,14 @@ fn expand_one(text: &str, is_alone: bool, found: &mut Vec<PathBuf>) -> Result<()
     Ok(())
 }
 
-/// Writes out the first braces and goes on with what that gives, as shells do.
+/// Expands the first braces and continues with the results, as shells do.
 fn braces(text: &str, to: &mut Vec<String>) -> Result<()> {
     let mut from = 0;
     while let Some(open) = text[from..].find('{').map(|at| from + at) {
         let Some(close) = closing(text, open) else { break };
         let choices = choices(&text[open + 1..close]);
         if choices.is_empty() {
-            // Not one that means anything: it is a part of the name.
+            // These braces have no meaning: they are part of the name.
             from = open + 1;
             continue;
         }
@@ -91,7 +90,7 @@ fn braces(text: &str, to: &mut Vec<String>) -> Result<()> {
         return Ok(());
     }
     if to.len() == MOST {
-        let message = format!("the braces stand for more than {MOST} paths");
+        let message = format!("the braces expand to more than {MOST} paths");
         return Err(Error::new(Kind::InvalidSource, message).with_hint("use a pattern with *"));
     }
     to.push(text.to_owned());
@@ -101,8 +100,8 @@ fn braces(text: &str, to: &mut Vec<String>) -> Result<()> {
 /// The brace that closes the one at `open`.
 fn closing(text: &str, open: usize) -> Option<usize> {
     let mut depth = 0;
-    for (at, letter) in text[open..].char_indices() {
-        match letter {
+    for (at, character) in text[open..].char_indices() {
+        match character {
             '{' => depth += 1,
             '}' => {
                 depth -= 1;
@@ -116,7 +115,7 @@ fn closing(text: &str, open: usize) -> Option<usize> {
     None
 }
 
-/// What stands between braces: `000..009`, or `a,b`; none if it is neither.
+/// The choices between braces: `000..009`, or `a,b`; empty if it is neither.
 fn choices(inside: &str) -> Vec<String> {
     if let Some((first, last)) = inside.split_once("..")
         && let Some(range) = range(first, last)
@@ -124,8 +123,8 @@ fn choices(inside: &str) -> Vec<String> {
         return range;
     }
     let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
-    for (at, letter) in inside.char_indices() {
-        match letter {
+    for (at, character) in inside.char_indices() {
+        match character {
             '{' => depth += 1,
             '}' => depth -= 1,
             ',' if depth == 0 => {
@@ -142,7 +141,7 @@ fn choices(inside: &str) -> Vec<String> {
     parts
 }
 
-/// Numbers as wide as they are written, upwards or downwards.
+/// Numbers with the given width, ascending or descending.
 fn range(first: &str, last: &str) -> Option<Vec<String>> {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !is_number(first) || !is_number(last) {
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_mean_what_they_mean_to_a_shell() {
+    fn braces_expand_as_in_a_shell() {
         for (text, paths) in [
             ("a-{008..011}.tar", &["a-008.tar", "a-009.tar", "a-010.tar", "a-011.tar"][..]),
             ("{8..11}", &["8", "9", "10", "11"]),
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_paths_patterns_and_braces_become_files_in_their_order() {
+    fn paths_patterns_and_braces_expand_to_files_in_order() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["b-0.tar", "b-1.tar", "a-0.tar", "odd[1].tar", "{0..1}.tar"] {
             file::write(&folder.path().join(name), b"").unwrap();
@@ -206,14 +205,14 @@ mod tests {
         assert_eq!(found(&["b-*.tar", "a-*.tar"]), ["b-0.tar", "b-1.tar", "a-0.tar"]);
         assert_eq!(found(&["b-{1..2}.tar", "a-0.tar"]), ["b-1.tar", "b-2.tar", "a-0.tar"]);
         assert_eq!(found(&["odd[1].tar"]), ["odd[1].tar"]);
-        assert_eq!(found(&["{0..1}.tar"]), ["{0..1}.tar"], "a file of that name comes first");
+        assert_eq!(found(&["{0..1}.tar"]), ["{0..1}.tar"], "an existing file takes precedence");
         assert_eq!(found(&["gone[1].tar", "a-0.tar"]), ["gone[1].tar", "a-0.tar"]);
         let pattern = [folder.path().join("none-*.tar")];
         assert!(expand(&pattern).unwrap_err().message().contains("no file matches"));
     }
 
     #[test]
-    fn what_is_not_on_this_machine_is_named() {
+    fn remote_paths_are_refused() {
         for (text, what) in [
             ("s3://bucket/a-{0..9}.tar", "reading from s3 is not supported yet"),
             ("GS://bucket/a.tar", "reading from gs is not supported yet"),

@@ -1,4 +1,4 @@
-//! Records in shards, numbered over all of them by their indices.
+//! Records in shards, numbered over all shards by their indices.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -18,28 +18,28 @@ use crate::sys::file::{self, Handle, Identity};
 use crate::sys::lock::Mutex;
 use crate::sys::thread::{Threads, processors};
 
-/// Records that are looked at to find a good one, whose fields are taken where the user names none.
+/// How many records are tried to find a good one, from which the default fields are taken.
 const GUESSES: usize = 1000;
-/// How often somebody who waits for indices is told how far they are.
-const TELLING: Duration = Duration::from_millis(100);
-/// Bytes in which the first row of a CSV file must end.
+/// How often progress is reported.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+/// The longest first row of a CSV file.
 const FIRST: usize = 1 << 20;
-/// Threads that look through shards: each has a descriptor.
+/// Threads that scan shards: each has a descriptor.
 const SCANNERS: usize = 8;
-/// Bytes of the largest manifest that is read: a line for each of a million shards.
+/// The largest manifest that is read, in bytes: a line for each of a million shards.
 const LARGEST_MANIFEST: u64 = 256 << 20;
 
-/// How far the indices of all shards are; whether to go on.
+/// Callback for the progress of indexing; returns whether to continue.
 pub(crate) type OnProgress<'a> = dyn FnMut(Done) -> bool + 'a;
 
-/// Shards and bytes whose records are known.
+/// Progress of indexing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Of all shards.
+    /// Number of indexed shards.
     pub shards: usize,
-    /// How many there are.
+    /// Number of all shards.
     pub of: usize,
-    /// In those that are done.
+    /// Bytes of the indexed shards.
     pub bytes: u64,
 }
 
@@ -49,13 +49,13 @@ pub struct Records {
     root: PathBuf,
     paths: Vec<PathBuf>,
     indices: Vec<Index>,
-    /// The first sample behind each shard.
+    /// The end of each shard: the index after its last sample.
     ends: Vec<u64>,
     contents: Contents,
     has_damage: bool,
 }
 
-/// What a manifest says of one shard.
+/// The entry of one shard in a manifest.
 #[derive(Debug, Deserialize)]
 struct Expected {
     records: Option<u64>,
@@ -63,13 +63,13 @@ struct Expected {
 }
 
 impl Records {
-    /// Looks through all shards whose index is not kept, several at a time.
+    /// Scans all shards without a saved index, several at a time.
     pub fn new(
         paths: Vec<PathBuf>,
         container: Container,
         keep: &Keep,
         manifest: Option<&Path>,
-        tell: &mut OnProgress<'_>,
+        on_progress: &mut OnProgress<'_>,
     ) -> Result<Records> {
         let Some(first) = paths.first() else {
             return Err(Error::new(Kind::InvalidSource, "the list of shards is empty")
@@ -90,7 +90,7 @@ impl Records {
             | Container::JsonLines
             | Container::Numbers { .. } => container,
         };
-        let mut indices = indices(&paths, &container, keep, tell)?;
+        let mut indices = indices(&paths, &container, keep, on_progress)?;
         if let Some(manifest) = manifest {
             check(&paths, &mut indices, manifest)?;
         }
@@ -101,11 +101,11 @@ impl Records {
             ends.push(samples);
         }
         if samples == 0 {
-            return Err(nothing(&paths));
+            return Err(no_records(&paths));
         }
         let guessed = match &container {
             Container::Tar => {
-                guess(&paths, &indices, &container, &mut tar::guess, &tar::guess_from_damaged)?
+                guess(&paths, &indices, &container, &mut tar::guess, &tar::guess_from_corrupt)?
             }
             Container::JsonLines => {
                 let without = |_: &[u8]| text::any_json();
@@ -135,14 +135,14 @@ impl Records {
         (&self.paths[shard], self.indices[shard].span(number), number)
     }
 
-    /// The shards, and what is known of each.
+    /// The shards with their indices.
     pub(crate) fn each_shard(&self) -> impl Iterator<Item = (&Path, &Index)> {
         self.paths.iter().map(PathBuf::as_path).zip(&self.indices)
     }
 }
 
-/// What is said where no shard has a record.
-fn nothing(paths: &[PathBuf]) -> Error {
+/// The error if no shard has a record.
+fn no_records(paths: &[PathBuf]) -> Error {
     let message = match paths {
         [only] => format!("{} has no records", shown(only)),
         _ => format!("none of the {} shards has a record", paths.len()),
@@ -151,7 +151,7 @@ fn nothing(paths: &[PathBuf]) -> Error {
         .with_hint("check that the shards were written completely")
 }
 
-/// The names of the columns of the first CSV file that has any; the others must have the same.
+/// The columns of the first CSV file that has any; the others must have the same.
 pub fn columns_of_first(paths: &[PathBuf], delimiter: u8) -> Result<Vec<String>> {
     let mut first = None;
     for path in paths {
@@ -165,7 +165,7 @@ pub fn columns_of_first(paths: &[PathBuf], delimiter: u8) -> Result<Vec<String>>
     Err(first.unwrap_or_else(|| Error::new(Kind::InvalidSource, "the list of shards is empty")))
 }
 
-/// The names of the columns of a CSV file, from its first bytes.
+/// The columns of a CSV file, from its first bytes.
 fn columns_of(path: &Path, delimiter: u8) -> Result<Vec<String>> {
     let failed = |error| Error::io(Kind::InvalidSource, "opening the shard", error);
     let handle = Handle::open(path).map_err(failed)?;
@@ -185,7 +185,7 @@ fn columns_of(path: &Path, delimiter: u8) -> Result<Vec<String>> {
     text::columns(&bytes, delimiter, count < FIRST)
 }
 
-/// The fields that the first good record suggests; where none of the first ones is, what `without` says.
+/// The fields that the first good record suggests; those of `without` if none of the first records is good.
 fn guess(
     paths: &[PathBuf],
     indices: &[Index],
@@ -213,12 +213,12 @@ fn guess(
     Ok(guessed.or(first).unwrap_or_default())
 }
 
-/// The indices of all shards, made by several threads. The first error ends it.
+/// The indices of all shards, built by several threads. The first error ends it.
 fn indices(
     paths: &[PathBuf],
     container: &Container,
     keep: &Keep,
-    tell: &mut OnProgress<'_>,
+    on_progress: &mut OnProgress<'_>,
 ) -> Result<Vec<Index>> {
     struct Work {
         paths: Vec<PathBuf>,
@@ -259,21 +259,21 @@ fn indices(
     let threads = (processors() * 2).min(SCANNERS).min(paths.len());
     for number in 1..threads {
         let work = Arc::clone(&work);
-        // One that is refused is missed by nobody: the others do its part.
+        // If the system refuses a thread, the others do its part.
         let _ = scanners.spawn(&format!("feedline-index-{number}"), move || work.run());
     }
     if threads == 1 || scanners.count() == 0 {
         work.run();
     }
     let mut is_left = false;
-    while !scanners.wait(TELLING) && !is_left {
+    while !scanners.wait(PROGRESS_INTERVAL) && !is_left {
         let (shards, bytes) = (&work.shards, &work.bytes);
         let (shards, bytes) = (shards.load(Ordering::SeqCst), bytes.load(Ordering::SeqCst));
-        is_left = !tell(Done { shards, of: paths.len(), bytes });
+        is_left = !on_progress(Done { shards, of: paths.len(), bytes });
     }
     work.is_over.store(true, Ordering::SeqCst);
     if is_left {
-        return Err(Error::new(Kind::Closed, "indexing was ended"));
+        return Err(Error::new(Kind::Closed, "indexing was interrupted"));
     }
     let mut found = Vec::with_capacity(paths.len());
     let mut missing = None;
@@ -281,13 +281,13 @@ fn indices(
         match index {
             Some(Ok(index)) => found.push(index),
             Some(Err(error)) => return Err(error),
-            None => missing = Some(Error::new(Kind::Internal, "a shard was not looked at")),
+            None => missing = Some(Error::new(Kind::Internal, "a shard was not scanned")),
         }
     }
     missing.map_or(Ok(found), Err)
 }
 
-/// Compares with what a manifest says: `{"name": {"records": 10, "bytes": 1000}, …}`.
+/// Compares with a manifest: `{"name": {"records": 10, "bytes": 1000}, …}`.
 pub fn check(paths: &[PathBuf], indices: &mut [Index], manifest: &Path) -> Result<()> {
     let bad = |message: String| {
         Error::new(Kind::InvalidSource, message).at(Some(Location::file(manifest))).with_hint(
@@ -299,18 +299,19 @@ pub fn check(paths: &[PathBuf], indices: &mut [Index], manifest: &Path) -> Resul
         .and_then(|handle| file::read_bounded(&handle, LARGEST_MANIFEST))
         .map_err(|error| bad(format!("the manifest cannot be read: {error}")))?;
     let expected: BTreeMap<String, Expected> = serde_json::from_slice(&bytes)
-        .map_err(|error| bad(format!("this is no manifest: {error}")))?;
+        .map_err(|error| bad(format!("this is not a manifest: {error}")))?;
     let mut known = 0;
     for (path, index) in paths.iter().zip(indices) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let Some(expected) = expected.get(&*name) else {
-            return Err(bad(format!("the manifest says nothing of {}", shown(path))));
+            return Err(bad(format!("the manifest does not list {}", shown(path))));
         };
         index.expect(expected.records, expected.bytes);
         known += 1;
     }
     if known < expected.len() {
-        let message = format!("the manifest has {} shards, {known} are here", expected.len());
+        let message =
+            format!("the manifest lists {} shards, {known} of them were given", expected.len());
         return Err(bad(message));
     }
     Ok(())
@@ -375,7 +376,7 @@ impl Source for Records {
         Some(Location { path: path.to_owned(), offset: Some(span.start), record: Some(number) })
     }
 
-    /// Of names, sizes and counts: a shard that was only copied stays the same.
+    /// Computed from names, sizes and counts, so that a copied shard has the same.
     fn fingerprint(&self) -> Fingerprint {
         let shards: Vec<_> = self
             .each_shard()

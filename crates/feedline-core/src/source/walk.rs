@@ -1,34 +1,33 @@
-//! All records of a shard, one after another, each checked: for code that looks at a data set rather than
-//! loads it.
+//! Walks over all records of a shard and checks each, for code that inspects a data set rather than loads it.
 
 use std::ops::Range;
 use std::path::Path;
 
 use super::index::{Index, Keep};
 use crate::error::{Error, Kind, Result};
-use crate::format::stream::{Next, Stream};
+use crate::format::stream::{NextRecord, Stream};
 use crate::format::{Container, Packing, ReadAt, Span};
 use crate::sample::{Location, in_bytes};
 use crate::sys::file::Handle;
 
-/// Bytes that are read at once, at the least.
+/// The least bytes read at once.
 const WINDOW: u64 = 1 << 20;
-/// Bytes of the largest record that is looked at.
+/// The largest record that is checked, in bytes.
 const LARGEST: u64 = 256 << 20;
 
-/// A record, or a stretch that is none.
+/// A record, or a corrupt stretch.
 pub struct Seen<'a> {
     /// Its number in the shard, as a loader counts.
     pub number: u64,
-    /// Where it lies; in compressed shards, in the bytes as they are when unpacked.
+    /// Its span; in compressed shards, in the decompressed bytes.
     pub span: Span,
-    /// All of its bytes, framing and all; none where they could not be had.
+    /// All of its bytes, including framing; empty if they could not be read.
     pub bytes: &'a [u8],
-    /// What it holds, or what is wrong.
+    /// Its content, or what is wrong.
     pub payload: Result<&'a [u8]>,
 }
 
-/// Goes through a shard; `each` says whether to go on. Returns what was known of it before.
+/// Walks over a shard; `each` returns whether to continue. Returns the index of the shard.
 pub fn walk(
     path: &Path,
     container: &Container,
@@ -39,7 +38,7 @@ pub fn walk(
     Ok(index)
 }
 
-/// The same, by an index that is known.
+/// The same with a known index.
 pub fn walk_by(
     index: &Index,
     path: &Path,
@@ -49,8 +48,7 @@ pub fn walk_by(
     walk_part(index, path, container, 0..index.len(), each)
 }
 
-/// The same, but only the records of these numbers. A compressed shard is unpacked from its beginning,
-/// whichever they are.
+/// The same for only the records with these numbers. A compressed shard is decompressed from its beginning in any case.
 pub fn walk_part(
     index: &Index,
     path: &Path,
@@ -83,30 +81,31 @@ fn packed(
         let next = stream.next(read)?;
         let is_wanted = numbers.contains(&number);
         let seen = match next {
-            Next::Record(_, _) | Next::Damaged(_, _, _) if !is_wanted => {
+            NextRecord::Record(_, _) | NextRecord::Damaged(_, _, _) if !is_wanted => {
                 number += 1;
                 continue;
             }
-            Next::Record(start, bytes) => {
+            NextRecord::Record(start, bytes) => {
                 let span = Span { start, length: bytes.len() as u64 };
                 let payload = container.payload(bytes).map_err(|error| named(number, &error));
                 Seen { number, span, bytes, payload }
             }
-            Next::Damaged(start, length, what) => {
-                let payload = Err(damaged(number, &what));
+            NextRecord::Damaged(start, length, what) => {
+                let payload = Err(corrupt(number, &what));
                 Seen { number, span: Span { start, length }, bytes: &[], payload }
             }
-            Next::End => break,
+            NextRecord::End => break,
         };
         if !each(seen) {
             return Ok(());
         }
         number += 1;
     }
-    // What no stream can say: that it holds nothing, or ends earlier than it did.
+    // Faults that a stream cannot show: that the shard is empty, or ends earlier than it did.
     for number in number.max(numbers.start)..numbers.end {
-        let what = index.damage(number).unwrap_or("the shard has lost it since it was indexed");
-        let (span, payload) = (index.span(number), Err(damaged(number, what)));
+        let what =
+            index.damage(number).unwrap_or("it is missing from the shard since it was indexed");
+        let (span, payload) = (index.span(number), Err(corrupt(number, what)));
         if !each(Seen { number, span, bytes: &[], payload }) {
             return Ok(());
         }
@@ -125,7 +124,7 @@ fn plain(
     for number in numbers {
         let span = index.span(number);
         if let Some(what) = index.damage(number) {
-            let payload = Err(damaged(number, what));
+            let payload = Err(corrupt(number, what));
             if !each(Seen { number, span, bytes: &[], payload }) {
                 return Ok(());
             }
@@ -133,8 +132,7 @@ fn plain(
         }
         if span.length > LARGEST {
             let (size, most) = (in_bytes(span.length), in_bytes(LARGEST));
-            let message =
-                format!("record {number} has {size}, more than the {most} that are looked at");
+            let message = format!("record {number} has {size}, more than the limit of {most}");
             let payload = Err(Error::new(Kind::TooLarge, message));
             if !each(Seen { number, span, bytes: &[], payload }) {
                 return Ok(());
@@ -143,7 +141,7 @@ fn plain(
         }
         let end = span.start + span.length;
         if span.start < start || end > start + window.len() as u64 {
-            // The size of a span was compared with that of the file.
+            // The size of a span was already compared with that of the file.
             let left = index.stamp.size.saturating_sub(span.start);
             window.resize(span.length.max(WINDOW).min(left) as usize, 0);
             start = span.start;
@@ -157,7 +155,7 @@ fn plain(
                 Seen { number, span, bytes, payload }
             }
             None => {
-                let payload = Err(damaged(number, "the file has shrunk while it was read"));
+                let payload = Err(corrupt(number, "the file shrank while it was read"));
                 Seen { number, span, bytes: &[], payload }
             }
         };
@@ -169,10 +167,10 @@ fn plain(
 }
 
 fn named(number: u64, error: &Error) -> Error {
-    damaged(number, error.message())
+    corrupt(number, error.message())
 }
 
-fn damaged(number: u64, what: &str) -> Error {
+fn corrupt(number: u64, what: &str) -> Error {
     Error::new(Kind::CorruptRecord, format!("record {number} is corrupt: {what}"))
 }
 
@@ -183,7 +181,7 @@ mod tests {
     use crate::sys::file;
 
     #[test]
-    fn every_record_is_seen_once_and_what_is_wrong_is_said() {
+    fn every_record_is_visited_once_and_faults_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
         let mut bytes = Vec::new();
@@ -206,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_shard_is_the_same_packed_or_not_and_ends_with_what_is_missing() {
+    fn a_part_of_a_shard_is_the_same_compressed_or_not() {
         let folder = tempfile::tempdir().unwrap();
         let container = Container::Tfrecord { check: true };
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Two sources side by side: each sample has the fields of both.
+//! Combines two sources: each sample has the fields of both.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,19 +18,20 @@ pub struct Zip {
 }
 
 impl Zip {
-    /// The samples of `main`, with a row of `other`, which must be arrays, beside each.
+    /// The samples of `main`, each with a row of `other`, which must be arrays.
     pub fn new(main: Arc<dyn Source>, other: &dyn Source) -> Result<Zip> {
         if main.len() != other.len() {
-            let message = format!("zip: {} samples and {} beside them", main.len(), other.len());
+            let message =
+                format!("zip: {} samples, but {} rows beside them", main.len(), other.len());
             return Err(Error::new(Kind::InvalidSource, message)
-                .with_hint("give as many to each; take(...) cuts a source"));
+                .with_hint("give both the same number; take(...) shortens a source"));
         }
         let arrays: &[BorrowedArray] = match other.extent(0) {
             Extent::Memory(arrays) if other.contents().is_none() => arrays,
             Extent::Memory(_) | Extent::File(_) | Extent::Part { .. } | Extent::Packed { .. } => {
                 return Err(Error::new(
                     Kind::InvalidSource,
-                    "zip: only arrays can stand beside others",
+                    "zip: only arrays can be zipped to a source",
                 )
                 .with_hint("give files or records first and arrays(...) to zip"));
             }

@@ -1,7 +1,7 @@
-//! Where every pixel of a result comes from: each step of a transform placed for one picture, and which
-//! pixels each step must make so that the next has what it needs. Pure.
+//! Where every pixel of a result comes from: the steps of a transform for one image, and the pixels that each step must
+//! compute for the next. Pure.
 
-use super::steps::{Decoding, Picture, Size, Step as Asked, Transform, shorter_to};
+use super::steps::{Decoding, Picture, Size, Step, Transform, shorter_to};
 use crate::decode::canvas::Rect;
 use crate::decode::resize::{Filter, Scale};
 use crate::decode::{Format, Header};
@@ -9,43 +9,43 @@ use crate::error::{Error, Kind, Result};
 use crate::random::Random;
 use crate::sample::Ticket;
 
-/// A step for one picture.
+/// A step for one image.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Step {
-    /// A part; it may reach beyond the picture, where it is black.
+pub enum PlacedStep {
+    /// A part; it may reach beyond the image, where it is black.
     Crop {
         /// Columns from the left edge.
         left: i64,
         /// Rows from the top edge.
         top: i64,
-        /// Of the result.
+        /// Size of the result.
         size: Size,
     },
-    /// All of it, resized.
+    /// The whole image, resized.
     Resize(Scale),
-    /// Left becomes right.
+    /// Mirrored left to right.
     Flip,
 }
 
-/// What is to be done to one sample, known before its pixels are.
+/// The prepared steps for one sample, known before its pixels are.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// Of the encoded picture, where it is one.
+    /// Header of the encoded image, if it is encoded.
     pub header: Option<Header>,
-    /// By how much the decoder makes the picture smaller.
+    /// The factor by which the decoder downscales the image.
     pub shrink: usize,
-    /// Which pixels are decoded.
+    /// The pixels to decode.
     pub decoded: Rect,
     /// The steps, each with the part of its result that is needed.
-    pub steps: Vec<(Step, Rect)>,
-    /// Of the result.
+    pub steps: Vec<(PlacedStep, Rect)>,
+    /// Size of the result.
     pub size: Size,
-    /// Memory that is needed on the way, the file not counted.
+    /// Working memory, not counting the file.
     pub working_bytes: usize,
 }
 
 impl Prepared {
-    /// Places the steps of a transform for a sample.
+    /// Prepares the steps of a transform for a sample.
     pub fn new(transform: &Transform, bytes: &[u8], ticket: Ticket) -> Result<Prepared> {
         let (header, scaled, start) = match &transform.picture {
             Picture::Encoded(Decoding { options, scaled }) => {
@@ -64,7 +64,7 @@ impl Prepared {
         }
         let (shrink, start) = if scaled { shrink(&mut steps, start) } else { (1, start) };
 
-        // Backwards: what the last step must make is everything, and so on to the decoder.
+        // Backwards: the last step must compute everything, and so on to the decoder.
         let mut wanted = Rect::whole(size.width, size.height);
         let mut after = size;
         let sizes = sizes(&steps, start);
@@ -73,9 +73,9 @@ impl Prepared {
             needed[number] = wanted;
             let before = sizes[number];
             wanted = match step {
-                Step::Crop { left, top, .. } => moved(wanted, *left, *top, before),
-                Step::Resize(scale) => scale.source(wanted),
-                Step::Flip => Rect { left: after.width - wanted.right(), ..wanted },
+                PlacedStep::Crop { left, top, .. } => moved(wanted, *left, *top, before),
+                PlacedStep::Resize(scale) => scale.source(wanted),
+                PlacedStep::Flip => Rect { left: after.width - wanted.right(), ..wanted },
             };
             after = before;
         }
@@ -84,9 +84,11 @@ impl Prepared {
             .iter()
             .zip(&sizes)
             .map(|(step, before)| match step {
-                Step::Resize(scale) => scale.width.1 * (before.height + scale.height.1) * channels,
-                Step::Crop { size, .. } => size.width * size.height * channels,
-                Step::Flip => 0,
+                PlacedStep::Resize(scale) => {
+                    scale.width.1 * (before.height + scale.height.1) * channels
+                }
+                PlacedStep::Crop { size, .. } => size.width * size.height * channels,
+                PlacedStep::Flip => 0,
             })
             .sum();
         let working_bytes = header.map_or(0, |header| header.working_bytes())
@@ -104,23 +106,23 @@ impl Prepared {
 }
 
 /// The size before each step.
-fn sizes(steps: &[Step], start: Size) -> Vec<Size> {
+fn sizes(steps: &[PlacedStep], start: Size) -> Vec<Size> {
     let mut size = start;
     steps
         .iter()
         .map(|step| {
             let before = size;
             size = match step {
-                Step::Crop { size, .. } => *size,
-                Step::Resize(scale) => Size { height: scale.height.1, width: scale.width.1 },
-                Step::Flip => size,
+                PlacedStep::Crop { size, .. } => *size,
+                PlacedStep::Resize(scale) => Size { height: scale.height.1, width: scale.width.1 },
+                PlacedStep::Flip => size,
             };
             before
         })
         .collect()
 }
 
-/// A part of a crop's result as a part of what it was cropped from.
+/// A part of a crop's result, as a part of the image before the crop.
 fn moved(part: Rect, left: i64, top: i64, within: Size) -> Rect {
     let clip = |start: usize, length: usize, offset: i64, bound: usize| {
         let first = (start as i64 + offset).clamp(0, bound as i64);
@@ -132,19 +134,19 @@ fn moved(part: Rect, left: i64, top: i64, within: Size) -> Rect {
     Rect { left, top, width, height }
 }
 
-fn place(step: Asked, size: Size, random: &mut Random, steps: &mut Vec<Step>) -> Result<Size> {
+fn place(step: Step, size: Size, random: &mut Random, steps: &mut Vec<PlacedStep>) -> Result<Size> {
     match step {
-        Asked::ResizeShorter(shorter, filter) => {
+        Step::ResizeShorter(shorter, filter) => {
             resize(size, shorter_to(size, shorter), filter, steps)
         }
-        Asked::ResizeTo(target, filter) => resize(size, target, filter, steps),
-        Asked::CenterCrop(target) => {
+        Step::ResizeTo(target, filter) => resize(size, target, filter, steps),
+        Step::CenterCrop(target) => {
             let left = centered(size.width, target.width);
             let top = centered(size.height, target.height);
-            steps.push(Step::Crop { left, top, size: target });
+            steps.push(PlacedStep::Crop { left, top, size: target });
             Ok(target)
         }
-        Asked::RandomCrop { size: target, padding } => {
+        Step::RandomCrop { size: target, padding } => {
             let room = |have: usize, want: usize| (have + 2 * padding).checked_sub(want);
             let (Some(down), Some(along)) =
                 (room(size.height, target.height), room(size.width, target.width))
@@ -157,39 +159,43 @@ fn place(step: Asked, size: Size, random: &mut Random, steps: &mut Vec<Step>) ->
             };
             let top = random.below(down as u64 + 1) as i64 - padding as i64;
             let left = random.below(along as u64 + 1) as i64 - padding as i64;
-            steps.push(Step::Crop { left, top, size: target });
+            steps.push(PlacedStep::Crop { left, top, size: target });
             Ok(target)
         }
-        Asked::RandomResizedCrop { size: target, scale, ratio, filter } => {
+        Step::RandomResizedCrop { size: target, scale, ratio, filter } => {
             let part = random_part(size, scale, ratio, random);
             let crop = Size { height: part.height, width: part.width };
-            steps.push(Step::Crop { left: part.left as i64, top: part.top as i64, size: crop });
+            steps.push(PlacedStep::Crop {
+                left: part.left as i64,
+                top: part.top as i64,
+                size: crop,
+            });
             resize(crop, target, filter, steps)
         }
-        Asked::Flip(probability) => {
+        Step::Flip(probability) => {
             if random.unit() < probability {
-                steps.push(Step::Flip);
+                steps.push(PlacedStep::Flip);
             }
             Ok(size)
         }
     }
 }
 
-fn resize(from: Size, to: Size, filter: Filter, steps: &mut Vec<Step>) -> Result<Size> {
+fn resize(from: Size, to: Size, filter: Filter, steps: &mut Vec<PlacedStep>) -> Result<Size> {
     const LIMIT: usize = 1 << 30;
     if to.width.checked_mul(to.height.max(from.height)).is_none_or(|pixels| pixels > LIMIT) {
-        let message = format!("resizing to {} x {} takes too much memory", to.height, to.width);
+        let message = format!("resizing to {} x {} needs too much memory", to.height, to.width);
         return Err(Error::new(Kind::TooLarge, message).with_hint("use resize((height, width))"));
     }
     if from != to {
         let (width, height) = ((from.width, to.width), (from.height, to.height));
-        steps.push(Step::Resize(Scale { width, height, filter }));
+        steps.push(PlacedStep::Resize(Scale { width, height, filter }));
     }
     Ok(to)
 }
 
-/// The first pixel of a crop in the middle, as torchvision rounds it: halves go to the even number.
-/// A crop that is larger is padded, the odd pixel on the far side.
+/// The first pixel of a centered crop, rounded as in torchvision: halves to even. A larger crop is padded, the odd
+/// pixel on the far side.
 fn centered(have: usize, want: usize) -> i64 {
     match have.checked_sub(want) {
         Some(room) => (room / 2 + (room % 2) * (room / 2 % 2)) as i64,
@@ -197,7 +203,7 @@ fn centered(have: usize, want: usize) -> i64 {
     }
 }
 
-/// A part of random area and proportion, as torchvision draws it: ten tries, then the middle.
+/// A part of random area and aspect ratio, as torchvision draws it: ten attempts, then the center.
 fn random_part(
     Size { height, width }: Size,
     scale: (f64, f64),
@@ -228,12 +234,12 @@ fn random_part(
     Rect { left: (width - wide) / 2, top: (height - high) / 2, width: wide, height: high }
 }
 
-/// Lets the decoder do a part of the first resize, if it comes first or after a crop. Halves,
-/// quarters and eighths only: other factors were measured to be slower than decoding in full.
-fn shrink(steps: &mut [Step], start: Size) -> (usize, Size) {
+/// Lets the decoder do a part of the first resize, if it is the first step or follows a crop. Only halves, quarters and
+/// eighths: other factors were measured to be slower than decoding in full.
+fn shrink(steps: &mut [PlacedStep], start: Size) -> (usize, Size) {
     let (crop, scale) = match steps {
-        [Step::Resize(scale), ..] => (None, scale),
-        [Step::Crop { left, top, size }, Step::Resize(scale), ..]
+        [PlacedStep::Resize(scale), ..] => (None, scale),
+        [PlacedStep::Crop { left, top, size }, PlacedStep::Resize(scale), ..]
             if *left >= 0
                 && *top >= 0
                 && *left as usize + size.width <= start.width
@@ -272,7 +278,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_middle_is_rounded_as_torchvision_does() {
+    fn the_center_is_rounded_as_in_torchvision() {
         let firsts: Vec<_> = (0..8).map(|room| centered(10 + room, 10)).collect();
         // Python's round(0.5), round(1.0), round(1.5) …
         assert_eq!(firsts, [0, 0, 1, 2, 2, 2, 3, 4]);
@@ -280,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shorter_side_is_met_and_the_other_is_cut_down() {
+    fn the_shorter_side_is_exact_and_the_other_is_rounded_down() {
         let of = |height, width| shorter_to(Size { height, width }, 256);
         assert_eq!(of(375, 500), Size { height: 256, width: 341 });
         assert_eq!(of(500, 375), Size { height: 341, width: 256 });
@@ -289,7 +295,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_random_part_lies_within(
+        fn a_random_part_is_inside_the_image(
             height in 1_usize..400, width in 1_usize..400, low in 0.01_f64..1.0, more in 0.0_f64..1.0,
             flat in 0.1_f64..2.0, steep in 0.0_f64..2.0, key: u64,
         ) {

@@ -1,7 +1,8 @@
 //! From bytes to the values of a sample, on native threads.
 //!
-//! `steps` says what is done to an image, `geometry` where each of its pixels comes from, `native` does it and writes
-//! the numbers into the sample's row of the batch. `predicate` decides which samples are kept, and how long they are.
+//! `steps` are the settings for an image, `geometry` computes where each of its pixels comes from, `native` computes
+//! the pixels and writes them into the sample's row of the batch. `predicate` decides which samples are kept, and which
+//! bucket they belong to.
 
 mod geometry;
 mod native;

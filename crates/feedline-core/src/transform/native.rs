@@ -1,24 +1,24 @@
-//! Does to one picture what was prepared, with memory that is used from sample to sample.
+//! Executes the prepared steps for one image, with memory that is reused from sample to sample.
 
-use super::geometry::{Prepared, Step};
+use super::geometry::{PlacedStep, Prepared};
 use super::steps::{Picture, Size, Transform};
 use crate::decode::Decoder;
 use crate::decode::canvas::{Canvas, Rect};
-use crate::decode::resize::Workshop;
+use crate::decode::resize::Resizer;
 use crate::error::Result;
 
 /// The decoders and canvases of one thread.
 #[derive(Default)]
 pub struct Native {
     decoder: Decoder,
-    workshop: Workshop,
+    resizer: Resizer,
     picture: Canvas,
     other: Canvas,
 }
 
 impl Native {
-    /// Makes the result of one sample and writes it to `row`. `bytes` is the file, or the pixels
-    /// where the transform starts from an array.
+    /// Computes one sample and writes it to `row`. `bytes` is the file, or the pixels if the transform starts from an
+    /// array.
     pub fn make(
         &mut self,
         transform: &Transform,
@@ -28,7 +28,7 @@ impl Native {
     ) -> Result<()> {
         match (&transform.picture, &prepared.header) {
             (Picture::Encoded(decoding), Some(header)) => {
-                // A crop that lies wholly outside still needs a picture to be outside of.
+                // A crop entirely outside the image still needs a canvas.
                 let wanted = match prepared.decoded {
                     Rect { width: 0, .. } | Rect { height: 0, .. } => Rect::whole(1, 1),
                     wanted => wanted,
@@ -51,22 +51,22 @@ impl Native {
         let mut mirrored = false;
         for (step, wanted) in &prepared.steps {
             match step {
-                Step::Flip => mirrored = !mirrored,
-                Step::Crop { left, top, size } => {
-                    // Seen in a mirror, what is counted from the left is counted from the right.
+                PlacedStep::Flip => mirrored = !mirrored,
+                PlacedStep::Crop { left, top, size } => {
+                    // In a mirrored frame, the left edge counts from the right.
                     let left = match mirrored {
                         false => *left,
                         true => frame.width as i64 - left - size.width as i64,
                     };
                     frame = self.crop(frame, left, *top, *size);
                 }
-                Step::Resize(scale) => {
+                PlacedStep::Resize(scale) => {
                     if mirrored {
-                        // Weights are not symmetric to the last bit: turn first, as was asked.
+                        // Weights are not symmetric to the last bit: mirror first, in the requested order.
                         frame = self.mirror(frame);
                         mirrored = false;
                     }
-                    self.workshop.resize(&self.picture, frame, scale, *wanted, &mut self.other);
+                    self.resizer.resize(&self.picture, frame, scale, *wanted, &mut self.other);
                     std::mem::swap(&mut self.picture, &mut self.other);
                     frame = Rect::whole(scale.width.1, scale.height.1);
                 }
@@ -76,7 +76,7 @@ impl Native {
         Ok(())
     }
 
-    /// A part of the frame; only where it reaches beyond are pixels moved.
+    /// A part of the frame; pixels are copied only if it reaches beyond the image.
     fn crop(&mut self, frame: Rect, left: i64, top: i64, size: Size) -> Rect {
         let inside = left >= 0
             && top >= 0
@@ -127,13 +127,13 @@ impl Native {
         whole
     }
 
-    /// Gives back memory, if there is more than `keep` bytes of it.
+    /// Frees memory beyond `keep` bytes.
     pub fn trim(&mut self, keep: usize) {
         if self.picture.capacity() + self.other.capacity() > keep / 2 {
             self.picture = Canvas::default();
             self.other = Canvas::default();
         }
-        self.workshop.trim(keep / 4);
+        self.resizer.trim(keep / 4);
         self.decoder.trim(keep / 4);
     }
 }

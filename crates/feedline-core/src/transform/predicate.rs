@@ -1,4 +1,4 @@
-//! What is asked of a sample: whether it is kept, and how long it is. Pure.
+//! Decides whether a sample is kept, and which bucket it belongs to. Pure.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use crate::error::{Error, Kind, Result};
 use crate::sample::{Dtype, Field, FieldKind, Ticket, Value, half};
 
-/// A number or a word that the user wrote.
+/// A number or a text that the user wrote.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Constant {
-    /// A whole number, exactly.
+    /// An exact integer.
     Whole(i128),
     /// Any other number.
     Real(f64),
@@ -29,7 +29,7 @@ impl fmt::Display for Constant {
     }
 }
 
-/// How two of them must stand to each other.
+/// A comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Comparison {
@@ -41,27 +41,27 @@ pub enum Comparison {
     More,
 }
 
-/// What is looked at.
+/// The left side of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// The number or the text of a field.
     Value(String),
-    /// How many groups, bytes, letters or entries a field has.
+    /// The number of groups, bytes, characters or entries of a field.
     Length(String),
 }
 
-/// Whether a sample is kept, asked of operands of some kind.
+/// Whether a sample is kept, in terms of operands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Predicate<Of> {
-    /// An operand against a constant.
+    /// An operand compared with a constant.
     Compare(Of, Comparison, Constant),
     /// An operand that is one of these.
-    Among(Of, Members),
-    /// All of them.
+    Among(Of, ConstantSet),
+    /// All predicates hold.
     All(Vec<Predicate<Of>>),
-    /// At least one of them.
+    /// At least one predicate holds.
     Any(Vec<Predicate<Of>>),
-    /// Not so.
+    /// The predicate does not hold.
     Not(Box<Predicate<Of>>),
 }
 
@@ -170,8 +170,8 @@ pub enum FieldLocation {
 }
 
 impl Operand {
-    /// Where it is found among these fields. The first of the other values is not there yet when the
-    /// picture, which is made last, is one of them.
+    /// Where an operand is found among these fields. The image is decoded last, so if it is among the other values, the
+    /// first of them is still missing.
     pub fn place(
         &self,
         call: &str,
@@ -245,20 +245,20 @@ impl Operand {
     }
 }
 
-/// What stands there.
+/// The value of an operand.
 enum FoundValue<'a> {
     Whole(i128),
     Real(f64),
     Text(&'a [u8]),
 }
 
-/// A sample before its picture is made: the rows of its slot, and its other values.
+/// A sample before its image is decoded: the rows of its slot, and its other values.
 pub struct MadeSample<'a, Row> {
-    /// Which one it is.
+    /// The ticket of the sample.
     pub ticket: Ticket,
-    /// One for each field of one shape, in order.
+    /// One row for each field with a fixed shape, in order.
     pub rows: &'a [Row],
-    /// One for each other field but the picture, in order.
+    /// One value for each other field except the image, in order.
     pub others: &'a [Value],
 }
 
@@ -287,7 +287,7 @@ fn wrong() -> Error {
 }
 
 impl<Of> Predicate<Of> {
-    /// The same, asked of other operands.
+    /// The same predicate with other operands.
     pub(crate) fn try_map<To>(
         &self,
         to: &mut impl FnMut(&Of, &[Constant]) -> Result<To>,
@@ -311,8 +311,7 @@ impl<Of> Predicate<Of> {
 }
 
 impl Predicate<Operand> {
-    /// The same, with places instead of names. Refuses fields that are not there, and words where there
-    /// are numbers.
+    /// The same with locations instead of names. Refuses unknown fields, and text compared with numbers.
     pub(crate) fn placed(
         &self,
         fields: &[Field],
@@ -325,7 +324,7 @@ impl Predicate<Operand> {
                 if is_text != matches!(place, FieldLocation::Text(_)) {
                     let (Operand::Value(name) | Operand::Length(name)) = operand;
                     let message = format!(
-                        "filter: {name:?} is {}, and is compared with {constant}",
+                        "filter: {name:?} is {}, but is compared with {constant}",
                         if is_text { "a number" } else { "text" }
                     );
                     return Err(Error::new(Kind::InvalidArgument, message)
@@ -364,22 +363,22 @@ impl Predicate<FieldLocation> {
     }
 }
 
-/// Constants of which a field must be one; there may be many.
+/// A set of constants, which may be large.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Members {
-    /// Each sorted.
+pub struct ConstantSet {
+    /// Sorted, like the others.
     wholes: Vec<i128>,
     texts: Vec<String>,
     reals: Vec<f64>,
 }
 
-impl From<Vec<Constant>> for Members {
-    fn from(constants: Vec<Constant>) -> Members {
-        let mut members = Members::default();
+impl From<Vec<Constant>> for ConstantSet {
+    fn from(constants: Vec<Constant>) -> ConstantSet {
+        let mut members = ConstantSet::default();
         for constant in constants {
             match constant {
                 Constant::Whole(number) => members.wholes.push(number),
-                // Those that are whole are found as such.
+                // Floats without a fraction are stored as integers.
                 Constant::Real(number) => match whole_of(number) {
                     Some(whole) => members.wholes.push(whole),
                     None => members.reals.push(number),
@@ -394,7 +393,7 @@ impl From<Vec<Constant>> for Members {
     }
 }
 
-impl Members {
+impl ConstantSet {
     fn has(&self, found: &FoundValue<'_>) -> bool {
         match found {
             FoundValue::Whole(number) => self.wholes.binary_search(number).is_ok(),
@@ -408,7 +407,7 @@ impl Members {
         }
     }
 
-    /// For a check of their types.
+    /// One constant of each type, for a type check.
     fn one_of_each(&self) -> Vec<Constant> {
         let whole = self.wholes.first().map(|number| Constant::Whole(*number));
         let real = self.reals.first().map(|number| Constant::Real(*number));
@@ -417,13 +416,13 @@ impl Members {
     }
 }
 
-/// A number that has no fraction.
+/// The integer value of a float without a fraction.
 fn whole_of(number: f64) -> Option<i128> {
     (number.fract() == 0.0 && number.abs() < 1e30).then_some(number as i128)
 }
 
 impl Comparison {
-    /// As Python has it: nothing but `!=` is true of what is not a number.
+    /// As in Python: only `!=` is true for NaN.
     fn holds(self, found: &FoundValue<'_>, with: &Constant) -> bool {
         let order = found.compare(with);
         match self {
@@ -479,27 +478,26 @@ fn bytes<const N: usize>(row: &[u8]) -> [u8; N] {
     bytes
 }
 
-/// For samples of similar length to come together: what is looked at, and where one bucket ends and the
-/// next begins.
+/// Groups samples of similar length: the operand, and the boundaries of the buckets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucketing<Of> {
-    /// The length, or the number.
+    /// The length or the number.
     pub by: Of,
-    /// The first value of each bucket but the first, ascending.
+    /// The first value of each bucket except the first, ascending.
     pub boundaries: Arc<[f64]>,
-    /// Samples of the batches of each bucket, where they are not all alike.
+    /// Batch size of each bucket, if they differ.
     pub sizes: Option<Arc<[usize]>>,
 }
 
 impl<Of> Bucketing<Of> {
-    /// How many there are.
+    /// Number of buckets.
     pub(crate) fn buckets(&self) -> usize {
         self.boundaries.len() + 1
     }
 }
 
 impl Bucketing<Operand> {
-    /// The same, with the place instead of a name: the length of a field that has one, else its number.
+    /// The same with a location instead of a name: the length of a field that has one, otherwise its number.
     pub(crate) fn placed(
         &self,
         fields: &[Field],
@@ -574,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_kept_as_the_words_say() {
+    fn samples_are_kept_as_the_predicate_says() {
         use Comparison::{AtLeast, AtMost, Equal, Less, More, NotEqual};
         let whole = Constant::Whole;
         for (how, with, expected) in [
@@ -608,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_only_unequal() {
+    fn nan_is_only_unequal() {
         let nan = Constant::Real(f64::NAN);
         assert!(keeps(compare(value("label"), Comparison::NotEqual, nan.clone())));
         assert!(!keeps(compare(value("label"), Comparison::AtMost, nan)));
@@ -655,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_is_refused_with_the_field() {
+    fn fields_that_cannot_be_compared_are_refused_by_name() {
         let refused = |predicate: Predicate<Operand>| {
             predicate.placed(&fields(), false).unwrap_err().to_string()
         };

@@ -1,10 +1,10 @@
-//! What is done to the picture of a sample, as checked settings.
+//! The settings of an image transform.
 
 use super::{Layout, Output};
 use crate::decode::Options;
 use crate::decode::resize::Filter;
 
-/// A size in pixels, rows first as everywhere in this field.
+/// A size in pixels, height first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Rows.
@@ -16,72 +16,72 @@ pub struct Size {
 /// One step after decoding, with torchvision's meaning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Step {
-    /// The shorter side becomes that long; the other keeps the proportion.
+    /// The shorter side becomes this long; the other keeps the aspect ratio.
     ResizeShorter(usize, Filter),
-    /// Exactly that size.
+    /// Exactly this size.
     ResizeTo(Size, Filter),
-    /// The middle; what is missing is black.
+    /// The center, padded with black.
     CenterCrop(Size),
-    /// Anywhere, after this many black pixels were put around.
+    /// A random part, after padding with black.
     RandomCrop {
-        /// Of the result.
+        /// Size of the result.
         size: Size,
-        /// On each side.
+        /// Padding on each side.
         padding: usize,
     },
-    /// A part of random size and proportion, resized.
+    /// A part of random size and aspect ratio, resized.
     RandomResizedCrop {
-        /// Of the result.
+        /// Size of the result.
         size: Size,
         /// Smallest and largest share of the area.
         scale: (f64, f64),
-        /// Smallest and largest width to height.
+        /// Smallest and largest ratio of width to height.
         ratio: (f64, f64),
-        /// How neighbours are weighed.
+        /// The resize filter.
         filter: Filter,
     },
-    /// Left becomes right, with that probability.
+    /// Mirrored left to right, with this probability.
     Flip(f64),
 }
 
-/// How bytes become a picture.
+/// How bytes are decoded to an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decoding {
     /// Channels, orientation, limit.
     pub options: Options,
-    /// Whether a JPEG may be shrunk by its decoder: faster, but not identical.
+    /// Whether the JPEG decoder may downscale: faster, but not identical.
     pub scaled: bool,
 }
 
-/// Where the picture of a sample comes from.
+/// Where the image of a sample comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Picture {
-    /// From an encoded file.
+    /// An encoded file.
     Encoded(Decoding),
-    /// From an array of rows, columns, channels of bytes.
+    /// An array of bytes with the axes rows, columns, channels.
     Array {
-        /// Of every sample.
+        /// Size of every sample.
         size: Size,
         /// 1 or 3.
         channels: usize,
     },
 }
 
-/// All that is done to a picture.
+/// The transform of an image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transform {
-    /// Where it comes from.
+    /// Where the image comes from.
     pub picture: Picture,
-    /// In order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
     /// What is written into the batch.
     pub output: Output,
-    /// Of the random steps.
+    /// Seed of the random steps.
     pub seed: u64,
 }
 
 impl Transform {
-    /// Bytes a pixel.
+    /// Bytes per pixel.
     pub fn channels(&self) -> usize {
         match self.picture {
             Picture::Encoded(decoding) => decoding.options.mode.channels(),
@@ -89,7 +89,7 @@ impl Transform {
         }
     }
 
-    /// The size of every result, where the steps alone decide it.
+    /// The size of every result, if the steps alone decide it.
     pub fn size(&self) -> Option<Size> {
         let start = match self.picture {
             Picture::Encoded(_) => None,
@@ -105,12 +105,12 @@ impl Transform {
         })
     }
 
-    /// The shape of every result, where it is known.
+    /// The shape of every result, if known.
     pub fn shape(&self) -> Option<Vec<usize>> {
         self.size().map(|size| self.shape_of(size))
     }
 
-    /// The lengths of the axes of every result, where they are known.
+    /// The lengths of the axes of every result, as far as known.
     pub(crate) fn axes(&self) -> Vec<Option<usize>> {
         let (height, width) = self.size().map(|size| (size.height, size.width)).unzip();
         match self.output.layout {
@@ -119,7 +119,7 @@ impl Transform {
         }
     }
 
-    /// The shape of a result of that size.
+    /// The shape of a result of this size.
     pub(crate) fn shape_of(&self, size: Size) -> Vec<usize> {
         match self.output.layout {
             Layout::Hwc => vec![size.height, size.width, self.channels()],
@@ -128,7 +128,7 @@ impl Transform {
     }
 }
 
-/// The size whose shorter side is that long.
+/// The size whose shorter side is this long.
 pub(super) fn shorter_to(size: Size, shorter: usize) -> Size {
     let Size { height, width } = size;
     if width <= height {

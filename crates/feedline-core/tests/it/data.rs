@@ -35,7 +35,7 @@ pub(crate) fn folder_loader(folder: &Path, config: &str) -> Loader {
     loader(Arc::new(Folder::images(folder).unwrap()), config)
 }
 
-/// Everything in a batch, to compare.
+/// The content of a batch, for comparison.
 pub(crate) fn content(batch: &Batch) -> Vec<(String, Vec<usize>, Vec<u8>)> {
     let column = |(name, column): &(Arc<str>, Column)| match column {
         Column::Array { shape, memory, .. } => (name.to_string(), shape.clone(), memory.to_vec()),

@@ -1,4 +1,4 @@
-//! Epochs: the same batches whatever the threads, every sample accounted for, nothing left behind.
+//! Epochs: the same batches with any number of threads, every sample accounted for, nothing left behind.
 
 use feedline_core::error::Kind;
 use feedline_core::sample::{Batch, BorrowedArray, Dtype, Field};
@@ -55,7 +55,7 @@ proptest! {
 }
 
 #[test]
-fn a_run_can_go_on_after_every_batch() {
+fn a_run_can_be_resumed_after_every_batch() {
     let folder = photographs(30, &[4, 11, 29]);
     let config = config(r#""faults": "action=skip,limit=5""#);
     let whole = folder_loader(folder.path(), &config);
@@ -74,7 +74,7 @@ fn a_run_can_go_on_after_every_batch() {
         while found.len() < expected.len() - taken {
             let before = found.len();
             found.extend(batches(&resumed).iter().map(content));
-            // What is left of an epoch after its last batch may be bad samples only.
+            // After its last batch, an epoch may have only bad samples left.
             assert!(found.len() > before || taken > 0);
         }
         assert!(found == expected[taken..], "after batch {taken}");
@@ -121,7 +121,7 @@ fn a_limit_ends_the_run_with_the_count() {
 }
 
 #[test]
-fn where_everything_is_bad_there_is_no_replacement() {
+fn if_all_samples_are_bad_there_is_no_replacement() {
     let all: Vec<_> = (0..12).collect();
     let folder = photographs(12, &all);
     let loader = folder_loader(folder.path(), &config(r#""faults": "action=replace,limit=none""#));
@@ -146,7 +146,7 @@ fn different_shapes_are_padded_on_request_and_a_fault_otherwise() {
 }
 
 #[test]
-fn most_samples_of_a_batch_decide_which_shape_fits() {
+fn the_majority_of_a_batch_decides_its_shape() {
     let folder = tempfile::tempdir().unwrap();
     let odd = [0, 1, 8, 15, 16];
     for number in 0..24 {
@@ -185,7 +185,7 @@ fn numbers(rows: u64) -> Arc<Arrays> {
 }
 
 #[test]
-fn arrays_come_back_row_by_row_and_dropped_rows_are_told() {
+fn arrays_are_delivered_row_by_row_and_dropped_rows_are_reported() {
     let config = r#"[{"call": "batch", "size": 64, "drop_last": true}]"#;
     let loader = loader(numbers(1000), config);
     let rows: Vec<u8> =

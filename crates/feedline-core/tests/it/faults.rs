@@ -1,4 +1,4 @@
-//! Faults in whole epochs: retried, skipped, filled, left out, waited for; the same for any threads, and
+//! Faults in whole epochs: retried, skipped, filled, excluded, waited for; the same with any number of threads, and
 //! resumed exactly.
 
 use feedline_core::config::{Settings, fault_policy};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::data::{content, folder_loader, indices, photographs};
 
-/// Words of a loader of whole files, with trouble on purpose.
+/// Config of a loader of whole files, with injected faults.
 fn config(rank: u64, world: u64, size: u64, drop_last: bool, rest: &str) -> String {
     format!(
         r#"[{{"call": "shuffle", "seed": 5}}, {{"call": "shard", "rank": {rank}, "world": {world}}},
@@ -31,11 +31,11 @@ fn epoch(loader: &Loader) -> Vec<Vec<u64>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
-    fn ranks_stay_even_and_every_sample_is_accounted_for_in_any_trouble(
+    fn ranks_stay_even_and_every_sample_is_accounted_for_with_faults(
         seed in 0_u64..1000, world in 1_u64..4, size in 1_u64..8, drop_last: bool, fill: Option<bool>,
         threads in 1_u64..5, retry in 0_u64..3, replace: bool, rate in prop::sample::select(vec![0.1, 0.6]),
     ) {
-        // So many bad ones leave nothing to replace others by.
+        // With this many bad samples there may be no replacements.
         let replace = replace && rate < 0.5;
         let folder = photographs(40, &[]);
         let action = if replace { "replace" } else { "skip" };
@@ -76,7 +76,7 @@ proptest! {
     }
 
     #[test]
-    fn a_run_in_trouble_can_go_on_after_every_batch(
+    fn a_run_with_faults_can_be_resumed_after_every_batch(
         seed in 0_u64..1000, world in 1_u64..4, size in 1_u64..8, drop_last: bool, fill: Option<bool>,
     ) {
         let folder = photographs(24, &[]);
@@ -144,7 +144,7 @@ fn a_window_of_faults_is_judged_the_same_after_a_checkpoint() {
 }
 
 #[test]
-fn what_may_pass_is_tried_again_and_counted() {
+fn transient_faults_are_retried_and_counted() {
     let folder = photographs(40, &[]);
     let rest = r#""chaos": {"seed": 1, "eio": 0.3}, "faults": "retry=20,backoff=0.001""#;
     let loader = folder_loader(folder.path(), &config(0, 1, 8, false, rest));
@@ -152,13 +152,13 @@ fn what_may_pass_is_tried_again_and_counted() {
     let report = loader.report();
     assert_eq!((samples, report.skipped), (40, 0));
     assert!(report.retried > 5, "{report}");
-    let told = loader.take_events();
-    let retried = told.iter().filter(|event| event.name() == "sample_retried").count() as u64;
+    let events = loader.take_events();
+    let retried = events.iter().filter(|event| event.name() == "sample_retried").count() as u64;
     assert_eq!(retried, report.retried);
 }
 
 #[test]
-fn what_lasts_is_tried_again_only_where_it_is_named() {
+fn permanent_faults_are_retried_only_if_named() {
     let folder = photographs(12, &[3, 7]);
     let config = |faults: &str| {
         format!(
@@ -178,7 +178,7 @@ fn what_lasts_is_tried_again_only_where_it_is_named() {
 }
 
 #[test]
-fn closing_ends_the_wait_for_another_try() {
+fn closing_ends_the_wait_for_a_retry() {
     let folder = photographs(12, &[]);
     let rest = r#""chaos": {"eio": 1.0}, "faults": "retry=100,backoff=60,patience=0""#;
     let loader = folder_loader(folder.path(), &config(0, 1, 4, false, rest));
@@ -192,7 +192,7 @@ fn closing_ends_the_wait_for_another_try() {
 }
 
 #[test]
-fn excluded_samples_are_as_if_they_had_never_been_there() {
+fn excluded_samples_are_as_if_they_did_not_exist() {
     let folder = photographs(20, &[2, 9]);
     let bad = folder.path().join("bad.jsonl");
     let config = |faults: &str, exclude: &str| {
@@ -217,7 +217,7 @@ fn excluded_samples_are_as_if_they_had_never_been_there() {
 }
 
 #[test]
-fn a_list_of_another_data_set_is_refused() {
+fn a_quarantine_file_of_another_data_set_is_refused() {
     let folder = photographs(4, &[]);
     let list = folder.path().join("bad.jsonl");
     let refused = |text: &str| {
@@ -231,7 +231,7 @@ fn a_list_of_another_data_set_is_refused() {
     assert_eq!(said, "exclude: there is no sample 7: the source has 4");
     let said =
         refused(r#"{"index": 1, "kind": "CorruptImageError", "path": "other/x.jpg"}"#).unwrap();
-    assert!(said.starts_with("exclude: sample 1 was \"other/x.jpg\", and is "), "{said}");
+    assert!(said.starts_with("exclude: sample 1 was \"other/x.jpg\", but is "), "{said}");
     assert_eq!(
         refused(r#"{"index": 1, "kind": "CorruptImageError", "path": "moved/0001.jpg"}"#),
         None
@@ -240,7 +240,7 @@ fn a_list_of_another_data_set_is_refused() {
     assert_eq!(refused(&all.join("\n")).unwrap(), "all samples of the source are excluded");
 }
 
-/// The folder is moved away while an epoch runs, and back after a while.
+/// Moves the folder away while an epoch runs, and back after a while.
 fn outage(folder: &Path, faults: &str, back: bool) -> (Vec<u64>, Option<Kind>, Loader) {
     let away = folder.with_extension("away");
     let rest =
@@ -250,7 +250,7 @@ fn outage(folder: &Path, faults: &str, back: bool) -> (Vec<u64>, Option<Kind>, L
     let mut found = indices(&[running.next().unwrap().unwrap()]).concat();
     fs::rename(folder, &away).unwrap();
     let mut error = None;
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     let mut is_back = false;
     loop {
         use feedline_core::loader::Waited;
@@ -263,15 +263,15 @@ fn outage(folder: &Path, faults: &str, back: bool) -> (Vec<u64>, Option<Kind>, L
                 break;
             }
         }
-        told.extend(loader.take_events().into_iter().map(|event| event.name().to_owned()));
-        if back && !is_back && told.iter().any(|name| name == "source_probed") {
+        events.extend(loader.take_events().into_iter().map(|event| event.name().to_owned()));
+        if back && !is_back && events.iter().any(|name| name == "source_probed") {
             fs::rename(&away, folder).unwrap();
             is_back = true;
         }
     }
-    told.extend(loader.take_events().into_iter().map(|event| event.name().to_owned()));
-    assert!(told.iter().any(|name| name == "source_unavailable"), "{told:?}");
-    assert_eq!(told.iter().any(|name| name == "source_recovered"), back, "{told:?}");
+    events.extend(loader.take_events().into_iter().map(|event| event.name().to_owned()));
+    assert!(events.iter().any(|name| name == "source_unavailable"), "{events:?}");
+    assert_eq!(events.iter().any(|name| name == "source_recovered"), back, "{events:?}");
     drop(running);
     if !is_back {
         fs::rename(&away, folder).unwrap();
@@ -280,7 +280,7 @@ fn outage(folder: &Path, faults: &str, back: bool) -> (Vec<u64>, Option<Kind>, L
 }
 
 #[test]
-fn nothing_is_skipped_because_a_source_was_away() {
+fn nothing_is_skipped_because_a_source_was_unavailable() {
     let data = photographs(60, &[]);
     let folder = data.path().join("set");
     fs::create_dir(&folder).unwrap();
@@ -297,7 +297,7 @@ fn nothing_is_skipped_because_a_source_was_away() {
 }
 
 #[test]
-fn a_file_that_is_missing_in_a_source_that_is_there_is_a_fault_at_once() {
+fn a_missing_file_in_an_available_source_is_a_fault_at_once() {
     let data = photographs(12, &[]);
     let rest = r#""faults": "skip,retry=5,patience=600""#;
     let loader = folder_loader(data.path(), &config(0, 1, 4, false, rest));
@@ -307,7 +307,7 @@ fn a_file_that_is_missing_in_a_source_that_is_there_is_a_fault_at_once() {
 }
 
 #[test]
-fn a_consumer_that_waits_for_long_is_told_why_once() {
+fn a_consumer_that_waits_long_learns_why_once() {
     let data = photographs(4, &[]);
     let rest = r#""stall": 0.2, "readers": 1, "chaos": {"slow": 1.0, "seconds": 0.9}"#;
     let loader = folder_loader(data.path(), &config(0, 1, 1, false, rest));
@@ -334,7 +334,7 @@ fn the_slowest_samples_are_in_the_report() {
 }
 
 #[test]
-fn a_policy_without_words_is_the_default() {
+fn an_empty_policy_is_the_default() {
     assert_eq!(
         fault_policy("").unwrap(),
         FaultPolicy { action: Action::Raise, ..FaultPolicy::default() }

@@ -2,7 +2,7 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "tests make and look at files of their own, and a panic is their answer"
+    reason = "tests create and read files of their own, and fail by panicking"
 )]
 
 mod data;

@@ -1,4 +1,4 @@
-//! Corrupt files by the thousand: pictures or faults, never a panic, a hang or a runaway allocation.
+//! Thousands of corrupt files: images or faults, never a panic, a hang or a runaway allocation.
 
 use feedline_core::decode::{Mode, png};
 use feedline_core::random::Random;
@@ -7,14 +7,14 @@ use feedline_core::testing::photos::{photo, photo_jpeg};
 use std::fs;
 use std::path::Path;
 
-/// The most memory this process ever held, in bytes.
+/// The peak memory of this process, in bytes.
 fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// A file with some bytes changed, cut, doubled or taken out.
+/// A file with some bytes changed, truncated, doubled or removed.
 fn mutate(file: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = file.to_vec();
     for _ in 0..1 + random.below(4) {
@@ -31,7 +31,7 @@ fn mutate(file: &[u8], random: &mut Random) -> Vec<u8> {
                 let part = bytes[at..end].to_vec();
                 bytes.splice(at..at, part);
             }
-            // Headers are short and rich: half of the changes go there.
+            // Headers are short but decisive: half of the changes go there.
             3 if length > 0 => {
                 let at = random.below(length.min(200)) as usize;
                 bytes[at] = random.bits() as u8;
@@ -57,7 +57,7 @@ fn seeds() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn mutated_pictures_by_the_thousand_are_pictures_or_faults() {
+fn thousands_of_mutated_images_are_images_or_faults() {
     let seeds = seeds();
     let before = peak_memory();
     for number in 0..6000 {
@@ -71,11 +71,11 @@ fn mutated_pictures_by_the_thousand_are_pictures_or_faults() {
     assert!(grown < 200 << 20, "memory grew by {grown} bytes");
 }
 
-/// A target of the fuzzers, and what it calls.
+/// A fuzz target, and the function it calls.
 type Target = (&'static str, fn(&[u8]));
 
 #[test]
-fn mutated_records_by_the_thousand_are_records_or_faults() {
+fn thousands_of_mutated_records_are_records_or_faults() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let targets: [Target; 7] = [
         ("tfrecord", fuzz::tfrecord),
@@ -101,7 +101,7 @@ fn mutated_records_by_the_thousand_are_records_or_faults() {
 }
 
 #[test]
-fn the_corpus_of_the_fuzzers_holds() {
+fn the_fuzz_corpus_passes() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let targets: [Target; 9] = [
         ("decode", fuzz::decode),

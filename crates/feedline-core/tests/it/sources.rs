@@ -1,4 +1,4 @@
-//! Sources keep the contract, and say clearly what is wrong with a data set.
+//! Sources keep the contract, and report clearly what is wrong with a data set.
 
 use feedline_core::error::{Error, Kind};
 use feedline_core::format::{Container, tfrecord};
@@ -61,7 +61,7 @@ fn shards(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn an_array_without_its_memory_is_refused() {
+fn an_array_with_too_little_memory_is_refused() {
     let field = Field::fixed("x", Dtype::Float32, &[3]);
     let memory = Arc::new(Borrowed::of(vec![0; 12 * 7 - 1]));
     assert!(Arrays::new(vec![BorrowedArray { field, memory, stride: 12, first: 0 }], 7).is_err());
@@ -122,7 +122,7 @@ fn refusal(make: impl FnOnce(&Path)) -> Error {
 }
 
 #[test]
-fn what_is_wrong_with_a_folder_is_said() {
+fn errors_of_a_folder_are_reported() {
     let missing = Folder::images(Path::new("/no/such/folder")).map(drop).unwrap_err();
     assert!(missing.message().contains("/no/such/folder"), "{missing}");
     assert!(refusal(|_| ()).message().contains("no class folders"));
@@ -144,7 +144,7 @@ fn what_is_wrong_with_a_folder_is_said() {
 }
 
 #[test]
-fn lists_and_patterns_that_give_nothing_are_refused() {
+fn empty_lists_and_patterns_without_matches_are_refused() {
     assert!(Files::list(&[], None).is_err());
     let labels = Files::list(&["a".into()], Some(vec![1, 2])).map(drop).unwrap_err();
     assert_eq!(labels.message(), "2 labels for 1 files");

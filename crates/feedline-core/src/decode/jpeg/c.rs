@@ -1,22 +1,26 @@
 //! libjpeg-turbo in C.
 
-use super::{Channels, Error, Kind, Rect, Request, Result, Stored};
+use super::{Channels, DecodeRequest, Error, Kind, Rect, Result, StoredPixels};
 use crate::sys::turbojpeg::{self, Decompressor, Failure, Region, Wanted};
 
-/// Holds nothing from one picture to the next: libjpeg keeps the tables of a file for those that have
-/// none, and after an error in a header its state, so that a picture would depend on the one before.
+/// Keeps no decoder between images: libjpeg reuses the tables of one file for files without tables, and keeps its state
+/// after an error in a header, so that an image would depend on the one before.
 #[derive(Default)]
 pub(in crate::decode) struct Backend {
     max_pixels: usize,
 }
 
 impl Backend {
-    pub(in crate::decode) fn open(&mut self, bytes: &[u8], max_pixels: usize) -> Result<Stored> {
+    pub(in crate::decode) fn open(
+        &mut self,
+        bytes: &[u8],
+        max_pixels: usize,
+    ) -> Result<StoredPixels> {
         self.max_pixels = max_pixels;
         let mut decompressor = decompressor()?;
-        let opened = decompressor.open(bytes, max_pixels).map_err(damaged)?;
+        let opened = decompressor.open(bytes, max_pixels).map_err(corrupt)?;
         let header = opened.header();
-        Ok(Stored {
+        Ok(StoredPixels {
             channels: match header.stored {
                 turbojpeg::Stored::Gray => Channels::Gray,
                 turbojpeg::Stored::Color => Channels::Rgb,
@@ -30,7 +34,7 @@ impl Backend {
     pub(in crate::decode) fn decode(
         &mut self,
         bytes: &[u8],
-        request: &Request,
+        request: &DecodeRequest,
         target: &mut [u8],
         pitch: usize,
     ) -> Result<()> {
@@ -52,7 +56,7 @@ impl Backend {
             strict: true,
         };
         let mut first = decompressor()?;
-        let mut opened = first.open(bytes, self.max_pixels).map_err(damaged)?;
+        let mut opened = first.open(bytes, self.max_pixels).map_err(corrupt)?;
         let sizes = (opened.header().width, opened.header().height);
         let expected = (request.width, request.height);
         if (sizes.0.div_ceil(request.shrink), sizes.1.div_ceil(request.shrink)) != expected {
@@ -62,24 +66,25 @@ impl Backend {
             Err(failure) if failure.is_warning && is_harmless(&failure.message) => {
                 asked.strict = false;
                 let mut second = decompressor()?;
-                let mut opened = second.open(bytes, self.max_pixels).map_err(damaged)?;
+                let mut opened = second.open(bytes, self.max_pixels).map_err(corrupt)?;
                 match opened.decode(&asked, target, pitch) {
                     Err(failure) if !failure.is_warning || !is_harmless(&failure.message) => {
-                        Err(damaged(failure))
+                        Err(corrupt(failure))
                     }
                     Ok(()) | Err(_) => Ok(()),
                 }
             }
-            outcome => outcome.map_err(damaged),
+            outcome => outcome.map_err(corrupt),
         }
     }
 }
 
 fn decompressor() -> Result<Decompressor> {
-    Decompressor::new().ok_or_else(|| Error::new(Kind::OutOfMemory, "no memory for a JPEG decoder"))
+    Decompressor::new()
+        .ok_or_else(|| Error::new(Kind::OutOfMemory, "out of memory for a JPEG decoder"))
 }
 
-/// Warnings of libjpeg after which every pixel is what its encoder meant.
+/// Warnings of libjpeg that do not affect pixels.
 fn is_harmless(message: &str) -> bool {
     ["extraneous bytes before marker", "Adobe color transform", "JFIF revision"]
         .iter()
@@ -87,11 +92,11 @@ fn is_harmless(message: &str) -> bool {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
-fn damaged(failure: Failure) -> Error {
+fn corrupt(failure: Failure) -> Error {
     Error::new(Kind::CorruptImage, format!("the JPEG cannot be decoded: {}", failure.message))
 }
 
-/// A JPEG of RGB pixels.
+/// Encodes RGB pixels as JPEG.
 pub fn encode(pixels: &[u8], width: usize, height: usize, quality: u8) -> Result<Vec<u8>> {
     turbojpeg::encode(pixels, width, height, quality).map_err(|failure| {
         Error::new(Kind::Internal, format!("encoding a JPEG: {}", failure.message))

@@ -1,8 +1,8 @@
-//! JPEG by libjpeg-turbo: in C, or its translation to Rust where no C can be built. One interface,
-//! the same pixels.
+//! JPEG by libjpeg-turbo: in C, or its translation to Rust where no C compiler is available. One interface, the same
+//! pixels.
 //!
-//! A picture without its end marker is truncated, whichever part of it is looked at. Of damage inside,
-//! whatever changes pixels is a fault; stray bytes between segments are not.
+//! An image without its end marker is truncated, whichever part of it is needed. Corruption that changes pixels is a
+//! fault; extraneous bytes between segments are not.
 
 #[cfg(feature = "jpeg-c")]
 pub(super) mod c;
@@ -23,36 +23,36 @@ use crate::error::{Error, Kind, Result};
 
 pub use backend::encode;
 
-/// Pixels around a region that are decoded along with it: upsampling of colours looks at neighbours,
-/// and at an edge it has none.
+/// Pixels around a region that are decoded along with it: chroma upsampling reads neighbours, and at an edge there are
+/// none.
 const MARGIN: usize = 16;
 
-/// What a backend is asked for.
-pub(super) struct Request {
-    /// The bytes of the result.
+/// Parameters of one decode call of a backend.
+pub(super) struct DecodeRequest {
+    /// The channels of the result.
     pub(super) channels: Channels,
     /// 1, 2, 4 or 8.
     pub(super) shrink: usize,
-    /// The part to decode, in pixels of the result; its left edge fits the backend's blocks.
+    /// The part to decode, in pixels of the result; its left edge is aligned to the backend's blocks.
     pub(super) region: Rect,
-    /// The size of the result.
+    /// Width of the result.
     pub(super) width: usize,
     pub(super) height: usize,
 }
 
-/// How a file's pixels are stored, as a backend tells it.
-pub(super) struct Stored {
+/// How a file's pixels are stored.
+pub(super) struct StoredPixels {
     pub(super) channels: Channels,
     pub(super) precision: u32,
-    /// The step that a region's left edge must keep; None where regions cannot be decoded.
+    /// Alignment of a region's left edge; None if regions cannot be decoded.
     pub(super) step: Option<usize>,
 }
 
 /// A decoder with its working memory.
 #[derive(Default)]
-pub(super) struct Decoder(backend::Backend);
+pub(super) struct JpegDecoder(backend::Backend);
 
-impl Decoder {
+impl JpegDecoder {
     pub(super) fn decode(
         &mut self,
         bytes: &[u8],
@@ -74,13 +74,13 @@ impl Decoder {
             Some(step) => widen(wanted, step.div_ceil(shrink).max(1), width, height),
             None => Rect::whole(width, height),
         };
-        // Gray is made of RGB as Pillow does it, but for pictures that are gray already.
+        // RGB is converted to gray as Pillow does, unless the image is gray already.
         let channels = match (stored.channels, options.mode) {
             (Channels::Gray, Mode::Rgb) => Channels::Rgb,
             (channels, _) => channels,
         };
         canvas.reshape(width, height, options.mode.channels());
-        let request = Request { channels, shrink, region, width, height };
+        let request = DecodeRequest { channels, shrink, region, width, height };
         if channels.are(options.mode) {
             let pitch = canvas.pitch();
             let start = region.top * pitch + region.left * canvas.channels();
@@ -102,7 +102,7 @@ impl Decoder {
     }
 }
 
-/// The region with its margin, its left edge on a step.
+/// The region with its margin, its left edge aligned to `step`.
 fn widen(wanted: Rect, step: usize, width: usize, height: usize) -> Rect {
     let left = wanted.left.saturating_sub(MARGIN) / step * step;
     let top = wanted.top.saturating_sub(MARGIN);
@@ -117,7 +117,7 @@ pub(super) fn size(bytes: &[u8]) -> Result<(usize, usize, bool)> {
     Ok((structure.width, structure.height, structure.progressive))
 }
 
-/// What a walk over the markers tells, without a decoder.
+/// What the markers say, without a decoder.
 #[derive(Debug, PartialEq, Eq)]
 struct Structure {
     width: usize,
@@ -127,15 +127,15 @@ struct Structure {
 
 impl Structure {
     fn read(bytes: &[u8]) -> Result<Structure> {
-        let cut = || Error::new(Kind::CorruptImage, "the image is truncated in its header");
+        let truncated = || Error::new(Kind::CorruptImage, "the image is truncated in its header");
         let mut frame = None;
         let mut at = 2;
         loop {
-            // Stray bytes before a marker are skipped, as every decoder does.
-            while *bytes.get(at).ok_or_else(cut)? != 0xff {
+            // Extraneous bytes before a marker are skipped, as every decoder does.
+            while *bytes.get(at).ok_or_else(truncated)? != 0xff {
                 at += 1;
             }
-            while *bytes.get(at).ok_or_else(cut)? == 0xff {
+            while *bytes.get(at).ok_or_else(truncated)? == 0xff {
                 at += 1;
             }
             let marker = bytes[at];
@@ -149,13 +149,13 @@ impl Structure {
             }
             let length = match bytes.get(at..at + 2) {
                 Some(&[high, low]) => usize::from(high) << 8 | usize::from(low),
-                Some(_) | None => return Err(cut()),
+                Some(_) | None => return Err(truncated()),
             };
-            let segment = bytes.get(at + 2..at + length.max(2)).ok_or_else(cut)?;
+            let segment = bytes.get(at + 2..at + length.max(2)).ok_or_else(truncated)?;
             match marker {
                 // All start-of-frame markers; c4, c8 and cc are other things.
                 0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => {
-                    let size = segment.get(1..5).ok_or_else(cut)?;
+                    let size = segment.get(1..5).ok_or_else(truncated)?;
                     frame = Some(Structure {
                         height: usize::from(size[0]) << 8 | usize::from(size[1]),
                         width: usize::from(size[2]) << 8 | usize::from(size[3]),
@@ -188,7 +188,7 @@ mod tests {
     fn decoded(bytes: &[u8], wanted: Rect) -> Result<Canvas> {
         let mut canvas = Canvas::default();
         let options = Options::default();
-        Decoder::default().decode(bytes, &options, wanted, 1, &mut Vec::new(), &mut canvas)?;
+        JpegDecoder::default().decode(bytes, &options, wanted, 1, &mut Vec::new(), &mut canvas)?;
         Ok(canvas)
     }
 
@@ -214,26 +214,26 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_is_noticed_even_where_only_the_top_is_looked_at() {
+    fn every_truncation_is_noticed_even_if_only_the_top_is_needed() {
         let bytes = photo_jpeg(1, 64, 48, 85);
         let top = Rect { left: 0, top: 0, width: 8, height: 1 };
         for length in 3..bytes.len() {
             let error = decoded(&bytes[..length], top).map(drop).unwrap_err();
-            assert_eq!(error.kind(), Kind::CorruptImage, "cut at {length}: {error}");
+            assert_eq!(error.kind(), Kind::CorruptImage, "truncated at {length}: {error}");
         }
     }
 
     #[test]
     fn pixels_lost_in_the_middle_are_never_silently_gray() {
         let bytes = photo_jpeg(1, 64, 48, 85);
-        let mut cut = bytes[..bytes.len() * 2 / 3].to_vec();
-        cut.extend([0xff, 0xd9]);
-        let error = decoded(&cut, Rect::whole(64, 48)).map(drop).unwrap_err();
+        let mut truncated = bytes[..bytes.len() * 2 / 3].to_vec();
+        truncated.extend([0xff, 0xd9]);
+        let error = decoded(&truncated, Rect::whole(64, 48)).map(drop).unwrap_err();
         assert_eq!(error.kind(), Kind::CorruptImage, "{error}");
     }
 
     #[test]
-    fn stray_bytes_between_segments_are_no_fault() {
+    fn extraneous_bytes_between_segments_are_not_a_fault() {
         let bytes = photo_jpeg(1, 64, 48, 85);
         let mut stray = bytes[..2].to_vec();
         stray.extend([0x00, 0x17]);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_does_not_depend_on_the_one_that_was_decoded_before() {
+    fn an_image_does_not_depend_on_the_one_decoded_before() {
         let good = photo_jpeg(1, 64, 48, 85);
         let tables = good.windows(2).position(|two| two == [0xff, 0xc4]).unwrap();
         let mut corrupt = good.clone();
@@ -268,7 +268,7 @@ mod tests {
             [corrupt, without(&good, 0xc4), without(&good, 0xdb), photo_jpeg(2, 64, 48, 20)];
         let whole = Rect::whole(64, 48);
         let options = Options::default();
-        let mut decoder = Decoder::default();
+        let mut decoder = JpegDecoder::default();
         let mut decode = |bytes: &[u8]| {
             let mut canvas = Canvas::default();
             let outcome = decoder.decode(bytes, &options, whole, 1, &mut Vec::new(), &mut canvas);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_encoded_photo_looks_like_itself() {
+    fn an_encoded_photo_looks_like_the_original() {
         let pixels = photo(3, 96, 64);
         let bytes = encode(&pixels, 96, 64, 95).unwrap();
         let canvas = decoded(&bytes, Rect::whole(96, 64)).unwrap();
@@ -302,7 +302,8 @@ mod tests {
         fn with_rust(bytes: &[u8], region: Rect, width: usize, height: usize) -> Vec<u8> {
             let mut backend = rust::Backend::default();
             let stored = backend.open(bytes, 1 << 24).unwrap();
-            let request = Request { channels: stored.channels, shrink: 1, region, width, height };
+            let request =
+                DecodeRequest { channels: stored.channels, shrink: 1, region, width, height };
             let pitch = region.width * stored.channels.count();
             let mut pixels = vec![0; pitch * region.height];
             backend.decode(bytes, &request, &mut pixels, pitch).unwrap();
@@ -321,7 +322,7 @@ mod tests {
                 let part = Rect { left: 16, top: 3, width: 9, height: 30 };
                 let pixels = with_rust(&bytes, part, width, height);
                 for row in 8..part.height - 8 {
-                    // Columns at the edge of a region are not exact in either.
+                    // Columns at the edge of a region are not exact in either backend.
                     let inner = canvas.row(part.top + row, part.left + 2, 4);
                     let start = (row * part.width + 2) * 3;
                     assert_eq!(&pixels[start..start + 12], inner, "row {row}");

@@ -5,16 +5,20 @@ use libjpeg_turbo_rs::{
     Subsampling,
 };
 
-use super::{Channels, Error, Kind, Request, Result, Stored};
+use super::{Channels, DecodeRequest, Error, Kind, Result, StoredPixels};
 
-/// Holds nothing: this library allocates for each picture.
+/// Keeps no decoder: this library allocates for each image.
 #[derive(Default)]
 pub(in crate::decode) struct Backend {
     max_pixels: usize,
 }
 
 impl Backend {
-    pub(in crate::decode) fn open(&mut self, bytes: &[u8], max_pixels: usize) -> Result<Stored> {
+    pub(in crate::decode) fn open(
+        &mut self,
+        bytes: &[u8],
+        max_pixels: usize,
+    ) -> Result<StoredPixels> {
         self.max_pixels = max_pixels;
         let decoder = self.decoder(bytes)?;
         let header = decoder.header();
@@ -32,7 +36,7 @@ impl Backend {
             | Subsampling::S24
             | Subsampling::Unknown => (channels == Channels::Gray).then_some(8),
         };
-        Ok(Stored {
+        Ok(StoredPixels {
             channels,
             precision: u32::from(header.precision),
             step: step.filter(|_| !header.is_lossless),
@@ -42,7 +46,7 @@ impl Backend {
     pub(in crate::decode) fn decode(
         &mut self,
         bytes: &[u8],
-        request: &Request,
+        request: &DecodeRequest,
         target: &mut [u8],
         pitch: usize,
     ) -> Result<()> {
@@ -53,15 +57,15 @@ impl Backend {
             Channels::InvertedCmyk => PixelFormat::Cmyk,
             Channels::Rgb | Channels::Rgba | Channels::GrayAlpha => PixelFormat::Rgb,
         });
-        let scale = ScalingFactor::try_new(1, request.shrink as u32).map_err(damaged)?;
+        let scale = ScalingFactor::try_new(1, request.shrink as u32).map_err(corrupt)?;
         decoder.set_scale(scale);
         if (decoder.output_width(), decoder.output_height()) != (request.width, request.height) {
             return Err(Error::new(Kind::CorruptImage, "the image has two headers that disagree"));
         }
         decoder.set_crop_region(region.left, region.top, region.width, region.height);
-        // Lenient, to be told what was wrong: stray bytes are then allowed and the rest is refused.
+        // Lenient, to see the warnings: extraneous bytes are allowed, all other warnings are errors.
         decoder.set_lenient(true);
-        let image = decoder.decode_image().map_err(damaged)?;
+        let image = decoder.decode_image().map_err(corrupt)?;
         let refused = image
             .warnings
             .iter()
@@ -73,7 +77,7 @@ impl Backend {
         let row_bytes = region.width * request.channels.count();
         if image.width != region.width || image.height != region.height {
             let message = format!(
-                "the decoder made {} x {} pixels of {} x {}",
+                "the decoder returned {} x {} pixels instead of {} x {}",
                 image.width, image.height, region.width, region.height
             );
             return Err(Error::new(Kind::Internal, message));
@@ -90,16 +94,16 @@ impl Backend {
             max_scans: 500,
             ..DecodeLimits::default()
         };
-        Decoder::new_with_limits(bytes, limits).map_err(damaged)
+        Decoder::new_with_limits(bytes, limits).map_err(corrupt)
     }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
-fn damaged(error: JpegError) -> Error {
+fn corrupt(error: JpegError) -> Error {
     Error::new(Kind::CorruptImage, format!("the JPEG cannot be decoded: {error}"))
 }
 
-/// A JPEG of RGB pixels.
+/// Encodes RGB pixels as JPEG.
 #[cfg(not(feature = "jpeg-c"))]
 pub fn encode(pixels: &[u8], width: usize, height: usize, quality: u8) -> Result<Vec<u8>> {
     libjpeg_turbo_rs::compress(pixels, width, height, PixelFormat::Rgb, quality, Subsampling::S420)

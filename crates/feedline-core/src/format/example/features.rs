@@ -1,12 +1,11 @@
-//! All features of a record, for code that looks at records rather than loads them; and Examples to be
-//! written.
+//! All features of a record, for code that inspects records rather than loads them; and a writer of Examples.
 
 use std::collections::BTreeMap;
 
 use crate::error::Result;
 
 use super::read::no_example;
-use super::walk::{self, Fields, Held, Kind, Part, Values};
+use super::walk::{self, FieldValue, Held, MessageFields, ValueKind, Values};
 
 /// The values of a feature.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,9 +14,9 @@ pub enum List<'a> {
     Nothing,
     /// Bytes.
     Bytes(Vec<&'a [u8]>),
-    /// Real numbers.
+    /// Floating-point numbers.
     Floats(Vec<f32>),
-    /// Whole numbers.
+    /// Integers.
     Ints(Vec<i64>),
 }
 
@@ -28,20 +27,20 @@ pub struct Feature<'a> {
     pub key: &'a [u8],
     /// Whether it is a list of features.
     pub is_sequence: bool,
-    /// The values: of each step where it is a list, else one list.
+    /// The values: a list for each step if it is a list of features, otherwise one list.
     pub steps: Vec<List<'a>>,
 }
 
-/// The features of a record in the order of their names, lists of features last.
+/// The features of a record sorted by name, lists of features last.
 pub fn features(record: &[u8]) -> Result<Vec<Feature<'_>>> {
     all(record).map_err(|error| no_example(record, error))
 }
 
 fn all(record: &[u8]) -> std::result::Result<Vec<Feature<'_>>, walk::Malformed> {
     let mut found: BTreeMap<(bool, &[u8]), Held<'_>> = BTreeMap::new();
-    let mut fields = Fields(record);
+    let mut fields = MessageFields(record);
     while let Some((number, part)) = fields.next()? {
-        if let (1 | 2, Part::Bytes(map)) = (number, part) {
+        if let (1 | 2, FieldValue::Bytes(map)) = (number, part) {
             walk::entries(map, |key, held| {
                 found.insert((number == 2, key), held);
             })?;
@@ -67,12 +66,12 @@ impl<'a> List<'a> {
     fn of(values: &Values<'a>) -> std::result::Result<List<'a>, walk::Malformed> {
         Ok(match values.kind {
             None => List::Nothing,
-            Some(Kind::Bytes) => {
+            Some(ValueKind::Bytes) => {
                 let mut list = Vec::new();
                 values.bytes(|value| list.push(value))?;
                 List::Bytes(list)
             }
-            Some(Kind::Float32) => {
+            Some(ValueKind::Float32) => {
                 let mut list = Vec::new();
                 values.floats(|some| {
                     let (numbers, _) = some.as_chunks::<4>();
@@ -80,7 +79,7 @@ impl<'a> List<'a> {
                 })?;
                 List::Floats(list)
             }
-            Some(Kind::Int64) => {
+            Some(ValueKind::Int64) => {
                 let mut list = Vec::new();
                 values.ints(|value| list.push(value))?;
                 List::Ints(list)
@@ -89,7 +88,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// A tf.train.Example with these features, in this order.
+/// Encodes a tf.train.Example with these features, in this order.
 pub fn write(features: &[(&str, List<'_>)]) -> Vec<u8> {
     let mut map = Vec::new();
     for (key, list) in features {
@@ -126,7 +125,7 @@ pub fn write(features: &[(&str, List<'_>)]) -> Vec<u8> {
     example
 }
 
-/// A field with a length.
+/// Appends a length-delimited field.
 fn put(number: u8, bytes: &[u8], to: &mut Vec<u8>) {
     to.push(number << 3 | 2);
     varint(bytes.len() as u64, to);

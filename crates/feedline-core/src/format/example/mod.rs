@@ -1,6 +1,6 @@
-//! The features of tf.train.Example and tf.train.SequenceExample, read where they lie.
+//! Reads the features of tf.train.Example and tf.train.SequenceExample in place.
 //!
-//! What nobody asked for is skipped and not looked into: its bytes have a checksum of their own.
+//! Features that were not requested are skipped without being parsed: the record's checksum covers them.
 
 mod features;
 mod read;
@@ -11,4 +11,4 @@ mod walk;
 
 pub use features::{List, features, write};
 pub use read::Parser;
-pub use schema::{Seen, schema};
+pub use schema::{FeatureSummary, schema};

@@ -1,4 +1,4 @@
-//! From a record to the fields that were asked for, straight into the rows of a batch.
+//! Reads the requested fields of a record straight into the rows of a batch.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use crate::format::{Shape, Type, Wanted};
 use crate::sample::{Array, Dtype, FieldKind, Value};
 use crate::sys::slab::Row;
 
-use super::walk::{self, Fields, Held, Malformed, Part, Values};
+use super::walk::{self, FieldValue, Held, Malformed, MessageFields, Values};
 
-/// How many keys are looked for without memory for what is found.
+/// How many keys are looked up without an allocation.
 const FEW: usize = 16;
-/// From this many keys on it pays to search in order.
+/// From this many keys on, binary search is faster.
 const MANY: usize = 8;
 /// How many features a message names.
 const NAMED: usize = 8;
 
-/// Reads records of one kind.
+/// Reads records with the same fields.
 #[derive(Debug)]
 pub struct Parser {
     wanted: Arc<[Wanted]>,
@@ -25,17 +25,17 @@ pub struct Parser {
     tasks: Vec<FieldTask>,
     features: SortedKeys,
     lists: SortedKeys,
-    /// How many bytes of values a byte of a record can become, and what defaults add to that.
+    /// How many bytes of values a byte of a record can become, and what defaults add.
     growth: usize,
     defaults: usize,
 }
 
-/// What is to be done for one field, worked out once.
+/// The work for one field, prepared once.
 #[derive(Clone, Copy, Debug)]
 struct FieldTask {
-    /// Among the keys of features or of lists.
+    /// The position of its key among the keys of features or of lists.
     slot: usize,
-    /// How many values there must be, or of how many a group consists.
+    /// The number of values, or of values in a group.
     values: usize,
     into: FieldTarget,
 }
@@ -50,7 +50,7 @@ enum FieldTarget {
     List,
 }
 
-/// Names, each once, in order.
+/// Unique keys, sorted.
 #[derive(Debug, Default)]
 struct SortedKeys(Vec<Box<[u8]>>);
 
@@ -73,23 +73,23 @@ impl SortedKeys {
 }
 
 impl Parser {
-    /// A parser of these fields, of which `picture` is left to the decoder.
+    /// A parser of these fields; the one numbered `picture` is left to the decoder.
     pub fn new(wanted: Arc<[Wanted]>, picture: Option<usize>) -> Result<Parser> {
         for (number, field) in wanted.iter().enumerate() {
             check(field)?;
             if wanted[..number].iter().any(|other| other.name == field.name) {
-                return Err(refused(field, "is there twice"));
+                return Err(refused(field, "is defined twice"));
             }
         }
         if let Some(field) = picture.and_then(|picture| wanted.get(picture))
             && (field.of != Type::Bytes || field.field().kind != FieldKind::Bytes)
         {
-            return Err(refused(field, "is decoded as a picture and must be bytes_()"));
+            return Err(refused(field, "is decoded as an image and must be bytes_()"));
         }
         if let Some(field) = picture.and_then(|picture| wanted.get(picture))
             && field.default.is_some()
         {
-            return Err(refused(field, "is decoded as a picture and can have no default"));
+            return Err(refused(field, "is decoded as an image and cannot have a default"));
         }
         let keys = |is_sequence| {
             let fields = wanted.iter().filter(move |field| field.is_sequence == is_sequence);
@@ -115,7 +115,7 @@ impl Parser {
             tasks.push(FieldTask { slot, values, into });
         }
         let others = || wanted.iter().zip(&tasks).filter(|(_, task)| task.is_other());
-        // The bytes of a record belong to one key, but a key may belong to several fields.
+        // The bytes of a record belong to one key, but several fields may have the same key.
         let shared = others()
             .map(|(field, _)| others().filter(|(other, _)| other.key == field.key).count())
             .max();
@@ -127,8 +127,8 @@ impl Parser {
         Ok(Parser { wanted, picture, tasks, features, lists, growth, defaults })
     }
 
-    /// Reads a record: the fields of one shape into `rows`, in order, and all others but the picture
-    /// behind `others`. The record is looked at only where something was asked for.
+    /// Reads a record: fields with a fixed shape into `rows`, in order; all others except the image are appended to
+    /// `others`. Only requested features are parsed.
     pub fn read(&self, record: &[u8], rows: &mut [Row], others: &mut Vec<Value>) -> Result<()> {
         let before = others.len();
         let outcome = self.fill(record, rows, others);
@@ -138,12 +138,12 @@ impl Parser {
         outcome
     }
 
-    /// The bytes of the picture.
+    /// The bytes of the image.
     ///
     /// # Panics
-    /// If the parser was made without one.
+    /// If the parser has no image field.
     pub fn picture<'a>(&self, record: &'a [u8]) -> Result<&'a [u8]> {
-        let number = self.picture.expect("the parser was told which field is a picture");
+        let number = self.picture.expect("the parser has an image field");
         let field = &self.wanted[number];
         let key = field.key.as_bytes();
         let mut held = Held::Nothing;
@@ -157,7 +157,7 @@ impl Parser {
         self.one(record, field, &values)
     }
 
-    /// No fewer bytes than the values have that `read` appends for a record of that size.
+    /// An upper bound of the bytes that `read` appends for a record of this size.
     pub(crate) fn most_bytes(&self, record_bytes: usize) -> usize {
         record_bytes.saturating_mul(self.growth).saturating_add(self.defaults)
     }
@@ -224,14 +224,14 @@ impl Parser {
         features: &mut [Held<'a>],
         lists: &mut [Held<'a>],
     ) -> std::result::Result<(), Malformed> {
-        let mut fields = Fields(record);
+        let mut fields = MessageFields(record);
         while let Some((number, part)) = fields.next()? {
             let (keys, slots) = match number {
                 1 => (&self.features, &mut *features),
                 2 if !lists.is_empty() => (&self.lists, &mut *lists),
                 _ => continue,
             };
-            let Part::Bytes(map) = part else { continue };
+            let FieldValue::Bytes(map) = part else { continue };
             walk::entries(map, |key, held| {
                 if let Some(slot) = keys.find(key) {
                     slots[slot] = held;
@@ -241,8 +241,7 @@ impl Parser {
         Ok(())
     }
 
-    /// The values of a field, which are of its type, or none where the record lacks them and there is a
-    /// default.
+    /// The values of a field, which have its type; none if the record lacks them and there is a default.
     #[inline]
     fn values<'a>(&self, record: &[u8], field: &Wanted, held: Held<'a>) -> Result<Values<'a>> {
         let values = Values::of(held).map_err(|error| no_example(record, error))?;
@@ -264,7 +263,7 @@ impl Parser {
         row: &mut [u8],
     ) -> Result<()> {
         if values.kind.is_none() {
-            // There is one, or `values` had refused.
+            // There is a default, otherwise `values` would have failed.
             row.copy_from_slice(field.default.as_deref().unwrap_or_default());
             return Ok(());
         }
@@ -301,7 +300,7 @@ impl Parser {
         Ok(groups(field, task, dtype, bytes))
     }
 
-    /// The value of a field that has one.
+    /// The value of a field that has exactly one.
     fn one<'a>(&self, record: &[u8], field: &Wanted, values: &Values<'a>) -> Result<&'a [u8]> {
         let mut count = 0;
         let mut one: &[u8] = &[];
@@ -401,7 +400,7 @@ impl FieldTask {
         match self.into {
             // A number takes a byte or more.
             FieldTarget::Array(Dtype::Int64) => 8,
-            // An empty value takes two bytes, and its place in the list that of a vector.
+            // An empty value takes two bytes, and its entry in the list is a vector.
             FieldTarget::List => 1 + size_of::<Vec<u8>>().div_ceil(2),
             FieldTarget::Array(_) | FieldTarget::Bytes | FieldTarget::Text => 1,
             FieldTarget::Picture | FieldTarget::Row(_) => 0,
@@ -409,15 +408,15 @@ impl FieldTask {
     }
 }
 
-/// Every entry of the maps in that field of a record.
+/// Visits every entry of the maps in this field of a record.
 fn each_map<'a>(
     record: &'a [u8],
     field: u32,
     mut visit: impl FnMut(&'a [u8], Held<'a>),
 ) -> std::result::Result<(), Malformed> {
-    let mut fields = Fields(record);
+    let mut fields = MessageFields(record);
     while let Some((number, part)) = fields.next()? {
-        if let (true, Part::Bytes(map)) = (number == field, part) {
+        if let (true, FieldValue::Bytes(map)) = (number == field, part) {
             walk::entries(map, &mut visit)?;
         }
     }
@@ -436,7 +435,7 @@ fn append(
     }
 }
 
-/// Floats in the order of bytes that this machine has.
+/// Floats in the byte order of this machine.
 #[inline]
 fn native(floats: &[u8], put: &mut impl FnMut(&[u8])) {
     if cfg!(target_endian = "little") {
@@ -453,11 +452,11 @@ fn groups(field: &Wanted, task: &FieldTask, dtype: Dtype, bytes: Vec<u8>) -> Val
     Value::Array(Array { dtype, shape: [&[count], &inner[..]].concat(), bytes })
 }
 
-fn kind_of(field: &Wanted) -> walk::Kind {
+fn kind_of(field: &Wanted) -> walk::ValueKind {
     match field.of {
-        Type::Int64 => walk::Kind::Int64,
-        Type::Float32 => walk::Kind::Float32,
-        Type::Bytes | Type::Text | Type::Json | Type::Npy(_) => walk::Kind::Bytes,
+        Type::Int64 => walk::ValueKind::Int64,
+        Type::Float32 => walk::ValueKind::Float32,
+        Type::Bytes | Type::Text | Type::Json | Type::Npy(_) => walk::ValueKind::Bytes,
     }
 }
 
@@ -465,7 +464,7 @@ fn pieces(list: Vec<Vec<u8>>) -> Vec<Piece> {
     list.into_iter().map(Piece::from).collect()
 }
 
-/// What stands there where the record has nothing.
+/// The default for a feature that the record lacks.
 fn default(record: &[u8], field: &Wanted, task: &FieldTask) -> Result<Value> {
     let Some(default) = &field.default else { return Err(missing(record, field)) };
     Ok(match task.into {
@@ -490,7 +489,7 @@ fn check(field: &Wanted) -> Result<()> {
     }
     let values = match (&field.shape, field.is_sequence) {
         (Shape::Variable(_), true) => {
-            return Err(refused(field, "must have a shape without None in each step"));
+            return Err(refused(field, "must have a fixed shape in each step"));
         }
         (Shape::Fixed(shape), false) => shape.iter().product::<usize>(),
         (Shape::Variable(shape) | Shape::Fixed(shape), _) if shape.contains(&0) => {
@@ -511,7 +510,7 @@ fn check(field: &Wanted) -> Result<()> {
         return Err(refused(field, "has a default that does not have its shape"));
     }
     if field.of == Type::Text && std::str::from_utf8(default).is_err() {
-        return Err(refused(field, "has a default that is no UTF-8"));
+        return Err(refused(field, "has a default that is not UTF-8"));
     }
     Ok(())
 }
@@ -524,7 +523,7 @@ fn refused(field: &Wanted, why: &str) -> Error {
 #[cold]
 pub(super) fn no_example(record: &[u8], error: Malformed) -> Error {
     let offset = error.offset(record);
-    let what = format!("the record is no tf.train.Example: {} at byte {offset}", error.what);
+    let what = format!("the record is not a tf.train.Example: {} at byte {offset}", error.what);
     Error::new(Kind::CorruptRecord, what)
 }
 
@@ -577,10 +576,10 @@ fn wrong(record: &[u8], field: &Wanted, step: Option<usize>, values: &Values<'_>
     let of = kind_of(field).name();
     let (Shape::Fixed(shape) | Shape::Variable(shape)) = &field.shape;
     let wanted = match (&field.shape, shape.iter().product::<usize>()) {
-        (Shape::Variable(_), 1) => format!("any number of {of} was wanted"),
-        (Shape::Variable(_), group) => format!("groups of {group} of {of} were wanted"),
-        (Shape::Fixed(_), 1) => format!("1 of {of} was wanted"),
-        (Shape::Fixed(_), values) => format!("{values} of {of} were wanted"),
+        (Shape::Variable(_), 1) => format!("expected any number of {of}"),
+        (Shape::Variable(_), group) => format!("expected groups of {group} of {of}"),
+        (Shape::Fixed(_), 1) => format!("expected 1 of {of}"),
+        (Shape::Fixed(_), values) => format!("expected {values} of {of}"),
     };
     let which = step.map_or(String::new(), |step| format!("step {step} of "));
     let what = format!("{which}{} {:?} {holds}, {wanted}", noun(field), field.key);
@@ -590,8 +589,8 @@ fn wrong(record: &[u8], field: &Wanted, step: Option<usize>, values: &Values<'_>
 fn text<'a>(field: &Wanted, bytes: &'a [u8]) -> Result<&'a str> {
     std::str::from_utf8(bytes).map_err(|error| {
         let place = error.valid_up_to();
-        let what = format!("{} {:?} is no UTF-8 from its byte {place} on", noun(field), field.key);
+        let what = format!("{} {:?} is not UTF-8 from byte {place} on", noun(field), field.key);
         Error::new(Kind::InvalidField, what)
-            .with_hint("ask for bytes_() where the text may be in another encoding")
+            .with_hint("use bytes_() if the text may be in another encoding")
     })
 }

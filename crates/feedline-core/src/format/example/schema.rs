@@ -1,4 +1,4 @@
-//! Which features the records of a file have, and how one would ask for them.
+//! Finds the features of the records of a file, and prints the call that parses them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,37 +7,37 @@ use std::sync::Arc;
 use crate::format::{Shape, Type, Wanted};
 
 use super::read::shown;
-use super::walk::{self, Fields, Kind, Part, Values};
+use super::walk::{self, FieldValue, MessageFields, ValueKind, Values};
 
-/// What some records hold.
+/// The features of some records.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Schema {
-    /// How many were looked at.
+    /// The number of records read.
     pub records: u64,
-    /// How many of them are no tf.train.Example.
+    /// The number of records that are not a tf.train.Example.
     pub unreadable: u64,
-    /// Whether some have lists of features: they are SequenceExamples.
+    /// Whether some have lists of features, so that they are SequenceExamples.
     pub is_sequence: bool,
-    /// In the order of their names, those of lists last.
-    pub features: Vec<Seen>,
+    /// The features sorted by name, lists last.
+    pub features: Vec<FeatureSummary>,
 }
 
-/// What was seen under one name.
+/// The values found under one name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
+pub struct FeatureSummary {
     /// The name.
     pub key: String,
     /// Whether it is a list of features.
     pub is_sequence: bool,
-    /// Of its values; None if no record has any, or some have one type and some another.
+    /// The type of its values; None if no record has any, or the types differ.
     pub of: Option<Type>,
-    /// In how many records it has values.
+    /// The number of records in which it has values.
     pub present: u64,
-    /// How many values it has at least, in each step of a list.
+    /// The least number of values, in each step of a list.
     pub fewest: usize,
-    /// And at most.
+    /// The greatest number of values.
     pub most: usize,
-    /// Of which types it is, for people.
+    /// All types found, for people.
     pub types: Vec<&'static str>,
 }
 
@@ -45,7 +45,7 @@ pub struct Seen {
 struct Tally {
     present: u64,
     counts: Option<(usize, usize)>,
-    types: Vec<Kind>,
+    types: Vec<ValueKind>,
 }
 
 impl Tally {
@@ -63,7 +63,7 @@ impl Tally {
 
 type Tallies = BTreeMap<(bool, Vec<u8>), Tally>;
 
-/// Looks at some records.
+/// Inspects some records.
 pub fn schema<'a>(records: impl Iterator<Item = &'a [u8]>) -> Schema {
     let mut schema = Schema::default();
     let mut tallies = Tallies::new();
@@ -77,14 +77,14 @@ pub fn schema<'a>(records: impl Iterator<Item = &'a [u8]>) -> Schema {
     let features = tallies.into_iter().map(|((is_sequence, key), tally)| {
         let (fewest, most) = tally.counts.unwrap_or_default();
         let of = match tally.types[..] {
-            [Kind::Bytes] => Some(Type::Bytes),
-            [Kind::Float32] => Some(Type::Float32),
-            [Kind::Int64] => Some(Type::Int64),
+            [ValueKind::Bytes] => Some(Type::Bytes),
+            [ValueKind::Float32] => Some(Type::Float32),
+            [ValueKind::Int64] => Some(Type::Int64),
             _ => None,
         };
         let types = tally.types.iter().map(|kind| kind.name()).collect();
         let key = String::from_utf8_lossy(&key).into_owned();
-        Seen { key, is_sequence, of, present: tally.present, fewest, most, types }
+        FeatureSummary { key, is_sequence, of, present: tally.present, fewest, most, types }
     });
     schema.features = features.collect();
     schema
@@ -92,9 +92,9 @@ pub fn schema<'a>(records: impl Iterator<Item = &'a [u8]>) -> Schema {
 
 fn look(record: &[u8], tallies: &mut Tallies) -> Result<(), walk::Malformed> {
     let mut found = BTreeMap::new();
-    let mut fields = Fields(record);
+    let mut fields = MessageFields(record);
     while let Some((number, part)) = fields.next()? {
-        if let (1 | 2, Part::Bytes(map)) = (number, part) {
+        if let (1 | 2, FieldValue::Bytes(map)) = (number, part) {
             walk::entries(map, |key, held| {
                 found.insert((number == 2, key), held);
             })?;
@@ -113,7 +113,7 @@ fn look(record: &[u8], tallies: &mut Tallies) -> Result<(), walk::Malformed> {
     Ok(())
 }
 
-impl Seen {
+impl FeatureSummary {
     fn shape(&self) -> Shape {
         match (self.fewest, self.most) {
             (1, 1) => Shape::Fixed(vec![]),
@@ -122,11 +122,11 @@ impl Seen {
         }
     }
 
-    /// Why it cannot be asked for.
-    fn obstacle(&self) -> Option<String> {
+    /// Why it cannot be requested.
+    fn why_unsupported(&self) -> Option<String> {
         match (self.of, self.is_sequence, self.shape()) {
             (None, _, _) if self.types.is_empty() => Some("has no values in any record".into()),
-            (None, _, _) => Some(format!("is of {}", self.types.join(" and of "))),
+            (None, _, _) => Some(format!("has values of {}", self.types.join(" and of "))),
             (Some(_), true, Shape::Variable(_)) => {
                 Some(format!("has from {} to {} values in a step", self.fewest, self.most))
             }
@@ -140,9 +140,9 @@ impl Schema {
         self.records - self.unreadable
     }
 
-    /// A field for each feature that can be asked for.
+    /// A field for each feature that can be requested.
     pub fn wanted(&self) -> Vec<Wanted> {
-        let fields = self.features.iter().filter(|seen| seen.obstacle().is_none());
+        let fields = self.features.iter().filter(|seen| seen.why_unsupported().is_none());
         let wanted = fields.filter_map(|seen| {
             let of = seen.of?;
             let mut field = Wanted {
@@ -171,7 +171,7 @@ impl Schema {
         wanted.collect()
     }
 
-    /// The call that asks for all of it, as one would type it.
+    /// The call that requests all of them, as a user would type it.
     pub fn python(&self) -> String {
         let mut text = String::from(".parse({\n");
         let mut line = |line: std::fmt::Arguments<'_>| {
@@ -182,8 +182,8 @@ impl Schema {
             line(format_args!("{}: {},", quoted(&field.name), call(&field)));
         }
         for seen in &self.features {
-            if let Some(obstacle) = seen.obstacle() {
-                line(format_args!("# {} {obstacle}", shown(seen.key.as_bytes())));
+            if let Some(why_unsupported) = seen.why_unsupported() {
+                line(format_args!("# {} {why_unsupported}", shown(seen.key.as_bytes())));
             }
         }
         text.push_str("})");
@@ -191,7 +191,7 @@ impl Schema {
     }
 }
 
-/// A field as one would type it.
+/// A field as a user would type it.
 fn call(field: &Wanted) -> String {
     let name = match field.of {
         Type::Bytes => "bytes_",
@@ -227,16 +227,16 @@ fn call(field: &Wanted) -> String {
     if field.is_sequence { format!("fl.sequence({inner})") } else { inner }
 }
 
-/// A string as Python reads it.
+/// A Python string literal.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => quoted.extend(['\\', letter]),
-            letter if letter.is_control() => {
-                quoted.push_str(&format!("\\u{:04x}", u32::from(letter)));
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            character if character.is_control() => {
+                quoted.push_str(&format!("\\u{:04x}", u32::from(character)));
             }
-            letter => quoted.push(letter),
+            character => quoted.push(character),
         }
     }
     quoted.push('"');

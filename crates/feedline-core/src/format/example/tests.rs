@@ -1,4 +1,4 @@
-//! Examples in every encoding, against prost.
+//! Examples in every encoding, compared with prost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use prost::Message;
 
-use super::walk::{Fields, Part};
+use super::walk::{FieldValue, MessageFields};
 use super::*;
 use crate::error::{Error, Kind as ErrorKind};
 use crate::format::{Shape, Type, Wanted};
@@ -116,7 +116,7 @@ fn or(wanted: Wanted, default: &[u8]) -> Wanted {
     Wanted { default: Some(default.to_vec()), ..wanted }
 }
 
-/// What came out, to be compared.
+/// The values read, in a form that can be compared.
 #[derive(Clone, Debug, PartialEq)]
 enum Out {
     Row(Vec<u8>),
@@ -141,7 +141,7 @@ fn read(wanted: &[Wanted], record: &[u8]) -> Result<Vec<Out>, Error> {
     let mut others = vec![Value::Bytes(b"before".to_vec().into())];
     let outcome = parser.read(record, &mut rows, &mut others);
     if let Err(error) = outcome {
-        assert_eq!(others.len(), 1, "what was read before the fault is not taken back");
+        assert_eq!(others.len(), 1, "values read before the fault are kept");
         return Err(error);
     }
     let (mut rows, mut others) = (rows.into_iter(), others.into_iter().skip(1));
@@ -177,7 +177,7 @@ fn read(wanted: &[Wanted], record: &[u8]) -> Result<Vec<Out>, Error> {
         .collect();
     assert!(others.next().is_none());
     let most = parser.most_bytes(record.len());
-    assert!(size <= most, "{size} bytes of values, {most} were promised");
+    assert!(size <= most, "{size} bytes of values, at most {most} expected");
     Ok(outs)
 }
 
@@ -190,7 +190,7 @@ fn of_floats(values: &[f32]) -> Vec<u8> {
 }
 
 #[test]
-fn every_kind_of_field_comes_out() {
+fn every_kind_of_field_is_read() {
     let record = example(&[
         ("image", bytes(&[b"png"])),
         ("name", bytes(&["käse".as_bytes()])),
@@ -244,7 +244,7 @@ fn a_list_without_values_is_present_and_a_feature_without_a_list_is_missing() {
 }
 
 #[test]
-fn lists_of_features_come_step_by_step() {
+fn lists_of_features_are_read_step_by_step() {
     let record = sequence_example(
         &[("length", ints(&[2]))],
         &[
@@ -271,7 +271,7 @@ fn lists_of_features_come_step_by_step() {
 }
 
 #[test]
-fn a_picture_is_lent_and_left_out_of_the_rest() {
+fn an_image_is_borrowed_and_not_among_the_other_values() {
     let record = example(&[("image", bytes(&[b"a png"])), ("label", ints(&[7]))]);
     let wanted = [one("image", Type::Bytes), one("label", Type::Int64)];
     let parser = Parser::new(wanted.into(), Some(0)).unwrap();
@@ -295,7 +295,7 @@ fn more_features_than_fit_on_the_stack_are_found() {
 }
 
 #[test]
-fn a_feature_may_be_asked_for_under_several_names() {
+fn a_feature_may_be_read_under_several_names() {
     let record = example(&[("label", ints(&[7]))]);
     let twice = Wanted { name: "target".into(), ..any_number("label", Type::Int64) };
     let expected = [Out::Row(of_ints(&[7])), Out::Array(vec![1], of_ints(&[7]))];
@@ -303,7 +303,7 @@ fn a_feature_may_be_asked_for_under_several_names() {
 }
 
 #[test]
-fn faults_name_the_feature_what_was_wanted_and_what_was_found() {
+fn faults_name_the_feature_the_expected_and_the_found_values() {
     let few = example(&[("image/encoded", bytes(&[b"\xff\xfe"])), ("label", ints(&[1, 2]))]);
     let names: Vec<String> = (0..11).map(|number| format!("f{number}")).collect();
     let many: Vec<_> = names.iter().map(|name| (&**name, ints(&[]))).collect();
@@ -344,7 +344,7 @@ fn faults_name_the_feature_what_was_wanted_and_what_was_found() {
 }
 
 #[test]
-fn what_an_example_cannot_hold_is_refused_before_anything_is_read() {
+fn fields_that_an_example_cannot_hold_are_refused_at_once() {
     let twice = [one("a", Type::Int64), one("a", Type::Bytes)];
     let cases: Vec<(&[Wanted], Option<usize>)> = vec![(&twice, None), (&twice[..1], Some(0))];
     let mut said: Vec<_> = cases
@@ -370,7 +370,7 @@ fn what_an_example_cannot_hold_is_refused_before_anything_is_read() {
 }
 
 #[test]
-fn a_schema_is_what_one_would_type() {
+fn a_schema_prints_the_call_a_user_would_type() {
     let records = [
         example(&[
             ("image", bytes(&[b"png"])),
@@ -409,7 +409,7 @@ fn a_schema_is_what_one_would_type() {
     insta::assert_snapshot!(schema.python());
 }
 
-/// A run of values of one list, in one of the ways to write it.
+/// A run of values of one list, in one of its encodings.
 #[derive(Clone, Debug)]
 enum Run {
     Packed(Vec<i64>),
@@ -421,7 +421,7 @@ enum Run {
 type Lists = Vec<(u8, Vec<Run>)>;
 
 /// An entry of the map: its key, its value in parts, whether the key comes last.
-type Entry = (usize, Vec<Lists>, bool);
+type MapEntry = (usize, Vec<Lists>, bool);
 
 const KEYS: [&str; 3] = ["a", "key", "other key"];
 
@@ -439,7 +439,7 @@ fn delimited(number: u8, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend(bytes);
 }
 
-/// Fields that nobody knows: a number, four bytes, eight bytes, some bytes, a group with a group.
+/// Unknown fields: a number, four bytes, eight bytes, some bytes, a nested group.
 fn unknown(out: &mut Vec<u8>) {
     out.extend([9 << 3, 0x96, 1, 10 << 3 | 5, 1, 2, 3, 4]);
     out.extend([11 << 3 | 1, 1, 2, 3, 4, 5, 6, 7, 8]);
@@ -483,7 +483,7 @@ fn list(member: u8, runs: &[Run]) -> Vec<u8> {
     out
 }
 
-fn encoded(maps: &[Vec<Entry>]) -> Vec<u8> {
+fn encoded(maps: &[Vec<MapEntry>]) -> Vec<u8> {
     let mut record = Vec::new();
     for map in maps {
         let mut features = Vec::new();
@@ -512,7 +512,7 @@ fn encoded(maps: &[Vec<Entry>]) -> Vec<u8> {
     record
 }
 
-fn some_maps() -> impl Strategy<Value = Vec<Vec<Entry>>> {
+fn some_maps() -> impl Strategy<Value = Vec<Vec<MapEntry>>> {
     let number = prop_oneof![-3..200_i64, any::<i64>()];
     let values = prop::collection::vec(number, 0..5);
     let run = prop_oneof![
@@ -526,15 +526,15 @@ fn some_maps() -> impl Strategy<Value = Vec<Vec<Entry>>> {
     prop::collection::vec(prop::collection::vec(entry, 0..5), 0..3)
 }
 
-/// Whether each entry of a map is written as bytes. If not, protobuf skips it as an unknown field, and prost, which
-/// ignores the type there, reads a number as a length: then prost is no judge.
+/// Whether each entry of a map is encoded as bytes. If not, protobuf skips it as an unknown field, and prost, which
+/// ignores the type there, reads a number as a length: then prost is no reference.
 fn maps_are_written_as_bytes(record: &[u8]) -> bool {
-    let mut fields = Fields(record);
+    let mut fields = MessageFields(record);
     while let Ok(Some((number, part))) = fields.next() {
-        let (1 | 2, Part::Bytes(map)) = (number, part) else { continue };
-        let mut entries = Fields(map);
+        let (1 | 2, FieldValue::Bytes(map)) = (number, part) else { continue };
+        let mut entries = MessageFields(map);
         while let Ok(Some((number, part))) = entries.next() {
-            if number == 1 && !matches!(part, Part::Bytes(_)) {
+            if number == 1 && !matches!(part, FieldValue::Bytes(_)) {
                 return false;
             }
         }
@@ -542,7 +542,7 @@ fn maps_are_written_as_bytes(record: &[u8]) -> bool {
     true
 }
 
-/// Reads every key as every type, and compares with what prost makes of the record; whether it did.
+/// Reads every key as every type, and compares with prost; returns whether it could compare.
 fn agrees(record: &[u8]) -> bool {
     let prost = SequenceExample::decode(record).ok().filter(|_| maps_are_written_as_bytes(record));
     for key in KEYS {
@@ -581,12 +581,12 @@ fn agrees(record: &[u8]) -> bool {
 
 proptest! {
     #[test]
-    fn every_encoding_is_read_as_protobuf_says(maps in some_maps()) {
+    fn every_encoding_is_read_as_by_protobuf(maps in some_maps()) {
         prop_assert!(agrees(&encoded(&maps)));
     }
 
     #[test]
-    fn flipped_bytes_are_read_as_protobuf_says_or_refused(
+    fn flipped_bytes_are_read_as_by_protobuf_or_refused(
         maps in some_maps(),
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
@@ -606,7 +606,7 @@ proptest! {
     }
 
     #[test]
-    fn every_cut_is_refused_or_read_without_a_panic(
+    fn every_truncation_is_refused_or_read_without_a_panic(
         maps in some_maps(),
         end in any::<prop::sample::Index>(),
     ) {
@@ -616,7 +616,7 @@ proptest! {
 }
 
 #[test]
-fn all_features_are_seen_in_order_with_their_values() {
+fn all_features_are_listed_in_order_with_their_values() {
     let record = sequence_example(
         &[("label", ints(&[7, -1])), ("image", bytes(&[b"png"])), ("none", Feature { kind: None })],
         &[("words", vec![floats(&[0.5]), floats(&[])])],
@@ -634,12 +634,12 @@ fn all_features_are_seen_in_order_with_their_values() {
     ];
     assert_eq!(seen, expected);
     let error = features(b"no protobuf").unwrap_err();
-    assert!(error.message().starts_with("the record is no tf.train.Example: "), "{error}");
+    assert!(error.message().starts_with("the record is not a tf.train.Example: "), "{error}");
 }
 
 proptest! {
     #[test]
-    fn what_is_written_is_what_protobuf_reads(
+    fn protobuf_reads_what_was_written(
         ints_ in proptest::collection::vec(any::<i64>(), 0..9),
         floats_ in proptest::collection::vec(-1e30_f32..1e30, 0..9),
         texts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 0..4),

@@ -1,18 +1,17 @@
-//! Protobuf where it lies: fields one after another, and the few messages of tf.train.Example. Borrows
-//! everything and copies nothing.
+//! Parses protobuf in place: the fields of a message, and the few messages of tf.train.Example. Borrows everything and
+//! copies nothing.
 //!
-//! It follows protobuf, not TensorFlow's own parser, where these differ: messages that come twice are
-//! merged, of a oneof the last member counts, packed and unpacked runs may be mixed, what is unknown is
-//! skipped.
+//! Where protobuf and TensorFlow's own parser differ, it follows protobuf: repeated messages are merged, the last
+//! member of a oneof counts, packed and unpacked runs may be mixed, unknown fields are skipped.
 
-/// Groups inside one another beyond which bytes are refused, as protobuf does.
+/// Deeper nested groups are refused, as by protobuf.
 const DEEPEST: usize = 100;
 
-/// Bytes that are no protobuf.
+/// Bytes that are not protobuf.
 #[derive(Debug)]
 pub(super) struct Malformed {
     pub(super) what: &'static str,
-    /// In memory, of the byte where that was seen: the caller that has the whole record knows which one it is.
+    /// The address of the bad byte: the caller that has the whole record converts it to an offset.
     address: usize,
 }
 
@@ -22,7 +21,7 @@ impl Malformed {
         Malformed { what, address: at.as_ptr() as usize }
     }
 
-    /// Which byte of the record that is.
+    /// The offset of the bad byte in the record.
     pub(super) fn offset(&self, record: &[u8]) -> usize {
         self.address.saturating_sub(record.as_ptr() as usize).min(record.len())
     }
@@ -30,45 +29,45 @@ impl Malformed {
 
 type Result<T> = std::result::Result<T, Malformed>;
 
-/// What stands under the number of a field.
+/// The value of a field.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part<'a> {
+pub(super) enum FieldValue<'a> {
     Varint(u64),
     Four(&'a [u8]),
     Bytes(&'a [u8]),
-    /// Something that no message here has.
+    /// A type that no message here has.
     Unknown,
 }
 
 /// The fields of a message.
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+pub(super) struct MessageFields<'a>(pub(super) &'a [u8]);
 
-impl<'a> Fields<'a> {
-    /// The next field: its number, and what stands there.
+impl<'a> MessageFields<'a> {
+    /// The next field: its number and its value.
     #[inline]
-    pub(super) fn next(&mut self) -> Result<Option<(u32, Part<'a>)>> {
+    pub(super) fn next(&mut self) -> Result<Option<(u32, FieldValue<'a>)>> {
         if self.0.is_empty() {
             return Ok(None);
         }
         let start = self.0;
         let (number, wire) = self.tag()?;
         let part = match wire {
-            0 => Part::Varint(varint(&mut self.0)?),
+            0 => FieldValue::Varint(varint(&mut self.0)?),
             1 => {
                 self.take(8)?;
-                Part::Unknown
+                FieldValue::Unknown
             }
             2 => {
                 let length = small_varint(&mut self.0)?;
-                Part::Bytes(self.take(length)?)
+                FieldValue::Bytes(self.take(length)?)
             }
             3 => {
                 self.skip_group(number)?;
-                Part::Unknown
+                FieldValue::Unknown
             }
-            5 => Part::Four(self.take(4)?),
-            4 => return Err(Malformed::new("a group ends that did not begin", start)),
-            _ => return Err(Malformed::new("there is no such type of a field", start)),
+            5 => FieldValue::Four(self.take(4)?),
+            4 => return Err(Malformed::new("a group ends without a start", start)),
+            _ => return Err(Malformed::new("a field has an unknown type", start)),
         };
         Ok(Some((number, part)))
     }
@@ -86,7 +85,7 @@ impl<'a> Fields<'a> {
     #[inline]
     fn take(&mut self, length: u64) -> Result<&'a [u8]> {
         if length > self.0.len() as u64 {
-            return Err(Malformed::new("a field is longer than what holds it", self.0));
+            return Err(Malformed::new("a field is longer than its message", self.0));
         }
         let (taken, rest) = self.0.split_at(length as usize);
         self.0 = rest;
@@ -115,25 +114,25 @@ impl<'a> Fields<'a> {
                 4 if number == innermost => {
                     open.pop();
                 }
-                4 => return Err(Malformed::new("a group ends that did not begin", start)),
+                4 => return Err(Malformed::new("a group ends without a start", start)),
                 5 => {
                     self.take(4)?;
                 }
-                _ => return Err(Malformed::new("there is no such type of a field", start)),
+                _ => return Err(Malformed::new("a field has an unknown type", start)),
             }
         }
         Ok(())
     }
 }
 
-/// A value. Of one that has more than 64 bits the lowest 64 count, as for protobuf: some writers fill the
-/// last byte of a negative number with ones.
+/// A value. Only the lowest 64 bits count, as for protobuf: some writers fill the last byte of a negative number with
+/// ones.
 #[inline]
 fn varint(bytes: &mut &[u8]) -> Result<u64> {
     any_varint::<true>(bytes)
 }
 
-/// The number of a field, or a length, which never has as many bits.
+/// The number of a field, or a length, which never needs as many bits.
 #[inline]
 fn small_varint(bytes: &mut &[u8]) -> Result<u64> {
     any_varint::<false>(bytes)
@@ -168,26 +167,26 @@ fn long_varint<const MAY_OVERFLOW: bool>(bytes: &mut &[u8]) -> Result<u64> {
     Err(Malformed::new(what, bytes))
 }
 
-/// What a map holds under a key: the bytes of a message.
+/// The message that a map holds under a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Held<'a> {
     Nothing,
     Message(&'a [u8]),
-    /// The entry of the map, whose message comes in several parts.
+    /// The entry of a map whose message is split into several parts.
     Parts(&'a [u8]),
 }
 
 impl<'a> Held<'a> {
-    /// Every part of the message; the message is what they are one behind another.
+    /// Visits every part of the message, which is their concatenation.
     #[inline]
     fn each(self, mut visit: impl FnMut(&'a [u8]) -> Result<()>) -> Result<()> {
         match self {
             Held::Nothing => Ok(()),
             Held::Message(message) => visit(message),
             Held::Parts(entry) => {
-                let mut fields = Fields(entry);
+                let mut fields = MessageFields(entry);
                 while let Some((number, part)) = fields.next()? {
-                    if let (2, Part::Bytes(message)) = (number, part) {
+                    if let (2, FieldValue::Bytes(message)) = (number, part) {
                         visit(message)?;
                     }
                 }
@@ -197,19 +196,19 @@ impl<'a> Held<'a> {
     }
 }
 
-/// Every entry of a map from names to messages, in order; of equal names the last one counts.
+/// Visits every entry of a map from names to messages, in order; the last one of equal names counts.
 #[inline]
 pub(super) fn entries<'a>(map: &'a [u8], mut visit: impl FnMut(&'a [u8], Held<'a>)) -> Result<()> {
-    let mut fields = Fields(map);
+    let mut fields = MessageFields(map);
     while let Some((number, part)) = fields.next()? {
-        let (1, Part::Bytes(entry)) = (number, part) else { continue };
+        let (1, FieldValue::Bytes(entry)) = (number, part) else { continue };
         let (mut key, mut held) = (&entry[..0], Held::Nothing);
-        let mut inner = Fields(entry);
+        let mut inner = MessageFields(entry);
         while let Some((number, part)) = inner.next()? {
             match (number, part, held) {
-                (1, Part::Bytes(bytes), _) => key = bytes,
-                (2, Part::Bytes(message), Held::Nothing) => held = Held::Message(message),
-                (2, Part::Bytes(_), _) => held = Held::Parts(entry),
+                (1, FieldValue::Bytes(bytes), _) => key = bytes,
+                (2, FieldValue::Bytes(message), Held::Nothing) => held = Held::Message(message),
+                (2, FieldValue::Bytes(_), _) => held = Held::Parts(entry),
                 _ => {}
             }
         }
@@ -218,20 +217,20 @@ pub(super) fn entries<'a>(map: &'a [u8], mut visit: impl FnMut(&'a [u8], Held<'a
     Ok(())
 }
 
-/// What the values of a feature are.
+/// The type of the values of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Bytes,
     Float32,
     Int64,
 }
 
-impl Kind {
+impl ValueKind {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Bytes => "bytes",
-            Kind::Float32 => "float32",
-            Kind::Int64 => "int64",
+            ValueKind::Bytes => "bytes",
+            ValueKind::Float32 => "float32",
+            ValueKind::Int64 => "int64",
         }
     }
 }
@@ -239,10 +238,10 @@ impl Kind {
 /// The list of values of a feature, still encoded.
 #[derive(Debug)]
 pub(super) struct Values<'a> {
-    /// None where the feature has no list.
-    pub(super) kind: Option<Kind>,
+    /// None if the feature has no list.
+    pub(super) kind: Option<ValueKind>,
     list: &'a [u8],
-    /// Where the list comes in several parts, the others.
+    /// The other parts, if the list is split.
     more: Vec<&'a [u8]>,
 }
 
@@ -252,15 +251,15 @@ impl<'a> Values<'a> {
     pub(super) fn of(feature: Held<'a>) -> Result<Values<'a>> {
         let mut values = Values { kind: None, list: &[], more: Vec::new() };
         feature.each(|message| {
-            let mut fields = Fields(message);
+            let mut fields = MessageFields(message);
             while let Some((number, part)) = fields.next()? {
                 let kind = match number {
-                    1 => Kind::Bytes,
-                    2 => Kind::Float32,
-                    3 => Kind::Int64,
+                    1 => ValueKind::Bytes,
+                    2 => ValueKind::Float32,
+                    3 => ValueKind::Int64,
                     _ => continue,
                 };
-                let Part::Bytes(list) = part else { continue };
+                let FieldValue::Bytes(list) = part else { continue };
                 if values.kind == Some(kind) {
                     values.more.push(list);
                 } else {
@@ -275,11 +274,11 @@ impl<'a> Values<'a> {
     }
 
     #[inline]
-    fn each(&self, mut visit: impl FnMut(u32, Part<'a>) -> Result<()>) -> Result<()> {
+    fn each(&self, mut visit: impl FnMut(u32, FieldValue<'a>) -> Result<()>) -> Result<()> {
         let mut list = self.list;
         let mut more = self.more.iter();
         loop {
-            let mut fields = Fields(list);
+            let mut fields = MessageFields(list);
             while let Some((number, part)) = fields.next()? {
                 visit(number, part)?;
             }
@@ -290,81 +289,81 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The values of a list of bytes.
+    /// Visits the values of a list of bytes.
     #[inline]
     pub(super) fn bytes(&self, mut take: impl FnMut(&'a [u8])) -> Result<()> {
         self.each(|number, part| {
-            if let (1, Part::Bytes(value)) = (number, part) {
+            if let (1, FieldValue::Bytes(value)) = (number, part) {
                 take(value);
             }
             Ok(())
         })
     }
 
-    /// The values of a list of floats: some at a time, four bytes each, the lowest first.
+    /// Visits the values of a list of floats: some at a time, four bytes each, little-endian.
     #[inline]
     pub(super) fn floats(&self, mut take: impl FnMut(&'a [u8])) -> Result<()> {
         self.each(|number, part| {
             match (number, part) {
-                (1, Part::Bytes(packed)) if packed.len() % 4 > 0 => {
+                (1, FieldValue::Bytes(packed)) if packed.len() % 4 > 0 => {
                     return Err(Malformed::new("floats are truncated", packed));
                 }
-                (1, Part::Bytes(values) | Part::Four(values)) => take(values),
+                (1, FieldValue::Bytes(values) | FieldValue::Four(values)) => take(values),
                 _ => {}
             }
             Ok(())
         })
     }
 
-    /// The values of a list of whole numbers.
+    /// Visits the values of a list of integers.
     #[inline]
     pub(super) fn ints(&self, mut take: impl FnMut(i64)) -> Result<()> {
         self.each(|number, part| {
             match (number, part) {
-                (1, Part::Bytes(mut packed)) => {
+                (1, FieldValue::Bytes(mut packed)) => {
                     while !packed.is_empty() {
                         take(varint(&mut packed)? as i64);
                     }
                 }
-                (1, Part::Varint(value)) => take(value as i64),
+                (1, FieldValue::Varint(value)) => take(value as i64),
                 _ => {}
             }
             Ok(())
         })
     }
 
-    /// How many there are.
+    /// The number of values.
     pub(super) fn count(&self) -> Result<usize> {
         let mut count = 0;
         match self.kind {
             None => {}
-            Some(Kind::Bytes) => self.bytes(|_| count += 1)?,
-            Some(Kind::Float32) => self.floats(|values| count += values.len() / 4)?,
-            Some(Kind::Int64) => self.ints(|_| count += 1)?,
+            Some(ValueKind::Bytes) => self.bytes(|_| count += 1)?,
+            Some(ValueKind::Float32) => self.floats(|values| count += values.len() / 4)?,
+            Some(ValueKind::Int64) => self.ints(|_| count += 1)?,
         }
         Ok(count)
     }
 
-    /// No fewer bytes than the numbers of the list take, without a look at them all.
+    /// An upper bound of the bytes of the numbers, without parsing all of them.
     pub(super) fn most_bytes(&self) -> usize {
         let encoded = self.list.len() + self.more.iter().map(|list| list.len()).sum::<usize>();
         match self.kind {
-            None | Some(Kind::Bytes) => 0,
-            Some(Kind::Float32) => encoded,
-            Some(Kind::Int64) => encoded * 8,
+            None | Some(ValueKind::Bytes) => 0,
+            Some(ValueKind::Float32) => encoded,
+            Some(ValueKind::Int64) => encoded * 8,
         }
     }
 }
 
-/// Every step of a list of features.
+/// Visits every step of a list of features.
 pub(super) fn steps<'a>(
     list: Held<'a>,
     mut visit: impl FnMut(Values<'a>) -> Result<()>,
 ) -> Result<()> {
     list.each(|message| {
-        let mut fields = Fields(message);
+        let mut fields = MessageFields(message);
         while let Some((number, part)) = fields.next()? {
-            if let (1, Part::Bytes(feature)) = (number, part) {
+            if let (1, FieldValue::Bytes(feature)) = (number, part) {
                 visit(Values::of(Held::Message(feature))?)?;
             }
         }

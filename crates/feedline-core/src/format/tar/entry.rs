@@ -1,16 +1,15 @@
-//! One member with all the headers that belong to it: long names, extended headers, the map of a sparse
-//! file.
+//! One member with all its headers: long names, extended headers, the map of a sparse file.
 
 use crate::error::Result;
 
-use super::header::{BLOCK, Block, until_zero};
+use super::header::{BLOCK, HeaderBlock, until_zero};
 
-/// Long names and extended headers are not read beyond this.
+/// The longest name or extended header that is read.
 const MOST_EXTENSION: u64 = 1 << 20;
 
-/// Bytes that a walk goes over.
+/// Random access to the bytes of an archive.
 pub(super) trait Bytes {
-    /// As many bytes from `start` on as there are, up to `length`.
+    /// Up to `length` bytes from `start`, fewer at the end.
     fn at(&mut self, start: u64, length: usize) -> Result<&[u8]>;
 }
 
@@ -22,45 +21,45 @@ impl Bytes for &[u8] {
     }
 }
 
-/// What stands at an offset.
+/// What is at an offset.
 pub(super) enum EntryStep {
     /// A block of zeros.
     Zeros,
-    /// A member, whether or not it counts.
-    Entry(Entry),
-    /// A block that is no header: where it is, and why not.
+    /// A member, whether or not it belongs to a sample.
+    Entry(TarEntry),
+    /// A block that is not a header, its offset, and why.
     Bad { at: u64, why: String },
-    /// The bytes end before this one, and in what.
+    /// The bytes end before this one, and within what.
     Short { needed: u64, within: String },
 }
 
-/// A member with the headers before it.
-pub(super) struct Entry {
-    /// As it is written.
+/// A member with its headers.
+pub(super) struct TarEntry {
+    /// Its name, as written.
     pub name: Vec<u8>,
     /// What it is.
-    pub role: Role,
-    /// The first byte of its data.
+    pub role: MemberRole,
+    /// Offset of its data.
     pub data: u64,
-    /// How many bytes of data.
+    /// Size of its data.
     pub size: u64,
-    /// The first byte after its data and what fills the last block.
+    /// The end of its data, rounded up to a block.
     pub end: u64,
-    /// Why it cannot be read, where that is so.
+    /// Why it cannot be read, if it cannot.
     pub problem: Option<String>,
 }
 
 /// What a member is to the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum MemberRole {
     /// A file.
     File,
     /// A folder, a link, a device, a label: skipped.
     Other,
 }
 
-/// What the headers before a member say about it. Of two headers that say the same, the first counts, as
-/// for Python; within one header the last does, as for everyone.
+/// What the extended headers of a member say. Of two headers with the same key, the first counts, as in Python; within
+/// one header the last does, as everywhere.
 #[derive(Default)]
 struct Extension {
     path: Option<Vec<u8>>,
@@ -80,20 +79,20 @@ pub(super) fn entry(bytes: &mut impl Bytes, start: u64) -> Result<EntryStep> {
             let within = format!("the header at byte {at}");
             return Ok(EntryStep::Short { needed: at.saturating_add(BLOCK as u64), within });
         }
-        let header = match Block::of(block) {
-            Block::Zeros if at == start => return Ok(EntryStep::Zeros),
-            Block::Zeros => {
-                let why = "only zeros are there, after an extended header".into();
+        let header = match HeaderBlock::of(block) {
+            HeaderBlock::Zeros if at == start => return Ok(EntryStep::Zeros),
+            HeaderBlock::Zeros => {
+                let why = "only zeros follow an extended header".into();
                 return Ok(EntryStep::Bad { at, why });
             }
-            Block::Bad(why) => return Ok(EntryStep::Bad { at, why }),
-            Block::Header(header) => header,
+            HeaderBlock::Bad(why) => return Ok(EntryStep::Bad { at, why }),
+            HeaderBlock::Header(header) => header,
         };
         let data = at.saturating_add(BLOCK as u64);
         let kind = header.kind();
         if !matches!(kind, b'L' | b'K' | b'x' | b'X' | b'g') {
             let name = header.name();
-            // Before there was a letter for folders, a slash at the end made one.
+            // Old archives mark a folder only by a slash at the end of its name.
             let is_folder = kind == 0 && name.ends_with(b"/");
             let size = if is_folder || matches!(kind, b'1'..=b'6') {
                 0
@@ -136,7 +135,7 @@ pub(super) fn entry(bytes: &mut impl Bytes, start: u64) -> Result<EntryStep> {
     }
 }
 
-/// Passes over the blocks that go on with the map of a sparse file.
+/// Skips the blocks that continue the map of a sparse file.
 fn sparse_map(bytes: &mut impl Bytes, mut at: u64) -> Result<std::result::Result<u64, EntryStep>> {
     loop {
         let block = bytes.at(at, BLOCK)?;
@@ -153,7 +152,7 @@ fn sparse_map(bytes: &mut impl Bytes, mut at: u64) -> Result<std::result::Result
     }
 }
 
-/// Where the block after some data begins.
+/// The start of the block after some data.
 pub(super) fn padded(start: u64, size: u64) -> u64 {
     let blocks = size.checked_next_multiple_of(BLOCK as u64).unwrap_or(u64::MAX);
     start.saturating_add(blocks)
@@ -164,21 +163,20 @@ impl Extension {
         self.problem.get_or_insert(problem);
     }
 
-    /// Reads an extended header. One for all members that follow may hold anything but what a sample
-    /// would then not have within its own bytes.
+    /// Reads an extended header. A global header may hold anything except keys that samples would then lack in their
+    /// own bytes.
     fn read(&mut self, mut payload: &[u8], at: u64, is_global: bool) {
         let (mut path, mut size) = (None, None);
         while !payload.is_empty() {
             let Some((key, value, rest)) = record(payload) else {
-                return self
-                    .object(format!("the extended header at byte {at} cannot be understood"));
+                return self.object(format!("the extended header at byte {at} cannot be parsed"));
             };
             payload = rest;
             let counts = matches!(key, b"path" | b"size") || key.starts_with(b"GNU.sparse.");
             if counts && is_global {
                 let key = String::from_utf8_lossy(key);
                 return self.object(format!(
-                    "the header at byte {at} sets the {key} of all members that follow, which is not done here"
+                    "the header at byte {at} sets the {key} of all members that follow, which is not supported"
                 ));
             }
             match key {
@@ -199,28 +197,32 @@ impl Extension {
             Some(Some(size)) => {
                 self.size.get_or_insert(size);
             }
-            Some(None) => self.object(format!("the size in the header at byte {at} is no number")),
+            Some(None) => {
+                self.object(format!("the size in the header at byte {at} is not a number"))
+            }
             None => {}
         }
     }
 
-    fn member(self, kind: u8, is_folder: bool, name: Vec<u8>, data: u64, size: u64) -> Entry {
+    fn member(self, kind: u8, is_folder: bool, name: Vec<u8>, data: u64, size: u64) -> TarEntry {
         let name = self.path.or(self.long_name).unwrap_or(name);
         let is_file = matches!(kind, 0 | b'0' | b'7' | b'S') && !is_folder;
         let problem = self.problem.or_else(|| match kind {
-            b'S' => Some(format!("member {} is a sparse file, which is not read", shown(&name))),
-            _ if self.is_sparse => {
-                Some(format!("member {} is a sparse file, which is not read", shown(&name)))
+            b'S' => {
+                Some(format!("member {} is a sparse file, which is not supported", shown(&name)))
             }
-            b'M' => Some(format!("member {} goes on from another volume", shown(&name))),
+            _ if self.is_sparse => {
+                Some(format!("member {} is a sparse file, which is not supported", shown(&name)))
+            }
+            b'M' => Some(format!("member {} continues from another volume", shown(&name))),
             _ => None,
         });
-        let role = if is_file { Role::File } else { Role::Other };
-        Entry { name, role, data, size, end: padded(data, size), problem }
+        let role = if is_file { MemberRole::File } else { MemberRole::Other };
+        TarEntry { name, role, data, size, end: padded(data, size), problem }
     }
 }
 
-/// A record of an extended header, "length key=value\n", and what follows it.
+/// A record of an extended header, "length key=value\n", and the rest.
 pub(super) fn record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = bytes.iter().take(20).position(|byte| *byte == b' ')?;
     let length = usize::try_from(decimal(&bytes[..space])?).ok()?;
@@ -234,7 +236,7 @@ fn decimal(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
 }
 
-/// A name as messages show it: quoted, and not without end.
+/// A quoted name for messages, shortened if it is long.
 pub(super) fn shown(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
     match text.char_indices().nth(120) {

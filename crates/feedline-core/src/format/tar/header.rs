@@ -1,51 +1,51 @@
-//! One header block of 512 bytes: numbers, names, checksum. Nothing here follows what a header claims.
+//! One header block of 512 bytes: numbers, names, checksum. Nothing here trusts what a header declares.
 
-/// Everything in a tar is a multiple of this.
+/// Block size: everything in a tar is a multiple of it.
 pub(super) const BLOCK: usize = 512;
 
-/// What stands in a block where a header is expected.
-pub(super) enum Block<'a> {
-    /// Nothing but zeros: the end, or a part of it.
+/// A block where a header is expected.
+pub(super) enum HeaderBlock<'a> {
+    /// Only zeros: the end, or a part of it.
     Zeros,
-    /// A header whose checksum holds.
-    Header(Header<'a>),
-    /// No header, and why.
+    /// A header with a valid checksum.
+    Header(TarHeader<'a>),
+    /// Not a header, and why.
     Bad(String),
 }
 
-/// A header whose checksum holds.
-pub(super) struct Header<'a> {
+/// A header with a valid checksum.
+pub(super) struct TarHeader<'a> {
     bytes: &'a [u8],
-    /// How many bytes of data follow, by the header alone.
+    /// Size of the data that follows, by the header alone.
     pub size: u64,
 }
 
-impl<'a> Block<'a> {
-    /// Looks at a whole block.
-    pub(super) fn of(bytes: &'a [u8]) -> Block<'a> {
+impl<'a> HeaderBlock<'a> {
+    /// Parses a whole block.
+    pub(super) fn of(bytes: &'a [u8]) -> HeaderBlock<'a> {
         debug_assert_eq!(bytes.len(), BLOCK);
         if bytes.iter().all(|byte| *byte == 0) {
-            return Block::Zeros;
+            return HeaderBlock::Zeros;
         }
         let Some(written) = number(&bytes[148..156]) else {
-            return Block::Bad("its checksum is no number".into());
+            return HeaderBlock::Bad("its checksum is not a number".into());
         };
         let (unsigned, signed) = sums(bytes);
-        // Old archives were summed with signed bytes.
+        // Old archives computed the sum of signed bytes.
         if written != unsigned && i64::try_from(written) != Ok(signed) {
-            return Block::Bad(format!(
-                "its checksum is {unsigned}, but {written} is written in it"
+            return HeaderBlock::Bad(format!(
+                "checksum mismatch: {unsigned}, but the header has {written}"
             ));
         }
         match number(&bytes[124..136]) {
-            Some(size) => Block::Header(Header { bytes, size }),
-            None => Block::Bad("its size is no number".into()),
+            Some(size) => HeaderBlock::Header(TarHeader { bytes, size }),
+            None => HeaderBlock::Bad("its size is not a number".into()),
         }
     }
 }
 
-impl Header<'_> {
-    /// What it is a header of.
+impl TarHeader<'_> {
+    /// The type of the entry.
     pub(super) fn kind(&self) -> u8 {
         self.bytes[156]
     }
@@ -54,19 +54,19 @@ impl Header<'_> {
     pub(super) fn name(&self) -> Vec<u8> {
         let name = until_zero(&self.bytes[..100]);
         let prefix = until_zero(&self.bytes[345..500]);
-        // GNU's own magic is "ustar  ", and there these bytes are times.
+        // GNU's magic is "ustar  ", and there these bytes are times.
         if prefix.is_empty() || &self.bytes[257..263] != b"ustar\0" || self.kind() == b'S' {
             return name.to_vec();
         }
         [prefix, b"/", name].concat()
     }
 
-    /// Whether blocks with more of the map of a sparse file follow, in the format of GNU.
+    /// Whether blocks with more of a sparse file's map follow, in GNU's format.
     pub(super) fn is_extended(&self) -> bool {
         self.bytes[482] != 0
     }
 
-    /// Whether it looks like the work of a tar and not like data whose sum happens to fit.
+    /// Whether it looks like a real header, rather than data with a matching checksum.
     pub(super) fn is_plausible(&self) -> bool {
         if &self.bytes[257..262] == b"ustar" {
             return true;
@@ -79,11 +79,11 @@ impl Header<'_> {
     }
 }
 
-/// What a corrupt header claims, for a guess where the next one is.
+/// What a corrupt header declares, to guess where the next one is.
 pub(super) struct Claim {
-    /// How many bytes of data follow.
+    /// Size of the data that follows.
     pub size: Option<u64>,
-    /// Whether it seems to describe the header that follows it.
+    /// Whether it seems to describe the header that follows.
     pub is_extension: bool,
 }
 
@@ -93,7 +93,7 @@ impl Claim {
         let says = |word: &[u8]| name.windows(word.len()).any(|part| part == word);
         Claim {
             size: number(&bytes[124..136]),
-            // By several marks, as one of them may be what was corrupt.
+            // By several signs, because one of them may be corrupt.
             is_extension: matches!(bytes[156], b'x' | b'X' | b'L' | b'K')
                 || says(b"PaxHeader")
                 || says(b"@LongLink"),
@@ -107,7 +107,7 @@ pub(super) fn until_zero(bytes: &[u8]) -> &[u8] {
     &bytes[..end]
 }
 
-/// The sum of a header with its checksum taken for spaces, of unsigned and of signed bytes.
+/// The sums of a header's unsigned and signed bytes, with its checksum replaced by spaces.
 fn sums(bytes: &[u8]) -> (u64, i64) {
     let counted = bytes[..148].iter().chain(&bytes[156..]);
     let unsigned = 8 * 32 + counted.clone().map(|byte| u64::from(*byte)).sum::<u64>();
@@ -115,7 +115,7 @@ fn sums(bytes: &[u8]) -> (u64, i64) {
     (unsigned, unsigned as i64 - 256 * high as i64)
 }
 
-/// A number as tars write it: octal digits, or with the first bit set the bytes of the number itself.
+/// A number as in tars: octal digits, or if the first bit is set, a binary number.
 fn number(field: &[u8]) -> Option<u64> {
     if field[0] == 0x80 {
         return field[1..].iter().try_fold(0_u64, |sum, byte| {

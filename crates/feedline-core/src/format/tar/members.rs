@@ -1,18 +1,18 @@
-//! The members in the span of a sample.
+//! The members of a sample.
 
 use crate::error::{Error, Kind, Result};
 
 use super::entry::{EntryStep, entry, shown};
-use super::sample::{Part, extension};
+use super::sample::{MemberUse, extension};
 
 /// A file in a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member<'a> {
     name: Vec<u8>,
     key: usize,
-    /// All after the first dot of the last part of the name, in lowercase: `jpg`, `seg.png`.
+    /// Everything after the first dot of the file name, in lowercase: `jpg`, `seg.png`.
     pub extension: String,
-    /// What it holds.
+    /// Its content.
     pub data: &'a [u8],
 }
 
@@ -33,13 +33,13 @@ impl Member<'_> {
     }
 }
 
-/// Goes through the members of a sample.
+/// Iterates over the members of a sample.
 pub struct Members<'a> {
     span: &'a [u8],
     at: u64,
 }
 
-/// The members in the span of a sample, in their order, without folders and links.
+/// The members in the span of a sample, in order, without folders and links.
 pub fn members(span: &[u8]) -> Members<'_> {
     Members { span, at: 0 }
 }
@@ -51,26 +51,26 @@ impl<'a> Members<'a> {
             let mut entry = match entry(&mut bytes, self.at)? {
                 EntryStep::Entry(entry) => entry,
                 EntryStep::Zeros => {
-                    return Err(damaged(format!("only zeros at byte {} of it", self.at)));
+                    return Err(changed(format!("only zeros at byte {} of it", self.at)));
                 }
                 EntryStep::Bad { at, why } => {
-                    return Err(damaged(format!("no header at byte {at} of it: {why}")));
+                    return Err(changed(format!("no header at byte {at} of it: {why}")));
                 }
                 EntryStep::Short { within, .. } => {
-                    return Err(damaged(format!("it ends within {within}")));
+                    return Err(changed(format!("it ends within {within}")));
                 }
             };
             self.at = entry.end;
             let end = usize::try_from(entry.data.saturating_add(entry.size)).unwrap_or(usize::MAX);
             let data = self.span.get(entry.data as usize..end).ok_or_else(|| {
-                damaged(format!("it ends within the data of member {}", shown(&entry.name)))
+                changed(format!("it ends within the data of member {}", shown(&entry.name)))
             })?;
-            match Part::of(&mut entry) {
-                Part::Passed => {}
-                Part::Lost(problem) | Part::Member { problem: Some(problem), .. } => {
+            match MemberUse::of(&mut entry) {
+                MemberUse::Skipped => {}
+                MemberUse::Lost(problem) | MemberUse::Member { problem: Some(problem), .. } => {
                     return Err(Error::new(Kind::UnsafeFormat, problem));
                 }
-                Part::Member { key, problem: None } => {
+                MemberUse::Member { key, problem: None } => {
                     let extension = extension(&entry.name, key);
                     return Ok(Some(Member { name: entry.name, key, extension, data }));
                 }
@@ -80,11 +80,8 @@ impl<'a> Members<'a> {
     }
 }
 
-fn damaged(what: String) -> Error {
-    Error::new(
-        Kind::CorruptRecord,
-        format!("the sample is not what it was when it was found: {what}"),
-    )
+fn changed(what: String) -> Error {
+    Error::new(Kind::CorruptRecord, format!("the sample changed since it was indexed: {what}"))
 }
 
 impl<'a> Iterator for Members<'a> {

@@ -1,8 +1,8 @@
-//! Tar archives in the WebDataset convention: which members are one sample, and what is in them.
+//! Tar archives in the WebDataset convention: groups members to samples, and reads them.
 //!
-//! The span of a sample goes from the first header of its first member, long names and extended headers
-//! among them, to the end of its last member. It is read in one piece and walked again. Names are keys
-//! and nothing else: nothing is ever written where they point.
+//! The span of a sample extends from the first header of its first member, including long names and extended headers,
+//! to the end of its last member. It is read in one piece and parsed again. Names are only keys: no file is ever
+//! written where they point.
 
 mod entry;
 mod header;
@@ -18,16 +18,16 @@ mod parser_tests;
 #[cfg(test)]
 mod tests;
 
-use header::{BLOCK, Block};
+use header::{BLOCK, HeaderBlock};
 
 pub use members::{Member, Members, members};
-pub use parser::Parser;
-pub(crate) use parser::{guess, guess_from_damaged};
+pub use parser::TarParser;
+pub(crate) use parser::{guess, guess_from_corrupt};
 pub(crate) use scan::scan;
-pub(crate) use split::Splitter;
+pub(crate) use split::TarSplitter;
 pub use write::{write, write_end};
 
-/// Whether these bytes begin with a header whose checksum holds.
+/// Whether these bytes begin with a header with a valid checksum.
 pub fn is_header(bytes: &[u8]) -> bool {
-    bytes.get(..BLOCK).is_some_and(|block| matches!(Block::of(block), Block::Header(_)))
+    bytes.get(..BLOCK).is_some_and(|block| matches!(HeaderBlock::of(block), HeaderBlock::Header(_)))
 }

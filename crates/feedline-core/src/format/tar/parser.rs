@@ -1,39 +1,39 @@
-//! From the members of a sample to the fields that were asked for.
+//! Reads the requested fields from the members of a sample.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::{Error, Kind, Result};
-use crate::format::convert::{self, Fields, Place, guessed, internal, wrong};
+use crate::format::convert::{self, Fields, Output, guessed, internal, wrong};
 use crate::format::{Shape, Type, Wanted, npy};
 use crate::sample::{Dtype, FieldKind, Value};
 use crate::sys::slab::Row;
 
 use super::members::{Member, members};
 
-/// The key of the sample itself, as a field.
+/// The field name of the sample's own key.
 const KEY: &str = "__key__";
 /// Extensions of formats that run code when they are read.
 const PICKLES: &[&str] = &["pkl", "pickle", "pyd", "pth", "pt"];
-/// Extensions under which others write whole numbers, and text.
+/// Extensions that usually hold integers, and text.
 const NUMBERS: &[&str] = &["cls", "cls2", "class", "id", "index", "inx", "count"];
 const TEXTS: &[&str] = &["txt", "text", "transcript", "cap", "caption"];
 
-/// Makes the fields of a sample.
+/// Reads the fields of a sample.
 #[derive(Debug)]
-pub struct Parser {
+pub struct TarParser {
     wanted: Arc<[Wanted]>,
     fields: Fields,
     picture: Option<usize>,
-    /// For each wanted: its extensions, of which the first that is there counts.
+    /// The extensions of each field; the first that exists counts.
     extensions: Vec<Vec<String>>,
-    /// By how much the values can be larger than the record: a factor, and what is added.
+    /// How much larger the values can be than the record: a factor, and a constant.
     growth: (usize, usize),
 }
 
-impl Parser {
-    /// For these fields, of which the one with the number `picture` is given as bytes to the decoder.
-    pub fn new(wanted: Arc<[Wanted]>, picture: Option<usize>) -> Result<Parser> {
+impl TarParser {
+    /// A parser of these fields; the one numbered `picture` is passed to the decoder as bytes.
+    pub fn new(wanted: Arc<[Wanted]>, picture: Option<usize>) -> Result<TarParser> {
         let fields = Fields::new(&wanted, picture);
         let extensions = wanted.iter().map(check).collect::<Result<Vec<_>>>()?;
         let mut factors: HashMap<&str, usize> = HashMap::new();
@@ -45,18 +45,18 @@ impl Parser {
                 *factors.entry(choice).or_default() += factor;
             }
         }
-        // Members do not overlap, so that only those that are asked for twice count twice.
+        // Members do not overlap, so only those that are requested twice count twice.
         let growth = (factors.into_values().max().unwrap_or(0), added);
-        Ok(Parser { wanted, fields, picture, extensions, growth })
+        Ok(TarParser { wanted, fields, picture, extensions, growth })
     }
 
-    /// The most bytes that the values without a row can hold, of a record that has this many.
+    /// The most bytes of values without a row, for a record of this size.
     pub(crate) fn most_bytes(&self, record_bytes: usize) -> usize {
         let (factor, added) = self.growth;
         record_bytes.saturating_mul(factor).saturating_add(added)
     }
 
-    /// Writes what has a row into its row, and gives the other values, each in the order of the fields.
+    /// Writes values with a row to their row and appends the others, each in the order of the fields.
     pub fn read(&self, span: &[u8], rows: &mut [Row], others: &mut Vec<Value>) -> Result<()> {
         let sample = Found::of(span)?;
         self.fields.each(rows, others, |number, one, place| {
@@ -73,9 +73,9 @@ impl Parser {
         })
     }
 
-    /// The bytes of the picture.
+    /// The bytes of the image.
     pub fn picture<'a>(&self, span: &'a [u8]) -> Result<&'a [u8]> {
-        let number = self.picture.ok_or_else(|| internal("no field is a picture"))?;
+        let number = self.picture.ok_or_else(|| internal("no field is an image"))?;
         let sample = Found::of(span)?;
         match sample.choose(&self.extensions[number]) {
             Some(member) => Ok(member.data),
@@ -84,8 +84,8 @@ impl Parser {
     }
 }
 
-/// The extensions that a key asks for: the one that is written, then those between its semicolons, each as
-/// it is written and without dots and spaces around it. So `a..txt` and `a.my;ext` can be asked for too.
+/// The extensions that a key requests: the key itself, then those between its semicolons, each as written and without
+/// dots and spaces around it. So `a..txt` and `a.my;ext` can be requested too.
 fn choices(key: &str) -> Vec<String> {
     let mut choices = vec![key.to_lowercase()];
     for part in key.split(';') {
@@ -97,13 +97,13 @@ fn choices(key: &str) -> Vec<String> {
         }
     }
     if !key.is_empty() {
-        // "jpg;" asks for no file without an extension.
+        // "jpg;" does not request a file without an extension.
         choices.retain(|choice| !choice.is_empty());
     }
     choices
 }
 
-/// Whether a tar can hold that at all; its extensions.
+/// The extensions of a field. Refuses fields that a tar cannot hold.
 fn check(one: &Wanted) -> Result<Vec<String>> {
     let key = &*one.key;
     let choices = choices(key);
@@ -117,13 +117,13 @@ fn check(one: &Wanted) -> Result<Vec<String>> {
     }
     let refuse = |what: String| Err(Error::new(Kind::InvalidArgument, what));
     if key == "__url__" {
-        return refuse("\"__url__\" is no member of a sample".into());
+        return refuse("\"__url__\" is not a member of a sample".into());
     }
     if key == KEY && one.of != Type::Text {
         return refuse("\"__key__\" is the key of a sample, which is text".into());
     }
     if one.is_sequence || matches!(one.field().kind, FieldKind::List | FieldKind::Texts) {
-        return refuse(format!("member {key:?} of a tar is one value and not a list of them"));
+        return refuse(format!("member {key:?} of a tar is one value, not a list"));
     }
     Ok(choices)
 }
@@ -145,7 +145,7 @@ impl<'a> Found<'a> {
         };
         if let Some(other) = members.iter().find(|member| member.key() != first.key()) {
             let (first, other) = (first.shown(), other.shown());
-            let what = format!("members {first} and {other} are not of one sample");
+            let what = format!("members {first} and {other} do not belong to one sample");
             return Err(Error::new(Kind::CorruptRecord, what));
         }
         Ok(Found { members })
@@ -154,17 +154,17 @@ impl<'a> Found<'a> {
     fn choose(&self, extensions: &[String]) -> Option<&Member<'a>> {
         extensions
             .iter()
-            .find_map(|wish| self.members.iter().find(|member| member.extension == *wish))
+            .find_map(|extension| self.members.iter().find(|member| member.extension == *extension))
     }
 
     fn missing(&self, one: &Wanted) -> Error {
         let found: Vec<_> = self.members.iter().take(20).map(|member| &*member.extension).collect();
-        let what = format!("no member {:?}, the sample has {}", one.key, found.join(", "));
+        let what = format!("no member {:?}; the sample has {}", one.key, found.join(", "));
         Error::new(Kind::InvalidField, what)
     }
 }
 
-fn put(one: &Wanted, member: &Member<'_>, place: Place<'_>) -> Result<()> {
+fn put(one: &Wanted, member: &Member<'_>, place: Output<'_>) -> Result<()> {
     let called = || format!("member {}", member.shown());
     let Type::Npy(dtype) = one.of else {
         return convert::put_text(one, called, member.data, place);
@@ -175,24 +175,24 @@ fn put(one: &Wanted, member: &Member<'_>, place: Place<'_>) -> Result<()> {
     })?;
     if header.dtype != dtype {
         let (found, wanted) = (header.dtype.name(), dtype.name());
-        return Err(wrong(called(), format!("holds {found}, {wanted} was wanted")));
+        return Err(wrong(called(), format!("holds {found}, expected {wanted}")));
     }
     convert::put_numbers(one, called, Some(&header.shape), &numbers, place)
 }
 
-/// The fields that a sample suggests where none were asked for: by the extensions of its members and by
-/// what is in them. Pickles are left out.
+/// The fields that a sample suggests if none were requested: by the extensions of its members and by their content.
+/// Pickles are left out.
 pub(crate) fn guess(span: &[u8]) -> Result<Vec<Wanted>> {
     guess_by(span, &|error| Err(error))
 }
 
-/// The same for a sample of which an array cannot be read: it stays an array, so that what is wrong with it
-/// is a fault of each sample.
-pub(crate) fn guess_from_damaged(span: &[u8]) -> Vec<Wanted> {
+/// The same for a sample with an array that cannot be read: the field stays an array, so that it is a fault of each
+/// sample.
+pub(crate) fn guess_from_corrupt(span: &[u8]) -> Vec<Wanted> {
     guess_by(span, &|_| Ok((Type::Npy(Dtype::Uint8), Vec::new()))).unwrap_or_default()
 }
 
-/// What is to be done about an array that cannot be read.
+/// What to do about an array that cannot be read.
 type Unread<'a> = &'a dyn Fn(Error) -> Result<(Type, Vec<usize>)>;
 
 fn guess_by(span: &[u8], unread: Unread<'_>) -> Result<Vec<Wanted>> {

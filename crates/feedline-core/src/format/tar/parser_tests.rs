@@ -1,4 +1,4 @@
-//! From members to fields.
+//! Tests of the tar parser.
 
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ fn fixed(key: &str, of: Type, shape: &[usize]) -> Wanted {
     one(key, of, Shape::Fixed(shape.to_vec()))
 }
 
-/// What is read: rows, then the other values in words.
+/// The values read: rows, then the other values as text.
 fn read(span: &[u8], wanted: &[Wanted]) -> Result<(Vec<Vec<u8>>, Vec<String>)> {
-    let parser = Parser::new(wanted.into(), None)?;
+    let parser = TarParser::new(wanted.into(), None)?;
     let sizes = wanted.iter().filter_map(|one| one.field().row_bytes());
     let mut rows: Vec<_> = sizes
         .map(|size| carve(Block::new(size).unwrap(), size, 1, Box::new(drop)).pop().unwrap())
@@ -38,7 +38,7 @@ fn read(span: &[u8], wanted: &[Wanted]) -> Result<(Vec<Vec<u8>>, Vec<String>)> {
     let mut others = Vec::new();
     parser.read(span, &mut rows, &mut others)?;
     let mut held = 0;
-    let words = others.iter().map(|value| match value {
+    let texts = others.iter().map(|value| match value {
         Value::Bytes(bytes) => {
             held += bytes.len();
             format!("bytes {bytes:?}", bytes = &bytes[..])
@@ -53,9 +53,9 @@ fn read(span: &[u8], wanted: &[Wanted]) -> Result<(Vec<Vec<u8>>, Vec<String>)> {
         }
         Value::List(_) => unreachable!(),
     });
-    let words = words.collect();
+    let texts = texts.collect();
     assert!(held <= parser.most_bytes(span.len()), "{held}");
-    Ok((rows.iter().map(|row| row.to_vec()).collect(), words))
+    Ok((rows.iter().map(|row| row.to_vec()).collect(), texts))
 }
 
 fn error(span: &[u8], wanted: &[Wanted]) -> Error {
@@ -107,11 +107,11 @@ fn every_type_is_read_from_its_member() {
 }
 
 #[test]
-fn the_picture_is_given_as_bytes_and_is_no_other_field() {
+fn the_image_is_passed_as_bytes_and_is_no_other_field() {
     let span = span(&[("a.jpg", b"JPEG"), ("a.cls", b"1")]);
     let wanted: Arc<[Wanted]> =
         [fixed("png;jpg", Type::Bytes, &[]), fixed("cls", Type::Int64, &[])].into();
-    let parser = Parser::new(wanted, Some(0)).unwrap();
+    let parser = TarParser::new(wanted, Some(0)).unwrap();
     assert_eq!(parser.picture(&span).unwrap(), b"JPEG");
     assert_eq!(parser.most_bytes(1000), 0);
     let mut others = Vec::new();
@@ -122,7 +122,7 @@ fn the_picture_is_given_as_bytes_and_is_no_other_field() {
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_named_with_what_is_there() {
+fn a_missing_or_wrong_member_is_named_with_what_was_found() {
     let span = span(&[
         ("a.cls", b"cat"),
         ("a.txt", b"\xff"),
@@ -146,19 +146,19 @@ fn what_is_missing_or_wrong_is_named_with_what_is_there() {
         error.message().to_owned()
     });
     insta::assert_snapshot!(errors.join("\n"), @r#"
-    no member "jpg", the sample has cls, txt, json, npy
-    member "a.cls" holds "cat", a number of int64 was wanted
+    no member "jpg"; the sample has cls, txt, json, npy
+    member "a.cls" holds "cat", expected a number of int64
     member "a.txt" is not UTF-8 from byte 0 on
     member "a.json" is not JSON: EOF while parsing an object at line 1 column 1
-    member "a.npy" holds float32, int64 was wanted
-    member "a.npy" has shape [2], shape [3] was wanted
-    member "a.cls": not an array of NumPy: the first bytes are [63, 61, 74]
-    member "a.npy" has shape [2], shape [None, 2] was wanted
+    member "a.npy" holds float32, expected int64
+    member "a.npy" has shape [2], expected shape [3]
+    member "a.cls": not a NumPy array: the first bytes are [63, 61, 74]
+    member "a.npy" has shape [2], shape [None, expected 2]
     "#);
 }
 
 #[test]
-fn a_default_stands_in_for_a_missing_member_only() {
+fn a_default_replaces_only_a_missing_member() {
     let span = span(&[("a.cls", b"cat")]);
     let with = |key: &str, of, shape, default: &[u8]| Wanted {
         default: Some(default.to_vec()),
@@ -181,7 +181,7 @@ fn a_default_stands_in_for_a_missing_member_only() {
 }
 
 #[test]
-fn a_pickle_comes_as_bytes_or_not_at_all() {
+fn a_pickle_is_read_as_bytes_or_not_at_all() {
     let objects = npy("|O", "(1,)", b"\x80\x04.");
     let span = span(&[("a.pkl", b"\x80\x04."), ("a.npy", &objects)]);
     let text = error(&span, &[fixed("pkl", Type::Text, &[])]);
@@ -195,7 +195,7 @@ fn a_pickle_comes_as_bytes_or_not_at_all() {
 }
 
 #[test]
-fn what_a_tar_cannot_hold_is_a_bad_setting() {
+fn fields_that_a_tar_cannot_hold_are_refused() {
     let sequence = Wanted { is_sequence: true, ..fixed("cls", Type::Int64, &[]) };
     let wrong = [
         sequence,
@@ -204,7 +204,7 @@ fn what_a_tar_cannot_hold_is_a_bad_setting() {
         fixed("__key__", Type::Bytes, &[]),
     ];
     for wanted in wrong {
-        let error = Parser::new([wanted].into(), None).unwrap_err();
+        let error = TarParser::new([wanted].into(), None).unwrap_err();
         assert_eq!(error.kind(), Kind::InvalidArgument, "{error}");
     }
 }

@@ -1,37 +1,37 @@
-//! Which members are one sample: names, keys, extensions, and the sample that is being gathered.
+//! Groups members to samples: names, keys, extensions, and the sample in progress.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::entry::{Entry, Role, shown};
+use super::entry::{MemberRole, TarEntry, shown};
 
-/// A member's part in the samples.
-pub(super) enum Part {
+/// The role of a member in the samples.
+pub(super) enum MemberUse {
     /// None: it is skipped.
-    Passed,
-    /// It cannot be read, and neither can be said whose it is.
+    Skipped,
+    /// It cannot be read, and its sample is unknown.
     Lost(String),
-    /// A member of the sample whose key has this length in its name.
+    /// A member of a sample; its key is the first `key` bytes of its name.
     Member { key: usize, problem: Option<String> },
 }
 
-impl Part {
-    pub(super) fn of(entry: &mut Entry) -> Part {
+impl MemberUse {
+    pub(super) fn of(entry: &mut TarEntry) -> MemberUse {
         let problem = entry.problem.take();
         let key = match entry.role {
-            Role::File if !is_about_the_archive(&entry.name) => key_length(&entry.name),
-            Role::File | Role::Other => None,
+            MemberRole::File if !is_about_the_archive(&entry.name) => key_length(&entry.name),
+            MemberRole::File | MemberRole::Other => None,
         };
         match (key, problem) {
-            (Some(key), problem) => Part::Member { key, problem },
-            (None, Some(problem)) => Part::Lost(problem),
-            (None, None) => Part::Passed,
+            (Some(key), problem) => MemberUse::Member { key, problem },
+            (None, Some(problem)) => MemberUse::Lost(problem),
+            (None, None) => MemberUse::Skipped,
         }
     }
 }
 
-/// Where the key ends in a name: before the first dot of its last part. A file whose name begins with
-/// a dot counts to its folder, as it does for the `webdataset` package.
+/// The length of the key in a name: up to the first dot of the file name. A file whose name begins with a dot belongs
+/// to its folder, as in the `webdataset` package.
 pub(super) fn key_length(name: &[u8]) -> Option<usize> {
     let last = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     let dot = name[last..].iter().position(|byte| *byte == b'.')?;
@@ -43,7 +43,7 @@ pub(super) fn key_length(name: &[u8]) -> Option<usize> {
     (!folder.contains(&b'.')).then_some(last)
 }
 
-/// The extension of a member whose key has that length, in lowercase.
+/// The extension of a member whose key has this length, in lowercase.
 pub(super) fn extension(name: &[u8], key: usize) -> String {
     let extension = String::from_utf8_lossy(name.get(key + 1..).unwrap_or_default());
     match extension.is_ascii() {
@@ -52,13 +52,13 @@ pub(super) fn extension(name: &[u8], key: usize) -> String {
     }
 }
 
-/// Names such as `__meta__` and all that is in such a folder are not samples.
+/// Whether a name is like `__meta__` or in such a folder, which is not a sample.
 fn is_about_the_archive(name: &[u8]) -> bool {
     let first = name.split(|byte| *byte == b'/').next().unwrap_or_default();
     first.len() >= 4 && first.starts_with(b"__") && first.ends_with(b"__")
 }
 
-/// A sample whose members come one after another.
+/// A sample whose members are being read.
 pub(super) struct SampleInProgress {
     pub key: Vec<u8>,
     pub start: u64,
@@ -73,7 +73,7 @@ impl SampleInProgress {
         SampleInProgress { key: key.to_vec(), start, end: start, problem: None, extensions }
     }
 
-    pub(super) fn add(&mut self, entry: &Entry, end: u64, problem: Option<String>) {
+    pub(super) fn add(&mut self, entry: &TarEntry, end: u64, problem: Option<String>) {
         self.end = end;
         let extension = extension(&entry.name, self.key.len());
         let is_second = self.extensions.contains(&extension);
@@ -88,7 +88,7 @@ impl SampleInProgress {
         }
     }
 
-    /// A number for its key, and one for its extensions in any order.
+    /// A hash of its key, and one of its extensions in any order.
     pub(super) fn traits(&self) -> (u64, u64) {
         let shape = self.extensions.iter().map(hash).fold(0, u64::wrapping_add);
         (hash(&self.key), shape)

@@ -1,23 +1,23 @@
-//! Goes through an archive by its headers alone and lists where its samples lie. Nothing is lost
-//! without a word: what cannot be read is a span that says why.
+//! Scans the headers of an archive and lists the spans of its samples. Nothing is dropped silently: what cannot be read
+//! is a span with a reason.
 
 use std::collections::HashSet;
 
 use crate::error::Result;
 use crate::format::{ReadAt, Scanned};
 
-use super::entry::{Bytes, Entry, EntryStep, entry, padded, record, shown};
-use super::header::{BLOCK, Block, Claim};
-use super::sample::{Part, SampleInProgress};
+use super::entry::{Bytes, EntryStep, TarEntry, entry, padded, record, shown};
+use super::header::{BLOCK, Claim, HeaderBlock};
+use super::sample::{MemberUse, SampleInProgress};
 
-/// How much is read at once where headers lie close together, and where they do not.
+/// Read sizes where headers are close together, and where they are not.
 const NEAR: usize = 64 << 10;
 const FAR: usize = 4 << 10;
 
-/// Lists the samples of an archive of that size.
+/// Lists the samples of an archive of this size.
 pub(crate) fn scan(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
     let bytes = Window { read, size, start: 0, held: Vec::new(), filled: 0 };
-    let mut scan = Scan { bytes, size, pieces: Vec::new(), open: None };
+    let mut scan = TarScan { bytes, size, pieces: Vec::new(), open: None };
     scan.run()?;
     Ok(settled(scan.pieces))
 }
@@ -37,9 +37,9 @@ impl Bytes for Window<'_, '_> {
         let end = self.start + self.filled as u64;
         if length > 0 && (start < self.start || start + length as u64 > end) {
             let is_near = start.abs_diff(end) < NEAR as u64;
-            let wish = if is_near { NEAR } else { FAR }.max(length);
-            self.held.resize(wish.max(self.held.len()), 0);
-            self.filled = (self.read)(start, &mut self.held[..wish])?;
+            let wanted = if is_near { NEAR } else { FAR }.max(length);
+            self.held.resize(wanted.max(self.held.len()), 0);
+            self.filled = (self.read)(start, &mut self.held[..wanted])?;
             self.start = start;
         }
         let skipped = (start - self.start.min(start)) as usize;
@@ -49,35 +49,35 @@ impl Bytes for Window<'_, '_> {
 }
 
 /// Something in the archive that is not skipped.
-struct Piece {
+struct ArchivePart {
     start: u64,
     end: u64,
-    what: What,
+    what: PartContent,
 }
 
-enum What {
-    /// A sample: a number for its key, one for its extensions.
+enum PartContent {
+    /// A sample: hashes of its key and of its extensions.
     Sample { key: u64, shape: u64 },
-    /// A sample that cannot be read as a whole; those beside it are not touched by that.
+    /// A sample that cannot be read; the samples beside it are unaffected.
     Refused(String),
-    /// A stretch of which nobody knows what it was, so that samples beside it may lack members.
+    /// A stretch of unknown content, so that samples beside it may lack members.
     Lost(String),
 }
 
-impl Piece {
+impl ArchivePart {
     fn is_lost(&self) -> bool {
-        matches!(self.what, What::Lost(_))
+        matches!(self.what, PartContent::Lost(_))
     }
 }
 
-struct Scan<'a, 'b> {
+struct TarScan<'a, 'b> {
     bytes: Window<'a, 'b>,
     size: u64,
-    pieces: Vec<Piece>,
+    pieces: Vec<ArchivePart>,
     open: Option<SampleInProgress>,
 }
 
-impl Scan<'_, '_> {
+impl TarScan<'_, '_> {
     fn run(&mut self) -> Result<()> {
         if self.size == 0 {
             self.lose(0, 0, "the file is empty".into());
@@ -110,7 +110,9 @@ impl Scan<'_, '_> {
                 EntryStep::Entry(entry) => {
                     if zeros == 1 {
                         let zero = at - BLOCK as u64;
-                        let what = format!("a single block of zeros, at byte {zero}, ends nothing");
+                        let what = format!(
+                            "a single block of zeros, at byte {zero}, is not an end marker"
+                        );
                         self.lose(zero, at, what);
                     }
                     (zeros, is_ended) = (0, false);
@@ -124,21 +126,21 @@ impl Scan<'_, '_> {
         self.finish(is_ended)
     }
 
-    /// Takes a member in; returns where the next header is, beyond the end of the file if the file
-    /// ends before the data do.
-    fn add(&mut self, start: u64, mut entry: Entry) -> u64 {
-        let part = Part::of(&mut entry);
+    /// Adds a member; returns the offset of the next header, which is beyond the end of the file if the data is
+    /// truncated.
+    fn add(&mut self, start: u64, mut entry: TarEntry) -> u64 {
+        let part = MemberUse::of(&mut entry);
         let data_end = entry.data.saturating_add(entry.size);
-        let is_cut = data_end > self.size;
-        if let Part::Member { key, .. } = &part
+        let is_truncated = data_end > self.size;
+        if let MemberUse::Member { key, .. } = &part
             && self.open.as_ref().is_some_and(|open| open.key != entry.name[..*key])
         {
             self.close();
         }
-        if is_cut {
+        if is_truncated {
             let start = match &part {
-                Part::Member { .. } => self.open.take().map_or(start, |open| open.start),
-                Part::Passed | Part::Lost(_) => start,
+                MemberUse::Member { .. } => self.open.take().map_or(start, |open| open.start),
+                MemberUse::Skipped | MemberUse::Lost(_) => start,
             };
             self.close();
             let what = format!(
@@ -148,14 +150,18 @@ impl Scan<'_, '_> {
                 entry.size,
                 entry.data
             );
-            self.pieces.push(Piece { start, end: self.size, what: What::Refused(what) });
+            self.pieces.push(ArchivePart {
+                start,
+                end: self.size,
+                what: PartContent::Refused(what),
+            });
             return u64::MAX;
         }
         let end = entry.end.min(self.size);
         match part {
-            Part::Passed => {}
-            Part::Lost(why) => self.lose(start, end, why),
-            Part::Member { key, problem } => {
+            MemberUse::Skipped => {}
+            MemberUse::Lost(why) => self.lose(start, end, why),
+            MemberUse::Member { key, problem } => {
                 let key = &entry.name[..key];
                 self.open
                     .get_or_insert_with(|| SampleInProgress::new(key, start))
@@ -167,17 +173,17 @@ impl Scan<'_, '_> {
 
     fn lose(&mut self, start: u64, end: u64, what: String) {
         self.close();
-        self.pieces.push(Piece { start, end, what: What::Lost(what) });
+        self.pieces.push(ArchivePart { start, end, what: PartContent::Lost(what) });
     }
 
     fn close(&mut self) {
         if let Some(open) = self.open.take() {
             let (key, shape) = open.traits();
             let what = match open.problem {
-                Some(problem) => What::Refused(problem),
-                None => What::Sample { key, shape },
+                Some(problem) => PartContent::Refused(problem),
+                None => PartContent::Sample { key, shape },
             };
-            self.pieces.push(Piece { start: open.start, end: open.end, what });
+            self.pieces.push(ArchivePart { start: open.start, end: open.end, what });
         }
     }
 
@@ -185,14 +191,15 @@ impl Scan<'_, '_> {
         self.close();
         if !is_ended {
             let size = self.size;
-            let what = format!("the file ends at byte {size} without an end marker: it may be cut");
+            let what =
+                format!("the file ends at byte {size} without an end marker: it may be truncated");
             self.lose(size, size, what);
         }
         Ok(())
     }
 }
 
-/// Where to go on after a block that is no header: at the next good one. None where there is none.
+/// The offset of the next good header after a block that is not a header; None if there is none.
 pub(super) fn resume(bytes: &mut impl Bytes, bad: u64, size: u64) -> Result<Option<u64>> {
     let block = bytes.at(bad, BLOCK)?;
     if block.len() < BLOCK {
@@ -214,7 +221,7 @@ pub(super) fn resume(bytes: &mut impl Bytes, bad: u64, size: u64) -> Result<Opti
     {
         next = Some(claimed);
     }
-    // Without the name in its extended header, a member would count to another sample.
+    // Without the name in its extended header, a member would belong to another sample.
     if let Some(from) = next
         && is_extension
         && let EntryStep::Entry(entry) = entry(bytes, from)?
@@ -224,8 +231,8 @@ pub(super) fn resume(bytes: &mut impl Bytes, bad: u64, size: u64) -> Result<Opti
     Ok(next)
 }
 
-/// Whether a good header is in the data of a member that ends at `end`: there is none before, or there
-/// is a whole archive, which has an end of its own.
+/// Whether a good header is inside the data of a member that ends at `end`: no header precedes it, or it starts a whole
+/// archive with an end of its own.
 fn is_inside(bytes: &mut impl Bytes, mut at: u64, end: u64) -> Result<bool> {
     if at >= end {
         return Ok(true);
@@ -243,38 +250,38 @@ fn is_inside(bytes: &mut impl Bytes, mut at: u64, end: u64) -> Result<bool> {
 fn is_good(bytes: &mut impl Bytes, at: u64, zeros_count: bool) -> Result<bool> {
     let block = bytes.at(at, BLOCK)?;
     Ok(block.len() == BLOCK
-        && match Block::of(block) {
-            Block::Zeros => zeros_count,
-            Block::Header(header) => header.is_plausible(),
-            Block::Bad(_) => false,
+        && match HeaderBlock::of(block) {
+            HeaderBlock::Zeros => zeros_count,
+            HeaderBlock::Header(header) => header.is_plausible(),
+            HeaderBlock::Bad(_) => false,
         })
 }
 
-/// Joins to a lost stretch the samples beside it that it may have cut: those of one key on both sides,
-/// and those that have not all the extensions of some other sample.
-fn settled(pieces: Vec<Piece>) -> Scanned {
-    let is_lost = |number: usize| pieces.get(number).is_some_and(Piece::is_lost);
+/// Joins a lost stretch with the samples beside it that may be incomplete: those with the same key on both sides, and
+/// those without all the extensions of some other sample.
+fn settled(pieces: Vec<ArchivePart>) -> Scanned {
+    let is_lost = |number: usize| pieces.get(number).is_some_and(ArchivePart::is_lost);
     let key = |number: usize| match pieces.get(number).map(|piece| &piece.what) {
-        Some(What::Sample { key, .. }) => Some(*key),
-        Some(What::Refused(_) | What::Lost(_)) | None => None,
+        Some(PartContent::Sample { key, .. }) => Some(*key),
+        Some(PartContent::Refused(_) | PartContent::Lost(_)) | None => None,
     };
     let is_beside = |number: usize| (number > 0 && is_lost(number - 1), is_lost(number + 1));
     let mut whole = HashSet::new();
     for (number, piece) in pieces.iter().enumerate() {
-        if let What::Sample { shape, .. } = piece.what
+        if let PartContent::Sample { shape, .. } = piece.what
             && is_beside(number) == (false, false)
         {
             whole.insert(shape);
         }
     }
     let joins = |number: usize| match pieces[number].what {
-        What::Sample { shape, key: own } => {
+        PartContent::Sample { shape, key: own } => {
             let (after, before) = is_beside(number);
             let is_one = (after && number >= 2 && key(number - 2) == Some(own))
                 || (before && key(number + 2) == Some(own));
             (after || before) && (is_one || !whole.contains(&shape))
         }
-        What::Refused(_) | What::Lost(_) => false,
+        PartContent::Refused(_) | PartContent::Lost(_) => false,
     };
     let mut scanned = Scanned::default();
     let mut number = 0;
@@ -292,26 +299,26 @@ fn settled(pieces: Vec<Piece>) -> Scanned {
 }
 
 /// Adds pieces as one span.
-fn push(scanned: &mut Scanned, pieces: &[Piece]) {
+fn push(scanned: &mut Scanned, pieces: &[ArchivePart]) {
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return };
     let length = last.end - first.start;
-    let mut words = Vec::new();
+    let mut reasons = Vec::new();
     let mut beside = 0;
     for piece in pieces {
         match &piece.what {
-            What::Sample { .. } => beside += 1,
-            What::Refused(what) | What::Lost(what) => words.push(what.clone()),
+            PartContent::Sample { .. } => beside += 1,
+            PartContent::Refused(what) | PartContent::Lost(what) => reasons.push(what.clone()),
         }
     }
-    if words.is_empty() {
+    if reasons.is_empty() {
         return scanned.push(first.start, length);
     }
     if beside > 0 {
         let samples = if beside == 1 { "a sample" } else { "samples" };
-        words.push(format!("{samples} beside it may lack members"));
+        reasons.push(format!("{samples} beside it may lack members"));
     }
     if length > 0 {
-        words.push(format!("{length} bytes from byte {} on are skipped", first.start));
+        reasons.push(format!("{length} bytes from byte {} on are skipped", first.start));
     }
-    scanned.push_damage(first.start, length, words.join("; "));
+    scanned.push_damage(first.start, length, reasons.join("; "));
 }

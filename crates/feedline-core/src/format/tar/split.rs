@@ -1,4 +1,4 @@
-//! The samples of an archive that comes as a stream.
+//! Splits a stream of tar bytes into samples.
 
 use std::collections::HashSet;
 
@@ -6,32 +6,31 @@ use crate::format::Split;
 
 use super::entry::{EntryStep, entry, shown};
 use super::header::BLOCK;
-use super::sample::{Part, SampleInProgress};
+use super::sample::{MemberUse, SampleInProgress};
 use super::scan::resume;
 
-/// Beyond this, a stretch without a header is given up in parts.
+/// A longer stretch without a header is reported in parts.
 const MOST_LOST: usize = 1 << 20;
 
-/// Says what stands at the beginning of the bytes of a stream, of which what it has told of is gone.
+/// Splits the bytes of a stream; the caller drops the bytes that were reported.
 #[derive(Default)]
-pub(crate) struct Splitter {
+pub(crate) struct TarSplitter {
     has_begun: bool,
     is_ended: bool,
     zeros: u64,
-    /// What was lost just before: nothing, or something of a sample with this key or of any other.
+    /// What was lost just before: None, or a part of a sample with this key, or of any sample if empty.
     lost: Option<Vec<u8>>,
-    /// The extensions of samples that are whole.
+    /// Hashes of the extensions of complete samples.
     whole: HashSet<u64>,
 }
 
-impl Splitter {
-    /// At the beginning of a stream.
-    pub(crate) fn new() -> Splitter {
-        Splitter::default()
+impl TarSplitter {
+    /// A splitter at the beginning of a stream.
+    pub(crate) fn new() -> TarSplitter {
+        TarSplitter::default()
     }
 
-    /// What stands at the beginning of `bytes`; `is_end` if nothing follows them. A sample is complete
-    /// when the next one begins.
+    /// What `bytes` start with; `is_end` if nothing follows them. A sample is complete when the next one begins.
     pub(crate) fn split(&mut self, bytes: &[u8], is_end: bool) -> Split {
         if bytes.is_empty() {
             return self.end(is_end);
@@ -44,7 +43,7 @@ impl Splitter {
             if at as usize >= have {
                 return match open {
                     Some(open) if is_end => {
-                        // Without an end marker, nobody knows whether that was all of it.
+                        // Without an end marker, the sample may be incomplete.
                         self.lost.get_or_insert_default();
                         self.finished(open)
                     }
@@ -89,13 +88,16 @@ impl Splitter {
                     if self.zeros == 1 {
                         self.zeros = 0;
                         self.lost = Some(Vec::new());
-                        let what = "the single block of zeros before this ends nothing".into();
+                        let what =
+                            "the single block of zeros before this is not an end marker".into();
                         return Split::Damaged(0, what);
                     }
-                    let part = Part::of(&mut entry);
+                    let part = MemberUse::of(&mut entry);
                     let is_other = match (&part, &open) {
-                        (Part::Member { key, .. }, Some(open)) => open.key != entry.name[..*key],
-                        (Part::Lost(_), Some(_)) => true,
+                        (MemberUse::Member { key, .. }, Some(open)) => {
+                            open.key != entry.name[..*key]
+                        }
+                        (MemberUse::Lost(_), Some(_)) => true,
                         _ => false,
                     };
                     if let (true, Some(open)) = (is_other, open.take_if(|_| is_other)) {
@@ -113,13 +115,13 @@ impl Splitter {
                     }
                     let end = entry.end.min(have as u64);
                     match part {
-                        Part::Passed if open.is_none() => return Split::Passed(end as usize),
-                        Part::Passed => {}
-                        Part::Lost(why) => {
+                        MemberUse::Skipped if open.is_none() => return Split::Passed(end as usize),
+                        MemberUse::Skipped => {}
+                        MemberUse::Lost(why) => {
                             self.lost = Some(Vec::new());
                             return Split::Damaged(end as usize, why);
                         }
-                        Part::Member { key, problem } => {
+                        MemberUse::Member { key, problem } => {
                             let key = &entry.name[..key];
                             let open = open.get_or_insert_with(|| SampleInProgress::new(key, 0));
                             open.add(&entry, end, problem);
@@ -159,7 +161,7 @@ impl Splitter {
         }
         self.is_ended = true;
         let what = match self.has_begun {
-            true => "the archive ends without an end marker: it may be cut",
+            true => "the archive ends without an end marker: it may be truncated",
             false => "the archive is empty",
         };
         Split::Damaged(0, what.into())
@@ -168,7 +170,7 @@ impl Splitter {
 
 const NEXT: usize = 64 << 10;
 
-/// Asks for more bytes; for a long sample for many more, as all is walked again.
+/// Requests more bytes; for a long sample many more, because all of it is parsed again.
 fn more(have: usize, needed: usize) -> Split {
     Split::More(if have < MOST_LOST { needed } else { needed.max(have + have / 2) })
 }

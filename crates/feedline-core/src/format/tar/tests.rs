@@ -1,10 +1,10 @@
-//! What the walk finds, against the `tar` crate; every flipped byte and every cut.
+//! Compares the scan with the `tar` crate; tests every flipped byte and every truncation.
 
 use proptest::prelude::*;
 use tar::{Builder, EntryType, Header};
 
 use super::entry::{EntryStep, entry};
-use super::sample::Part;
+use super::sample::MemberUse;
 use super::*;
 use crate::error::Kind;
 use crate::format::{Scanned, Split};
@@ -36,7 +36,7 @@ fn read_span(span: &[u8]) -> Read {
     (key, members.into_iter().map(|member| (member.extension, member.data.to_vec())).collect())
 }
 
-/// All samples that a scan finds, and what it says of damage.
+/// All samples that a scan finds, and the faults it reports.
 fn read_all(bytes: &[u8]) -> (Vec<Read>, Vec<String>) {
     let scanned = scan_bytes(bytes);
     check_cover(bytes, &scanned);
@@ -49,11 +49,11 @@ fn read_all(bytes: &[u8]) -> (Vec<Read>, Vec<String>) {
     (samples.collect(), scanned.damages.iter().map(|damage| damage.what.clone()).collect())
 }
 
-/// The same by a stream that comes in parts of this many bytes.
+/// The same by a stream in parts of this many bytes.
 fn read_stream(bytes: &[u8], part: usize) -> (Vec<Read>, Vec<String>) {
     let (mut samples, mut damages) = (Vec::new(), Vec::new());
     let (mut start, mut end) = (0, 0);
-    let mut splitter = Splitter::new();
+    let mut splitter = TarSplitter::new();
     for _ in 0..10 * bytes.len() + 100 {
         match splitter.split(&bytes[start..end], end == bytes.len()) {
             Split::Record(length) => {
@@ -78,8 +78,7 @@ fn read_stream(bytes: &[u8], part: usize) -> (Vec<Read>, Vec<String>) {
     panic!("the stream does not end");
 }
 
-/// Spans lie in order and do not overlap; between them are only members that count to no sample, and
-/// zeros.
+/// Checks that spans are in order and do not overlap, and that there are only other members and zeros between them.
 fn check_cover(bytes: &[u8], scanned: &Scanned) {
     let mut at = 0;
     let gap = |from: u64, to: u64| {
@@ -88,13 +87,18 @@ fn check_cover(bytes: &[u8], scanned: &Scanned) {
             match entry(&mut &*bytes, at).unwrap() {
                 EntryStep::Zeros => at += 512,
                 EntryStep::Entry(mut entry) => {
-                    assert!(matches!(Part::of(&mut entry), Part::Passed), "byte {at} is a member");
+                    assert!(
+                        matches!(MemberUse::of(&mut entry), MemberUse::Skipped),
+                        "byte {at} is a member"
+                    );
                     at = entry.end;
                 }
                 EntryStep::Short { .. } if bytes[at as usize..].iter().all(|byte| *byte == 0) => {
                     at = to
                 }
-                EntryStep::Short { .. } | EntryStep::Bad { .. } => panic!("byte {at} is nobody's"),
+                EntryStep::Short { .. } | EntryStep::Bad { .. } => {
+                    panic!("byte {at} is in no span")
+                }
             }
         }
         assert!(at == to || to == bytes.len() as u64);
@@ -167,7 +171,7 @@ impl Maker {
         self
     }
 
-    /// A member as it stands.
+    /// A member with this header.
     fn raw(&mut self, header: &Header, data: &[u8]) -> &mut Maker {
         self.0.append(header, data).unwrap();
         self
@@ -196,7 +200,7 @@ fn sample(key: &str, members: &[(&str, &[u8])]) -> Read {
 }
 
 #[test]
-fn every_kind_of_header_is_understood() {
+fn every_kind_of_header_is_parsed() {
     let bytes = small();
     let long = format!("{}/e", "long".repeat(40));
     let wanted = [
@@ -213,7 +217,7 @@ fn every_kind_of_header_is_understood() {
 }
 
 #[test]
-fn equal_keys_that_are_apart_are_two_samples_and_extensions_are_lowered() {
+fn equal_keys_apart_are_two_samples_and_extensions_are_lowercase() {
     let mut maker = Maker::new();
     maker.file(Style::Ustar, "a.Seg.PNG", b"1").file(Style::Ustar, "b.x", b"2");
     maker.file(Style::Ustar, "a.x", b"3");
@@ -226,7 +230,7 @@ fn equal_keys_that_are_apart_are_two_samples_and_extensions_are_lowered() {
 }
 
 #[test]
-fn what_is_no_file_of_a_sample_is_passed_over_also_within_one() {
+fn other_members_are_skipped_even_within_a_sample() {
     let mut maker = Maker::new();
     maker.file(Style::Ustar, "__meta__/x.json", b"{}").file(Style::Ustar, "a.txt", b"1");
     maker.other(EntryType::Directory, "d/").other(EntryType::Symlink, "l.txt");
@@ -254,7 +258,7 @@ fn a_second_member_with_an_extension_is_a_fault_of_that_sample_alone() {
 }
 
 #[test]
-fn a_sparse_file_is_named_and_its_sample_passed_over() {
+fn a_sparse_file_is_named_and_its_sample_skipped() {
     let mut maker = Maker::new();
     maker.file(Style::Ustar, "a.txt", b"1");
     let mut header = Maker::header(&Style::Gnu, 700);
@@ -262,7 +266,7 @@ fn a_sparse_file_is_named_and_its_sample_passed_over() {
     header.set_entry_type(EntryType::GNUSparse);
     header.as_gnu_mut().unwrap().isextended[0] = 1;
     header.set_cksum();
-    // The map goes on in two blocks, which the size does not count.
+    // The map continues in two blocks that the size does not include.
     let mut data = vec![0; 1024 + 700];
     data[504] = 1;
     maker.raw(&header, &data).file(Style::Ustar, "b.txt", b"2");
@@ -280,7 +284,7 @@ fn a_sparse_file_is_named_and_its_sample_passed_over() {
 }
 
 #[test]
-fn sizes_in_base_256_are_understood_and_never_allocate() {
+fn sizes_in_base_256_are_parsed_and_never_allocate() {
     let mut maker = Maker::new();
     let mut header = Maker::header(&Style::Gnu, 0);
     header.set_path("a.txt").unwrap();
@@ -305,7 +309,7 @@ fn sizes_in_base_256_are_understood_and_never_allocate() {
 }
 
 #[test]
-fn an_archive_behind_an_archive_is_read_too_and_garbage_there_is_named() {
+fn an_appended_archive_is_read_and_garbage_there_is_reported() {
     let mut maker = Maker::new();
     maker.file(Style::Ustar, "a.txt", b"1").file(Style::Ustar, "b.txt", b"2");
     let one = maker.done();
@@ -327,7 +331,7 @@ fn an_archive_behind_an_archive_is_read_too_and_garbage_there_is_named() {
 }
 
 #[test]
-fn a_single_block_of_zeros_between_members_is_not_passed_over_in_silence() {
+fn a_single_block_of_zeros_between_members_is_reported() {
     let mut maker = Maker::new();
     maker.file(Style::Ustar, "a.txt", b"").file(Style::Ustar, "b.txt", b"");
     maker.file(Style::Ustar, "c.txt", b"").file(Style::Ustar, "d.txt", b"");
@@ -340,7 +344,7 @@ fn a_single_block_of_zeros_between_members_is_not_passed_over_in_silence() {
 }
 
 #[test]
-fn an_archive_within_an_archive_does_not_come_out_when_its_header_is_damaged() {
+fn a_nested_archive_stays_hidden_when_its_header_is_corrupt() {
     let inner = small();
     let mut maker = Maker::new();
     for key in ["a", "b", "c", "d", "e"] {
@@ -355,7 +359,7 @@ fn an_archive_within_an_archive_does_not_come_out_when_its_header_is_damaged() {
 }
 
 #[test]
-fn an_empty_file_and_one_without_an_end_marker_are_named() {
+fn an_empty_file_and_a_missing_end_marker_are_reported() {
     assert_eq!(read_all(&[]).1, ["the file is empty"]);
     assert_eq!(read_stream(&[], 1).1, ["the archive is empty"]);
     let bytes = small();
@@ -368,7 +372,7 @@ fn an_empty_file_and_one_without_an_end_marker_are_named() {
 }
 
 #[test]
-fn a_global_header_is_passed_over_unless_it_changes_what_follows() {
+fn a_global_header_is_skipped_unless_it_changes_members() {
     let global = |text: &[u8]| {
         let mut header = Maker::header(&Style::Ustar, text.len() as u64);
         header.set_path("pax_global_header").unwrap();
@@ -390,33 +394,33 @@ fn a_global_header_is_passed_over_unless_it_changes_what_follows() {
     assert!(damages[0].contains("sets the path of all members"), "{damages:?}");
 }
 
-/// Where each byte of an archive stands.
+/// Where each byte of an archive belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// In a header block.
+enum Region {
+    /// A header block.
     Header,
-    /// In the text of a long name or an extended header.
+    /// The text of a long name or an extended header.
     Name,
-    /// In the data of this sample's member with this extension.
+    /// The data of this sample's member.
     Data(usize),
-    /// In what fills a block.
+    /// Padding to a full block.
     Filling,
-    /// In the blocks of zeros at the end.
+    /// The blocks of zeros at the end.
     End,
 }
 
-fn places(bytes: &[u8]) -> Vec<Place> {
-    let mut places = vec![Place::End; bytes.len()];
+fn places(bytes: &[u8]) -> Vec<Region> {
+    let mut places = vec![Region::End; bytes.len()];
     let mut archive = tar::Archive::new(bytes);
     for (number, entry) in archive.entries().unwrap().raw(true).enumerate() {
         let entry = entry.unwrap();
         let header = entry.raw_header_position() as usize;
         let data = entry.raw_file_position() as usize;
         let size = entry.size() as usize;
-        places[header..data].fill(Place::Header);
+        places[header..data].fill(Region::Header);
         let is_name = matches!(entry.header().entry_type().as_byte(), b'x' | b'L');
-        places[data..data + size].fill(if is_name { Place::Name } else { Place::Data(number) });
-        places[data + size..(data + size).next_multiple_of(512)].fill(Place::Filling);
+        places[data..data + size].fill(if is_name { Region::Name } else { Region::Data(number) });
+        places[data + size..(data + size).next_multiple_of(512)].fill(Region::Filling);
     }
     places
 }
@@ -438,11 +442,11 @@ fn every_flipped_byte_is_noticed_or_harmless_but_in_data_and_in_long_names() {
             let (streamed, stream_damages) = read_stream(&flipped, 4096);
             assert_eq!(damages.is_empty(), stream_damages.is_empty(), "byte {at}: {damages:?}");
             match place {
-                Place::Header | Place::End if damages.is_empty() => {
+                Region::Header | Region::End if damages.is_empty() => {
                     assert_eq!(samples, whole, "byte {at}");
                     assert_eq!(streamed, whole, "byte {at}");
                 }
-                Place::Header | Place::End => {
+                Region::Header | Region::End => {
                     assert!(
                         samples.iter().all(|sample| whole.contains(sample)),
                         "byte {at}: {samples:?}"
@@ -451,18 +455,18 @@ fn every_flipped_byte_is_noticed_or_harmless_but_in_data_and_in_long_names() {
                         streamed.iter().all(|sample| whole.contains(sample)),
                         "byte {at}: {streamed:?}"
                     );
-                    // One sample, or two where it cannot be said whose member was hit.
+                    // One sample, or two if it is unclear which one the member belonged to.
                     assert!(samples.len() + 2 >= whole.len(), "byte {at}: {damages:?}");
                 }
-                Place::Filling => assert_eq!((&samples, damages.len()), (&whole, 0), "byte {at}"),
-                Place::Data(_) => {
+                Region::Filling => assert_eq!((&samples, damages.len()), (&whole, 0), "byte {at}"),
+                Region::Data(_) => {
                     assert_eq!(damages.len(), 0, "byte {at}");
                     let changed: usize =
                         samples.iter().zip(&whole).map(|(now, then)| differences(now, then)).sum();
                     assert_eq!((samples.len(), changed), (whole.len(), 1), "byte {at}");
                 }
-                Place::Name => {
-                    // Such a text has no checksum: what can happen is that a member has another name.
+                Region::Name => {
+                    // Such a text has no checksum: a member may get another name.
                     unnoticed_names += usize::from(damages.is_empty() && samples != whole);
                 }
             }
@@ -471,7 +475,7 @@ fn every_flipped_byte_is_noticed_or_harmless_but_in_data_and_in_long_names() {
     assert!(unnoticed_names > 0, "if all were noticed, the page could promise it");
 }
 
-/// How many members differ, of samples with the same key and the same extensions.
+/// How many members differ, among samples with the same key and the same extensions.
 fn differences(one: &Read, other: &Read) -> usize {
     assert_eq!((&one.0, one.1.len()), (&other.0, other.1.len()));
     let pairs = one.1.iter().zip(&other.1);
@@ -482,24 +486,30 @@ fn differences(one: &Read, other: &Read) -> usize {
 }
 
 #[test]
-fn every_cut_is_noticed_but_in_the_second_half_of_the_end_marker() {
+fn every_truncation_is_noticed_except_in_the_second_end_block() {
     let bytes = small();
     let (whole, _) = read_all(&bytes);
     for end in 0..bytes.len() {
         let (samples, damages) = read_all(&bytes[..end]);
         let (streamed, stream_damages) = read_stream(&bytes[..end], 4096);
         let is_marked = end >= bytes.len() - 512;
-        assert_eq!(damages.is_empty(), is_marked, "cut at {end}: {damages:?}");
-        assert_eq!(stream_damages.is_empty(), is_marked, "cut at {end}: {stream_damages:?}");
+        assert_eq!(damages.is_empty(), is_marked, "truncated at {end}: {damages:?}");
+        assert_eq!(stream_damages.is_empty(), is_marked, "truncated at {end}: {stream_damages:?}");
         if is_marked {
             assert_eq!((&samples, &streamed), (&whole, &whole));
         }
-        assert!(samples.iter().all(|sample| whole.contains(sample)), "cut at {end}: {samples:?}");
-        assert!(streamed.iter().all(|sample| whole.contains(sample)), "cut at {end}: {streamed:?}");
+        assert!(
+            samples.iter().all(|sample| whole.contains(sample)),
+            "truncated at {end}: {samples:?}"
+        );
+        assert!(
+            streamed.iter().all(|sample| whole.contains(sample)),
+            "truncated at {end}: {streamed:?}"
+        );
     }
 }
 
-/// What the convention says, written down once more and plainly, over what the `tar` crate reads.
+/// A plain second implementation of the convention, on top of the `tar` crate.
 fn oracle(bytes: &[u8]) -> Vec<Read> {
     let mut samples: Vec<Read> = Vec::new();
     let mut archive = tar::Archive::new(bytes);
@@ -525,7 +535,7 @@ fn oracle(bytes: &[u8]) -> Vec<Read> {
 
 proptest! {
     #[test]
-    fn the_same_samples_come_out_as_by_the_tar_crate(
+    fn the_tar_crate_reads_the_same_samples(
         files in prop::collection::vec(
             ("([a-c]/){0,2}[a-d]|__m__/[ab]", 0..6_usize, 0..4_usize, 0..1300_usize), 0..20),
         part in 1..3000_usize,
@@ -563,7 +573,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic_or_hang(
+    fn no_bytes_cause_a_panic_or_a_hang(
         mut bytes in prop::collection::vec(any::<u8>(), 0..3000),
         patches in prop::collection::vec((0..12000_usize, any::<u8>()), 0..4),
         is_small in any::<bool>(),
@@ -583,7 +593,7 @@ proptest! {
             let _ = members(span).count();
             let _ = guess(span);
         }
-        let mut splitter = Splitter::new();
+        let mut splitter = TarSplitter::new();
         let mut start = 0;
         for _ in 0..bytes.len() + 10 {
             match splitter.split(&bytes[start..], true) {
@@ -597,7 +607,7 @@ proptest! {
 }
 
 #[test]
-fn a_span_that_changed_since_it_was_found_is_a_damaged_record() {
+fn a_span_that_changed_after_indexing_is_a_corrupt_record() {
     let bytes = small();
     let span = scan_bytes(&bytes).spans[0];
     let mut span = bytes[span.start as usize..(span.start + span.length) as usize].to_vec();
@@ -613,9 +623,9 @@ fn unhex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// The archives and what was read from them are written by tools/golden/tar.py.
+/// The archives and the expected samples are written by tools/golden/tar.py.
 #[test]
-fn the_same_samples_come_out_as_by_webdataset() {
+fn webdataset_reads_the_same_samples() {
     const EXPECTED: &str = include_str!("../../../../../tests/golden/tar/expected.json");
     macro_rules! golden {
         ($($name:literal),*) => {

@@ -1,10 +1,10 @@
-//! Archives that are written: POSIX headers, with an extended one where a name is too long for them.
+//! Writes archives: POSIX headers, with an extended header for a name that is too long.
 //!
-//! Time and owner are always the same, so that the same files make the same bytes.
+//! Time and owner are constant, so that the same files give the same bytes.
 
 use super::header::BLOCK;
 
-/// Appends a member to `out`: its headers, its data, and what fills the last block.
+/// Appends a member to `out`: its headers, its data, and padding.
 pub fn write(name: &[u8], data: &[u8], out: &mut Vec<u8>) {
     out.reserve(data.len() + 2 * BLOCK);
     let (prefix, short) = match split(name) {
@@ -13,7 +13,7 @@ pub fn write(name: &[u8], data: &[u8], out: &mut Vec<u8>) {
             let record = extended(b"path", name);
             header(b"", b"PaxHeaders/path", record.len() as u64, b'x', out);
             body(&record, out);
-            // For readers that know no extended headers.
+            // For readers without support for extended headers.
             (&b""[..], &name[..100])
         }
     };
@@ -21,12 +21,12 @@ pub fn write(name: &[u8], data: &[u8], out: &mut Vec<u8>) {
     body(data, out);
 }
 
-/// Appends what stands at the end of an archive.
+/// Appends the end marker.
 pub fn write_end(out: &mut Vec<u8>) {
     out.resize(out.len() + 2 * BLOCK, 0);
 }
 
-/// A name as prefix and rest, if it fits into a header.
+/// Splits a name into prefix and rest, if it fits into a header.
 fn split(name: &[u8]) -> Option<(&[u8], &[u8])> {
     if name.len() <= 100 {
         return Some((&[], name));
@@ -39,7 +39,7 @@ fn split(name: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&name[..place], &name[place + 1..]))
 }
 
-/// A record of an extended header, whose length counts its own digits.
+/// A record of an extended header, whose length includes its own digits.
 fn extended(key: &[u8], value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3;
     let mut length = rest;
@@ -69,7 +69,7 @@ fn header(prefix: &[u8], name: &[u8], size: u64, kind: u8, out: &mut Vec<u8>) {
     put(116, b"0000000\0");
     match size {
         ..=0o777_7777_7777 => put(124, format!("{size:011o}\0").as_bytes()),
-        // Too large for the digits: the bytes of the number itself.
+        // Too large for octal digits: the binary number.
         _ => {
             put(124, &[0x80, 0, 0, 0]);
             put(128, &size.to_be_bytes());
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_beyond_the_octal_digits_is_written_in_bytes() {
+    fn a_size_beyond_the_octal_digits_is_written_in_binary() {
         for size in [0o777_7777_7777_u64, 0o1000_0000_0000, 1 << 40] {
             let mut out = Vec::new();
             header(b"", b"a", size, b'0', &mut out);

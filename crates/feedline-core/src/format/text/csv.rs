@@ -1,4 +1,4 @@
-//! Rows of CSV: where they begin and end, as quotes may hide newlines, and what is in their columns.
+//! Rows of CSV: where they begin and end, because quotes may contain newlines, and the values of their columns.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::sample::{FieldKind, Value};
 use crate::sys::lock::Mutex;
 use crate::sys::slab::Row;
 
-/// After this many quotes that are never closed, the rest of a file is given up.
+/// After this many quotes that are never closed, the rest of the file is skipped.
 const MOST_OPEN_QUOTES: usize = 100;
-/// The first row is not looked for beyond this.
+/// The longest first row.
 const MOST_HEADER: usize = 1 << 20;
 
 fn reader(delimiter: u8) -> Reader {
@@ -25,15 +25,14 @@ fn reader(delimiter: u8) -> Reader {
     reader
 }
 
-/// Goes on at the beginning of a row. A reader that has read nothing would take a mark of byte order away,
-/// which is one only at the beginning of a file: it reads an empty line first.
+/// Restarts at the beginning of a row. A fresh reader would drop a byte order mark, which is only valid at the
+/// beginning of a file: so it reads an empty line first.
 fn restart(reader: &mut Reader) {
     reader.reset();
     let _ = reader.read_record(b"\n", &mut [0], &mut [0]);
 }
 
-/// Readers that are used again: to build one takes longer than to read a row, and a copy of one does not
-/// work.
+/// A pool of readers: building one takes longer than reading a row, and a clone of one does not work.
 struct Readers {
     delimiter: u8,
     idle: Mutex<Vec<Reader>>,
@@ -61,7 +60,7 @@ impl fmt::Debug for Readers {
     }
 }
 
-/// Goes through bytes and finds where a row ends.
+/// Finds the end of a row.
 struct Walker {
     reader: Reader,
     values: Vec<u8>,
@@ -77,7 +76,7 @@ impl Walker {
         restart(&mut self.reader);
     }
 
-    /// How many bytes there are to the end of the row, its newline included, if it ends in them.
+    /// The number of bytes to the end of the row, including its newline, if it ends here.
     fn end(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
@@ -94,20 +93,20 @@ impl Walker {
         None
     }
 
-    /// Whether a row that has begun waits for the end of a quote.
+    /// Whether the current row is inside a quote.
     fn is_quoted(&mut self) -> bool {
         self.end(b"\n").is_none()
     }
 }
 
-/// Lists the rows of a file of that size. Its first row must be `columns`, if there are any.
+/// Lists the rows of a file of this size. Its first row must be `columns`, if there are any.
 pub(crate) fn scan_csv(
     size: u64,
     delimiter: u8,
     columns: &[String],
     read: &mut ReadAt<'_>,
 ) -> Result<Scanned> {
-    let mut scan = Scan { scanned: Scanned::default(), size, delimiter, open_quotes: 0, read };
+    let mut scan = CsvScan { scanned: Scanned::default(), size, delimiter, open_quotes: 0, read };
     if size == 0 {
         return Ok(scan.scanned);
     }
@@ -122,7 +121,7 @@ pub(crate) fn scan_csv(
     Ok(scan.scanned)
 }
 
-struct Scan<'a, 'b> {
+struct CsvScan<'a, 'b> {
     scanned: Scanned,
     size: u64,
     delimiter: u8,
@@ -130,15 +129,15 @@ struct Scan<'a, 'b> {
     read: &'a mut ReadAt<'b>,
 }
 
-impl Scan<'_, '_> {
-    /// Goes on from where a row may begin.
+impl CsvScan<'_, '_> {
+    /// Continues at an offset where a row may begin.
     fn rows(&mut self, from: u64) -> Result<()> {
         let mut walker = Walker::new(self.delimiter);
         let mut window = vec![0; WINDOW.min(usize::try_from(self.size).unwrap_or(WINDOW))];
         let (mut at, mut start) = (from, None);
         loop {
-            let wish = self.size.saturating_sub(at).min(window.len() as u64) as usize;
-            let filled = if wish == 0 { 0 } else { (self.read)(at, &mut window[..wish])? };
+            let wanted = self.size.saturating_sub(at).min(window.len() as u64) as usize;
+            let filled = if wanted == 0 { 0 } else { (self.read)(at, &mut window[..wanted])? };
             let mut rest = &window[..filled];
             while !rest.is_empty() {
                 if start.is_none() {
@@ -160,7 +159,7 @@ impl Scan<'_, '_> {
                     start = None;
                 }
             }
-            if filled > 0 && filled == wish {
+            if filled > 0 && filled == wanted {
                 continue;
             }
             let Some(begin) = start else { break };
@@ -168,7 +167,7 @@ impl Scan<'_, '_> {
                 self.scanned.push(begin, at - begin);
                 break;
             }
-            // What follows the line in which the quote was opened may be good.
+            // What follows the line of the opening quote may be good.
             let line = if self.open_quotes < MOST_OPEN_QUOTES { self.line_end(begin)? } else { at };
             self.open_quotes += 1;
             let what = format!("a quote in the row at byte {begin} is never closed");
@@ -177,13 +176,14 @@ impl Scan<'_, '_> {
             (at, start) = (line, None);
         }
         if at < self.size {
-            let what = format!("the file ends at byte {at}, but it had {} bytes before", self.size);
+            let what =
+                format!("the file shrank from {} to {at} bytes while it was read", self.size);
             self.scanned.push_damage(at, 0, what);
         }
         Ok(())
     }
 
-    /// Where the line ends that begins there.
+    /// The end of the line that begins here.
     fn line_end(&mut self, mut at: u64) -> Result<u64> {
         let mut window = vec![0; 4096];
         while at < self.size {
@@ -208,13 +208,13 @@ pub(crate) struct CsvSplitter {
 }
 
 impl CsvSplitter {
-    /// At the beginning of a stream whose first row must be these columns, if there are any.
+    /// A splitter at the beginning of a stream; the first row must be these columns, if there are any.
     pub(crate) fn new(delimiter: u8, columns: &[String]) -> CsvSplitter {
         let (walker, columns) = (Walker::new(delimiter), columns.to_vec());
         CsvSplitter { delimiter, walker, columns, is_past_header: false, is_given_up: false }
     }
 
-    /// Where the rows begin behind the first one; None before that is known.
+    /// The offset of the rows after the first one; None if it is not known yet.
     fn header(&self, bytes: &[u8], is_end: bool) -> std::result::Result<Option<usize>, String> {
         let Some((found, length)) = first_row(bytes, self.delimiter, is_end) else {
             return Ok(None);
@@ -227,7 +227,7 @@ impl CsvSplitter {
         Err(format!("its columns are {}, those of the first file {}", short(found), short(wanted)))
     }
 
-    /// What stands at the beginning of `bytes`; `is_end` if nothing follows them.
+    /// What `bytes` start with; `is_end` if nothing follows them.
     pub(crate) fn split(&mut self, bytes: &[u8], is_end: bool) -> Split {
         if bytes.is_empty() {
             return if is_end { Split::End } else { Split::More(1) };
@@ -270,7 +270,7 @@ impl CsvSplitter {
     }
 }
 
-/// The values of the first row, and how many bytes it has with all before it; None if it does not end.
+/// The values of the first row, and the number of bytes up to its end; None if it does not end.
 fn first_row(bytes: &[u8], delimiter: u8, is_end: bool) -> Option<(Vec<String>, usize)> {
     let mark = if bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
     let rest = &bytes[mark..];
@@ -294,10 +294,10 @@ pub fn columns(bytes: &[u8], delimiter: u8, is_end: bool) -> Result<Vec<String>>
             .with_hint("the first row of a CSV file names its columns")
     };
     let (names, _) = first_row(bytes, delimiter, is_end)
-        .ok_or_else(|| bad(format!("no end of the first row in {} bytes", bytes.len())))?;
+        .ok_or_else(|| bad(format!("the first row does not end within {} bytes", bytes.len())))?;
     for (number, name) in names.iter().enumerate() {
         if names[..number].contains(name) {
-            return Err(bad(format!("column {name:?} is there twice")));
+            return Err(bad(format!("column {name:?} occurs twice")));
         }
     }
     Ok(names)
@@ -352,19 +352,19 @@ impl Cells {
     }
 }
 
-/// Makes the fields of a row.
+/// Reads the fields of a row.
 #[derive(Debug)]
 pub struct CsvParser {
     fields: Fields,
     columns: Arc<[String]>,
     readers: Readers,
-    /// For each field: its column.
+    /// The column of each field.
     places: Vec<Option<usize>>,
     growth: (usize, usize),
 }
 
 impl CsvParser {
-    /// For these fields, by the names of the columns.
+    /// A parser of these fields, by the names of the columns.
     pub fn new(
         wanted: Arc<[Wanted]>,
         picture: Option<usize>,
@@ -383,9 +383,10 @@ impl CsvParser {
             let place = columns.iter().position(|column| *column == *one.key);
             if place.is_none() && one.default.is_none() {
                 let there: Vec<_> = columns.iter().map(|name| escape::one_line(name)).collect();
-                let what = format!("no column {:?}, there are {}", one.key, there.join(", "));
-                return Err(Error::new(Kind::InvalidArgument, what)
-                    .with_hint("ask for a column that is there"));
+                let what = format!("no column {:?}; the columns are {}", one.key, there.join(", "));
+                return Err(
+                    Error::new(Kind::InvalidArgument, what).with_hint("use one of these columns")
+                );
             }
             places.push(place);
             let (factor, constant) = fields.growth(number);
@@ -402,14 +403,14 @@ impl CsvParser {
         })
     }
 
-    /// The most bytes that the values without a row of the batch can hold, of a record that has this many.
+    /// The most bytes of values without a row of the batch, for a record of this size.
     pub(crate) fn most_bytes(&self, record_bytes: usize) -> usize {
         let (factor, added) = self.growth;
         record_bytes.saturating_mul(factor).saturating_add(added)
     }
 
-    /// Writes what has a row of the batch into it, and gives the other values, each in the order of the
-    /// fields. An empty value is no number, but it is text.
+    /// Writes values with a row of the batch to it and appends the others, each in the order of the fields. An empty
+    /// value is text but not a number.
     pub fn read(&self, record: &[u8], rows: &mut [Row], others: &mut Vec<Value>) -> Result<()> {
         let cells = cells(record, &self.columns, &self.readers)?;
         self.fields.each(rows, others, |number, one, place| {
@@ -419,7 +420,7 @@ impl CsvParser {
             match cell.filter(|cell| is_text || !cell.trim_ascii().is_empty()) {
                 Some(cell) => put_text(one, called, cell, place),
                 None => put_default(one, place)
-                    .unwrap_or_else(|| Err(wrong(called(), "is empty, a value was wanted"))),
+                    .unwrap_or_else(|| Err(wrong(called(), "is empty, expected a value"))),
             }
         })
     }
@@ -431,12 +432,12 @@ fn cells(record: &[u8], columns: &[String], readers: &Readers) -> Result<Cells> 
         let found = readers.cells(record, usize::MAX).map_or(0, |cells| cells.len());
         let lines = record.trim_ascii_end().split(|byte| *byte == b'\n').count();
         let over = if lines > 1 { format!(" over {lines} lines") } else { String::new() };
-        let what = format!("the row has {found} values{over}, there are {} columns", columns.len());
+        let what = format!("the row has {found} values{over}, expected {} columns", columns.len());
         Error::new(Kind::CorruptRecord, what)
     })
 }
 
-/// The fields that a row suggests where none were asked for: its columns, as numbers where they are.
+/// The fields that a row suggests if none were requested: its columns, as numbers if they are numeric.
 pub fn guess_csv(record: &[u8], columns: &[String], delimiter: u8) -> Result<Vec<Wanted>> {
     let cells = cells(record, columns, &Readers::new(delimiter))?;
     let of = |cell: &[u8]| match std::str::from_utf8(cell).map(str::trim_ascii) {
@@ -449,7 +450,7 @@ pub fn guess_csv(record: &[u8], columns: &[String], delimiter: u8) -> Result<Vec
     Ok(fields.map(|(name, cell)| guessed(name, of(cell), Shape::Fixed(Vec::new()))).collect())
 }
 
-/// What is asked for where no row could be read.
+/// The fields if no row could be read.
 pub(crate) fn any_csv(columns: &[String]) -> Vec<Wanted> {
     columns.iter().map(|name| guessed(name, Type::Text, Shape::Fixed(Vec::new()))).collect()
 }

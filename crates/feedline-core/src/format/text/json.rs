@@ -1,21 +1,21 @@
-//! The fields of a line of JSON.
+//! Reads the fields of a line of JSON.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::value::{Kind, parts, under, unquoted};
+use super::value::{JsonType, parts, under, unquoted};
 use crate::error::{self, Error, Result};
 use crate::format::convert::{
-    Fields, Place, check_json, guessed, internal, put_default, put_numbers, refuse_npy, wrong,
+    Fields, Output, check_json, guessed, internal, put_default, put_numbers, refuse_npy, wrong,
 };
 use crate::format::{Shape, Type, Wanted};
 use crate::sample::{FieldKind, Value};
 use crate::sys::slab::Row;
 
-/// The line itself, as a field.
+/// The field name of the whole line.
 const LINE: &str = "__json__";
 
-/// Makes the fields of a line.
+/// Reads the fields of a line.
 #[derive(Debug)]
 pub(crate) struct JsonParser {
     fields: Fields,
@@ -23,8 +23,7 @@ pub(crate) struct JsonParser {
 }
 
 impl JsonParser {
-    /// For these fields. A key with dots leads into objects within the object, unless there is such a
-    /// key as a whole.
+    /// A parser of these fields. A key with dots refers to nested objects, unless the object has such a key itself.
     pub(crate) fn new(wanted: Arc<[Wanted]>, picture: Option<usize>) -> Result<JsonParser> {
         let fields = Fields::new(&wanted, picture);
         let (mut factors, mut added) = (0, 0);
@@ -33,7 +32,7 @@ impl JsonParser {
             if matches!(one.field().kind, FieldKind::List | FieldKind::Texts)
                 && one.of == Type::Json
             {
-                let what = format!("field {:?} is a list of JSON: leave its shape out", one.name);
+                let what = format!("field {:?} is a list of JSON: remove its shape", one.name);
                 return Err(Error::new(error::Kind::InvalidArgument, what));
             }
             let (factor, constant) = fields.growth(number);
@@ -43,13 +42,13 @@ impl JsonParser {
         Ok(JsonParser { fields, growth: (factors, added) })
     }
 
-    /// The most bytes that the values without a row can hold, of a line that has this many.
+    /// The most bytes of values without a row, for a line of this size.
     pub(crate) fn most_bytes(&self, record_bytes: usize) -> usize {
         let (factor, added) = self.growth;
         record_bytes.saturating_mul(factor).saturating_add(added)
     }
 
-    /// Writes what has a row into its row, and gives the other values, each in the order of the fields.
+    /// Writes values with a row to their row and appends the others, each in the order of the fields.
     pub(crate) fn read(
         &self,
         line: &[u8],
@@ -59,7 +58,9 @@ impl JsonParser {
         let line = checked(line)?;
         self.fields.each(rows, others, |_, one, place| {
             let value = if &*one.key == LINE { Some(line) } else { under(line, &one.key) };
-            match value.filter(|value| Kind::of(value) != Kind::Null || one.of == Type::Json) {
+            match value
+                .filter(|value| JsonType::of(value) != JsonType::Null || one.of == Type::Json)
+            {
                 Some(value) => put(one, value, place),
                 None => put_default(one, place).unwrap_or_else(|| Err(missing(one, line))),
             }
@@ -67,39 +68,39 @@ impl JsonParser {
     }
 }
 
-/// A line that is JSON.
+/// Checks that a line is JSON.
 fn checked(line: &[u8]) -> Result<&str> {
-    let damaged = |what: String| Error::new(error::Kind::CorruptRecord, what);
+    let corrupt = |what: String| Error::new(error::Kind::CorruptRecord, what);
     let line = std::str::from_utf8(line)
         .map_err(|error| {
-            damaged(format!("the line is not UTF-8 from byte {} on", error.valid_up_to()))
+            corrupt(format!("the line is not UTF-8 from byte {} on", error.valid_up_to()))
         })?
         .trim_ascii();
-    check_json(line).map_err(|error| damaged(format!("the line is not JSON: {error}")))?;
+    check_json(line).map_err(|error| corrupt(format!("the line is not JSON: {error}")))?;
     Ok(line)
 }
 
 fn missing(one: &Wanted, line: &str) -> Error {
     if under(line, &one.key).is_some() {
-        return wrong(format!("key {:?}", one.key), "is null, a value was wanted");
+        return wrong(format!("key {:?}", one.key), "is null, expected a value");
     }
     let called = format!("no value for key {:?},", one.key);
-    if Kind::of(line) != Kind::Object {
-        return wrong(called, format!("the line is {} and no object", Kind::of(line).name()));
+    if JsonType::of(line) != JsonType::Object {
+        return wrong(called, format!("the line is {}, not an object", JsonType::of(line).name()));
     }
     let keys: Vec<_> = parts(line).take(20).filter_map(|(key, _)| unquoted(key)).collect();
     wrong(called, format!("the line has {}", keys.join(", ")))
 }
 
-fn put(one: &Wanted, value: &str, place: Place<'_>) -> Result<()> {
+fn put(one: &Wanted, value: &str, place: Output<'_>) -> Result<()> {
     let called = || format!("key {:?}", one.key);
     let is_list = matches!(one.field().kind, FieldKind::List | FieldKind::Texts);
     let made = match one.of {
         Type::Json => Value::Text(value.into()),
         Type::Bytes | Type::Text if is_list => {
-            if Kind::of(value) != Kind::List {
-                let found = Kind::of(value).name();
-                return Err(wrong(called(), format!("holds {found}, a list of text was wanted")));
+            if JsonType::of(value) != JsonType::List {
+                let found = JsonType::of(value).name();
+                return Err(wrong(called(), format!("holds {found}, expected a list of text")));
             }
             let texts =
                 parts(value).map(|(_, part)| Ok(text(one, part)?.as_bytes().to_vec().into()));
@@ -108,23 +109,23 @@ fn put(one: &Wanted, value: &str, place: Place<'_>) -> Result<()> {
         Type::Bytes => Value::Bytes(text(one, value)?.as_bytes().to_vec().into()),
         Type::Text => Value::Text(text(one, value)?.into()),
         Type::Int64 | Type::Float32 => return put_lists(one, value, place),
-        Type::Npy(_) => return Err(internal("JSON holds no arrays of NumPy")),
+        Type::Npy(_) => return Err(internal("JSON has no NumPy arrays")),
     };
     match place {
-        Place::Others(others) => others.push(made),
-        Place::Row(_) => return Err(internal("text has no row")),
+        Output::Others(others) => others.push(made),
+        Output::Row(_) => return Err(internal("text has no row")),
     }
     Ok(())
 }
 
 fn text<'a>(one: &Wanted, value: &'a str) -> Result<Cow<'a, str>> {
     unquoted(value).ok_or_else(|| {
-        let what = format!("holds {}, text was wanted", Kind::of(value).name());
+        let what = format!("holds {}, expected text", JsonType::of(value).name());
         wrong(format!("key {:?}", one.key), what)
     })
 }
 
-/// A list of as many as the shape says.
+/// A list with as many entries as the shape requires.
 fn counted<T>(one: &Wanted, list: Vec<T>) -> Result<Vec<T>> {
     let fits = match &one.shape {
         Shape::Fixed(shape) => list.len() == shape.iter().product::<usize>(),
@@ -137,41 +138,42 @@ fn counted<T>(one: &Wanted, list: Vec<T>) -> Result<Vec<T>> {
         return Ok(list);
     }
     let (count, shape) = (list.len(), &one.shape);
-    Err(wrong(format!("key {:?}", one.key), format!("holds {count} texts, {shape:?} was wanted")))
+    Err(wrong(format!("key {:?}", one.key), format!("holds {count} texts, expected {shape:?}")))
 }
 
-/// Numbers in lists within lists, as deep as the field has axes.
-fn put_lists(one: &Wanted, value: &str, place: Place<'_>) -> Result<()> {
+/// NestedNumbers in nested lists, as deep as the field has axes.
+fn put_lists(one: &Wanted, value: &str, place: Output<'_>) -> Result<()> {
     let called = || format!("key {:?}", one.key);
     let axes = match &one.shape {
         Shape::Fixed(shape) => shape.len(),
         Shape::Variable(inner) => inner.len() + 1,
     };
-    let mut numbers = Numbers { of: one.of, shape: vec![None; axes], bytes: Vec::new() };
+    let mut numbers = NestedNumbers { of: one.of, shape: vec![None; axes], bytes: Vec::new() };
     numbers.add(value, 0).map_err(|what| wrong(called(), what))?;
-    // Where a list is empty, nothing says how long the lists in it would be.
-    let wish = match &one.shape {
+    // An empty list does not show how long its inner lists would be.
+    let wanted = match &one.shape {
         Shape::Fixed(shape) => shape.get(1..).unwrap_or_default(),
         Shape::Variable(inner) => inner,
     };
-    let inner = numbers.shape.iter().skip(1).zip(wish).map(|(found, wish)| found.unwrap_or(*wish));
+    let inner =
+        numbers.shape.iter().skip(1).zip(wanted).map(|(found, wanted)| found.unwrap_or(*wanted));
     let outer = numbers.shape.iter().take(1).map(|found| found.unwrap_or(0));
     let shape: Vec<_> = outer.chain(inner).collect();
     put_numbers(one, called, Some(&shape), &numbers.bytes, place)
 }
 
-struct Numbers {
+struct NestedNumbers {
     of: Type,
     shape: Vec<Option<usize>>,
     bytes: Vec<u8>,
 }
 
-impl Numbers {
+impl NestedNumbers {
     fn add(&mut self, value: &str, axis: usize) -> std::result::Result<(), String> {
         let Some(size) = self.shape.get(axis).copied() else { return self.number(value) };
-        if Kind::of(value) != Kind::List {
-            let found = Kind::of(value).name();
-            return Err(format!("holds {found} where a list was wanted"));
+        if JsonType::of(value) != JsonType::List {
+            let found = JsonType::of(value).name();
+            return Err(format!("holds {found}, expected a list"));
         }
         let mut count = 0;
         for (_, part) in parts(value) {
@@ -186,39 +188,43 @@ impl Numbers {
     }
 
     fn number(&mut self, value: &str) -> std::result::Result<(), String> {
-        let objection = |wanted: &str| {
+        let mismatch = |wanted: &str| {
             let shown: String = value.chars().take(40).collect();
-            format!("holds {shown}, {wanted} was wanted")
+            format!("holds {shown}, expected {wanted}")
         };
-        match (self.of, Kind::of(value)) {
-            (Type::Int64, Kind::Bool(value)) => self.bytes.extend(i64::from(value).to_le_bytes()),
-            (Type::Int64, Kind::Number) => {
-                let number: i64 = value.parse().map_err(|_| objection("a number of int64"))?;
+        match (self.of, JsonType::of(value)) {
+            (Type::Int64, JsonType::Bool(value)) => {
+                self.bytes.extend(i64::from(value).to_le_bytes())
+            }
+            (Type::Int64, JsonType::Number) => {
+                let number: i64 = value.parse().map_err(|_| mismatch("a number of int64"))?;
                 self.bytes.extend(number.to_le_bytes());
             }
-            (_, Kind::Number) => {
-                let number: f64 = value.parse().map_err(|_| objection("a number of float32"))?;
+            (_, JsonType::Number) => {
+                let number: f64 = value.parse().map_err(|_| mismatch("a number of float32"))?;
                 let short = number as f32;
-                // NaN and Infinity are written as such; other numbers may be too large.
-                if !short.is_finite() && value.contains(|letter: char| letter.is_ascii_digit()) {
-                    return Err(objection("a number that float32 can hold"));
+                // NaN and Infinity are literals; other numbers may be too large.
+                if !short.is_finite()
+                    && value.contains(|character: char| character.is_ascii_digit())
+                {
+                    return Err(mismatch("a number that float32 can hold"));
                 }
                 self.bytes.extend(short.to_le_bytes());
             }
             (of, _) => {
                 let of = if of == Type::Int64 { "int64" } else { "float32" };
-                return Err(objection(&format!("a number of {of}")));
+                return Err(mismatch(&format!("a number of {of}")));
             }
         }
         Ok(())
     }
 }
 
-/// The fields that a line suggests where none were asked for: its keys. Lists of numbers may have any
-/// length; what is neither number nor text comes as JSON, and so does a line that is no object.
+/// The fields that a line suggests if none were requested: its keys. Lists of numbers may have any length; values that
+/// are neither number nor text are JSON, and so is a line that is no object.
 pub fn guess_json(line: &[u8]) -> Result<Vec<Wanted>> {
     let line = checked(line)?;
-    if Kind::of(line) != Kind::Object {
+    if JsonType::of(line) != JsonType::Object {
         return Ok(vec![guessed(LINE, Type::Json, Shape::Fixed(Vec::new()))]);
     }
     let mut wanted: Vec<Wanted> = Vec::new();
@@ -231,11 +237,13 @@ pub fn guess_json(line: &[u8]) -> Result<Vec<Wanted>> {
                 Some(_) | None => (Type::Json, Shape::Fixed(Vec::new())),
             }
         };
-        let (of, shape) = match Kind::of(value) {
-            Kind::Number => (of_number(value).unwrap_or(Type::Json), Shape::Fixed(Vec::new())),
-            Kind::Text => (Type::Text, Shape::Fixed(Vec::new())),
-            Kind::List => list(),
-            Kind::Null | Kind::Bool(_) | Kind::Object => (Type::Json, Shape::Fixed(Vec::new())),
+        let (of, shape) = match JsonType::of(value) {
+            JsonType::Number => (of_number(value).unwrap_or(Type::Json), Shape::Fixed(Vec::new())),
+            JsonType::Text => (Type::Text, Shape::Fixed(Vec::new())),
+            JsonType::List => list(),
+            JsonType::Null | JsonType::Bool(_) | JsonType::Object => {
+                (Type::Json, Shape::Fixed(Vec::new()))
+            }
         };
         wanted.retain(|one| *one.key != *key);
         wanted.push(guessed(&key, of, shape));
@@ -243,15 +251,17 @@ pub fn guess_json(line: &[u8]) -> Result<Vec<Wanted>> {
     Ok(wanted)
 }
 
-/// What is asked for where no line could be read.
+/// The fields if no line could be read.
 pub(crate) fn any_json() -> Vec<Wanted> {
     vec![guessed(LINE, Type::Json, Shape::Fixed(Vec::new()))]
 }
 
 fn of_number(value: &str) -> Option<Type> {
-    match Kind::of(value) {
-        Kind::Number if value.parse::<i64>().is_ok() => Some(Type::Int64),
-        Kind::Number => Some(Type::Float32),
-        Kind::Null | Kind::Bool(_) | Kind::Text | Kind::List | Kind::Object => None,
+    match JsonType::of(value) {
+        JsonType::Number if value.parse::<i64>().is_ok() => Some(Type::Int64),
+        JsonType::Number => Some(Type::Float32),
+        JsonType::Null | JsonType::Bool(_) | JsonType::Text | JsonType::List | JsonType::Object => {
+            None
+        }
     }
 }

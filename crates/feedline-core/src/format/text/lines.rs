@@ -1,5 +1,4 @@
-//! Where lines begin and end. A line of nothing but white space is no record; the last line needs no
-//! newline.
+//! Finds lines. A blank line is not a record; the last line needs no newline.
 
 use memchr::memchr;
 
@@ -7,14 +6,14 @@ use super::{BYTE_ORDER_MARK, WINDOW};
 use crate::error::Result;
 use crate::format::{ReadAt, Scanned, Split};
 
-/// Lists the lines of a file of that size, each with its newline.
+/// Lists the lines of a file of this size, each with its newline.
 pub(crate) fn scan_lines(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
     let mut scanned = Scanned::default();
     let mut window = vec![0; WINDOW.min(usize::try_from(size).unwrap_or(WINDOW))];
     let (mut at, mut start, mut is_blank) = (0, 0, true);
     while at < size {
-        let wish = (size - at).min(window.len() as u64) as usize;
-        let filled = read(at, &mut window[..wish])?;
+        let wanted = (size - at).min(window.len() as u64) as usize;
+        let filled = read(at, &mut window[..wanted])?;
         let mut rest = &window[..filled];
         if at == 0 && rest.starts_with(BYTE_ORDER_MARK) {
             rest = &rest[BYTE_ORDER_MARK.len()..];
@@ -30,8 +29,8 @@ pub(crate) fn scan_lines(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
         }
         is_blank &= rest.trim_ascii().is_empty();
         at += filled as u64;
-        if filled < wish {
-            let what = format!("the file ends at byte {at}, but it had {size} bytes before");
+        if filled < wanted {
+            let what = format!("the file shrank from {size} to {at} bytes while it was read");
             scanned.push_damage(start, at - start, what);
             return Ok(scanned);
         }
@@ -42,8 +41,7 @@ pub(crate) fn scan_lines(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
     Ok(scanned)
 }
 
-/// What stands at the beginning of some bytes of a stream of lines; `is_first` where nothing came before
-/// them.
+/// What the bytes of a stream of lines start with; `is_first` if nothing came before them.
 pub(crate) fn split_lines(bytes: &[u8], is_first: bool, is_end: bool) -> Split {
     if bytes.is_empty() {
         return if is_end { Split::End } else { Split::More(1) };
@@ -54,7 +52,7 @@ pub(crate) fn split_lines(bytes: &[u8], is_first: bool, is_end: bool) -> Split {
     let length = match memchr(b'\n', bytes) {
         Some(newline) => newline + 1,
         None if is_end => bytes.len(),
-        // Twice as many each time, as all is looked through again.
+        // Twice as many each time, because all of it is searched again.
         None => return Split::More(bytes.len().saturating_mul(2).max(4096)),
     };
     match bytes[..length].trim_ascii().is_empty() {

@@ -14,7 +14,7 @@ pub use json::guess_json;
 pub(crate) use json::{JsonParser, any_json};
 pub(crate) use lines::{scan_lines, split_lines};
 
-/// How much of a file is read at once.
+/// Read buffer size in bytes.
 const WINDOW: usize = 256 << 10;
-/// What some programs write before everything else.
+/// The UTF-8 byte order mark, which some programs write first.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";

@@ -1,11 +1,11 @@
-//! Lines of JSON and rows of CSV: what they hold, what is wrong with them, every flipped byte.
+//! Lines of JSON and rows of CSV: their values, their errors, every flipped byte.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::value::{Kind as Of, parts, under, unquoted};
+use super::value::{JsonType, parts, under, unquoted};
 use super::*;
 use crate::error::{Kind, Result};
 use crate::format::{Container, ReadAt, Scanned, Shape, Split, Type, Wanted};
@@ -78,8 +78,8 @@ fn variable(key: &str, of: Type, inner: &[usize]) -> Wanted {
     one(key, of, Shape::Variable(inner.to_vec()))
 }
 
-/// All values in words, those with rows first.
-fn words(
+/// All values as text, those with rows first.
+fn values_as_text(
     wanted: &[Wanted],
     most: usize,
     read: impl FnOnce(&mut [Row], &mut Vec<Value>) -> Result<()>,
@@ -103,7 +103,7 @@ fn words(
         }
     };
     let mut held = 0;
-    let mut words: Vec<_> =
+    let mut values_as_text: Vec<_> =
         types.iter().zip(&rows).map(|(dtype, row)| numbers(*dtype, row)).collect();
     for value in &others {
         let (bytes, word) = match value {
@@ -119,29 +119,29 @@ fn words(
             }
         };
         held += bytes;
-        words.push(word);
+        values_as_text.push(word);
     }
     assert!(held <= most, "{held} bytes are more than {most}");
-    Ok(words)
+    Ok(values_as_text)
 }
 
-fn json_words(line: &str, wanted: &[Wanted]) -> Result<Vec<String>> {
+fn json_as_text(line: &str, wanted: &[Wanted]) -> Result<Vec<String>> {
     let parser = JsonParser::new(wanted.into(), None)?;
-    words(wanted, parser.most_bytes(line.len()), |rows, others| {
+    values_as_text(wanted, parser.most_bytes(line.len()), |rows, others| {
         parser.read(line.as_bytes(), rows, others)
     })
 }
 
-fn csv_words(row: &str, columns: &[&str], wanted: &[Wanted]) -> Result<Vec<String>> {
+fn csv_as_text(row: &str, columns: &[&str], wanted: &[Wanted]) -> Result<Vec<String>> {
     let columns: Arc<[String]> = columns.iter().map(|&name| name.to_owned()).collect();
     let parser = CsvParser::new(wanted.into(), None, &columns, b',')?;
-    words(wanted, parser.most_bytes(row.len()), |rows, others| {
+    values_as_text(wanted, parser.most_bytes(row.len()), |rows, others| {
         parser.read(row.as_bytes(), rows, others)
     })
 }
 
 #[test]
-fn blank_lines_are_no_records_and_the_last_line_needs_no_newline() {
+fn blank_lines_are_skipped_and_the_last_line_needs_no_newline() {
     let bytes = b"\xef\xbb\xbf{\"a\":1}\r\n\n  \r\n[2]\n3";
     let expected: Vec<Vec<u8>> = vec![b"{\"a\":1}\r\n".to_vec(), b"[2]\n".to_vec(), b"3".to_vec()];
     assert_eq!(scanned(bytes, scan_lines), (expected.clone(), vec![]));
@@ -152,7 +152,7 @@ fn blank_lines_are_no_records_and_the_last_line_needs_no_newline() {
 }
 
 #[test]
-fn lines_are_found_across_the_pieces_in_which_a_file_is_read() {
+fn lines_are_found_across_read_buffers() {
     let lines: Vec<Vec<u8>> = (0..200)
         .map(|number| vec![b'x'; number * 37 % 5000].into_iter().chain([b'\n']).collect())
         .collect();
@@ -200,11 +200,11 @@ fn every_type_is_read_from_json() {
         "a|b\"c",
         "x",
     ];
-    assert_eq!(json_words(line, &wanted).unwrap(), expected);
+    assert_eq!(json_as_text(line, &wanted).unwrap(), expected);
 }
 
 #[test]
-fn what_is_wrong_in_json_is_named_with_what_is_there() {
+fn errors_in_json_name_what_was_found() {
     let line = r#"{"a": 1.5, "t": "x", "m": [[1], [2, 3]], "n": null, "l": [1, "2"], "big": 1e39}"#;
     let wrong = [
         fixed("x", Type::Int64, &[]),
@@ -223,28 +223,28 @@ fn what_is_wrong_in_json_is_named_with_what_is_there() {
     let mut told: Vec<_> = wrong
         .into_iter()
         .map(|wanted| {
-            let error = json_words(line, &[wanted]).unwrap_err();
+            let error = json_as_text(line, &[wanted]).unwrap_err();
             assert_eq!(error.kind(), Kind::InvalidField);
             error.message().to_owned()
         })
         .collect();
     for line in ["{\"a\": 1,}", "{\"a\": tru}", "", "{\"a\": 1} 2", "\u{0}", "[1]"] {
-        let error = json_words(line, &[fixed("a", Type::Int64, &[])]).unwrap_err();
+        let error = json_as_text(line, &[fixed("a", Type::Int64, &[])]).unwrap_err();
         told.push(format!("{}: {}", error.kind().name(), error.message()));
     }
     insta::assert_snapshot!(told.join("\n"), @r#"
     no value for key "x", the line has a, t, m, n, l, big
-    key "n" is null, a value was wanted
-    key "a" holds 1.5, a number of int64 was wanted
-    key "a" holds a number, text was wanted
-    key "t" holds "x", a number of float32 was wanted
+    key "n" is null, expected a value
+    key "a" holds 1.5, expected a number of int64
+    key "a" holds a number, expected text
+    key "t" holds "x", expected a number of float32
     key "m" holds lists of different lengths
-    key "m" holds [1], a number of int64 was wanted
-    key "a" holds a number where a list was wanted
-    key "l" holds "2", a number of int64 was wanted
-    key "l" holds a number, text was wanted
-    key "big" holds 1e39, a number that float32 can hold was wanted
-    key "t" holds text, a list of text was wanted
+    key "m" holds [1], expected a number of int64
+    key "a" holds a number, expected a list
+    key "l" holds "2", expected a number of int64
+    key "l" holds a number, expected text
+    key "big" holds 1e39, expected a number that float32 can hold
+    key "t" holds text, expected a list of text
     CorruptRecordError: the line is not JSON: key must be a string at line 1 column 9
     CorruptRecordError: the line is not JSON: expected ident at line 1 column 10
     CorruptRecordError: the line is not JSON: EOF while parsing a value at line 1 column 0
@@ -255,7 +255,7 @@ fn what_is_wrong_in_json_is_named_with_what_is_there() {
 }
 
 #[test]
-fn a_default_stands_in_for_what_is_missing_or_null() {
+fn a_default_replaces_a_missing_or_null_value() {
     let with = |one: Wanted, default: &[u8]| Wanted { default: Some(default.to_vec()), ..one };
     let number = 9_i64.to_le_bytes();
     let wanted = [
@@ -265,19 +265,19 @@ fn a_default_stands_in_for_what_is_missing_or_null() {
         with(variable("n", Type::Text, &[]), b""),
         with(fixed("n", Type::Text, &[2]), b"u"),
     ];
-    let words = json_words(r#"{"n": null}"#, &wanted).unwrap();
-    assert_eq!(words, ["[9]", "[9]", "none", "", "u|u"]);
+    let values_as_text = json_as_text(r#"{"n": null}"#, &wanted).unwrap();
+    assert_eq!(values_as_text, ["[9]", "[9]", "none", "", "u|u"]);
     let columns = ["n", "t"];
     let wanted = [
         with(fixed("n", Type::Int64, &[]), &number),
         with(fixed("gone", Type::Text, &[]), b"none"),
         with(fixed("t", Type::Text, &[]), b"none"),
     ];
-    assert_eq!(csv_words(" ,\n", &columns, &wanted).unwrap(), ["[9]", "none", ""]);
+    assert_eq!(csv_as_text(" ,\n", &columns, &wanted).unwrap(), ["[9]", "none", ""]);
 }
 
 #[test]
-fn text_cannot_hold_arrays_of_numpy_nor_sequences() {
+fn text_cannot_hold_numpy_arrays_or_sequences() {
     let npy = fixed("a", Type::Npy(crate::sample::Dtype::Int8), &[1]);
     let sequence = Wanted { is_sequence: true, ..fixed("a", Type::Int64, &[]) };
     for wanted in [npy, sequence, variable("a", Type::Json, &[])] {
@@ -305,9 +305,9 @@ fn guesses_can_be_read() {
         ("n", Type::Json),
     ];
     assert_eq!(found, expected);
-    assert_eq!(json_words(line, &wanted).unwrap().len(), 8);
+    assert_eq!(json_as_text(line, &wanted).unwrap().len(), 8);
     let list = guess_json(b"[1, 2]").unwrap();
-    assert_eq!(json_words("[1, 2]", &list).unwrap(), ["[1, 2]"]);
+    assert_eq!(json_as_text("[1, 2]", &list).unwrap(), ["[1, 2]"]);
 
     let columns = ["i", "f", "t", "e"].map(str::to_owned);
     let wanted = guess_csv(b"1,2.5,x,\n", &columns, b',').unwrap();
@@ -326,8 +326,8 @@ fn csv_is_read_by_the_names_of_its_columns() {
         variable("box", Type::Float32, &[]),
     ];
     let row = "7,\"a \"\"b\"\"\nc\",1.5 2,\"{\"\"k\"\": 1}\"\r\n";
-    let words = csv_words(row, &columns, &wanted).unwrap();
-    assert_eq!(words, ["[1.5, 2.0]", "[7]", "a \"b\"\nc", "{\"k\": 1}", "[2] [1.5, 2.0]"]);
+    let values_as_text = csv_as_text(row, &columns, &wanted).unwrap();
+    assert_eq!(values_as_text, ["[1.5, 2.0]", "[7]", "a \"b\"\nc", "{\"k\": 1}", "[2] [1.5, 2.0]"]);
     let told = [
         ("7,x,1 2\n", Kind::CorruptRecord),
         ("7,x,1 2,3,\"4\n5\"\n", Kind::CorruptRecord),
@@ -337,24 +337,24 @@ fn csv_is_read_by_the_names_of_its_columns() {
         ("1,x,1 2,{\n", Kind::InvalidField),
     ]
     .map(|(row, kind)| {
-        let error = csv_words(row, &columns, &wanted).unwrap_err();
+        let error = csv_as_text(row, &columns, &wanted).unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
         error.message().to_owned()
     });
     insta::assert_snapshot!(told.join("\n"), @r#"
-    the row has 3 values, there are 4 columns
-    the row has 5 values over 2 lines, there are 4 columns
-    column "id" holds "x", a number of int64 was wanted
-    column "id" is empty, a value was wanted
-    column "box" holds 3 numbers, shape [2] was wanted
+    the row has 3 values, expected 4 columns
+    the row has 5 values over 2 lines, expected 4 columns
+    column "id" holds "x", expected a number of int64
+    column "id" is empty, expected a value
+    column "box" holds 3 numbers, expected shape [2]
     column "json" is not JSON: EOF while parsing an object at line 1 column 1
     "#);
-    let gone = csv_words("", &columns, &[fixed("x", Type::Text, &[])]).unwrap_err();
+    let gone = csv_as_text("", &columns, &[fixed("x", Type::Text, &[])]).unwrap_err();
     assert_eq!(gone.kind(), Kind::InvalidArgument);
-    assert_eq!(gone.message(), "no column \"x\", there are id, text, box, json");
+    assert_eq!(gone.message(), "no column \"x\"; the columns are id, text, box, json");
     let forged = ["id", "a\nforged: all is well"];
-    let gone = csv_words("", &forged, &[fixed("x", Type::Text, &[])]).unwrap_err();
-    assert_eq!(gone.message(), "no column \"x\", there are id, a\\nforged: all is well");
+    let gone = csv_as_text("", &forged, &[fixed("x", Type::Text, &[])]).unwrap_err();
+    assert_eq!(gone.message(), "no column \"x\"; the columns are id, a\\nforged: all is well");
 }
 
 #[test]
@@ -378,7 +378,7 @@ fn the_first_row_names_the_columns_and_must_be_the_same_in_every_file() {
 }
 
 #[test]
-fn a_quote_that_is_never_closed_takes_its_line_and_not_the_file() {
+fn an_unclosed_quote_costs_its_line_and_not_the_file() {
     let bytes = b"a,b\n1,2\n3,\"x\n5,6\n7,8\n";
     let columns = ["a".to_owned(), "b".to_owned()];
     let (rows, damages) = scanned(bytes, |size, read| scan_csv(size, b',', &columns, read));
@@ -390,7 +390,7 @@ fn a_quote_that_is_never_closed_takes_its_line_and_not_the_file() {
 }
 
 #[test]
-fn a_mark_of_byte_order_is_one_only_at_the_beginning_of_a_file() {
+fn a_byte_order_mark_counts_only_at_the_beginning_of_a_file() {
     let bytes = "\u{feff}a,b\n\u{feff}1,2\n\u{feff}\n3,4\n".as_bytes();
     let columns = ["a".to_owned(), "b".to_owned()];
     let (rows, damages) = scanned(bytes, |size, read| scan_csv(size, b',', &columns, read));
@@ -402,11 +402,11 @@ fn a_mark_of_byte_order_is_one_only_at_the_beginning_of_a_file() {
         assert_eq!(from_stream.0, rows);
     }
     let wanted = [fixed("a", Type::Text, &[])];
-    let read = csv_words("\u{feff}1,2", &["a", "b"], &wanted).unwrap();
+    let read = csv_as_text("\u{feff}1,2", &["a", "b"], &wanted).unwrap();
     assert!(read[0].contains("\u{feff}1") || read[0].contains("\\u{feff}1"), "{read:?}");
 }
 
-/// A cell with quotes where it needs them.
+/// Quotes a cell if it needs quotes.
 fn quoted(cell: &str) -> String {
     match cell.contains(['"', ',', '\n', '\r']) || cell.is_empty() {
         true => format!("\"{}\"", cell.replace('"', "\"\"")),
@@ -431,13 +431,15 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
     })
 }
 
-/// What the walk over the text says, as a value.
+/// The value that the walk over the text finds.
 fn walked(text: &str) -> serde_json::Value {
-    match Of::of(text) {
-        Of::Null | Of::Bool(_) | Of::Number => serde_json::from_str(text).unwrap(),
-        Of::Text => json!(unquoted(text).unwrap()),
-        Of::List => parts(text).map(|(_, value)| walked(value)).collect(),
-        Of::Object => {
+    match JsonType::of(text) {
+        JsonType::Null | JsonType::Bool(_) | JsonType::Number => {
+            serde_json::from_str(text).unwrap()
+        }
+        JsonType::Text => json!(unquoted(text).unwrap()),
+        JsonType::List => parts(text).map(|(_, value)| walked(value)).collect(),
+        JsonType::Object => {
             let entries = parts(text).map(|(key, value)| (unquoted(key).unwrap(), walked(value)));
             json!(entries.collect::<std::collections::BTreeMap<_, _>>())
         }
@@ -458,7 +460,7 @@ proptest! {
     }
 
     #[test]
-    fn rows_of_csv_come_back_as_they_were_written(
+    fn rows_of_csv_survive_a_round_trip(
         rows in prop::collection::vec(prop::collection::vec("[ab \",\n\r;]{0,5}", 3), 0..8),
         newline in prop_oneof![Just("\n"), Just("\r\n")],
         has_last_newline: bool,
@@ -478,7 +480,7 @@ proptest! {
         let wanted = ["x", "y", "z"].map(|name| fixed(name, Type::Text, &[]));
         let cells: Vec<_> = records
             .iter()
-            .map(|row| csv_words(std::str::from_utf8(row).unwrap(), &["x", "y", "z"], &wanted).unwrap())
+            .map(|row| csv_as_text(std::str::from_utf8(row).unwrap(), &["x", "y", "z"], &wanted).unwrap())
             .collect();
         prop_assert_eq!(cells, rows);
         let mut splitter = CsvSplitter::new(b',', &columns);
@@ -491,7 +493,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_text_panic_or_hang(bytes in "[ab1\",:{}\\[\\]\n\r\\\\ \u{fc}]{0,80}", part in 1..90_usize) {
+    fn no_bytes_cause_a_panic_or_a_hang(bytes in "[ab1\",:{}\\[\\]\n\r\\\\ \u{fc}]{0,80}", part in 1..90_usize) {
         let bytes = bytes.as_bytes();
         let columns = ["a".to_owned()];
         let (lines, _) = scanned(bytes, scan_lines);
@@ -501,7 +503,7 @@ proptest! {
         for line in &lines {
             if let Ok(wanted) = guess_json(line) {
                 let line = std::str::from_utf8(line).unwrap();
-                prop_assert_eq!(json_words(line, &wanted).unwrap().len(), wanted.len());
+                prop_assert_eq!(json_as_text(line, &wanted).unwrap().len(), wanted.len());
             }
         }
         for columns in [&columns[..], &[]] {
@@ -516,7 +518,7 @@ proptest! {
 }
 
 #[test]
-fn a_flipped_byte_touches_no_line_but_those_it_is_between() {
+fn a_flipped_byte_affects_only_adjacent_lines() {
     let lines: Vec<_> = (0..6).map(|number| format!("{{\"a\": [{number}, \"x\\n\"]}}\n")).collect();
     let bytes = lines.concat().into_bytes();
     let wanted = [fixed("a", Type::Json, &[])];
@@ -546,7 +548,7 @@ fn a_flipped_byte_touches_no_line_but_those_it_is_between() {
 }
 
 #[test]
-fn a_flipped_byte_of_csv_is_never_a_panic_and_every_byte_is_somebodys() {
+fn a_flipped_byte_of_csv_never_panics_and_every_byte_is_in_a_span() {
     let bytes = b"a,b\n1,x\n2,\"y, \"\"z\"\"\"\n3,\"u\nv\"\r\n4,w\n".to_vec();
     let columns = ["a".to_owned(), "b".to_owned()];
     for at in 0..bytes.len() {
@@ -557,7 +559,7 @@ fn a_flipped_byte_of_csv_is_never_a_panic_and_every_byte_is_somebodys() {
                 scanned(&flipped, |size, read| scan_csv(size, b',', &columns, read));
             assert!(!rows.is_empty() || !damages.is_empty(), "byte {at}");
             if at < 4 {
-                // Newlines of other kinds, and quotes or spaces around a name, leave the columns as they are.
+                // Other kinds of newlines, and quotes or spaces around a name, do not change the columns.
                 let is_same = !rows.is_empty();
                 assert!(!is_same || damages.is_empty(), "byte {at}");
             }

@@ -1,11 +1,10 @@
-//! Parts of a JSON text that is known to be right, as they are written. Nothing is made of them that was
-//! not asked for.
+//! Walks over JSON text that is known to be valid. Only requested values are parsed.
 
 use std::borrow::Cow;
 
-/// What a JSON value is.
+/// The type of a JSON value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum JsonType {
     Null,
     Bool(bool),
     Number,
@@ -14,42 +13,42 @@ pub(super) enum Kind {
     Object,
 }
 
-impl Kind {
-    pub(super) fn of(value: &str) -> Kind {
+impl JsonType {
+    pub(super) fn of(value: &str) -> JsonType {
         match value.as_bytes().first() {
-            Some(b'n') => Kind::Null,
-            Some(b't') => Kind::Bool(true),
-            Some(b'f') => Kind::Bool(false),
-            Some(b'"') => Kind::Text,
-            Some(b'[') => Kind::List,
-            Some(b'{') => Kind::Object,
-            Some(_) | None => Kind::Number,
+            Some(b'n') => JsonType::Null,
+            Some(b't') => JsonType::Bool(true),
+            Some(b'f') => JsonType::Bool(false),
+            Some(b'"') => JsonType::Text,
+            Some(b'[') => JsonType::List,
+            Some(b'{') => JsonType::Object,
+            Some(_) | None => JsonType::Number,
         }
     }
 
     /// Its name in messages.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Null => "null",
-            Kind::Bool(_) => "true or false",
-            Kind::Number => "a number",
-            Kind::Text => "text",
-            Kind::List => "a list",
-            Kind::Object => "an object",
+            JsonType::Null => "null",
+            JsonType::Bool(_) => "true or false",
+            JsonType::Number => "a number",
+            JsonType::Text => "text",
+            JsonType::List => "a list",
+            JsonType::Object => "an object",
         }
     }
 }
 
-/// The entries of an object, or the values of a list, whose keys are then empty.
+/// The entries of an object, or the values of a list with empty keys.
 pub(super) struct Parts<'a> {
     rest: &'a str,
     is_object: bool,
 }
 
-/// The parts of an object or of a list; none of anything else.
+/// The parts of an object or of a list; none for other values.
 pub(super) fn parts(value: &str) -> Parts<'_> {
-    let is_object = Kind::of(value) == Kind::Object;
-    let is_list = Kind::of(value) == Kind::List;
+    let is_object = JsonType::of(value) == JsonType::Object;
+    let is_list = JsonType::of(value) == JsonType::List;
     let rest = if is_object || is_list { &value[1..] } else { "" };
     Parts { rest, is_object }
 }
@@ -74,13 +73,13 @@ impl<'a> Iterator for Parts<'a> {
     }
 }
 
-/// What follows white space, with a mark in it or not.
+/// Skips white space, and `mark` if it is there.
 fn after(text: &str, mark: char) -> &str {
     let text = text.trim_ascii_start();
     text.strip_prefix(mark).map_or(text, str::trim_ascii_start)
 }
 
-/// Where the value ends with which a text begins.
+/// The end of the value at the start of a text.
 fn end(text: &str) -> usize {
     let bytes = text.as_bytes();
     let (mut depth, mut at) = (0_usize, 0);
@@ -109,7 +108,7 @@ fn end(text: &str) -> usize {
     bytes.len()
 }
 
-/// Where a text ends that begins with a quote at `at`.
+/// The end of a string that begins with a quote at `at`.
 fn text_end(bytes: &[u8], at: usize) -> usize {
     let mut at = at + 1;
     while let Some(found) = bytes.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
@@ -122,7 +121,7 @@ fn text_end(bytes: &[u8], at: usize) -> usize {
     bytes.len()
 }
 
-/// What a text says, without its quotes.
+/// The content of a string literal.
 pub(super) fn unquoted(text: &str) -> Option<Cow<'_, str>> {
     let inside = text.strip_prefix('"')?.strip_suffix('"')?;
     match inside.contains('\\') {
@@ -131,7 +130,7 @@ pub(super) fn unquoted(text: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The value under a path of keys, the last where a key comes twice.
+/// The value under a path of keys; the last one if a key occurs twice.
 pub(super) fn under<'a>(object: &'a str, key: &str) -> Option<&'a str> {
     let head = key.split_once('.').map_or("", |(head, _)| head);
     let (mut whole, mut nested) = (None, None);
