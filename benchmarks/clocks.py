@@ -1,4 +1,4 @@
-"""CPU time of a process together with all that it started, and of the rest of the machine."""
+"""CPU time of a process and all its descendants, and of the rest of the machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
-# What `check` has burnt, by a process of each kind that could be forgotten.
+# The CPU time that `check` uses in a process of each kind that could be missed.
 BURNT_SECONDS, BURNERS = 0.2, ("grandchild that ends", "grandchild that is killed", "orphan")
 BURN = f"""
 import os, signal, sys, time
@@ -52,8 +52,8 @@ print(time.process_time())
 def cpu_seconds() -> float:
     """CPU time of this process, its threads and its descendants so far.
 
-    The kernel adds the time of a child to its parent's only when it has been waited for. Workers that live
-    are therefore looked up in /proc; one that ends in between moves from there to RUSAGE_CHILDREN.
+    The kernel adds the time of a child to its parent's only when it has been waited for. Live workers are
+    therefore looked up in /proc; a worker that ends meanwhile moves from there to RUSAGE_CHILDREN.
     """
     alive = sum(_descendant_ticks(os.getpid(), dict(_processes())))
     return own_cpu_seconds() + ended_cpu_seconds() + alive / os.sysconf("SC_CLK_TCK")
@@ -66,29 +66,29 @@ def own_cpu_seconds() -> float:
 
 
 def ended_cpu_seconds() -> float:
-    """CPU time of the children that were waited for, and of theirs in turn."""
+    """CPU time of the children that were waited for, and of their children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def machine_seconds() -> float:
-    """CPU time of everything on this machine, and what its host took away, so far."""
+    """CPU time of everything on this machine so far, including time stolen by its host."""
     with Path("/proc/stat").open() as stat:
         user, nice, system, _idle, _wait, irq, softirq, steal = map(int, stat.readline().split()[1:9])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of descendants whose own parent ends; `reap_orphans` counts them."""
+    """Makes this process the parent of descendants whose own parent ends; `reap_orphans` waits for them."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot adopt orphans")
 
 
 def reap_orphans(within_seconds: float) -> None:
-    """Waits for all children, adopted ones included; after it, ended_cpu_seconds() has their time.
+    """Waits for all children, including adopted ones; afterwards ended_cpu_seconds() includes their time.
 
-    Those that do not end are killed, so that they are not counted into what is measured next.
+    Children that do not end in time are killed, so that they do not count in the next measurement.
     """
     deadline = time.monotonic() + within_seconds
     late: set[int] = set()
@@ -109,7 +109,7 @@ def reap_orphans(within_seconds: float) -> None:
 
 
 def check() -> float:
-    """Has CPU time burnt by each kind of descendant and raises if any of it is not counted here."""
+    """Uses CPU time in each kind of descendant, and raises if some of it is not counted here."""
     before = ended_cpu_seconds()
     done = subprocess.run([sys.executable, "-c", BURN], check=True, stdout=subprocess.PIPE, text=True)
     reap_orphans(within_seconds=10)
@@ -123,12 +123,12 @@ def check() -> float:
 
 
 def _processes() -> Iterator[tuple[int, tuple[int, int]]]:
-    """Each process with its parent and its CPU time in ticks, that of its ended children included."""
+    """Each process with its parent and its CPU time in ticks, including that of its ended children."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:  # It has ended since the folder was listed.
+            except OSError:  # It ended after the folder was listed.
                 continue
             yield int(entry.name), (int(fields[1]), sum(int(field) for field in fields[11:15]))
 

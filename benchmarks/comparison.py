@@ -1,4 +1,4 @@
-"""What the worker benchmark shows of its measurements: feedline beside torch, and the goal of each number."""
+"""Tables and plots of the worker benchmark: feedline compared with torch, and the goal of each number."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 import report
 
-# Beyond it, the bars near 1 could not be told from each other.
+# With larger values on a linear axis, bars near 1 would look the same.
 WIDEST_LINEAR = 50
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number that is measured, and what is good of it."""
+    """A measured number, and whether less or more is better."""
 
     name: str
     unit: str
@@ -27,7 +27,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Goal:
-    """The farthest that feedline's number may be from torch's, or the largest it may be by itself."""
+    """The limit for the ratio of feedline's number to torch's, or for feedline's number itself."""
 
     limit: float
     of: Literal["ratio", "value"] = "ratio"
@@ -35,7 +35,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Row:
-    """All measurements of one quantity in one case; either list may be empty, where nothing was measured."""
+    """All measurements of one quantity in one case; a list is empty if nothing was measured."""
 
     workload: str
     case: str
@@ -68,7 +68,7 @@ class Row:
 
 
 def lines(workload: str, rows: Sequence[Row], names: tuple[str, str]) -> list[str]:
-    """A heading, the table, which is Markdown too, and a warning if others used the machine."""
+    """A heading, the table in Markdown, and a warning if other processes used the machine."""
     theirs, ours = names
     head = [theirs, "min..max", ours, "min..max", f"{ours} / {theirs}", "goal", "reached", "others, cores"]
     cells = [["measured", *head]]
@@ -85,13 +85,13 @@ def lines(workload: str, rows: Sequence[Row], names: tuple[str, str]) -> list[st
 def write(
     folder: Path, tables: dict[str, list[Row]], machine: dict[str, Any], names: tuple[str, str]
 ) -> list[Path]:
-    """Writes report.json, report.md and, where matplotlib is installed, report.png."""
+    """Writes report.json, report.md and, if matplotlib is installed, report.png."""
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / "report.json", folder / "report.md"]
     whole = {**machine, "rows": [_plain(row) for rows in tables.values() for row in rows]}
     written[0].write_text(json.dumps(whole, indent=1) + "\n")
 
-    text = report.opening("Workers: feedline.torch.DataLoader beside torch's", machine)
+    text = report.opening("Workers: feedline.torch.DataLoader compared with torch's", machine)
     for workload, rows in tables.items():
         text += ["", *lines(workload, rows, names)]
     written[1].write_text("\n".join(text) + "\n")
@@ -145,7 +145,7 @@ def draw(path: Path, tables: dict[str, list[Row]], names: tuple[str, str]) -> li
 
 
 def _times_better(row: Row, value: float) -> float:
-    """Of a value of feedline; the value itself where torch has none."""
+    """How many times better than torch a value of feedline is; the value itself if torch has none."""
     if not row.torch:
         return value
     theirs = median(row.torch)

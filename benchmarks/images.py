@@ -1,25 +1,25 @@
 """Measures how fast, and with how much CPU time, loaders turn folders of JPEGs into batches.
 
-    python benchmarks/images.py                                 everything, for the record
-    python benchmarks/images.py --quick                         does everything run? the numbers mean little
+    python benchmarks/images.py                                 everything, for published results
+    python benchmarks/images.py --quick                         checks that everything runs, measures little
     python benchmarks/images.py --size small --workload center  one table
     python benchmarks/images.py --only feedline,dali --repeat 9
 
 Workloads, batches of 64:
 
-    center        resize the shorter side to 256 (bilinear, antialias), take the middle 224x224; uint8
-    random        a random part resized to 224x224, flipped at random; uint8
-    center-float  as center, then float32, less the mean and divided by the deviation, as models are fed
+    center        resize the shorter side to 256 (bilinear, antialias), crop the center 224x224; uint8
+    random        a random crop resized to 224x224, flipped at random; uint8
+    center-float  as center, then float32, minus the mean and divided by the standard deviation
     random-float  as random, then the same
 
-Sizes: small is 3000 JPEGs of 500x375, large 240 of 2000x1500. They are in .bench, made when missing, and read
-once before each measurement, so that the disk has no part in it.
+Sizes: small is 3000 JPEGs of 500x375, large 240 of 2000x1500. They are created in .bench if they are missing,
+and read once before each measurement, so that the disk does not matter.
 
-Each measurement has a process of its own. Repetition 1 of all contestants comes before repetition 2 of any,
-each repetition begins with another contestant, and the table has medians with min..max. Imports, the start of
-workers and a warm-up of 4 batches are not measured. CPU time is that of all threads and worker processes.
-"others" is how many cores the rest of this machine took meanwhile: where it is not near 0, the rates are not
-to be trusted, and the CPU times are too high.
+Each measurement runs in a process of its own. Repetition 1 of all contestants comes before repetition 2 of
+any, each repetition starts with another contestant, and the table has medians with min..max. Imports, the
+start of workers and a warm-up of 4 batches are not measured. CPU time is that of all threads and worker
+processes. "others" is the number of cores that the rest of this machine used meanwhile: if it is not near 0,
+do not trust the rates, and the CPU times are too high.
 
 Tables go to stdout, progress to stderr, and results to benchmarks/results (with --quick to .bench/results).
 """
@@ -38,7 +38,7 @@ import report
 from clocks import cpu_seconds, machine_seconds
 from peers import BATCH, CONTESTANTS, SIDE, Contestant, Workload, is_float, run_bare
 from report import Measured, Table
-from turns import apart, fill, say
+from turns import fill, log, run_measurement
 
 ROOT = Path(__file__).parent.parent
 WORKLOADS: tuple[Workload, ...] = get_args(Workload)
@@ -91,14 +91,14 @@ def measure_all(
     table = Table(size, workload, f"{width}x{height}", epochs, {})
     given = ["--workload", workload, "--folder", str(folder), "--epochs", str(epochs)]
     given += ["--threads", str(arguments.threads)]
-    fill(table, names, arguments.repeat, lambda name: apart(__file__, "--one", name, *given))
+    fill(table, names, arguments.repeat, lambda name: run_measurement(__file__, "--one", name, *given))
     return table
 
 
 def prepare(size: str, quick: bool) -> Path:
     width, height, count, quick_count, _epochs = SIZES[size]
     folder = ROOT / ".bench" / (f"quick-{size}" if quick else size)
-    say(f"photos of {width}x{height} in {folder}")
+    log(f"photos of {width}x{height} in {folder}")
     photos.make(folder, quick_count if quick else count, width, height)
     return folder
 
@@ -107,7 +107,7 @@ def prepare(size: str, quick: bool) -> Path:
 
 
 def read_arguments() -> argparse.Namespace:
-    listed = "\n".join(f"    {name:<10}{one.about}" for name, one in CONTESTANTS.items())
+    listed = "\n".join(f"    {name:<10}{contestant.about}" for name, contestant in CONTESTANTS.items())
     parser = argparse.ArgumentParser(
         description=__doc__,
         epilog=f"contestants (one whose packages are not installed is left out with a note):\n{listed}",
@@ -150,7 +150,7 @@ def main() -> None:
     for name in arguments.only:
         missing = CONTESTANTS[name].missing()
         if missing:
-            say(f"{name}: left out, {missing}")
+            log(f"{name}: left out, {missing}")
         else:
             names.append(name)
     if not names:
@@ -167,7 +167,7 @@ def main() -> None:
         ROOT / ".bench" / "results" if arguments.quick else ROOT / "benchmarks" / "results"
     )
     for path in report.write(results, tables, machine):
-        say(f"wrote {path}")
+        log(f"wrote {path}")
 
 
 if __name__ == "__main__":

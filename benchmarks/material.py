@@ -1,6 +1,6 @@
-"""Makes the data of the records benchmark once, with TensorFlow and webdataset, and keeps it.
+"""Creates the data of the records benchmark once, with TensorFlow and webdataset, and keeps it.
 
-It lies in a folder `feedline-bench` below the system's folder for temporary files.
+It is in the folder `feedline-bench` of the system's temporary folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import photos
-from turns import say
+from turns import log
 
 SHARDS, EXAMPLES = 16, 40_000
 SIDE, LABELS = 32, 10
@@ -27,18 +27,18 @@ RAW_TOTAL = 256 << 20
 TAR_SHARDS, PHOTOS, PHOTO_SIZE = 10, 3000, (500, 375)
 TOKENS, WINDOW = 50_000_000, 1025
 TOKEN_FILE = "tokens.bin"
-# With --quick, everything is smaller by this.
+# With --quick, everything is smaller by this factor.
 QUICK = 10
 
 
 def prepare(case: str, quick: bool) -> Path:
-    """The folder with the data of a case, which is made if it is not there."""
+    """The folder with the data of a case, which is created if it is missing."""
     root = Path(tempfile.gettempdir()) / "feedline-bench" / ("quick" if quick else "full")
     folder, less = root / case, QUICK if quick else 1
     done = folder / ".complete"
     if done.exists():
         return folder
-    say(f"making the data of {case} in {folder}")
+    log(f"creating the data of {case} in {folder}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     make: dict[str, Callable[[Path, int], None]] = {
@@ -53,7 +53,7 @@ def prepare(case: str, quick: bool) -> Path:
 
 
 def warm(folder: Path) -> None:
-    """Reads everything, so that the disk has no part in what is measured."""
+    """Reads everything, so that the disk does not matter."""
     for where, _, names in os.walk(folder, followlinks=True):
         for name in names:
             Path(where, name).read_bytes()
@@ -92,7 +92,7 @@ def _png(window: Any) -> bytes:
 
 
 def _index(path: Path) -> None:
-    """What DALI's reader must have beside a file: a line with offset and size for each record."""
+    """Writes the index that DALI's reader needs for a file: a line with offset and size for each record."""
     lines = []
     with path.open("rb") as file:
         while header := file.read(8):
@@ -118,7 +118,7 @@ def _tars(folder: Path, less: int) -> None:
 
     pictures = folder / "photos"
     photos.make(pictures, PHOTOS // less, *PHOTO_SIZE)
-    # In the order of an image folder, so that both are the same samples.
+    # In the order of an image folder, so that both have the same samples.
     listed = [
         (label, path)
         for label, kind in enumerate(sorted(entry for entry in pictures.iterdir() if entry.is_dir()))

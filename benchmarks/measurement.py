@@ -1,4 +1,4 @@
-"""One measurement of the worker benchmark: what is asked, what is answered, and the process it is made in."""
+"""One measurement of the worker benchmark: its task, its result, and the process that runs it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ WORKLOADS: tuple[Workload, ...] = get_args(Workload)
 LOADERS = ("torch", "feedline")
 TRAINER = Path(__file__).with_name("trainer.py")
 LONGEST_SECONDS = 600
-# Long enough for workers that look for their trainer only now and then, as torch's do.
+# Long enough for workers that check for their trainer only now and then, as torch's do.
 ORPHAN_SECONDS = 30
-# What /proc may show too much: it counts in ticks.
+# The error of /proc, which counts in ticks.
 TICKS_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a trainer does. `warm_up` and `count` are batches, epochs or kills, after the workload."""
+    """What a trainer does. `warm_up` and `count` are batches, epochs or kills, depending on the workload."""
 
     workload: Workload
     subject: str
@@ -38,9 +38,9 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What a trainer found: its values, and how many batches or samples it had in all, the warm-up included.
+    """The result of a trainer: its values, and the number of batches or samples, including the warm-up.
 
-    `cpu_seconds` is what it knew of while its workers lived.
+    `cpu_seconds` is the CPU time that it measured while its workers were alive.
     """
 
     values: dict[str, list[float]]
@@ -51,33 +51,34 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class Measured:
-    """An answer, seen from outside: `others` is how many cores the rest of the machine took meanwhile."""
+    """The values of a measurement; `others` is the number of cores that the rest of the machine used
+    meanwhile."""
 
     values: dict[str, list[float]]
     others: float
 
 
 def measure(task: Task, loader: str, idle_seconds: float) -> Measured:
-    """Values of one trainer; if it says how much it delivered, then `cpu` too, in µs for each of that.
+    """The values of one trainer; if it counts what it delivered, also `cpu`, in µs for each batch or sample.
 
-    CPU time is that of the trainer after its set-up and of all that it started, until the last of them has
-    ended, less `idle_seconds`: what a trainer takes that ends after its set-up.
+    CPU time is that of the trainer after its set-up and of all its descendants, until the last of them has
+    ended, minus `idle_seconds`, the time of a trainer that ends after its set-up.
     """
-    answer, cpu, others = _run(task, loader, "measure")
-    values = dict(answer.values)
-    if answer.delivered:
-        values["cpu"] = [1e6 * (cpu - answer.set_up_cpu_seconds - idle_seconds) / answer.delivered]
+    result, cpu, others = _run(task, loader, "measure")
+    values = dict(result.values)
+    if result.delivered:
+        values["cpu"] = [1e6 * (cpu - result.set_up_cpu_seconds - idle_seconds) / result.delivered]
     return Measured(values, others)
 
 
 def measure_idle(task: Task, loader: str) -> float:
-    """CPU seconds that a trainer takes after its set-up if it does nothing."""
-    answer, cpu, _others = _run(task, loader, "idle")
-    return cpu - answer.set_up_cpu_seconds
+    """CPU seconds that a trainer uses after its set-up if it does nothing."""
+    result, cpu, _others = _run(task, loader, "idle")
+    return cpu - result.set_up_cpu_seconds
 
 
 def _run(task: Task, loader: str, how: Literal["measure", "idle"]) -> tuple[TaskResult, float, float]:
-    """The answer, CPU seconds of the trainer with all its descendants, and cores that others took."""
+    """The result, the CPU seconds of the trainer with all its descendants, and the cores that others used."""
     command = [sys.executable, str(TRAINER), loader, how, json.dumps(asdict(task))]
     busy, cpu, start = clocks.machine_seconds(), clocks.ended_cpu_seconds(), time.monotonic()
     try:
@@ -90,10 +91,10 @@ def _run(task: Task, loader: str, how: Literal["measure", "idle"]) -> tuple[Task
     if done.returncode != 0 or not lines:
         last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise RuntimeError(f"exit code {done.returncode}: {last}")
-    answer = TaskResult(**json.loads(lines[-1]))
-    if cpu < answer.cpu_seconds - TICKS_SECONDS:
-        # A child that nobody waits for, because SIGCHLD is ignored, takes its CPU time with it.
+    result = TaskResult(**json.loads(lines[-1]))
+    if cpu < result.cpu_seconds - TICKS_SECONDS:
+        # If SIGCHLD is ignored, children are not waited for, and their CPU time is lost.
         raise RuntimeError(
-            f"the trainer saw {answer.cpu_seconds:.2f} s of CPU time, {cpu:.2f} s are accounted"
+            f"the trainer measured {result.cpu_seconds:.2f} s of CPU time, but {cpu:.2f} s are accounted for"
         )
-    return answer, cpu, others
+    return result, cpu, others

@@ -1,8 +1,8 @@
-"""The contestants of the image benchmark: the same work, asked for in the way of each loader.
+"""The contestants of the image benchmark: the same work, written for each loader.
 
-All read the same folder, decode with the accurate DCT and smooth chroma, resize with antialias and give
-batches with their labels: uint8, or float32 less the mean and divided by the deviation, as models are fed.
-None may do less than the others, and none may keep decoded pictures.
+All read the same folder, decode with the accurate DCT and smooth chroma, resize with antialiasing and deliver
+batches with labels: uint8, or float32 minus the mean and divided by the standard deviation. None may do less
+than the others, and none may cache decoded images.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ BARE = Path(__file__).parent.parent / "target" / "release" / "examples" / "bare"
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 Workload = Literal["center", "random", "center-float", "random-float"]
-# Gives the images of one epoch batch by batch, or of its first batches only. After the last one no work of
-# that epoch is left in progress, so what is measured next pays for itself alone.
+# Yields the images of one epoch batch by batch, or only of its first batches. After the last one no work of
+# that epoch is in progress, so that it does not count in the next measurement.
 Epoch = Callable[[int | None], Iterator[Any]]
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A loader, how to open it and the modules that it needs."""
+    """A loader, the function that opens it, and the modules that it needs."""
 
     name: str
     about: str
     needs: tuple[str, ...]
-    # Of a folder, a workload and a number of threads.
+    # Takes a folder, a workload and a number of threads.
     open: Callable[[str, Any, int], Epoch] | None
 
     def missing(self) -> str | None:
         """Why this contestant cannot run here."""
         if self.open is None:
             how = "cargo build --release -p feedline-core --features testing --example bare"
-            return None if BARE.exists() else f"{BARE} is missing; make it with {how}"
+            return None if BARE.exists() else f"{BARE} is missing; build it with {how}"
         absent = [module for module in self.needs if not _is_installed(module)]
         return f"not installed: {', '.join(absent)}" if absent else None
 
@@ -115,7 +115,8 @@ def torchvision_floats(workload: Workload) -> list[Any]:
 
 
 def torch_epochs(dataset: Any, shuffled: bool, threads: int, picked: Callable[[Any], Any]) -> Epoch:
-    """The epochs of torch's loader over a map-style data set; `picked` takes what is counted of a batch."""
+    """The epochs of torch's loader over a map-style data set; `picked` returns the part of a batch that is
+    counted."""
     import torch
     from torch.utils.data import DataLoader, Sampler
 
@@ -133,7 +134,7 @@ def torch_epochs(dataset: Any, shuffled: bool, threads: int, picked: Callable[[A
             return min(len(dataset), len(dataset) if self.limit is None else self.limit)
 
     order = Order()
-    # Workers that stay: their start is over after the warm-up, and their CPU time can be read at any moment.
+    # Persistent workers start during the warm-up, and their CPU time can be read at any moment.
     loader = DataLoader(
         dataset, batch_size=BATCH, sampler=order, num_workers=threads, persistent_workers=threads > 0
     )
@@ -150,7 +151,7 @@ def tf_data(folder: str, workload: Workload, threads: int) -> Epoch:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
-    # Without a name TensorFlow takes the fast, less accurate DCT.
+    # By default TensorFlow uses the fast, less accurate DCT.
     accurate = {"channels": 3, "dct_method": "INTEGER_ACCURATE"}
 
     def center(path: Any, label: Any) -> tuple[Any, Any]:
@@ -161,9 +162,9 @@ def tf_data(folder: str, workload: Workload, threads: int) -> Epoch:
         image = tf.image.resize(image, size, "bilinear", antialias=True)
         top, left = (size[0] - SIDE) // 2, (size[1] - SIDE) // 2
         image = tf.image.crop_to_bounding_box(image, top, left, SIDE, SIDE)
-        return written(image), label
+        return converted(image), label
 
-    def written(image: Any) -> Any:
+    def converted(image: Any) -> Any:
         return (image / 255.0 - MEAN) / STD if is_float(workload) else tf.cast(image, tf.uint8)
 
     def random(path: Any, label: Any) -> tuple[Any, Any]:
@@ -180,7 +181,7 @@ def tf_data(folder: str, workload: Workload, threads: int) -> Epoch:
         window = tf.concat([begin[:2], size[:2]], 0)
         image = tf.io.decode_and_crop_jpeg(content, window, **accurate)
         image = tf.image.resize(image, [SIDE, SIDE], "bilinear", antialias=True)
-        return tf.image.random_flip_left_right(written(image)), label
+        return tf.image.random_flip_left_right(converted(image)), label
 
     classes = sorted(entry for entry in Path(folder).iterdir() if entry.is_dir())
     listed = [(str(path), label) for label, kind in enumerate(classes) for path in sorted(kind.iterdir())]
@@ -210,7 +211,7 @@ def dali(folder: str, workload: Workload, threads: int) -> Epoch:
 
 
 def dali_epochs(read: Callable[[], Any], workload: Workload, threads: int) -> Epoch:
-    """The epochs of DALI over a reader named "files", which gives JPEGs and labels."""
+    """The epochs of DALI over a reader named "files", which returns JPEGs and labels."""
     import numpy as np
     from nvidia.dali import fn, types
     from nvidia.dali.pipeline import Pipeline
@@ -248,8 +249,8 @@ def dali_epochs(read: Callable[[], Any], workload: Workload, threads: int) -> Ep
     whole = -(-pipeline.reader_meta("files")["epoch_size"] // BATCH)
 
     def epoch(batches: int | None) -> Iterator[Any]:
-        # The pipeline prepares the next batches across the end of an epoch; as many are ready at the start
-        # of what is measured as at its end. The last batch of an epoch is filled from the next one.
+        # The pipeline prefetches across the end of an epoch, so as many batches are ready at the start of a
+        # measurement as at its end. The last batch of an epoch is filled from the next one.
         for _ in range(whole if batches is None else min(batches, whole)):
             images, _labels = pipeline.run()
             yield np.asarray(images.as_tensor())
@@ -258,10 +259,10 @@ def dali_epochs(read: Callable[[], Any], workload: Workload, threads: int) -> Ep
 
 
 def run_bare(folder: str, workload: Workload, threads: int) -> dict[str, float]:
-    """Our own decoding and resizing in a bare loop, without a loader around it. It measures itself."""
+    """Feedline's decoding and resizing in a bare loop, without a loader. The program measures itself."""
     command = [str(BARE), folder, workload, str(threads)]
-    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    measured: dict[str, float] = json.loads(answer.strip().splitlines()[-1])
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    measured: dict[str, float] = json.loads(output.strip().splitlines()[-1])
     return measured
 
 

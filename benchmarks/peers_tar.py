@@ -1,6 +1,6 @@
 """The contestants of the case `tar`: shards of JPEGs with labels, resized to 256, cropped to 224, float32.
 
-`images` is feedline on the same JPEGs as a folder: shards shall cost no more.
+`images` is feedline on the same JPEGs as a folder: shards should cost no more.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def webdataset(folder: str, case: str, threads: int) -> Epoch:
     steps = [*peers.torchvision_steps(WORKLOAD), v2.PILToTensor(), *peers.torchvision_floats(WORKLOAD)]
     transform = v2.Compose(steps)
     paths = sorted(str(path) for path in Path(folder).glob("*.tar"))
-    # How many batches each worker gives; -1 for all. Workers stay from epoch to epoch, so it lies in memory
-    # that they share: leaving an epoch would leave them busy with the rest.
+    # How many batches each worker delivers; -1 for all. In shared memory, since workers are persistent;
+    # breaking out of an epoch instead would leave them busy with the rest.
     limit = Value("q", -1)
 
     def limited(batches: Iterable[Any]) -> Iterator[Any]:

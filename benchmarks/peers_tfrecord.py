@@ -1,8 +1,8 @@
-"""The contestants of the cases `tfrecord` and `tfrecord-raw`: the same records, asked for in the way of each.
+"""The contestants of the cases `tfrecord` and `tfrecord-raw`: the same records, read with each loader.
 
-In `tfrecord` all find the shards, take their part of them, which is all, read 16 at a time in turns, parse
-picture and label, decode, and give float32 from 0 to 1 in batches of 64. In `tfrecord-raw` all give the bytes
-of the records. DALI and grain check no checksums; the others do.
+In `tfrecord` all list the shards, take their part of them (here all), interleave 16 shards, parse image and
+label, decode, and deliver float32 from 0 to 1 in batches of 64. In `tfrecord-raw` all deliver the bytes of
+the records. DALI and grain do not verify checksums; the others do.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def feedline(folder: str, case: str, threads: int) -> Epoch:
 
 
 def epochs_of(loader: Any, column: str, picked: Callable[[Any], Any] = lambda column: column) -> Epoch:
-    """The epochs of a loader of feedline."""
+    """The epochs of a Feedline loader."""
 
     def epoch(batches: int | None) -> Iterator[Any]:
         running = iter(loader)
@@ -58,7 +58,7 @@ def epochs_of(loader: Any, column: str, picked: Callable[[Any], Any] = lambda co
 
 
 def tf_data(folder: str, case: str, threads: int) -> Epoch:
-    """As the guides write it: record by record."""
+    """As in TensorFlow's guides: record by record."""
     tf = tensorflow()
 
     def parse(record: Any) -> tuple[Any, Any]:
@@ -140,7 +140,7 @@ def dali(folder: str, case: str, threads: int) -> Epoch:
     whole = -(-pipeline.reader_meta("records")["epoch_size"] // BATCH)
 
     def epoch(batches: int | None) -> Iterator[Any]:
-        # As in the image benchmark: as many batches are ready at the start as at the end.
+        # As in the image benchmark, as many batches are ready at the start as at the end.
         for _ in range(whole if batches is None else min(batches, whole)):
             images, _labels = pipeline.run()
             yield np.asarray(images.as_tensor())
@@ -208,7 +208,7 @@ def tf_data_bytes(folder: str, case: str, threads: int) -> Epoch:
 
 
 def tf_data_files(folder: str, case: str, threads: int) -> Epoch:
-    """The reader's own parallel reading, with a large buffer."""
+    """Uses the parallel reading of TFRecordDataset itself, with a large buffer."""
     tf = tensorflow()
     paths = sorted(str(path) for path in Path(folder).glob("*.tfrecord"))
     data = tf.data.TFRecordDataset(paths, buffer_size=READ_BYTES, num_parallel_reads=threads)
@@ -220,16 +220,16 @@ def grain_raw(folder: str, case: str, threads: int) -> Epoch:
 
 
 def plain_read(folder: str, case: str, threads: int) -> Epoch:
-    """No records at all: one file after another, read whole."""
+    """Reads whole files one after another, without splitting them into records."""
     return threaded_read(folder, case, 1)
 
 
 def threaded_read(folder: str, case: str, threads: int) -> Epoch:
-    """The same, some files at a time."""
+    """Reads whole files, several at a time."""
     from material import RAW_BYTES
 
     paths, pool = sorted(Path(folder).glob("*.tfrecord")), ThreadPoolExecutor(threads)
-    # Of a record with its frame.
+    # The size of a record with its frame.
     each = RAW_BYTES[case] + 16
 
     def read(path: Path) -> int:
@@ -244,7 +244,7 @@ def threaded_read(folder: str, case: str, threads: int) -> Epoch:
 
 EXAMPLES = (
     Contestant("feedline", "feedline, threads", ("feedline",), feedline),
-    Contestant("tf.data", "tf.data as the guides write it, record by record", ("tensorflow",), tf_data),
+    Contestant("tf.data", "tf.data as in its guides, record by record", ("tensorflow",), tf_data),
     Contestant("tf.data-batch", "tf.data, batches first", ("tensorflow",), tf_vectorised),
     Contestant("dali", "NVIDIA DALI on the CPU, with index files", ("nvidia.dali",), dali),
     Contestant("grain", "grain, parsed by TensorFlow, decoded by Pillow", ("grain", "tensorflow"), grain),
@@ -255,9 +255,9 @@ RAW = (
     Contestant(
         "tf.data-files", "tf.data, num_parallel_reads and a large buffer", ("tensorflow",), tf_data_files
     ),
-    Contestant("grain", "grain, which checks no sums", ("grain",), grain_raw),
+    Contestant("grain", "grain, which does not verify checksums", ("grain",), grain_raw),
     Contestant("feedline-bytes", "feedline, every record as Python's bytes", ("feedline",), feedline_bytes),
     Contestant("tf.data-bytes", "tf.data, every record as Python's bytes", ("tensorflow",), tf_data_bytes),
-    Contestant("read", "the bytes of one file after another, without looking at them", (), plain_read),
-    Contestant("read-threads", "the same, by threads", (), threaded_read),
+    Contestant("read", "the bytes of one file after another, unparsed", (), plain_read),
+    Contestant("read-threads", "the same, with threads", (), threaded_read),
 )

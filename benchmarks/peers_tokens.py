@@ -11,7 +11,7 @@ from peers_tfrecord import epochs_of, grain_epochs
 
 
 class Windows:
-    """As it is written for language models: a slice of a file that is mapped into memory."""
+    """Slices of a file that is mapped into memory, as is usual for language models."""
 
     def __init__(self, folder: str) -> None:
         import numpy as np
@@ -29,7 +29,7 @@ class Windows:
 
 
 class Tensors(Windows):
-    """The same for torch."""
+    """The same slices as tensors."""
 
     def __getitem__(self, index: Any) -> Any:
         import torch
@@ -44,7 +44,7 @@ def feedline(folder: str, case: str, threads: int) -> Epoch:
     return epochs_of(pipeline.batch(BATCH).loader(threads=threads), "tokens")
 
 
-def torch_alone(folder: str, case: str, threads: int) -> Epoch:
+def torch_in_process(folder: str, case: str, threads: int) -> Epoch:
     return torch_epochs(Tensors(folder), True, 0, lambda batch: batch)
 
 
@@ -62,7 +62,7 @@ def grain(folder: str, case: str, threads: int) -> Epoch:
 
 WINDOWS = (
     Contestant("feedline", "feedline, threads", ("feedline",), feedline),
-    Contestant("torch", "torch DataLoader without workers", ("torch",), torch_alone),
+    Contestant("torch", "torch DataLoader without workers", ("torch",), torch_in_process),
     Contestant("torch-workers", "torch DataLoader, worker processes", ("torch",), torch_workers),
     Contestant("grain", "grain, threads", ("grain",), grain),
 )

@@ -1,4 +1,4 @@
-"""Makes a folder of JPEGs that weigh and look like photographs, from a seed.
+"""Creates a folder of JPEGs with the size and look of photographs, from a seed.
 
 python benchmarks/photos.py FOLDER --count 3000 --size 500x375
 """
@@ -37,7 +37,7 @@ def photo(seed: int, width: int, height: int) -> Image.Image:
 
 
 def make(folder: Path, count: int, width: int, height: int, seed: int = 0) -> None:
-    """Makes what is missing; a folder that is complete is left as it is."""
+    """Creates the missing photos; a complete folder is not changed."""
     done = folder / f".complete-{count}-{width}x{height}-{seed}"
     if done.exists():
         return

@@ -1,13 +1,13 @@
-"""Measures what watching over samples costs a run without faults: a policy, a deadline, bounds for leaks.
+"""Measures the cost of a fault policy, a deadline and limits for leaks in a run without faults.
 
-    python benchmarks/policy.py              for the record
-    python benchmarks/policy.py --repeat 3   a quick look
+    python benchmarks/policy.py              for published results
+    python benchmarks/policy.py --repeat 3   a quick run
 
-`bare` is feedline.torch.DataLoader without any of it, `guarded` the same with a fault policy (skip, retries,
-a limit), a deadline, a stall warning, bounds of memory and samples for each worker, and a callback for
-events. They take turns, each measurement in a process of its own, on the workloads `overhead` and `large` of
-benchmarks/workers.py with two workers. CPU time is that of the trainer and of all that it started. The goal
-is a ratio of 1.02. `bare` beside itself, in the same turns, tells how far from 1 is chance.
+`bare` is feedline.torch.DataLoader without any of these, `guarded` the same with a fault policy (skip,
+retries, a limit), a deadline, a stall warning, limits of memory and samples for each worker, and a callback
+for events. They take turns, each measurement in a process of its own, on the workloads `overhead` and `large`
+of benchmarks/workers.py with two workers. CPU time is that of the trainer and all its descendants. The goal
+is a ratio of 1.02. `bare` compared with itself, in the same turns, shows how far from 1 noise can be.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ GOAL = 1.02
 
 
 def measure_all(task: Task, repeat: int) -> list[list[float]]:
-    """CPU µs for a sample, of each contestant, in turns."""
+    """CPU µs per sample of each contestant, measured in turns."""
     values: list[list[float]] = [[] for _ in CONTESTANTS]
     idle = {name: measure_idle(task, name) for name in dict.fromkeys(CONTESTANTS)}
     for repetition in range(repeat):
         order = list(enumerate(CONTESTANTS))
-        # Nobody is always the first, which finds the machine cold.
-        for place, name in order[repetition % 3 :] + order[: repetition % 3]:
-            values[place] += measure(task, name, idle[name]).values["cpu"]
+        # In another order each time: the first one finds the machine cold.
+        for number, name in order[repetition % 3 :] + order[: repetition % 3]:
+            values[number] += measure(task, name, idle[name]).values["cpu"]
             print(
-                f"{task.workload} {repetition + 1}/{repeat} {name}: {values[place][-1]:.2f}", file=sys.stderr
+                f"{task.workload} {repetition + 1}/{repeat} {name}: {values[number][-1]:.2f}", file=sys.stderr
             )
     return values
 
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=9)
     arguments = parser.parse_args()
     lines = [
-        "| workload | bare, CPU µs for a sample | guarded | ratio (goal 1.02) | bare beside itself |",
+        "| workload | bare, CPU µs per sample | guarded | ratio (goal 1.02) | bare / bare |",
         "|---|---|---|---|---|",
     ]
     numbers = {}
@@ -53,7 +53,9 @@ def main() -> None:
         bare, guarded, again = measure_all(task, arguments.repeat)
         numbers[task.workload] = {"bare": bare, "guarded": guarded, "bare again": again}
         middle = median(bare + again)
-        spread = [f"{median(one):.2f} ({min(one):.2f} to {max(one):.2f})" for one in (bare + again, guarded)]
+        spread = [
+            f"{median(times):.2f} ({min(times):.2f} to {max(times):.2f})" for times in (bare + again, guarded)
+        ]
         lines.append(
             f"| {task.workload} | {spread[0]} | {spread[1]} | {median(guarded) / middle:.3f} | "
             f"{median(again) / median(bare):.3f} |"

@@ -1,7 +1,7 @@
 """Measures how fast, and with how much CPU time, loaders turn shards of records into batches of 64.
 
-    python benchmarks/records.py                               everything, for the record
-    python benchmarks/records.py --quick                       does everything run? the numbers mean little
+    python benchmarks/records.py                               everything, for published results
+    python benchmarks/records.py --quick                       checks that everything runs, measures little
     python benchmarks/records.py --case tfrecord --repeat 9
     python benchmarks/records.py --case tar --only feedline,dali
 
@@ -9,19 +9,19 @@ Cases:
 
     tfrecord           16 shards of 40,000 tf.train.Examples with a 32x32 PNG and a label: found by a pattern,
                        read 16 at a time, parsed, decoded, float32
-    tfrecord-raw-4k    16 shards of records of 4 KiB, 256 MiB in all, checksums checked; feedline and tf.data
-                       leave them in memory of their own, and with -bytes make Python's bytes of them
-    tfrecord-raw-100k  the same of 100 KiB; `read` is a plain read of the same files, one after another, and
-                       `read-threads` one by threads
-    tar                10 shards of 3,000 JPEGs of 500x375 with labels: resize 256, middle 224x224, float32;
+    tfrecord-raw-4k    16 shards of records of 4 KiB, 256 MiB in all, with verified checksums; feedline and
+                       tf.data keep them in their own memory, and with -bytes convert them to Python's bytes
+    tfrecord-raw-100k  the same with records of 100 KiB; `read` is a plain read of the same files, one after
+                       another, and `read-threads` reads them with threads
+    tar                10 shards of 3,000 JPEGs of 500x375 with labels: resize 256, center 224x224, float32;
                        `images` is feedline on the same JPEGs as a folder
-    tokens             windows of 1,025 tokens in random order, of 50,000,000 tokens of uint16
+    tokens             windows of 1,025 tokens in random order, from 50,000,000 tokens of uint16
 
-The data is made when missing, with TensorFlow and webdataset, in a folder below that for temporary files, and
-read once before each measurement, so that the disk has no part in it.
+The data is created if it is missing, with TensorFlow and webdataset, in the system's temporary folder, and
+read once before each measurement, so that the disk does not matter.
 
-Measurements are made as in images.py: each in a process of its own, contestants in turns, medians with
-min..max; imports, the start of workers and a warm-up of 4 batches are not measured.
+Measurements work as in images.py: each in a process of its own, contestants in turns, medians with min..max;
+imports, the start of workers and a warm-up of 4 batches are not measured.
 
 Tables go to stdout, progress to stderr, and results to benchmarks/results/records (with --quick to
 .bench/results).
@@ -46,7 +46,7 @@ import report
 from clocks import cpu_seconds, machine_seconds
 from peers import BATCH, Contestant
 from report import Goal, Measured, Table
-from turns import apart, fill, say
+from turns import fill, log, run_measurement
 
 ROOT = Path(__file__).parent.parent
 WARM_UP_BATCHES = 4
@@ -54,7 +54,7 @@ WARM_UP_BATCHES = 4
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: data, contestants, and what feedline is to reach."""
+    """A case to measure: data, contestants, and the goals of feedline."""
 
     about: str
     does: str
@@ -67,7 +67,7 @@ class Case:
     aside: tuple[str, ...] = ()
 
     def named(self, name: str) -> Contestant:
-        return next(one for one in self.contestants if one.name == name)
+        return next(contestant for contestant in self.contestants if contestant.name == name)
 
 
 def raw(size: int) -> Case:
@@ -128,7 +128,7 @@ def measure(case: str, name: str, folder: Path, epochs: int, threads: int) -> Me
 
 
 def check(case: str, name: str, batch: Any) -> None:
-    """Nobody may give less than the others."""
+    """Checks that a contestant does not deliver less than the others."""
     if name.startswith("read"):
         return
     if case in material.RAW_BYTES:
@@ -149,16 +149,16 @@ def check(case: str, name: str, batch: Any) -> None:
 
 
 def measure_all(name: str, arguments: argparse.Namespace) -> Table | None:
-    """A table of one case; none if nobody can run."""
+    """The table of one case; None if no contestant can run."""
     case = CASES[name]
     names = []
-    for one in case.contestants:
-        if arguments.only and one.name not in arguments.only:
+    for contestant in case.contestants:
+        if arguments.only and contestant.name not in arguments.only:
             continue
-        if missing := one.missing():
-            say(f"{one.name}: left out, {missing}")
+        if missing := contestant.missing():
+            log(f"{contestant.name}: left out, {missing}")
         else:
-            names.append(one.name)
+            names.append(contestant.name)
     if not names:
         return None
     folder = material.prepare(name, arguments.quick)
@@ -166,14 +166,16 @@ def measure_all(name: str, arguments: argparse.Namespace) -> Table | None:
     table = Table(name, case.does, case.about, epochs, {}, case.unit, case.goals, case.aside)
     given = ["--case", name, "--folder", str(folder), "--epochs", str(epochs)]
     given += ["--threads", str(arguments.threads)]
-    fill(table, names, arguments.repeat, lambda one: apart(__file__, "--one", one, *given))
+    fill(table, names, arguments.repeat, lambda each: run_measurement(__file__, "--one", each, *given))
     return table
 
 
 def read_arguments() -> argparse.Namespace:
-    everyone = {one.name for case in CASES.values() for one in case.contestants}
+    everyone = {contestant.name for case in CASES.values() for contestant in case.contestants}
     listed = [
-        f"    {name:<18}{one.name:<15}{one.about}" for name, case in CASES.items() for one in case.contestants
+        f"    {name:<18}{contestant.name:<15}{contestant.about}"
+        for name, case in CASES.items()
+        for contestant in case.contestants
     ]
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -222,7 +224,7 @@ def main() -> None:
     )
     title = "Records: shards to batches of 64"
     for path in report.write(results, tables, machine, "records", title):
-        say(f"wrote {path}")
+        log(f"wrote {path}")
 
 
 if __name__ == "__main__":

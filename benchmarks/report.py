@@ -1,6 +1,6 @@
-"""What the benchmarks show of their measurements: tables, goals, and files to keep.
+"""Tables, goals, plots and result files of the benchmarks.
 
-The tables are those of images.py; the worker benchmark has its own in comparison.py and shares the rest.
+The worker benchmark has its own tables in comparison.py and shares the rest.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ PACKAGES = re.compile(
 
 @dataclass(frozen=True)
 class Measured:
-    """One measurement of one contestant: how much was delivered, in the unit of its table, and what it took.
+    """One measurement of one contestant: how much it delivered, in the unit of its table, and the time it
+    took.
 
-    `others` is CPU time that the rest of the machine took meanwhile.
+    `others` is the CPU time that the rest of the machine used meanwhile.
     """
 
     count: float
@@ -55,11 +56,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Goal:
-    """How far feedline shall be from a contestant, or from the best of several."""
+    """The limit for feedline's ratio to a contestant, or to the best of several."""
 
     of: Literal["CPU", "rate"]
     limit: float
-    # The best of these; of all peers by default.
+    # Compared with the best of these; by default of all peers.
     against: tuple[str, ...] = ()
 
 
@@ -77,12 +78,12 @@ class Table:
     measured: dict[str, list[Measured]]
     unit: str = "image"
     goals: tuple[Goal, ...] = IMAGE_GOALS
-    # Contestants that are no peers: they do less, or are feedline too.
+    # Contestants that are not peers: they do less, or are feedline as well.
     aside: tuple[str, ...] = (BARE,)
 
     @property
     def units(self) -> str:
-        """More than one of them."""
+        """The plural of the unit."""
         return self.unit if self.unit.isupper() else f"{self.unit}s"
 
     def medians(self, of: Callable[[Measured], float]) -> dict[str, float]:
@@ -98,7 +99,7 @@ def cpu(measured: Measured) -> float:
 
 
 def lines(table: Table) -> list[str]:
-    """A heading, the table, which is Markdown too, and how far the goals are."""
+    """A heading, the table in Markdown, and feedline's ratios with their goals."""
     rates, cpus = table.medians(rate), table.medians(cpu)
     others = table.medians(lambda measured: measured.others_share)
     head = ["contestant", f"{table.units}/s", "min..max", f"CPU µs/{table.unit}", "min..max"]
@@ -125,7 +126,7 @@ def lines(table: Table) -> list[str]:
 
 
 def goals(table: Table) -> list[str]:
-    """How feedline compares with the best peers, and with those that it is measured by."""
+    """Feedline's ratio to the contestant of each goal."""
     found = []
     for goal in table.goals:
         values = table.medians(cpu if goal.of == "CPU" else rate)
@@ -142,9 +143,9 @@ def goals(table: Table) -> list[str]:
 
 
 def machine() -> dict[str, Any]:
-    """Where, when and with what this is measured."""
+    """The machine, the date and the versions of a measurement."""
     model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-    installed = ((one.metadata["Name"], one.version) for one in metadata.distributions())
+    installed = ((package.metadata["Name"], package.version) for package in metadata.distributions())
     versions = {name: version for name, version in sorted(installed) if PACKAGES.fullmatch(name)}
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -157,7 +158,7 @@ def machine() -> dict[str, Any]:
 
 
 def opening(title: str, machine: dict[str, Any]) -> list[str]:
-    """How a page of results begins."""
+    """The first lines of a page of results."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     return [
         f"# {title}",
@@ -168,7 +169,7 @@ def opening(title: str, machine: dict[str, Any]) -> list[str]:
         "",
         f"    {machine['command']}",
         "",
-        "Medians with min..max of the repetitions; `--help` says what is measured and how.",
+        "Medians with min..max of the repetitions; `--help` describes the measurements.",
     ]
 
 
@@ -179,7 +180,7 @@ def write(
     name: str = "images",
     title: str = "Images: folders of JPEGs to batches of 64",
 ) -> list[Path]:
-    """Writes the tables as JSON, as Markdown and, where matplotlib is installed, as bars."""
+    """Writes the tables as JSON, as Markdown and, if matplotlib is installed, as a plot."""
     folder.mkdir(parents=True, exist_ok=True)
     whole = {**machine, "tables": [_plain(table) for table in tables]}
     written = [folder / f"{name}.json", folder / f"{name}.md"]
@@ -198,7 +199,7 @@ def write(
 
 
 def draw(path: Path, tables: list[Table]) -> Path:
-    """A row of bars for each table: how much in a second, and CPU time of one."""
+    """Draws two bar charts for each table: the rate, and the CPU time per unit."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -219,7 +220,7 @@ def draw(path: Path, tables: list[Table]) -> Path:
             axes.set_title(title, fontsize=9, loc="left")
             axes.locator_params(axis="x", nbins=5)
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        # Above both.
+        # The title of the row.
         about = f"{table.size} ({table.pixels}), {table.workload}"
         row[0].set_title(f"{about}\n{row[0].get_title('left')}", fontsize=9, loc="left")
     figure.tight_layout()
@@ -231,7 +232,7 @@ def draw(path: Path, tables: list[Table]) -> Path:
 def draw_bars(
     axes: Any, values: dict[str, float], spans: list[list[float]], colours: list[str], form: str
 ) -> None:
-    """A bar for each name, the first on top, with a line from the smallest to the largest of its span."""
+    """Draws a bar for each name, the first on top, with a line from the smallest to the largest value."""
     middles = list(values.values())
     errors = [
         [value - min(span) for value, span in zip(middles, spans, strict=True)],
@@ -245,7 +246,7 @@ def draw_bars(
 
 
 def aligned(rows: list[list[str]]) -> list[str]:
-    """The lines of a Markdown table that can be read as it is; the first row is its head."""
+    """The lines of a Markdown table with aligned columns; the first row is its header."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     texts = []

@@ -1,6 +1,6 @@
-"""The data sets of the worker benchmark: so little work for a sample that the loader is measured.
+"""The data sets of the worker benchmark: samples are so cheap that the loader itself is measured.
 
-They stand in a file of their own because a spawned worker has to import them.
+They are in a file of their own because a spawned worker has to import them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ PARTS, PART_FLOATS = 16, 16_384
 LARGE_KEPT = 256
 ENDLESS = 10_000_000
 
-# What is held: torch moves a tensor that it sends into shared memory, where it stays, so a tensor that the
-# data set keeps would be copied the first time only. A tensor made anew over the memory of an array costs
-# nothing, and is copied each time, as a batch would be that was read or computed.
+# Data sets hold arrays, not tensors: torch moves a tensor that it sends into shared memory, where it stays,
+# so a tensor that the data set holds would be copied only the first time. A new tensor on the memory of an
+# array costs nothing and is copied each time, like a batch that was read or computed.
 Memory = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Ready(Dataset[Any]):
-    """The same ready batch under each index."""
+    """The same batch for each index."""
 
     def __init__(self, batch: Callable[[], Any], length: int) -> None:
         self.batch, self.length = batch, length
@@ -51,7 +51,7 @@ class Rows(Dataset[tuple[torch.Tensor, int]]):
 
 
 class Pictures(Dataset[torch.Tensor]):
-    """Large samples, as of ImageNet; a few of them, again and again."""
+    """Large samples, as of ImageNet; a few of them, repeated."""
 
     def __init__(self, length: int) -> None:
         self.pictures = torch.rand(LARGE_KEPT, 3, 224, 224)
@@ -65,7 +65,7 @@ class Pictures(Dataset[torch.Tensor]):
 
 
 class Tiny(Dataset[torch.Tensor]):
-    """Samples for which no worker has to be started."""
+    """Tiny samples, for the time to the first batch."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -78,7 +78,7 @@ class Tiny(Dataset[torch.Tensor]):
 
 
 class Signed(Dataset[torch.Tensor]):
-    """Samples that say by whom they were made: index, number of the worker, its process."""
+    """Samples with the index, the id of the worker that computed them, and its process id."""
 
     def __len__(self) -> int:
         return ENDLESS
@@ -90,7 +90,7 @@ class Signed(Dataset[torch.Tensor]):
 
 
 def ready(subject: str, length: int) -> Ready:
-    """The data set with the batch of that name."""
+    """The data set with the batch of this name."""
     match subject:
         case "tensor 4 KB":
             return Ready(_tensor(1024), length)

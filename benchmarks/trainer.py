@@ -26,7 +26,8 @@ from clocks import cpu_seconds, own_cpu_seconds
 from measurement import Task, TaskResult
 from torch.utils.data import DataLoader, Dataset
 
-# Ready batches beyond the measured ones: as many are prepared at the end of what is measured as at its start.
+# Batches after the measured ones, so that as many are prefetched at the end of the measurement as at its
+# start.
 AHEAD_BATCHES = 16
 OVERHEAD_SAMPLES, OVERHEAD_BATCH = 60_000, 256
 LARGE_SAMPLES, LARGE_BATCH = 4096, 64
@@ -37,15 +38,15 @@ POLL_SECONDS, LONGEST_SECONDS = 0.0002, 10.0
 
 def main() -> None:
     loader, how, task = sys.argv[1], sys.argv[2], Task(**json.loads(sys.argv[3]))
-    # One thread, as in workers: two that wait for each other measure the rest of the machine, and are slower.
+    # One thread, as in workers: several threads that wait for each other depend on the rest of the machine.
     torch.set_num_threads(1)
     make_loader = loader_class(loader)
     dataset = data_set(task)
     torch.manual_seed(1)
     set_up = own_cpu_seconds()
-    answer = run(task, make_loader, dataset) if how == "measure" else TaskResult({})
-    print(json.dumps(asdict(replace(answer, set_up_cpu_seconds=set_up))), flush=True)
-    # All that ends workers, but not the taking apart of torch, whose cost is large and never the same.
+    result = run(task, make_loader, dataset) if how == "measure" else TaskResult({})
+    print(json.dumps(asdict(replace(result, set_up_cpu_seconds=set_up))), flush=True)
+    # Run what ends workers, but not the shutdown of torch, whose cost is large and varies.
     atexit._run_exitfuncs()
     os._exit(0)
 
@@ -59,7 +60,7 @@ def loader_class(name: str) -> Callable[..., DataLoader[Any]]:
 
 
 def guarded_class(name: str) -> Callable[..., DataLoader[Any]]:
-    """Feedline's loader with all that watches over samples, or with none of it."""
+    """Feedline's loader with a policy, a deadline and limits, or without any of them."""
     import feedline
     from feedline.torch import DataLoader as Guarded
 
@@ -92,17 +93,18 @@ def data_set(task: Task) -> Dataset[Any]:
 def run(task: Task, make_loader: Callable[..., DataLoader[Any]], dataset: Dataset[Any]) -> TaskResult:
     match task.workload:
         case "transport":
-            alone = {"batch_size": None, "collate_fn": _same, "num_workers": task.workers}
-            return transport(task, make_loader(dataset, **alone))
+            unbatched = {"batch_size": None, "collate_fn": _same, "num_workers": task.workers}
+            return transport(task, make_loader(dataset, **unbatched))
         case "overhead":
-            return epochs(task, make_loader(dataset, OVERHEAD_BATCH, shuffle=True, **_lasting(task.workers)))
+            workers = _persistent(task.workers)
+            return epochs(task, make_loader(dataset, OVERHEAD_BATCH, shuffle=True, **workers))
         case "large":
-            return epochs(task, make_loader(dataset, LARGE_BATCH, **_lasting(task.workers)))
+            return epochs(task, make_loader(dataset, LARGE_BATCH, **_persistent(task.workers)))
         case "startup":
             return startup(task, make_loader, dataset)
         case "recovery":
-            workers = {"num_workers": task.workers, "max_deaths": 1000}
-            return recovery(task, make_loader(dataset, RECOVERY_BATCH, **workers))
+            settings = {"num_workers": task.workers, "max_deaths": 1000}
+            return recovery(task, make_loader(dataset, RECOVERY_BATCH, **settings))
 
 
 # ---- the workloads ----
@@ -133,7 +135,7 @@ def epochs(task: Task, loader: DataLoader[Any]) -> TaskResult:
 
 
 def startup(task: Task, make_loader: Callable[..., DataLoader[Any]], dataset: Dataset[Any]) -> TaskResult:
-    """The making of the loader is part of its start: work must not hide there."""
+    """Includes the construction of the loader: it must not hide work there."""
     start = time.perf_counter()
     loader = make_loader(
         dataset,
@@ -161,7 +163,7 @@ def recovery(task: Task, loader: DataLoader[Any]) -> TaskResult:
     kills.start()
     for number, batch in enumerate(batches):
         kills.saw(batch, time.perf_counter())
-        assert batch[0, 0] == number * RECOVERY_BATCH, "a batch is missing, or comes twice"
+        assert batch[0, 0] == number * RECOVERY_BATCH, "a batch is missing or was delivered twice"
         if not kills.is_alive():
             break
         time.sleep(STEP_SECONDS)
@@ -171,7 +173,7 @@ def recovery(task: Task, loader: DataLoader[Any]) -> TaskResult:
 
 
 class Kills(threading.Thread):
-    """Kills one worker after the other and waits each time until the next one does its work."""
+    """Kills one worker after the other and waits each time until its replacement delivers a batch."""
 
     def __init__(self, batches: Any, workers: int, count: int) -> None:
         super().__init__(daemon=True)
@@ -180,11 +182,11 @@ class Kills(threading.Thread):
         self.delivered: list[float] = []
         self.error: Exception | None = None
         self._seen = 0
-        # By worker: the process that made its last batch, and since when batches are of that process.
+        # By worker: the process that computed its last batch, and the time of its first batch.
         self._makers: dict[int, tuple[int, float]] = {}
 
     def saw(self, batch: Any, now: float) -> None:
-        """A batch was delivered; to be called by the trainer."""
+        """Records a delivered batch; the trainer calls this."""
         _index, worker, pid = batch[0].tolist()
         if worker not in self._makers or self._makers[worker][0] != pid:
             self._makers[worker] = pid, now
@@ -222,11 +224,11 @@ class Kills(threading.Thread):
         return time.perf_counter()
 
 
-# ---- what they share ----
+# ---- shared by the workloads ----
 
 
-def _lasting(workers: int) -> dict[str, Any]:
-    """Workers that stay from epoch to epoch, which are refused where there are none."""
+def _persistent(workers: int) -> dict[str, Any]:
+    """Persistent workers; torch rejects persistent_workers if there are none."""
     return {"num_workers": workers, "persistent_workers": workers > 0}
 
 
@@ -246,7 +248,7 @@ def _check(batch: Any, wanted: Any) -> None:
     )
     for part, right in pairs:
         if type(part) is not type(right) or not np.array_equal(part, right):
-            raise SystemExit("a batch is not what its data set gave")
+            raise SystemExit("a batch differs from that of its data set")
 
 
 if __name__ == "__main__":

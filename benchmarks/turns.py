@@ -1,4 +1,5 @@
-"""Measurements in turns: each in a process of its own, and no contestant twice before the others once."""
+"""Runs measurements in turns: each in a process of its own, and no contestant twice before the others
+once."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from report import Measured, Table
 LONGEST_SECONDS = 1800
 
 
-def apart(program: str, *arguments: str) -> Measured:
-    """Runs a program that prints one measurement as its last line of JSON."""
+def run_measurement(program: str, *arguments: str) -> Measured:
+    """Runs a program that prints one measurement as a line of JSON."""
     command = [sys.executable, program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_SECONDS)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -25,7 +26,7 @@ def apart(program: str, *arguments: str) -> Measured:
 
 def fill(table: Table, names: Sequence[str], repeat: int, measure: Callable[[str], Measured]) -> None:
     """Measures each contestant `repeat` times. Repetition 1 of all comes before repetition 2 of any, and each
-    repetition begins with another; one that cannot run is left out with a note."""
+    repetition starts with another; a contestant that cannot run is left out with a note."""
     table.measured.update({name: [] for name in names})
     for repetition in range(repeat):
         turn = repetition % len(names)
@@ -37,12 +38,12 @@ def fill(table: Table, names: Sequence[str], repeat: int, measure: Callable[[str
                 measured = measure(name)
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 del table.measured[name]
-                say(f"{where}: left out, {error}")
+                log(f"{where}: left out, {error}")
                 continue
             table.measured[name].append(measured)
             rate = f"{measured.rate:.0f} {table.units}/s, {measured.cpu_micros:.1f} CPU µs/{table.unit}"
-            say(f"{where}: {rate}, others {measured.others_share:.0%} of a core")
+            log(f"{where}: {rate}, others {measured.others_share:.0%} of a core")
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

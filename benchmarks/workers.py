@@ -1,32 +1,32 @@
-"""Measures feedline.torch.DataLoader beside torch's DataLoader, whose place it takes.
+"""Compares feedline.torch.DataLoader with torch's DataLoader, which it replaces.
 
-    python benchmarks/workers.py                                everything, for the record
-    python benchmarks/workers.py --quick                        does everything run? the numbers mean little
+    python benchmarks/workers.py                                everything, for published results
+    python benchmarks/workers.py --quick                        checks that everything runs, measures little
     python benchmarks/workers.py --workload transport --repeat 9
-    python benchmarks/workers.py --null                         torch beside torch: how far from 1 is chance?
+    python benchmarks/workers.py --null                         torch and torch: how far from 1 is noise?
 
-Workloads, with 2 workers unless something else is said:
+Workloads, with 2 workers by default:
 
-    transport  what a ready batch costs on its way from a worker to the trainer: one tensor of 4 KB, a dict
-               of 16 NumPy arrays or of 16 tensors, 1 MB in all, one tensor of 38 MB. Nothing is collated.
-               Each batch is dropped before the next is asked for.
+    transport  the cost of sending a batch from a worker to the trainer: one tensor of 4 KB, a dict of 16
+               NumPy arrays or of 16 tensors, 1 MB in all, one tensor of 38 MB. Nothing is collated. Each
+               batch is dropped before the next is requested.
     overhead   60,000 samples of float32[784] with a label, batches of 256, shuffled; also with 0 workers
     large      samples of float32[3,224,224], batches of 64, default collate; also with 0 workers
-    startup    from the making of a loader to its first batch, then from iter() to the first batch of the
-               second epoch: 2 and 8 workers, fork and spawn, with and without persistent_workers
-    recovery   feedline alone, since torch's epoch ends there: from the SIGKILL of a worker to the moment when
-               its replacement is ready, and to the delivery of the replacement's first batch; 20 kills, while
-               the trainer takes batches of 8 small samples and works 1 ms on each
+    startup    from the construction of a loader to its first batch, then from iter() to the first batch of
+               the second epoch: 2 and 8 workers, fork and spawn, with and without persistent_workers
+    recovery   only feedline, since torch's epoch ends there: from the SIGKILL of a worker until its
+               replacement is ready, and until the replacement's first batch is delivered; 20 kills, while the
+               trainer takes batches of 8 small samples and works 1 ms on each
 
-Each measurement has a process of its own. The two loaders take turns, each repetition begins with the other
-one, and the table has medians with min..max. Times and rates are taken after a warm-up. CPU time is that of
-the trainer after its set-up (imports, data set) and of all that it started, until the last process has ended;
-less what a trainer takes to end that does nothing after its set-up. It is divided by all that was delivered,
-the warm-up included, since the start and the end of workers are in it too.
+Each measurement runs in a process of its own. The two loaders take turns, each repetition starts with the
+other one, and the table has medians with min..max. Times and rates are measured after a warm-up. CPU time is
+that of the trainer after its set-up (imports, data set) and of all its descendants, until the last process
+has ended, minus the time of a trainer that does nothing after its set-up. It is divided by everything that
+was delivered, including the warm-up, since it includes the start and the end of workers.
 
-"not slower" is a goal of 1.05 or 0.95. "others" is how many cores the rest of this machine took meanwhile:
-where it is not near 0, the rates are not to be trusted, and the CPU times are too high. A measurement during
-which it was above 0.1 is made again, at most twice, and the quietest one counts.
+"not slower" is a goal of 1.05 or 0.95. "others" is the number of cores that the rest of this machine used
+meanwhile: if it is not near 0, do not trust the rates, and the CPU times are too high. A measurement during
+which it was above 0.1 is repeated, at most twice, and the quietest one counts.
 
 Tables go to stdout, progress to stderr, and results to benchmarks/results/workers (with --quick or --null to
 .bench/results/workers).
@@ -68,7 +68,7 @@ QUANTITIES: dict[Workload, dict[str, Quantity]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """Something to measure with each loader, and what is hoped for."""
+    """A case to measure with each loader, and its goals."""
 
     name: str
     task: Task
@@ -123,7 +123,7 @@ def _start(method: str, workers: int, persistent: bool) -> Case:
 def measure_in_turns(
     case: Case, contestants: dict[str, str], repeat: int, again: int
 ) -> dict[str, list[Measured]]:
-    """All measurements of each contestant; one that fails is left out with a note."""
+    """All measurements of each contestant; a contestant that fails is left out with a note."""
     measured: dict[str, list[Measured]] = {name: [] for name in contestants}
     idle = dict.fromkeys(contestants, 0.0)
     for repetition in range(repeat):
@@ -137,14 +137,14 @@ def measure_in_turns(
                 measured[name].append(measure_quietly(case.task, contestants[name], idle[name], again))
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 del measured[name]
-                say(f"{where}: left out, {error}")
+                log(f"{where}: left out, {error}")
                 continue
-            say(f"{where}: {_said(case, measured[name][-1])}")
+            log(f"{where}: {_summary(case, measured[name][-1])}")
     return measured
 
 
 def measure_quietly(task: Task, loader: str, idle_seconds: float, again: int) -> Measured:
-    """The quietest of some measurements; chosen by what others did, never by what was measured."""
+    """The quietest of several measurements; chosen by the load of other processes, never by the result."""
     best = measure(task, loader, idle_seconds)
     for _ in range(again):
         if best.others <= report.QUIET_CORES:
@@ -154,9 +154,9 @@ def measure_quietly(task: Task, loader: str, idle_seconds: float, again: int) ->
 
 
 def rows(case: Case, measured: dict[str, list[Measured]], names: tuple[str, str]) -> list[Row]:
-    """What was measured of a case, one row for each quantity."""
+    """The measurements of a case, one row for each quantity."""
     theirs, ours = (measured.get(name, []) for name in names)
-    others = [one.others for one in (*theirs, *ours)]
+    others = [measurement.others for measurement in (*theirs, *ours)]
     if not others:
         return []
     workload = case.task.workload
@@ -174,16 +174,18 @@ def rows(case: Case, measured: dict[str, list[Measured]], names: tuple[str, str]
 
 
 def _all(measured: list[Measured], key: str) -> list[float]:
-    return [value for one in measured for value in one.values[key]]
+    return [value for measurement in measured for value in measurement.values[key]]
 
 
-def _said(case: Case, measured: Measured) -> str:
+def _summary(case: Case, measured: Measured) -> str:
     quantities = QUANTITIES[case.task.workload].items()
-    numbers = [f"{one.name} {max(measured.values[key]):.4g} {one.unit}" for key, one in quantities]
+    numbers = [
+        f"{quantity.name} {max(measured.values[key]):.4g} {quantity.unit}" for key, quantity in quantities
+    ]
     return f"{', '.join(numbers)}, others {measured.others:.0%} of a core"
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -197,22 +199,22 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="little work, one repetition")
     parser.add_argument("--repeat", type=int, metavar="N", help="repetitions (5; with --quick 1)")
     parser.add_argument(
-        "--again", type=int, metavar="N", help="more tries while others use the machine (2; with --quick 0)"
+        "--again", type=int, metavar="N", help="repetitions of a disturbed measurement (2; with --quick 0)"
     )
     parser.add_argument("--workload", nargs="+", choices=[*WORKLOADS, "all"], default=["all"])
-    parser.add_argument("--null", action="store_true", help="torch in both places, without recovery")
+    parser.add_argument("--null", action="store_true", help="compare torch with torch, without recovery")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="where to write results")
     arguments = parser.parse_args()
     arguments.repeat = arguments.repeat or (1 if arguments.quick else 5)
     if arguments.again is None:
         arguments.again = 0 if arguments.quick else 2
     wanted = WORKLOADS if "all" in arguments.workload else arguments.workload
-    arguments.workload = [one for one in wanted if not (arguments.null and one == "recovery")]
+    arguments.workload = [name for name in wanted if not (arguments.null and name == "recovery")]
     if not arguments.workload:
         parser.error("--null: torch does not recover; name another --workload")
-    apart = arguments.quick or arguments.null
+    is_published = not (arguments.quick or arguments.null)
     arguments.results = arguments.results or (
-        ROOT / (".bench" if apart else "benchmarks") / "results" / "workers"
+        ROOT / ("benchmarks" if is_published else ".bench") / "results" / "workers"
     )
     return arguments
 
@@ -223,8 +225,8 @@ def main() -> None:
     contestants = {names[0]: "torch", names[1]: "torch" if arguments.null else "feedline"}
 
     clocks.adopt_orphans()
-    say(f"CPU time of ended, killed and orphaned grandchildren is counted: {clocks.check():.2f} s of 0.60 s")
-    # So that the files of torch are in memory before anything is measured.
+    log(f"CPU time of ended, killed and orphaned grandchildren is counted: {clocks.check():.2f} s of 0.60 s")
+    # Loads the files of torch into the page cache before anything is measured.
     measure_idle(cases("transport")[0].task, "torch")
 
     machine = report.machine()
@@ -243,7 +245,7 @@ def main() -> None:
             tables[workload] = found
             print("\n".join(comparison.lines(workload, found, names)), end="\n\n", flush=True)
     for path in comparison.write(arguments.results, tables, machine, names):
-        say(f"wrote {path}")
+        log(f"wrote {path}")
     if not is_whole:
         raise SystemExit("a loader was left out, see above")
 

@@ -1,8 +1,8 @@
-"""Reads TFRecord shards with Feedline: the batches of tfrecord_tf_data.py, and a word on every bad record.
+"""Reads TFRecord shards with Feedline: the same batches as tfrecord_tf_data.py, and a report of bad records.
 
     python examples/tfrecord_feedline.py PATTERN
 
-TensorFlow is not needed. `feedline.tensorflow.dataset(loader)` makes a tf.data.Dataset of the loader.
+TensorFlow is not needed. `feedline.tensorflow.dataset(loader)` turns the loader into a tf.data.Dataset.
 """
 
 from __future__ import annotations

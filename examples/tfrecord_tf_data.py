@@ -2,7 +2,7 @@
 
     python examples/tfrecord_tf_data.py [PATTERN]
 
-Without a pattern, shards are made in a temporary folder. tfrecord_feedline.py gives the same batches.
+Without a pattern, shards are created in a temporary folder. tfrecord_feedline.py reads the same batches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARDS, EXAMPLES = 8, 500
 
 
 def make_shards(folder: Path) -> str:
-    """Shards of different lengths, with a PNG and a label in each record; returns their pattern."""
+    """Creates shards of different lengths, with a PNG and a label in each record; returns their pattern."""
     random = np.random.default_rng(1)
     for shard in range(SHARDS):
         path = folder / f"train-{shard:05}-of-{SHARDS:05}.tfrecord"
@@ -50,7 +50,7 @@ def parse(record: Any) -> dict[str, Any]:
 
 
 def batches(pattern: str, rank: int = 0, world: int = 1) -> Iterator[dict[str, Any]]:
-    """Of one epoch, as dicts of NumPy arrays."""
+    """The batches of one epoch, as dicts of NumPy arrays."""
     dataset = (
         tf.data.Dataset.list_files(pattern, shuffle=False)
         .shard(num_shards=world, index=rank)

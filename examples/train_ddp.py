@@ -25,16 +25,16 @@ EPOCHS = 2
 class Epoch(NamedTuple):
     loss: float
     samples: int
-    # Of all batches of each process, in their order: with torch's own DataLoader they are the same.
+    # Over all batches of each process, in order: the same as with torch's own DataLoader.
     checksums: list[int]
 
 
 def make_dataset() -> TensorDataset:
-    """Points around a place of its own for each class."""
+    """Random points around a center for each class."""
     random = torch.Generator().manual_seed(7)
     labels = torch.arange(SAMPLES) % CLASSES
-    places = torch.randn(CLASSES, 8, generator=random)
-    return TensorDataset(places[labels] + torch.randn(SAMPLES, 8, generator=random), labels)
+    centers = torch.randn(CLASSES, 8, generator=random)
+    return TensorDataset(centers[labels] + torch.randn(SAMPLES, 8, generator=random), labels)
 
 
 def train(dataset: Dataset[Any]) -> list[Epoch]:

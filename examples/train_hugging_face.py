@@ -21,17 +21,17 @@ EPOCHS = 2
 class Epoch(NamedTuple):
     loss: float
     samples: int
-    # Of all batches, in their order: with torch's own DataLoader it is the same.
+    # Over all batches, in order: the same as with torch's own DataLoader.
     checksum: int
 
 
 def make_dataset() -> datasets.Dataset:
-    """Points around a place of its own for each class. Their batches are fetched as a whole: the data set has
-    `__getitems__`."""
+    """Random points around a center for each class. Whole batches are fetched at once, because the data set
+    has `__getitems__`."""
     random = torch.Generator().manual_seed(7)
     labels = torch.arange(SAMPLES) % CLASSES
-    places = torch.randn(CLASSES, 8, generator=random)
-    points = places[labels] + torch.randn(SAMPLES, 8, generator=random)
+    centers = torch.randn(CLASSES, 8, generator=random)
+    points = centers[labels] + torch.randn(SAMPLES, 8, generator=random)
     dataset = datasets.Dataset.from_dict({"point": points.tolist(), "label": labels.tolist()})
     dataset.set_format("torch")
     return dataset

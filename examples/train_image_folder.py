@@ -2,7 +2,7 @@
 
     python examples/train_image_folder.py [FOLDER]
 
-The folder has a sub-folder for each class. Without a folder, photos are made in a temporary one.
+The folder has a sub-folder for each class. Without a folder, photos are created in a temporary one.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ EPOCHS = 2
 class Epoch(NamedTuple):
     loss: float
     samples: int
-    # Of all batches, in their order: with torch's own DataLoader it is the same.
+    # Over all batches, in order: the same as with torch's own DataLoader.
     checksum: int
 
 
 def make_photos(folder: Path) -> None:
-    """Noise around a colour of its own for each class."""
+    """Creates photos with noise around a colour for each class."""
     random = np.random.default_rng(7)
     colours = random.integers(60, 190, (len(CLASSES), 3))
     for number in range(PHOTOS):

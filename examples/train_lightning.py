@@ -24,7 +24,7 @@ EPOCHS = 2
 class Epoch(NamedTuple):
     loss: float
     samples: int
-    # Of all batches, in their order: with torch's own DataLoader it is the same.
+    # Over all batches, in order: the same as with torch's own DataLoader.
     checksum: int
 
 
@@ -53,11 +53,11 @@ class Network(lightning.LightningModule):
 
 
 def make_dataset() -> TensorDataset:
-    """Points around a place of its own for each class."""
+    """Random points around a center for each class."""
     random = torch.Generator().manual_seed(7)
     labels = torch.arange(SAMPLES) % CLASSES
-    places = torch.randn(CLASSES, 8, generator=random)
-    return TensorDataset(places[labels] + torch.randn(SAMPLES, 8, generator=random), labels)
+    centers = torch.randn(CLASSES, 8, generator=random)
+    return TensorDataset(centers[labels] + torch.randn(SAMPLES, 8, generator=random), labels)
 
 
 def train(dataset: Dataset[Any]) -> list[Epoch]:
@@ -77,7 +77,7 @@ def train(dataset: Dataset[Any]) -> list[Epoch]:
 
 
 def main() -> None:
-    # Lightning would rather have more workers and tell which GPUs it does not find.
+    # Lightning recommends more workers, and logs which GPUs it does not find.
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
     for number, epoch in enumerate(train(make_dataset()), 1):

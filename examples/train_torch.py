@@ -1,9 +1,9 @@
-"""Trains a small network on a folder of images for two epochs, skips bad files and says which they were.
+"""Trains a small network on a folder of images for two epochs, skips bad files and names them.
 
     python examples/train_torch.py [FOLDER]
 
-The folder has a sub-folder for each class. Without a folder, photos are made in a temporary one; the last of
-them is truncated.
+The folder has a sub-folder for each class. Without a folder, photos are created in a temporary one; the last
+of them is truncated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EPOCHS = 2
 
 
 def make_photos(folder: Path) -> None:
-    """Noise around a colour of its own for each class; the last photo loses its second half."""
+    """Creates photos with noise around a colour for each class; the last photo is truncated."""
     random = np.random.default_rng(7)
     colours = random.integers(60, 190, (len(CLASSES), 3))
     path = folder

@@ -169,7 +169,7 @@ def test_the_command_line_explains_itself_and_refuses_wrong_use() -> None:
 
     reported = run("--help")
     assert reported.returncode == 0
-    assert "exit codes: 0 nothing was found, 1 something was found, 2 wrong use" in reported.stdout
+    assert "exit codes: 0 no findings, 1 findings, 2 wrong arguments" in reported.stdout
     listed = run("--list")
     assert listed.returncode == 0
     assert [line.split()[0] for line in listed.stdout.splitlines()] == list(families.FAMILIES)

@@ -149,7 +149,7 @@ def test_an_exception_that_cannot_be_sent_is_told_by_its_name_its_words_and_its_
     assert type(error) is RuntimeError
     assert str(error) == "HiddenError: not to be found by name"
     assert "HiddenError could not be sent from the worker" in error.__notes__[0]
-    assert "so it arrives as a RuntimeError" in error.__notes__[0]
+    assert "so a RuntimeError is raised instead" in error.__notes__[0]
     assert "raise HiddenError" in str(error.__cause__)
 
 

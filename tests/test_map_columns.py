@@ -289,9 +289,9 @@ def test_what_is_no_function_of_a_sample_is_refused_at_once_with_a_hint() -> Non
         (lambda: pipeline.map(None), r"without calling it: map\(augment\)"),
         (lambda: pipeline.map(fl.col("x") < 3), r"choose samples with filter"),
         (lambda: pipeline.filter("x < 3"), r"got 'x < 3'\nhint: use filter\(lambda"),
-        (lambda: pipeline.map(generates), r"generates gives a generator, not a result for a sample"),
+        (lambda: pipeline.map(generates), r"generates returns a generator, not a sample"),
         (lambda: pipeline.filter(generates), r"use return, not yield"),
-        (lambda: pipeline.batch(2).map_batch(waits), r"waits gives a coroutine, not a result for a batch"),
+        (lambda: pipeline.batch(2).map_batch(waits), r"waits returns a coroutine, not a batch"),
         (lambda: pipeline.batch(2).map_batch(5), r"map_batch: give a function of a batch, got 5"),
     ]
     for wrong, text in table:

@@ -177,7 +177,7 @@ _opened: Any = None
 
 
 def _place(_: int) -> int:
-    return 0 if _opened is None else int(_opened.notify())
+    return 0 if _opened is None else int(_opened.tell())
 
 
 def test_an_open_file_in_the_module_of_a_called_function_is_warned_of_once(

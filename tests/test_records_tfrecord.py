@@ -254,7 +254,7 @@ def test_fields_can_be_typed_again() -> None:
         ("fl.sequence(3)", "give a field such as fl.int64(), got 3"),
         ("fl.sequence(fl.int64(shape=[None]))", "without None, got fl.int64(shape=[None])"),
         ("fl.sequence(fl.sequence(fl.int64()))", "is a sequence already"),
-        ("fl.json_(default=object())", "default must be what JSON can say"),
+        ("fl.json_(default=object())", "default must be a JSON value"),
     ],
 )
 def test_a_wrong_field_is_refused_where_it_is_written(text: str, message: str) -> None:

@@ -132,7 +132,7 @@ def test_a_resumed_epoch_is_the_rest_and_the_next_one_whole(find: Find) -> None:
 
 def test_a_loader_that_is_resumed_too_late_says_so(find: Find) -> None:
     reported = find("a_resumed_epoch_is_the_rest")[2]
-    assert "the epoch ended after 3 of 5 batches: it has gone on after a checkpoint" in reported
+    assert "the epoch ended after 3 of 5 batches: it was resumed from a checkpoint" in reported
     assert "call loader.resume() before feedline.tensorflow.dataset(loader)" in reported
 
 
@@ -162,10 +162,10 @@ def test_mistakes_are_refused_with_the_values_that_clash(find: Find) -> None:
     expected = [
         "give a loader or a pipeline, got list",
         "there is no column 'label'; a batch has 'id', 'vector', 'small', 'is_even'",
-        "threads cannot change a loader that is made already",
-        "input_context cannot change a loader that is made already",
+        "threads cannot change a loader that already exists",
+        "input_context cannot change a loader that already exists",
         "size=4 cannot be divided among 3 replicas",
-        "is one of several shards already",
+        "is already one of several shards",
         "there is no batch size",
     ]
     assert len(reported) == len(expected)
@@ -213,9 +213,9 @@ def test_filters_leave_the_length_open(find: Find) -> None:
 
 def test_what_no_tensor_holds_is_refused(find: Find) -> None:
     (objects, shapes, known), chosen = find("what_no_tensor_holds_is_refused")
-    assert "'meta' is a list of set, which no tensor holds" in objects
+    assert "'meta' is a list of set, which cannot be a tensor" in objects
     assert "a batch has float64 of (1, 2) as 'x', not float64 of (None, 1)" in shapes
-    assert "element_spec is known already" in known
+    assert "element_spec is already known" in known
     assert chosen == [[0, 1], [2, 3]]
 
 

@@ -105,7 +105,7 @@ class Loses:
 
 
 def test_what_is_lost_is_noticed() -> None:
-    with pytest.raises(AssertionError, match="30 samples were delivered and 0 skipped, but 60 expected"):
+    with pytest.raises(AssertionError, match="30 samples were delivered and 0 skipped, but 60 were expected"):
         assert_accounted(Loses())
 
 

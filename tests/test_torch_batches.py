@@ -669,5 +669,5 @@ def test_a_storage_without_memory_is_refused_in_the_worker() -> None:
     loader = OURS(
         Listed([partial(torch.UntypedStorage, 8, device="meta")]), num_workers=1, collate_fn=as_it_is
     )
-    with pytest.raises(NotPicklableError, match="a storage on meta stays in its process"):
+    with pytest.raises(NotPicklableError, match="a storage on meta cannot be sent to another process"):
         list(loader)

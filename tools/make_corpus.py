@@ -1,4 +1,4 @@
-"""Makes the first inputs of the fuzzers: small pictures of every kind, records, and settings right and wrong.
+"""Creates the first inputs of the fuzzers: small images of every kind, records, valid and invalid settings.
 
 python tools/make_corpus.py
 """
@@ -42,7 +42,7 @@ def strings(*values: bytes) -> tf.train.Feature:
 
 
 def records() -> None:
-    """Examples, and files of TFRecords."""
+    """Writes Examples, and TFRecord files."""
     features = [
         {"a": ints(7)},
         {"a": floats(1.5)},
@@ -63,7 +63,7 @@ def records() -> None:
         context = tf.train.Features(feature={"b": ints(len(steps))})
         sequence = tf.train.SequenceExample(context=context, feature_lists=lists)
         examples.append(sequence.SerializeToString(deterministic=True))
-    # Unpacked numbers, a group that nobody knows, an entry whose value comes before its key.
+    # Unpacked numbers, an unknown group, an entry whose value comes before its key.
     examples.append(bytes.fromhex("0a10 0a0e 0a0161 1209 1a07 0801 08ac02 1001"))
     examples.append(bytes.fromhex("4b 08 01 4c 0a0d 0a0b 1206 1a04 0a02 0102 0a0161"))
     ways = [0, 1, 2, 3, 4, 5, 40, 33, 34, 16, 16, 50, 8, 8]
@@ -92,11 +92,11 @@ def records() -> None:
 
 def archive(kind: int, members: dict[str, bytes], types: dict[str, bytes] | None = None) -> bytes:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=kind) as made:
+    with tarfile.open(fileobj=buffer, mode="w", format=kind) as tar:
         for name, data in members.items():
             info = tarfile.TarInfo(name)
             info.size, info.type = len(data), (types or {}).get(name, tarfile.REGTYPE)
-            made.addfile(info, io.BytesIO(data))
+            tar.addfile(info, io.BytesIO(data))
     return buffer.getvalue()
 
 
@@ -107,7 +107,7 @@ def saved(array: np.ndarray) -> bytes:
 
 
 def texts() -> None:
-    """Archives, arrays of NumPy, lines of JSON, rows of CSV."""
+    """Writes tar archives, NumPy arrays, JSON lines and CSV rows."""
     arrays = {
         "float": np.arange(2, dtype="f4"),
         "matrix": np.zeros((2, 3), "u2"),

@@ -1,4 +1,4 @@
-"""Finds the processes that descend from a program, also those whose parent has ended."""
+"""Finds the descendants of a program, including those whose parent has ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["marked"]
 
 
 def marked(marker: str) -> list[int]:
-    """The processes that were started with a mark in their environment, and are alive."""
+    """The live processes whose environment contains the marker."""
     found = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():

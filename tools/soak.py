@@ -1,11 +1,11 @@
-"""Runs a loader for a while under chaos, and checks after each epoch that nothing was lost.
+"""Runs a loader with injected faults for a while, and checks after each epoch that no sample was lost.
 
     python tools/soak.py --minutes 10 --workers 8
 
-Workers are killed at 1 % of the samples, 2 % raise whenever they are made, 5 % of the reads fail with EIO,
-0.1 % hang. Each epoch is checked: every sample was delivered or is named in the report, in the order of a run
-without chaos less what was skipped; and over all epochs memory and descriptors of the trainer stay flat.
-Exit codes: 0 all of it held, 1 something did not.
+1 % of the samples kill their worker, 2 % raise at every attempt, 5 % of the reads fail with EIO, 0.1 % hang.
+Each epoch must deliver or name every sample, in the order of a run without faults minus the skipped samples;
+and over all epochs the memory and the descriptors of the trainer must not grow.
+Exit codes: 0 no problems, 1 problems found.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from feedline.torch import DataLoader
 
 RATES: dict[str, Any] = {"kill": 0.01, "raise_": 0.02, "eio": 0.05, "hang": 0.001}
 BATCH = 16
-# What the trainer may hold more than after the first two epochs, when all is warm.
+# How much more than after the first two epochs, the warm-up, the trainer may use.
 MORE_MEMORY = 64 << 20
 MORE_DESCRIPTORS = 8
 
 
 class Numbers(torch.utils.data.Dataset[torch.Tensor]):
-    """Samples that tell which they are, on enough memory to travel in the arena."""
+    """Samples that contain their index, and are large enough to be sent through the arena."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -46,15 +46,15 @@ class Numbers(torch.utils.data.Dataset[torch.Tensor]):
 
 
 @dataclass
-class Held:
-    """What a process holds."""
+class Usage:
+    """The memory, descriptors and threads of this process."""
 
     memory: int
     descriptors: int
     threads: int
 
     @classmethod
-    def now(cls) -> Held:
+    def now(cls) -> Usage:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return cls(
             pages * os.sysconf("SC_PAGE_SIZE"),
@@ -64,26 +64,26 @@ class Held:
 
 
 def expected_batches(length: int, bad: set[int], *, fill: bool) -> list[list[int]]:
-    """The batches of an epoch without workers, computed from the rule alone."""
+    """The batches of an epoch, computed from the documented rule alone."""
     batches = [list(range(start, min(start + BATCH, length))) for start in range(0, length, BATCH)]
     for number, batch in enumerate(batches):
-        # In rounds: all places first, then those whose filling is bad as well.
-        places = [position for position, index in enumerate(batch) if index in bad]
-        while fill and places:
-            for position in places:
+        # In rounds: first all slots of bad samples, then those whose filling sample is bad as well.
+        slots = [position for position, index in enumerate(batch) if index in bad]
+        while fill and slots:
+            for position in slots:
                 if len(batches) - 1 > number:
                     batch[position] = batches[-1].pop()
                     if not batches[-1]:
                         batches.pop()
                 else:
                     fill = False
-            places = [position for position in places if batch[position] in bad]
+            slots = [position for position in slots if batch[position] in bad]
     kept = [[index for index in batch if index not in bad] for batch in batches]
     return [batch for batch in kept if batch]
 
 
 def epochs(arguments: argparse.Namespace) -> Iterator[tuple[int, list[str], Any]]:
-    """Runs one epoch after the other until the time is up; tells what was wrong with each."""
+    """Runs epochs until the time is up; yields the number, the problems and the report of each."""
     until = time.monotonic() + 60 * arguments.minutes
     number = 0
     while time.monotonic() < until or number == 0:
@@ -108,7 +108,7 @@ def epochs(arguments: argparse.Namespace) -> Iterator[tuple[int, list[str], Any]
 
 
 def complaints(got: list[list[int]], report: Any, bad: set[int], length: int, *, fill: bool) -> Iterator[str]:
-    """What does not hold in an epoch."""
+    """The problems of an epoch."""
     flat = [index for batch in got for index in batch]
     named = {fault.index for fault in report.faults}
     if report.delivered + report.skipped != report.expected or report.expected != length:
@@ -117,51 +117,51 @@ def complaints(got: list[list[int]], report: Any, bad: set[int], length: int, *,
         yield f"{len(flat) - len(set(flat))} samples were delivered twice"
     lost = set(range(length)) - set(flat) - named
     if lost:
-        yield f"samples were lost in silence: {sorted(lost)[:10]}"
+        yield f"samples were lost silently: {sorted(lost)[:10]}"
     if named != bad:
-        yield f"named as bad: {sorted(named ^ bad)[:10]} differ from what chaos did"
+        yield f"the samples named as bad differ from the injected faults: {sorted(named ^ bad)[:10]}"
     if got != expected_batches(length, bad, fill=fill):
-        yield "the order is not that of a run without chaos less what was skipped"
+        yield "the order is not that of a run without faults minus the skipped samples"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--samples", type=int, default=2000, help="of one epoch")
+    parser.add_argument("--samples", type=int, default=2000, help="samples in an epoch")
     parser.add_argument("--deadline", type=float, default=2.0, help="seconds that a sample may take")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    wrong: list[str] = []
-    warm: Held | None = None
-    most = Held(0, 0, 0)
+    problems: list[str] = []
+    warm: Usage | None = None
+    most = Usage(0, 0, 0)
     totals = {"epochs": 0, "samples": 0, "skipped": 0, "retried": 0, "deaths": 0}
     print("epoch  delivered  skipped  retried  deaths  memory MiB  descriptors")
     for number, complaint, report in epochs(arguments):
-        held = Held.now()
+        usage = Usage.now()
         deaths = sum(report.workers_lost.values())
         counts = (1, report.delivered, report.skipped, report.retried, deaths)
         totals = {name: total + count for (name, total), count in zip(totals.items(), counts, strict=True)}
         print(
             f"{number:5}  {report.delivered:9}  {report.skipped:7}  {report.retried:7}  {deaths:6}  "
-            f"{held.memory >> 20:10}  {held.descriptors:11}",
+            f"{usage.memory >> 20:10}  {usage.descriptors:11}",
             flush=True,
         )
-        wrong += [f"epoch {number}: {text}" for text in complaint]
+        problems += [f"epoch {number}: {text}" for text in complaint]
         if number == 1:
-            warm = held
-        most = Held(
-            max(most.memory, held.memory),
-            max(most.descriptors, held.descriptors),
-            max(most.threads, held.threads),
+            warm = usage
+        most = Usage(
+            max(most.memory, usage.memory),
+            max(most.descriptors, usage.descriptors),
+            max(most.threads, usage.threads),
         )
     if warm is not None and most.memory > warm.memory + MORE_MEMORY:
-        wrong.append(f"memory grew from {warm.memory >> 20} to {most.memory >> 20} MiB")
+        problems.append(f"memory grew from {warm.memory >> 20} to {most.memory >> 20} MiB")
     if warm is not None and most.descriptors > warm.descriptors + MORE_DESCRIPTORS:
-        wrong.append(f"descriptors grew from {warm.descriptors} to {most.descriptors}")
-    print("\n".join(wrong) or f"all of it held: {totals}")
-    return 1 if wrong else 0
+        problems.append(f"descriptors grew from {warm.descriptors} to {most.descriptors}")
+    print("\n".join(problems) or f"no problems: {totals}")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from feedline import _native
 
 
 def main() -> int:
-    # The native part holds the thread while it works: Ctrl-C must end it as it ends any program.
+    # The native code does not return to the interpreter, so Python's handler would never run on Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     code = _native.run(["feedline", *sys.argv[1:]])
     if code == 0 and sys.argv[1:2] == ["demo"] and not {"-h", "--help"} & set(sys.argv):

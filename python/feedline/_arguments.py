@@ -1,4 +1,4 @@
-"""Misspelt arguments: refused with the name that was likely meant."""
+"""Rejects unknown keyword arguments with an error that suggests the name that was likely meant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=type)
 
-# What other libraries call the same thing.
+# Names that other libraries use for the same setting.
 _OTHER_NAMES = {
     "num_workers": "workers",
     "max_workers": "workers",
@@ -31,20 +31,21 @@ _OTHER_NAMES = {
 def suggests(
     function: Callable[P, R], *, name: str | None = None, inside: dict[str, type] | None = None
 ) -> Callable[P, R]:
-    """The same function; an argument that it does not have is a TypeError that names the nearest one.
+    """Wraps a function so that an unknown keyword argument raises a TypeError that suggests the closest name.
 
-    `inside` has the classes whose arguments go into one of this function's: `faults` takes a FaultPolicy.
+    `inside` maps a parameter to the class that it takes, such as `faults` to FaultPolicy: the arguments of
+    that class are suggested too.
     """
     parameters = inspect.signature(function).parameters.values()
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return function
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    known = frozenset(one.name for one in parameters if one.kind in by_name)
+    known = frozenset(parameter.name for parameter in parameters if parameter.kind in by_name)
 
     @functools.wraps(function)
     def checked(*arguments: P.args, **keywords: P.kwargs) -> R:
         if not known.issuperset(keywords):
-            raise TypeError(_refusal(name or function.__name__, keywords, known, inside or {}))
+            raise TypeError(_message(name or function.__name__, keywords, known, inside or {}))
         return function(*arguments, **keywords)
 
     return checked
@@ -53,7 +54,7 @@ def suggests(
 def suggests_all(
     *, name: str | None = None, inside: dict[str, type] | None = None, init: bool = True
 ) -> Callable[[C], C]:
-    """The same class, with `suggests` for its constructor and its public methods."""
+    """A class decorator that applies `suggests` to the constructor and the public methods."""
 
     def decorate(kind: C) -> C:
         called = name or kind.__name__
@@ -68,7 +69,7 @@ def suggests_all(
     return decorate
 
 
-def _refusal(called: str, given: Any, known: frozenset[str], inside: dict[str, type]) -> str:
+def _message(called: str, given: Any, known: frozenset[str], inside: dict[str, type]) -> str:
     unknown = next(name for name in given if name not in known)
     text = f"{called}() got an unexpected keyword argument {unknown!r}"
     meant = _nearest(unknown, known)

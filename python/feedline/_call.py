@@ -1,6 +1,6 @@
-"""A call of an executor: how it is named in messages, and written down in a quarantine file.
+"""A call of an executor: its text in messages, and its JSON in a quarantine file.
 
-Naming a call never fails and never takes long, whatever its arguments are: the code of others is not asked.
+Both never fail and are always fast, whatever the arguments are: the `__repr__` of user classes is not called.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from feedline._account import written
 
 __all__ = ["FailedCall", "Function", "Skipped", "key", "shown"]
 
-# Letters of one argument, and of a whole call, that are shown.
+# The longest text of one argument and of a whole call, in characters.
 _ARGUMENT = 80
 _CALL = 300
-# Parts of a list that are shown, how deep, and arguments of a call.
+# How many elements of a collection, levels of nesting, and arguments of a call are shown.
 _PARTS = 4
 _DEPTH = 2
 _ARGUMENTS = 12
-# An integer of more bits is shown by its size: more than a few thousand digits Python itself refuses.
+# A larger integer is shown by its size: Python refuses to print more than a few thousand digits.
 _BITS = 256
-# What the arguments of a call may take in a quarantine file: about as many letters.
+# The longest arguments that are written to a quarantine file, in characters, approximately.
 _WRITTEN = 16_384
-# Digits of a real number by which calls are compared: a file may have changed the last one.
+# Calls are compared by this many digits of a float: writing it to a file may have changed the last ones.
 _DIGITS = 12
 
 
 @dataclass(frozen=True)
 class FailedCall:
-    """Which call an exception comes from: the attribute `call` of the exception.
+    """The call that raised an exception: the attribute `call` of the exception.
 
     Attributes:
         function: the name of the function.
-        arguments: what it was called with, as text; long arguments are cut.
-        worker: the number of the worker that made it.
-        attempts: how often it was made.
+        arguments: the arguments as text; long ones are shortened.
+        worker: the id of the worker that made the call.
+        attempts: how often the call was made.
     """
 
     function: str
@@ -61,12 +61,12 @@ class FailedCall:
 
 
 class Skipped:
-    """In the place of the result of a call that was skipped, so that results stay in line with arguments.
-    It counts as false.
+    """Takes the place of the result of a skipped call, so that results stay aligned with arguments. It is
+    falsy.
 
     Attributes:
         call: the call, as text.
-        error: what it raised; None if it was not made, because `exclude` names it.
+        error: the exception that the call raised; None if `exclude` names the call, so that it was not made.
     """
 
     __slots__ = ("call", "error")
@@ -85,13 +85,14 @@ class Skipped:
 
 
 class Function:
-    """What is called, and how it is named. The arguments of a `functools.partial` are those of its calls."""
+    """The function of a call, with its name. The arguments of a `functools.partial` count as those of its
+    calls."""
 
     def __init__(self, function: Any, pickled: bytes, folders: frozenset[str] = frozenset()) -> None:
         """`folders` are those that it names."""
         self.pickled = pickled
         self.folders = folders
-        # While it is called: what it needs may end with it, such as a temporary folder.
+        # Kept alive: what its calls need may be removed with it, such as a temporary folder.
         self._kept = function
         self._arguments: tuple[Any, ...] = ()
         self._keywords: dict[str, Any] = {}
@@ -103,34 +104,34 @@ class Function:
         self._full_name = f"{_name(function, '__module__')}.{_name(function, '__qualname__')}"
 
     def arguments(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> str:
-        """The arguments of a call in words, cut where they are long."""
+        """The arguments of a call as text; long ones are shortened."""
         positional = (*self._arguments, *arguments)
         named = {**self._keywords, **keywords}
-        words = itertools.chain(map(shown, positional), (f"{name}={shown(named[name])}" for name in named))
-        parts = list(itertools.islice(words, _ARGUMENTS))
+        texts = itertools.chain(map(shown, positional), (f"{name}={shown(named[name])}" for name in named))
+        parts = list(itertools.islice(texts, _ARGUMENTS))
         if len(positional) + len(named) > _ARGUMENTS:
             parts.append("...")
         return _cut(", ".join(parts), _CALL)
 
     def describe(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> str:
-        """The call in words, cut where they are long."""
+        """The call as text; long arguments are shortened."""
         return f"{self.name}({self.arguments(arguments, keywords)})"
 
     def in_json(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
-        """The call as a quarantine file has it. There are no arguments in it where JSON cannot have them, or
-        where they are very long."""
+        """The call as it is written to a quarantine file: without its arguments if JSON cannot represent
+        them or if they are very long."""
         call: dict[str, Any] = {"function": written(self._full_name)}
-        room = _Room()
+        converter = _JsonArguments()
         try:
-            positional = [room.plain(argument) for argument in (*self._arguments, *arguments)]
-            named = room.plain({**self._keywords, **keywords})
+            positional = [converter.plain(argument) for argument in (*self._arguments, *arguments)]
+            named = converter.plain({**self._keywords, **keywords})
         except Exception:
             return call
         return {**call, "arguments": positional, **({"keywords": named} if named else {})}
 
 
 def key(call: Any) -> str | None:
-    """By what a call is recognised that was written down; None for one without arguments."""
+    """A string that is equal for equal calls of quarantine files; None if the arguments were not written."""
     if not isinstance(call, dict) or "arguments" not in call:
         return None
     parts = [call.get("function"), call["arguments"], call.get("keywords", {})]
@@ -147,8 +148,8 @@ def _rounded(value: Any) -> Any:
     return value
 
 
-class _Room:
-    """Makes plain data of arguments, while they are short."""
+class _JsonArguments:
+    """Converts arguments to values that JSON has; raises if they are too long or of another type."""
 
     def __init__(self) -> None:
         self._left = _WRITTEN
@@ -176,17 +177,17 @@ class _Room:
             return {written(name): self.plain(part) for name, part in value.items()}
         raise TypeError(f"JSON has no {type(value).__name__}")
 
-    def _take(self, letters: int) -> None:
-        self._left -= letters
+    def _take(self, characters: int) -> None:
+        self._left -= characters
         if self._left < 0:
             raise ValueError("too long")
 
 
 def _name(function: Any, attribute: str) -> str:
-    """Of the function, or of its class."""
-    for thing in (function, type(function)):
+    """A name of the function, or of its class if it has none."""
+    for named in (function, type(function)):
         try:
-            name = getattr(thing, attribute, None)
+            name = getattr(named, attribute, None)
         except Exception:
             continue
         if isinstance(name, str):
@@ -195,7 +196,7 @@ def _name(function: Any, attribute: str) -> str:
 
 
 def shown(argument: Any, depth: int = _DEPTH) -> str:
-    """A value in a message, cut where it is long."""
+    """A value as text for a message; long values are shortened."""
     try:
         return _cut(_text(argument, depth), _ARGUMENT)
     except Exception:
@@ -229,7 +230,7 @@ def _text(value: Any, depth: int) -> str:
 
 
 def _parts(value: Any, depth: int) -> Iterator[str]:
-    """The first parts of a collection."""
+    """The text of the first elements of a collection, in pieces."""
     left, right = "[]" if type(value) is list else "()" if type(value) is tuple else "{}"
     yield left
     if depth == 0:

@@ -1,4 +1,4 @@
-"""Whose code a file is: Feedline's own, a library's, or the user's."""
+"""Whose code a file is: Feedline's, a library's, or the user's."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["LIBRARIES", "PACKAGE", "users_line", "warn_user"]
 
 
 def _folders(*paths: str | None) -> tuple[str, ...]:
-    """Each folder as it was found and with symbolic links resolved: a stack may show either."""
+    """Each folder as given and with symbolic links resolved: a traceback may show either."""
     known = [path for path in paths if path]
     return tuple(dict.fromkeys([*map(os.path.abspath, known), *map(os.path.realpath, known)]))
 
 
 def _installed() -> list[str]:
-    """Where packages are installed; some virtual environments replace `site` by one without these calls."""
+    """The folders of installed packages; some virtual environments have a `site` without these functions."""
     found: list[str] = []
     if hasattr(site, "getsitepackages"):
         found += site.getsitepackages()
@@ -39,8 +39,8 @@ LIBRARIES = _folders(
 
 
 def _users_frame() -> tuple[FrameType | None, int]:
-    """The innermost frame that is the user's, and its `stacklevel` for a warning of the caller; None in a
-    thread of our own, where no frame is."""
+    """The innermost frame of the user's code, and its `stacklevel` for a warning of the caller; None in a
+    thread that Feedline started."""
     torch = sys.modules.get("torch")
     ours = tuple(folder + os.sep for folder in (PACKAGE, *getattr(torch, "__path__", ())))
     frame: FrameType | None = sys._getframe(1)
@@ -54,8 +54,8 @@ def _users_frame() -> tuple[FrameType | None, int]:
 
 
 def warn_user(text: str, category: type[Warning], otherwise: tuple[str, int] | None = None) -> None:
-    """Warns at the line of the user's code that called the package; `otherwise`, file and line, is for
-    threads of our own."""
+    """Warns at the line of the user's code that called Feedline; in a thread that Feedline started, at the
+    file and line of `otherwise`."""
     frame, depth = _users_frame()
     if frame is None and otherwise is not None:
         warnings.warn_explicit(text, category, *otherwise)
@@ -64,6 +64,6 @@ def warn_user(text: str, category: type[Warning], otherwise: tuple[str, int] | N
 
 
 def users_line() -> tuple[str, int]:
-    """File and line of the user's code that called the package."""
+    """File and line of the user's code that called Feedline."""
     frame, _ = _users_frame()
     return ("feedline", 1) if frame is None else (frame.f_code.co_filename, frame.f_lineno)

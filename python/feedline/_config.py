@@ -1,4 +1,4 @@
-"""What the user has written, as the words that the core checks."""
+"""The user's settings as JSON, which the core checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["as_json", "call_as_json", "check_finite", "must_fit", "plain"]
 
 
 def plain(value: Any) -> Any:
-    """Numbers of NumPy and tuples, as JSON knows them."""
+    """Converts NumPy numbers, arrays and tuples to types that JSON has."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -29,17 +29,17 @@ def plain(value: Any) -> Any:
 
 
 def must_fit(call: str, given: Mapping[str, Any]) -> None:
-    """Refuses numbers that are too large for the core."""
+    """Rejects integers that are too large for the core."""
     for name, value in given.items():
         if isinstance(value, int) and not -(2**63) <= value < 2**64:
             raise InvalidArgumentError(f"{call}: {name} must fit into 64 bits, got {described(value)}")
 
 
 def as_json(calls: Sequence[dict[str, Any]]) -> str:
-    """Several calls; an argument that cannot be written down is refused, with its value."""
+    """Several calls as JSON. Raises an error that shows the value if JSON cannot represent an argument."""
     try:
         config = json.dumps(calls, allow_nan=False, ensure_ascii=False)
-        # Half of a pair of UTF-16 is text in Python only.
+        # A lone surrogate is valid in a Python string, but not in UTF-8.
         config.encode()
     except (TypeError, ValueError):
         pass
@@ -52,11 +52,11 @@ def as_json(calls: Sequence[dict[str, Any]]) -> str:
                 raise InvalidArgumentError.explained(
                     f"{call['call']}: {where} must be {_wanted(part)}, got {described(part)}"
                 )
-    raise AssertionError("what cannot be written down has a part that cannot")
+    raise AssertionError("none of the arguments is the one that JSON cannot represent")
 
 
 def check_finite(call: str, name: str, value: Any) -> None:
-    """Refuses a number that is none, for arguments that the core does not see."""
+    """Rejects NaN and infinity in arguments that are not passed to the core."""
     given = plain(value)
     if isinstance(given, float) and not math.isfinite(given):
         raise InvalidArgumentError.explained(
@@ -77,7 +77,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _culprit(where: str, value: Any) -> tuple[str, Any]:
-    """The part of an argument that cannot be written down, and where in it that is."""
+    """The innermost part of an argument that JSON cannot represent, and the path to it."""
     for inside, part in _parts(value):
         if not _is_plain(part):
             return _culprit(where + inside, part)
@@ -92,7 +92,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def call_as_json(call: dict[str, Any]) -> str:
-    """One call."""
+    """One call as JSON."""
     given = {name: plain(value) for name, value in call.items()}
     must_fit(call["call"], given)
     return as_json([given])[1:-1]

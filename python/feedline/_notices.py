@@ -1,4 +1,4 @@
-"""What is shown without any setting: warnings that point at the user's own line, and never cost a sample."""
+"""Warnings that are on by default: they point at the user's own line and never cost a sample."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _FAULTS = ("sample_skipped", "sample_replaced")
 class Notices:
     """The warnings of one loader or executor.
 
-    A warning that the user's filters make an error must not be raised in the middle of something. So warnings
-    wait here until the front says that it is at a point where nothing would be lost.
+    The user's filters may turn a warning into an error, which must not be raised in the middle of an
+    operation. So warnings wait here until the caller is at a point where raising one would lose nothing.
     """
 
     def __init__(self, *, raises: bool = True) -> None:
-        """Unless it `raises`, there is nobody to whom a warning could be raised as an error: it is shown."""
+        """Without `raises`, a warning that filters turn into an error is shown: no caller could catch it."""
         self._raises = raises
         self._waiting: deque[tuple[str, type[FeedlineWarning]]] = deque()
         self._faults = 0
         self._deaths: Counter[str] = Counter()
-        # Where the loader was made: for threads, in which no frame is the user's.
+        # Where the loader was created: for threads, whose frames are all Feedline's.
         self._origin = users_line()
 
-    def hear(self, name: str, text: str, details: str) -> None:
-        """Takes note of an event."""
+    def add_event(self, name: str, text: str, details: str) -> None:
+        """Adds a warning for an event, if there is one."""
         if name in _FAULTS:
             self._faults += 1
             if self._faults == 1:
@@ -46,7 +46,7 @@ class Notices:
             elif set(str(self._faults)[1:]) == {"0"} and str(self._faults)[0] == "1":
                 self.add(f"{self._faults} samples were {name[7:]} so far; {text}", SampleSkippedWarning)
         elif name == "epoch_started":
-            # What the last epoch ended with was raised as an error.
+            # The end of the last epoch was raised as an error, which says the same.
             self._waiting.clear()
         elif name == "epoch_ended":
             warning = json.loads(details)["warning"]
@@ -62,19 +62,20 @@ class Notices:
         self._waiting.append((text, category))
 
     def died(self, death: Death, then: str) -> None:
-        """Tells of a death, and what is done about it; in one line if the same sample has killed before."""
-        at = death.what or (None if death.index is None else repr((death.index, death.batch)))
-        self._deaths[at or ""] += 1
-        times = self._deaths[at or ""]
-        if at is not None and times > 1:
+        """Warns of a death and says what is done about it; in one line if the same sample has killed
+        before."""
+        sample = death.what or (None if death.index is None else repr((death.index, death.batch)))
+        self._deaths[sample or ""] += 1
+        times = self._deaths[sample or ""]
+        if sample is not None and times > 1:
             text = f"{death}, for the {times}{_ORDINALS.get(times, 'th')} time"
         else:
             text = death.announced(then)
         self.add(text, WorkerDiedWarning)
 
     def issue(self, *, is_safe: bool = True) -> None:
-        """Shows what waits. What is an error by the user's filters is raised, if it `is_safe` to do so now;
-        if not, it waits on."""
+        """Shows the waiting warnings. A warning that the user's filters turn into an error is raised if this
+        `is_safe` now, and keeps waiting otherwise."""
         while self._waiting:
             text, category = self._waiting[0]
             try:
@@ -85,7 +86,7 @@ class Notices:
                 self._waiting.popleft()
                 if self._raises:
                     raise
-                # Another one: what was raised keeps the frames of the pool alive.
+                # A new warning: the one that was raised keeps the frames of the pool alive.
                 warnings.showwarning(category(text), category, *self._origin)
             else:
                 self._waiting.popleft()

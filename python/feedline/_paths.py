@@ -1,4 +1,4 @@
-"""Which files are meant by what users write: paths, patterns, braces, and lists of them."""
+"""Expands the user's paths, patterns, braces, and lists of them to files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Path", "Paths", "listed", "path_text", "shown"]
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Paths = Path | Sequence[Path]
 
-# What a path has that may be more than a path: a pattern, braces, or a place on another machine.
+# Characters of a pattern, of braces, or of an address on another machine.
 _SPECIAL = frozenset("*?[{:")
 
 
 def path_text(path: Any, call: str) -> str:
-    """A path as text; bytes as the file system means them."""
+    """A path as text; bytes are decoded with the encoding of the file system."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise InvalidSourceError(f"{call}: a path must be text, got {described(path)}")
     text = os.fsdecode(path)
@@ -35,13 +35,13 @@ def local_path(path: Any, call: str) -> str:
     """A single path, which must be on this machine."""
     text = path_text(path, call)
     if ":" in text:
-        # Whether a name is valid UTF-8 is no matter here.
+        # Only the prefix counts, so it does not matter whether the name is valid UTF-8.
         _native.check_local(os.fsencode(text).decode(errors="replace"))
     return text
 
 
 def listed(call: str, paths: Any) -> list[str]:
-    """All files that are meant, in the order in which they are written; those of one pattern sorted."""
+    """All files, in the order in which they are given; the files of one pattern are sorted."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         texts = [path_text(paths, call)]
     elif isinstance(paths, Sequence):
@@ -54,7 +54,7 @@ def listed(call: str, paths: Any) -> list[str]:
 
 
 def shown(paths: Any) -> str:
-    """Paths in the name of a pipeline."""
+    """Paths as text for the repr of a pipeline."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         return repr(os.fsdecode(paths))
     return f"[... {len(paths)} paths]" if isinstance(paths, Sequence) else described(paths)

@@ -1,6 +1,6 @@
-"""Everything that can go wrong, one class for each kind.
+"""Errors and warnings: one class for each kind.
 
-Each error says what happened, where, and what to do; what it knows stands in its attributes too.
+Each error says what happened, where, and what to do; the details are also in its attributes.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ __all__ = [
 
 
 class FeedlineError(Exception):
-    """The root of all errors of Feedline.
+    """The base class of all errors of Feedline.
 
     Attributes:
-        index: which sample of the source it is about.
-        path: the file that sample lies in.
-        offset: the first byte of it in the file, where it is a part of one.
-        record: which record of the file it is, from 0.
+        index: the index of the sample in the source.
+        path: the file that contains the sample.
+        offset: the first byte of the sample in the file, if it is a part of one.
+        record: the number of the record in the file, from 0.
         stage: source, plan, fetch, worker, collate or deliver.
         hint: what to do.
-        code: the number of its kind, for `feedline explain`.
+        code: the code of the error's kind, for `feedline explain`.
     """
 
     code: str = ""
@@ -84,7 +84,7 @@ class FeedlineError(Exception):
 
     @classmethod
     def explained(cls, message: str, hint: str = "", **attributes: Any) -> Self:
-        """An error with a hint below the message: that of its kind, if there is no better one."""
+        """An error with a hint below the message; by default the hint of its kind."""
         from feedline import _native
 
         hint = hint or next((hint for name, _, _, hint in _native.kinds() if name == cls.__name__), "")
@@ -106,14 +106,14 @@ def _rebuild(kind: type[FeedlineError], message: str, details: dict[str, Any]) -
 
 
 class InvalidArgumentError(FeedlineError, ValueError):
-    """A setting has a value it cannot have."""
+    """A setting has an invalid value."""
 
     code = "FL101"
 
     @classmethod
     def explained(cls, message: str, hint: str = "", **attributes: Any) -> Self:
-        """An error with a hint below the message: where the call that it names is described, if there is no
-        better one."""
+        """An error with a hint below the message; by default the hint points to the help of the call that
+        the message names."""
         name = message.split(":")[0]
         place = _HELP.get(name)
         return super().explained(message, hint or (f"see help({place})" if place else ""), **attributes)
@@ -129,7 +129,7 @@ _HELP = {
 
 
 class InvalidSourceError(FeedlineError):
-    """The data set is not there, or not as it must be."""
+    """The data set does not exist or is invalid."""
 
     code = "FL102"
 
@@ -141,7 +141,7 @@ class ReadError(FeedlineError):
 
 
 class UnknownFormatError(FeedlineError):
-    """A file is no image that Feedline decodes."""
+    """A file is not an image in a format that Feedline decodes."""
 
     code = "FL202"
 
@@ -171,7 +171,7 @@ class ShapeMismatchError(FeedlineError):
 
 
 class CodecPanicError(FeedlineError):
-    """A decoder met a bug of its own; it was caught."""
+    """A decoder panicked because of a bug; the panic was caught."""
 
     code = "FL207"
 
@@ -183,7 +183,7 @@ class TooManyFaultsError(FeedlineError):
 
 
 class NoReplacementError(FeedlineError):
-    """No good sample was found in place of a bad one."""
+    """No good sample was found to replace a bad one."""
 
     code = "FL210"
 
@@ -195,19 +195,19 @@ class CorruptRecordError(FeedlineError):
 
 
 class InvalidFieldError(FeedlineError):
-    """A record lacks a field, or has another one than was asked for."""
+    """A field of a record is missing or has another type or shape than was asked for."""
 
     code = "FL212"
 
 
 class UnsafeFormatError(FeedlineError):
-    """A record holds something that is never read, such as a pickle."""
+    """A record contains data in a format that is never read because it is unsafe, such as a pickle."""
 
     code = "FL213"
 
 
 class TooManyOpenFilesError(FeedlineError):
-    """The system has no descriptor left."""
+    """The system has no file descriptors left."""
 
     code = "FL301"
 
@@ -219,19 +219,19 @@ class OutOfMemoryError(FeedlineError, MemoryError):
 
 
 class OutOfThreadsError(FeedlineError):
-    """The system allows no thread."""
+    """The system allows no more threads or processes."""
 
     code = "FL303"
 
 
 class DescriptorsClosedError(FeedlineError, OSError):
-    """Other code of this process has closed descriptors of Feedline."""
+    """Other code in this process closed file descriptors of Feedline."""
 
     code = "FL304"
 
 
 class DeadlineExceededError(FeedlineError, TimeoutError):
-    """A sample took longer than it may."""
+    """A sample took longer than its deadline."""
 
     code = "FL208"
     deaths: tuple[Any, ...] = ()
@@ -244,39 +244,39 @@ class SourceUnavailableError(FeedlineError, OSError):
 
 
 class UsedAfterForkError(FeedlineError):
-    """A loader was used in a fork of the process that made it."""
+    """A loader was used in a fork of the process that created it."""
 
     code = "FL501"
 
 
 class ClosedError(FeedlineError):
-    """The loader was closed, or a newer epoch begun."""
+    """The loader was closed, or a newer epoch has started."""
 
     code = "FL502"
 
 
 class CheckpointMismatchError(FeedlineError):
-    """A checkpoint is of other data or settings."""
+    """A checkpoint belongs to other data or settings."""
 
     code = "FL103"
 
 
 class NotPicklableError(FeedlineError, TypeError):
-    """Something must go to another process and cannot."""
+    """An object must be sent to another process but cannot be pickled."""
 
     code = "FL104"
 
 
 class WorkerDiedError(FeedlineError, RuntimeError):
-    """A worker died, and was not to be replaced or would die of the same sample again; `deaths` has the
-    certificates."""
+    """A worker died and was not replaced: `on_death` is "raise", or the same sample would kill the next one
+    too. `deaths` has the death certificates."""
 
     code = "FL401"
     deaths: tuple[Any, ...] = ()
 
 
 class TooManyDeathsError(FeedlineError, RuntimeError):
-    """Workers died again and again; `deaths` has the history."""
+    """More workers died than `max_deaths` allows; `deaths` has the history."""
 
     code = "FL402"
     deaths: tuple[Any, ...] = ()
@@ -289,25 +289,25 @@ class WorkerNotStartedError(FeedlineError, RuntimeError):
 
 
 class FeedlineWarning(UserWarning):
-    """The root of all warnings of Feedline. Where a filter makes them errors, iterating raises them at a
-    point where nothing is lost: the next call goes on."""
+    """The base class of all warnings of Feedline. If a filter turns them into errors, iterating raises them
+    at a point where nothing is lost: the next call continues."""
 
 
 class SampleSkippedWarning(FeedlineWarning):
-    """Samples were skipped or replaced: the first one, the tenth, the hundredth and so on, and a summary at
-    the end of each epoch."""
+    """Samples were skipped or replaced: shown for the first one, the tenth, the hundredth and so on, with a
+    summary at the end of each epoch."""
 
 
 class SourceUnavailableWarning(FeedlineWarning):
-    """A source went away, and reading pauses; or it is back."""
+    """A source is unavailable and reading pauses, or it is available again."""
 
 
 class EmptyShardWarning(FeedlineWarning):
-    """Shards have no records. Nothing is wrong with them, and the run goes on with the others."""
+    """Shards have no records. They are valid, and the run continues with the others."""
 
 
 class WorkerDiedWarning(FeedlineWarning):
-    """A worker died and was replaced; nothing was lost."""
+    """A worker died and was replaced; no sample was lost."""
 
 
 class WorkerStalledWarning(FeedlineWarning):
@@ -319,6 +319,6 @@ class SharedFileWarning(FeedlineWarning):
 
 
 class InternalError(FeedlineError):
-    """A bug of Feedline."""
+    """A bug in Feedline."""
 
     code = "FL503"

@@ -1,4 +1,4 @@
-"""What was decided or has happened, for logs and callbacks."""
+"""Events of a run, for logs and callbacks."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ if TYPE_CHECKING:
 __all__ = ["Event", "notify"]
 
 LOGGER = logging.getLogger("feedline")
-# Nothing is logged by a program that has set up no logging; what must be seen is a warning besides.
+# Without this, Python prints warnings to stderr in a program that has not set up logging. What such a program
+# must show is issued as a Python warning as well.
 LOGGER.addHandler(logging.NullHandler())
 LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something was decided or has happened.
+    """A decision or an occurrence during a run.
 
     Attributes:
-        name: what: "sample_skipped", "worker_died", "source_unavailable", ...
-        text: in a line.
+        name: the kind of event: "sample_skipped", "worker_died", "source_unavailable", ...
+        text: a description in one line.
         level: "info", "warning" or "error".
-        details: all that is known of it.
+        details: all details, by name.
     """
 
     name: str
@@ -44,18 +45,18 @@ def notify(
     on_event: Callable[[Event], object] | None = None,
     notices: Notices | None = None,
 ) -> None:
-    """Logs events, as the core gives them, under "feedline", and calls the user's function for each.
-    `notices` hears them too, to warn of some."""
+    """Logs events of the core under "feedline" and calls the user's function for each; `notices` turns some
+    of them into warnings."""
     for level, name, text, details in events:
         number = LEVELS[level]
         if LOGGER.isEnabledFor(number):
             LOGGER.log(number, "%s", text)
         if notices is not None:
-            notices.hear(name, text, details)
+            notices.add_event(name, text, details)
         if on_event is None:
             continue
         try:
             on_event(Event(name, text, level, json.loads(details)))
         except Exception:
-            # The run is worth more than what is told of it.
+            # An error in the user's callback must not end the run.
             LOGGER.exception("on_event failed for %s: %s", name, text)

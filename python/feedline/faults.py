@@ -1,4 +1,4 @@
-"""What to do about samples that cannot be made: one policy for pipelines, torch loaders and executors."""
+"""What to do about samples that cannot be loaded: one policy for pipelines, torch loaders and executors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Rule = int | str | Mapping[str, Any]
 
 @final
 class Another:
-    """Stands for a sample of another index, which is what a bad one is replaced by if nothing is given."""
+    """The default of `replacement`: a bad sample is replaced by the sample of another index."""
 
     _only: Another | None = None
 
@@ -50,10 +50,10 @@ class Backoff:
     """How long to wait before a sample is retried.
 
     Args:
-        first: seconds before the second try.
-        factor: each wait is that many times the one before.
-        longest: but never longer than this.
-        jitter: the share of each wait that is left to chance, so that ranks do not come back all at once.
+        first: seconds before the second attempt.
+        factor: each wait is this many times as long as the one before.
+        longest: no wait is longer than this many seconds.
+        jitter: the share of each wait that is random, so that ranks do not retry all at once.
     """
 
     first: float = 0.1
@@ -65,34 +65,34 @@ class Backoff:
 @suggests_all()
 @dataclass(frozen=True)
 class FaultPolicy:
-    """What to do about samples that cannot be made.
+    """What to do about samples that cannot be loaded.
 
     Args:
-        action: "raise" ends the run with an error that names the sample. "skip" leaves it out. "replace" puts
-            another one in its place.
-        retry: how often a sample is retried first. Only what may pass is: timeouts, broken connections,
-            errors of the disk or the network; not a file that is corrupt or gone. What `by_type` names is
-            retried in any case.
-        backoff: seconds before the second try, which double with each further one; or a `Backoff`.
+        action: "raise" ends the run with an error that names the sample. "skip" leaves the sample out.
+            "replace" uses another sample instead.
+        retry: how often a sample is retried first. Only transient errors are retried: timeouts, broken
+            connections, errors of the disk or the network; not a file that is corrupt or missing. Errors that
+            `by_type` names are always retried.
+        backoff: seconds before the second attempt, doubled for each further one; or a `Backoff`.
         replacement: the sample to use with "replace"; by default the sample of another index.
         fill: whether another sample fills the slot of a skipped one, so that batches stay full: the last one
             of the epoch, or the next one if the source can only be read forwards. True by default.
         limit: how many faults are allowed before the run ends: a count for each epoch (a whole number), or a
-            share (a float below 1.0) of the last `window` samples. By default half of them: then something
-            other than single samples is wrong. None for any number; but an epoch of which no sample is
-            left is always an error.
-        window: samples over which a share is judged. An epoch with fewer is judged as a whole.
-        by_type: rules for classes of errors, by class or name: how often to try again (a whole number), what
-            to do ("raise", "skip", "replace"), or both as {"retry": 3, "action": "skip"}. The most
-            particular class decides.
-        quarantine: a file to which every bad sample is written, a line each, before the run goes on; or
-            a folder ("bad/"), in which each process has its own. `exclude=` reads it.
-        patience: seconds that a source may be unavailable, such as a mount; meanwhile nothing is skipped. A
-            source is unavailable only if it was there before.
+            share (a float below 1.0) of the last `window` samples. The default is half of them: with more
+            faults, the cause is not single samples. None allows any number; but an epoch without a good
+            sample is always an error.
+        window: the number of samples over which a share is judged. A shorter epoch is judged as a whole.
+        by_type: rules for classes of errors, by class or name: how often to retry (a whole number), what to
+            do ("raise", "skip", "replace"), or both as {"retry": 3, "action": "skip"}. The most specific
+            class decides.
+        quarantine: a file to which every bad sample is written, one per line, before the run continues; or a
+            folder ("bad/"), in which each process has its own file. `exclude=` reads it.
+        patience: seconds that a source, such as a mount, may be unavailable; no sample is skipped meanwhile.
+            Only a source that has worked before counts as unavailable.
 
-    What is skipped or replaced is shown in warnings: the first sample, the tenth, the hundredth and so on,
-    and a summary at the end of each epoch (`feedline.errors.SampleSkippedWarning`). What the machine is
-    short of (memory, threads, descriptors) is raised, unless `by_type` names it: MemoryError,
+    Skipped and replaced samples are shown in warnings: the first sample, the tenth, the hundredth and so on,
+    and a summary at the end of each epoch (`feedline.errors.SampleSkippedWarning`). If the machine runs out
+    of memory, threads or descriptors, the error is raised, unless `by_type` names it: MemoryError,
     TooManyOpenFilesError, OutOfThreadsError.
     """
 
@@ -114,10 +114,10 @@ class FaultPolicy:
             )
         if self.replacement is not ANOTHER and "replace" not in self._deeds():
             raise InvalidArgumentError.explained(
-                f"FaultPolicy: replacement={described(self.replacement)} is of use only with "
+                f"FaultPolicy: replacement={described(self.replacement)} works only with "
                 f'action="replace", got action={described(self.action)}'
             )
-        # Everything else is checked where it is used, by the same lines for all fronts.
+        # The core checks everything else, for pipelines, torch loaders and executors alike.
         _native.Policy(self.config())
 
     def _deeds(self) -> list[Any]:
@@ -133,12 +133,12 @@ class FaultPolicy:
         return {_class_name(kind): _rule(rule) for kind, rule in self.by_type.items()}
 
     def settings(self) -> dict[str, Any]:
-        """What differs from the default, as plain data; the replacement is not part of it."""
+        """The settings that differ from the default, as plain data; without the replacement."""
         given: dict[str, Any] = {"action": self.action}
         for name in ("retry", "fill", "limit", "window", "patience"):
             value = plain(getattr(self, name))
             if name == "limit" and value is None:
-                # Nothing said would be the default.
+                # Leaving it out would mean the default.
                 given[name] = "none"
                 continue
             is_number = not isinstance(value, bool) and (not isinstance(value, float) or math.isfinite(value))
@@ -159,22 +159,22 @@ class FaultPolicy:
         return given
 
     def config(self) -> str:
-        """As the core reads it: JSON."""
+        """The policy as JSON, for the core."""
         return call_as_json({"call": "FaultPolicy", **self.settings()})
 
     @property
     def has_replacement(self) -> bool:
-        """Whether a sample was given for the place of a bad one."""
+        """Whether the user gave a sample that replaces bad ones."""
         return self.replacement is not ANOTHER
 
     @property
     def text(self) -> str:
-        """As the command line takes it: "action=skip,retry=2"."""
+        """The policy as the command line takes it: "action=skip,retry=2"."""
         return _native.Policy(self.config()).text
 
     @classmethod
     def parse(cls, text: str) -> FaultPolicy:
-        """From text as on the command line: "retry=2,action=skip,limit=0.01,by_type.OSError=retry:5"."""
+        """Parses text as on the command line: "retry=2,action=skip,limit=0.01,by_type.OSError=retry:5"."""
         if not isinstance(text, str):
             raise InvalidArgumentError.explained(
                 f'FaultPolicy: give text such as "retry=2,action=skip", got {described(text)}'
@@ -193,35 +193,35 @@ class FaultPolicy:
 
 
 def symptom(exception: BaseException) -> tuple[list[str], int | None]:
-    """What an exception looks like to a policy: the names of its classes, and the system's error number."""
-    # A base class may be no exception: urllib's HTTPError is a response too.
+    """The properties of an exception that a policy judges: the names of its classes, and its errno."""
+    # A base class need not be an exception: urllib's HTTPError is a response too.
     kinds = [kind for kind in type(exception).__mro__ if issubclass(kind, BaseException)]
     names = [_class_name(kind) for kind in kinds]
     shortage = _shortage(exception)
     if shortage is not None:
-        # So that one rule for MemoryError holds for whatever says that there is none.
+        # So that a rule for MemoryError applies to every exception that means out of memory.
         also = [shortage, "MemoryError"] if shortage == "OutOfMemoryError" else [shortage]
         names += [name for name in also if name not in names]
-    return names, _number(exception)
+    return names, _errno(exception)
 
 
-def _number(exception: BaseException) -> int | None:
+def _errno(exception: BaseException) -> int | None:
     number = getattr(exception, "errno", None) if isinstance(exception, OSError) else None
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
-# What the machine is short of, by the number of the system's error, or by the words of a RuntimeError: torch
-# and Python have no classes for these.
-_SHORT_NUMBERS = {
+# Resources that the machine has run out of, by errno or by the text of a RuntimeError: torch and Python have
+# no classes for these.
+_SHORTAGE_ERRNOS = {
     errno.ENOMEM: "OutOfMemoryError",
     errno.EMFILE: "TooManyOpenFilesError",
     errno.ENFILE: "TooManyOpenFilesError",
 }
-_SHORT_WORDS = (
+_SHORTAGE_TEXTS = (
     (re.compile("(?i)can(not|'t) allocate memory|DefaultCPUAllocator|out of memory"), "OutOfMemoryError"),
     (re.compile("can't start new thread"), "OutOfThreadsError"),
 )
-_SHORT_OF = {
+_SHORTAGE_HINTS = {
     "OutOfMemoryError": ("memory", "use fewer workers or smaller batches, or give the container more memory"),
     "OutOfThreadsError": ("threads or processes", "use fewer workers, or raise the limit with ulimit -u"),
     "TooManyOpenFilesError": (
@@ -232,44 +232,45 @@ _SHORT_OF = {
 
 
 def _shortage(exception: BaseException) -> str | None:
-    """The kind of error for what the machine is short of, if that is what an exception says."""
+    """The error kind of the resource that the machine is short of, if that is the cause of an exception."""
     if isinstance(exception, MemoryError):
         return "OutOfMemoryError"
     if isinstance(exception, OSError):
-        number = _number(exception) or 0
+        number = _errno(exception) or 0
         if number == errno.EAGAIN and _starts_processes(exception):
             return "OutOfThreadsError"
-        return _SHORT_NUMBERS.get(number)
+        return _SHORTAGE_ERRNOS.get(number)
     if not isinstance(exception, RuntimeError) or isinstance(exception, FeedlineError):
-        # A worker that was killed for its memory is a fault of the sample that needs as much.
+        # If a worker is killed because it uses too much memory, its sample is at fault, not the machine.
         return None
     try:
         text = str(exception)
     except Exception:
         return None
-    return next((name for pattern, name in _SHORT_WORDS if pattern.search(text)), None)
+    return next((name for pattern, name in _SHORTAGE_TEXTS if pattern.search(text)), None)
 
 
-# What code calls that starts a process.
-_STARTS = frozenset(("fork", "forkpty", "fork_exec", "_fork_exec", "posix_spawn", "posix_spawnp"))
+# Functions that start a process.
+_STARTING_CALLS = frozenset(("fork", "forkpty", "fork_exec", "_fork_exec", "posix_spawn", "posix_spawnp"))
 
 
 def _starts_processes(exception: BaseException) -> bool:
-    """Whether the code that raised it starts a process: the system has the same error number for a limit of
-    processes and for a read that would have to wait."""
+    """Whether the code that raised an EAGAIN starts a process: the errno is the same for a limit on processes
+    and for a read that would block."""
     trace = exception.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and not _STARTS.isdisjoint(trace.tb_frame.f_code.co_names)
+    return trace is not None and not _STARTING_CALLS.isdisjoint(trace.tb_frame.f_code.co_names)
 
 
 def explain_shortage(exception: BaseException) -> None:
-    """Has an exception say what the machine is short of, and what to do, if that is its cause."""
+    """Adds a note to an exception that is caused by a shortage: what the machine is short of and what to
+    do."""
     shortage = _shortage(exception)
     if shortage is None:
         return
-    what, hint = _SHORT_OF[shortage]
-    note = f"feedline: the machine is short of {what}, which is no fault of this sample\nhint: {hint}"
+    resource, hint = _SHORTAGE_HINTS[shortage]
+    note = f"feedline: the machine is short of {resource}; this sample is not the cause\nhint: {hint}"
     if note not in getattr(exception, "__notes__", ()):
         exception.add_note(note)
 
@@ -278,13 +279,13 @@ _SKIP_IT = re.compile(r'(, or |; |, )?skip [a-z ]+ with faults=FaultPolicy\(acti
 
 
 def hint_for(policy: FaultPolicy, hint: str) -> str:
-    """A hint without the advice to skip, where the policy does that already."""
+    """A hint without the advice to skip, if the policy does so already."""
     return hint if policy.action == "raise" else _SKIP_IT.sub("", hint)
 
 
 def _class_name(kind: Any) -> str:
     if isinstance(kind, str):
-        # Python's own second names of one class.
+        # Python's aliases.
         return {"IOError": "OSError", "EnvironmentError": "OSError"}.get(kind, kind)
     if not (isinstance(kind, type) and issubclass(kind, BaseException)):
         raise InvalidArgumentError.explained(

@@ -1,4 +1,4 @@
-"""What can be asked of a record: the fields of `parse()`.
+"""The fields of a record, for `parse()`.
 
 fl.tfrecord("train-*.tfrecord").parse({
     "image_raw": fl.bytes_(),
@@ -23,14 +23,14 @@ from feedline._config import plain
 from feedline._described import described
 from feedline.errors import InvalidArgumentError
 
-__all__ = ["Field", "bytes_", "float32", "int64", "json_", "npy", "parse_words", "sequence", "text"]
+__all__ = ["Field", "bytes_", "float32", "int64", "json_", "npy", "parse_config", "sequence", "text"]
 
 Shape = Sequence[int | None]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Field:
-    """What stands under a name of a record; made by `bytes_`, `int64` and the like."""
+    """The type and shape of one field of a record; created by `bytes_`, `int64` and so on."""
 
     call: str
     of: str
@@ -48,8 +48,8 @@ class Field:
             arguments.append(f"default={self.default!r}")
         if self.key is not None:
             arguments.append(f"key={self.key!r}")
-        made = f"fl.{self.call}({', '.join(arguments)})"
-        return f"fl.sequence({made})" if self.is_sequence else made
+        text = f"fl.{self.call}({', '.join(arguments)})"
+        return f"fl.sequence({text})" if self.is_sequence else text
 
     def _config(self, name: str) -> dict[str, Any]:
         config: dict[str, Any] = {"name": name, "of": self.of}
@@ -70,62 +70,62 @@ class Field:
 def bytes_(
     shape: Shape = (), default: bytes | Sequence[bytes] | None = None, key: str | None = None
 ) -> Field:
-    """Bytes as they are: a list with one for each sample; with a shape some for each, and their counts.
+    """Unchanged bytes: a list with one value for each sample; with a shape several values, and their counts.
 
     Args:
-        shape: of the values of a sample: [] is one, [3] is three, [None] any number.
-        default: what stands there where a record has none; without it that is a fault. [] for no values.
-        key: the name in the record, where that is another than in the batch.
+        shape: of the values of a sample: [] is one value, [3] three values, [None] any number of them.
+        default: the value for records without this field, which are faults otherwise. [] for no values.
+        key: the name of the field in the record, if it differs from the name in the batch.
     """
-    return _made("bytes_", "bytes", shape, default, key)
+    return _field("bytes_", "bytes", shape, default, key)
 
 
 @suggests
 def text(shape: Shape = (), default: str | Sequence[str] | None = None, key: str | None = None) -> Field:
     """Bytes that must be UTF-8. See `bytes_` for the arguments."""
-    return _made("text", "text", shape, default, key)
+    return _field("text", "text", shape, default, key)
 
 
 @suggests
 def json_(default: Any = None, key: str | None = None) -> Field:
-    """What JSON says, of a tar or of a line: any value. See `bytes_` for the arguments."""
-    return _made("json_", "json", (), default, key)
+    """Any JSON value, from a tar file or a line. See `bytes_` for the arguments."""
+    return _field("json_", "json", (), default, key)
 
 
 @suggests
 def int64(shape: Shape = (), default: Any = None, key: str | None = None) -> Field:
-    """Whole numbers, as an array of the batch.
+    """Whole numbers, as one array for the batch.
 
     Args:
-        shape: of one sample: [] is one number, [2, 3] six of them, [None, 4] any number of groups of four.
-        default: what stands there where a record has none: a number for all values, or all of them. [] for no
-            groups.
-        key: the name in the record, where that is another than in the batch.
+        shape: of one sample: [] is one number, [2, 3] six numbers, [None, 4] any number of groups of four.
+        default: the numbers for records without this field: one number for all values, or an array of the
+            shape. [] for no groups.
+        key: the name of the field in the record, if it differs from the name in the batch.
     """
-    return _made("int64", "int64", shape, default, key)
+    return _field("int64", "int64", shape, default, key)
 
 
 @suggests
 def float32(shape: Shape = (), default: Any = None, key: str | None = None) -> Field:
-    """Real numbers, as an array of the batch. See `int64` for the arguments."""
-    return _made("float32", "float32", shape, default, key)
+    """Floating point numbers, as one array for the batch. See `int64` for the arguments."""
+    return _field("float32", "float32", shape, default, key)
 
 
 @suggests
 def npy(dtype: Any, shape: Shape = (), default: Any = None, key: str | None = None) -> Field:
-    """An array in NumPy's own format, of a tar, whose numbers must be of this type. See `int64`."""
+    """An array of this type in NumPy's .npy format, from a tar file. See `int64` for the arguments."""
     try:
         name = np.dtype(dtype).name
     except (TypeError, ValueError):
         raise InvalidArgumentError(f"npy: dtype must be the name of a type, got {described(dtype)}") from None
     if np.dtype(dtype).kind not in "biuf" or np.dtype(dtype).itemsize > 8:
         raise InvalidArgumentError(f"npy: dtype must be a type of plain numbers, got {described(dtype)}")
-    return _made("npy", "npy", shape, default, key, name)
+    return _field("npy", "npy", shape, default, key, name)
 
 
 @suggests
 def sequence(field: Field) -> Field:
-    """The list of features of that name in a tf.train.SequenceExample, of which each step is such a field."""
+    """A feature list of a tf.train.SequenceExample, each step of which is such a field."""
     if not isinstance(field, Field):
         raise InvalidArgumentError(f"sequence: give a field such as fl.int64(), got {described(field)}")
     if field.is_sequence:
@@ -138,14 +138,14 @@ def sequence(field: Field) -> Field:
         raise InvalidArgumentError(
             f"sequence: a step must be bytes_, text, int64 or float32, got {described(field)}"
         )
-    made = replace(field, is_sequence=True)
-    if made.default is not None:
-        _as_json(made)
-    return made
+    result = replace(field, is_sequence=True)
+    if result.default is not None:
+        _as_json(result)
+    return result
 
 
-def parse_words(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The fields of `parse()`, as the words that the core checks."""
+def parse_config(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The fields of `parse()` as plain data, which the core checks."""
     if not isinstance(fields, Mapping):
         raise InvalidArgumentError(
             f'parse: give fields by name, such as {{"label": fl.int64()}}, got {described(fields)}'
@@ -162,7 +162,9 @@ def parse_words(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     return config
 
 
-def _made(call: str, of: str, shape: Shape, default: Any, key: str | None, dtype: str | None = None) -> Field:
+def _field(
+    call: str, of: str, shape: Shape, default: Any, key: str | None, dtype: str | None = None
+) -> Field:
     if isinstance(shape, (str, bytes)) or not isinstance(shape, (Sequence, np.ndarray)):
         raise InvalidArgumentError(
             f"{call}: shape must be a list such as [], [3] or [None, 4], got {described(shape)}"
@@ -183,7 +185,7 @@ def _made(call: str, of: str, shape: Shape, default: Any, key: str | None, dtype
 
 
 def _may_become_a_sequence(field: Field) -> bool:
-    # A sequence may have no steps where one value must be there: sequence() looks again, and so does parse().
+    # [] is a valid default for a sequence, though not for a single value: sequence() and parse() check it.
     return field.default == [] and field.of not in ("json", "npy")
 
 
@@ -206,10 +208,10 @@ def _as_json(field: Field) -> Any:
         if not is_fixed:
             if array.ndim == 0:
                 raise ValueError
-            return _listed(array.reshape(-1, *(axis for axis in inner if axis is not None)))
+            return _as_numbers(array.reshape(-1, *(axis for axis in inner if axis is not None)))
         if array.ndim == 0:
-            return _listed(array)
-        return _listed(np.broadcast_to(array, [axis for axis in inner if axis is not None]))
+            return _as_numbers(array)
+        return _as_numbers(np.broadcast_to(array, [axis for axis in inner if axis is not None]))
     except ValueError:
         shape = list(inner) if is_fixed else [None, *inner]
         wanted = f"numbers of shape {shape}" + (", or one for all" if is_fixed else ", such as []")
@@ -235,17 +237,17 @@ def _numbers(field: Field) -> np.ndarray[Any, Any]:
     return given
 
 
-def _listed(array: np.ndarray[Any, Any]) -> Any:
-    """A number, or numbers one behind another; those that JSON does not have as words."""
+def _as_numbers(array: np.ndarray[Any, Any]) -> Any:
+    """A number, or a flat list of numbers; NaN and infinities, which JSON does not have, as text."""
 
-    def word(number: Any) -> Any:
+    def as_json(number: Any) -> Any:
         if isinstance(number, float) and not math.isfinite(number):
             return "nan" if math.isnan(number) else "inf" if number > 0 else "-inf"
         return number
 
     if array.ndim == 0:
-        return word(array.item())
-    return [word(number) for number in array.reshape(-1).tolist()]
+        return as_json(array.item())
+    return [as_json(number) for number in array.reshape(-1).tolist()]
 
 
 def _plain_json(field: Field) -> Any:
@@ -253,5 +255,5 @@ def _plain_json(field: Field) -> Any:
         return json.loads(json.dumps(field.default, allow_nan=False))
     except (TypeError, ValueError):
         raise InvalidArgumentError(
-            f"{field.call}: default must be what JSON can say, got {described(field.default)}"
+            f"{field.call}: default must be a JSON value, got {described(field.default)}"
         ) from None

@@ -1,4 +1,4 @@
-"""A loader gives its batches epoch by epoch, as dicts of NumPy arrays on the memory they were made in."""
+"""A loader delivers batches epoch by epoch, as dicts of NumPy arrays, without copying them."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ Columns = list[tuple[str, "_native.Tensor | BytesList | list[str]"]]
 
 
 def numpy_columns(columns: Columns) -> dict[str, Any]:
-    """As NumPy arrays, on the memory they were made in."""
+    """The columns of a batch as NumPy arrays on the same memory."""
     return {name: array_on(value) if isinstance(value, _native.Tensor) else value for name, value in columns}
 
 
 class Loader:
-    """Iterating over it starts the next epoch. Made by `Pipeline.loader()`.
+    """Iterating over a loader starts its next epoch. Created by `Pipeline.loader()`.
 
-    A loader has one epoch at a time: starting another ends the one before. `close()`, the end of a `with`
-    block or garbage collection end its threads; arrays that are still in use stay valid.
+    A loader runs one epoch at a time: starting another ends the one before. `close()`, the end of a `with`
+    block or garbage collection ends its threads; arrays that are still in use stay valid.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Loader:
         return Epoch(self, native, make)
 
     def _notify(self) -> None:
-        """Logs what has happened since the last time, and calls the user's function."""
+        """Logs the events since the last call, and calls the user's function for each."""
         if self._native.has_events:
             notify(self._native.take_events(), self._on_event, self._notices)
 
     def __len__(self) -> int:
-        """Batches of an epoch without faults."""
+        """The number of batches in an epoch without faults."""
         return len(self._native)
 
     def torch(self) -> Batches:
@@ -76,34 +76,36 @@ class Loader:
         return Batches(self)
 
     def report(self) -> Report:
-        """What has happened so far: delivered, skipped, retried, waited, slowest, busiest stage."""
+        """The counts so far (delivered, skipped, retried), the time waited, the slowest samples, and the
+        busiest stage."""
         return Report._parse(self._native.report_json(), self._native.report_text())
 
     def checkpoint(self) -> str:
-        """Where this run stands, after the last batch that was taken: a short text."""
+        """The state of this run after the last delivered batch, as a short text."""
         return self._native.checkpoint()
 
     def resume(self, checkpoint: str) -> None:
-        """Makes the next epoch go on after a checkpoint, with the very batches that would have come."""
+        """Continues after a checkpoint: the next epoch delivers exactly the batches that were left."""
         try:
             self._native.resume(checkpoint)
         except UnicodeEncodeError as reason:
-            # Half of a pair of UTF-16, which no checkpoint has.
+            # A lone surrogate, which no checkpoint contains.
             raise CheckpointMismatchError.explained(f"this is not a checkpoint: {reason}") from None
 
     @property
     def decided(self) -> dict[str, int]:
-        """What was decided from settings and machine: threads, readers, files, prefetch, memory."""
+        """The numbers that were derived from the settings and the machine: threads, readers, files, prefetch,
+        memory."""
         return self._native.decided
 
     @property
     def deaths(self) -> list[Death]:
-        """All deaths of worker processes, in which functions of Python run."""
+        """All deaths of the worker processes that run Python functions."""
         return []
 
     @property
     def workers(self) -> list[Handle]:
-        """The worker processes, each as `multiprocessing.Process` would show it; none before the first
+        """The worker processes, with the attributes of a `multiprocessing.Process`; none before the first
         epoch."""
         return []
 
@@ -127,8 +129,8 @@ class Loader:
 class Epoch(_native.BatchIterator, Generic[Batch]):
     """The batches of one epoch.
 
-    A batch belongs to the epoch until `next()` returns it: if a signal handler raises meanwhile (Ctrl-C),
-    the next call delivers it.
+    A batch belongs to the epoch until `next()` returns it: if a signal handler raises before that (Ctrl-C),
+    the next call delivers the batch.
     """
 
     def __init__(self, loader: Loader, native: _native.Epoch, make: Callable[[Columns], Batch]) -> None:
@@ -136,10 +138,10 @@ class Epoch(_native.BatchIterator, Generic[Batch]):
         self._loader = loader
         self._native = native
         self._make = make
-        # A batch that was taken and not delivered yet.
+        # A batch that was taken from the native loader and is not delivered yet.
         self._taken: Columns | None = None
         self._is_over = False
-        # Called when the batch that was made last is the consumer's.
+        # Called once the consumer has the last batch.
         self._confirm: Callable[[], None] = native.confirm
 
     if TYPE_CHECKING:
@@ -152,7 +154,7 @@ class Epoch(_native.BatchIterator, Generic[Batch]):
         if self._taken is None:
             self._taken = self._take()
         self._is_over = self._taken is None
-        # What was taken stays, should a warning be an error.
+        # The batch stays in `_taken` if this raises a warning as an error.
         self._loader._notices.issue()
         columns, self._taken = self._taken, None
         if columns is None:
@@ -162,7 +164,7 @@ class Epoch(_native.BatchIterator, Generic[Batch]):
     def _take(self) -> Columns | None:
         """The next batch; None at the end."""
         try:
-            # True: nothing yet, but there is something to tell.
+            # True: there are events, but no batch yet.
             while (columns := self._native.next()) is True:
                 self._loader._notify()
                 self._loader._notices.issue()
@@ -173,6 +175,6 @@ class Epoch(_native.BatchIterator, Generic[Batch]):
         return columns
 
     def close(self) -> None:
-        """Ends its threads."""
+        """Ends the threads of the epoch."""
         self._native.close()
         self._loader._notify()

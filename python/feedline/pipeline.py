@@ -1,6 +1,6 @@
-"""What is wanted, written down step by step and checked at every step.
+"""Pipelines: a source and the steps that its samples go through, checked at every step.
 
-A pipeline is plain settings for the stages of the path of a sample; nothing runs before `loader()`.
+A pipeline holds only settings; nothing runs before `loader()`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from feedline._paths import Path, Paths, listed, local_path, shown
 from feedline.errors import InvalidArgumentError, InvalidSourceError
 from feedline.events import Event
 from feedline.faults import ANOTHER, FaultPolicy
-from feedline.fields import parse_words
+from feedline.fields import parse_config
 from feedline.loader import Loader
 from feedline.predicates import Predicate
 
@@ -31,16 +31,16 @@ Size = int | Sequence[int]
 Numbers = float | Sequence[float]
 Auto = Literal["auto"]
 
-# The calls that decide which sample comes when.
+# The calls that decide the order of samples.
 _ORDER = frozenset(("shuffle", "shard", "interleave", "take", "skip", "repeat", "concat", "mix"))
 
 
 @suggests_all(inside={"faults": FaultPolicy})
 class Pipeline(Functions):
-    """A source and what is to be done with its samples. Every method returns a new pipeline.
+    """A source and the steps that its samples go through. Every method returns a new pipeline.
 
-    The order is: source; shuffle, shard, interleave, take, skip, repeat; parse, decode, resize and crops,
-    to_float or cast; map and filter; batch, map_batch, loader.
+    The order of calls is: source; shuffle, shard, interleave, take, skip, repeat; parse, decode, resize and
+    crops, to_float or cast; map and filter; batch, map_batch, loader.
     """
 
     __slots__ = ("_calls", "_origin", "_source")
@@ -60,7 +60,7 @@ class Pipeline(Functions):
     # ---- source ----
 
     def zip(self, other: Pipeline) -> Pipeline:
-        """The same samples, with a row of the arrays of `other` beside each; both before any other call."""
+        """Adds a row of the arrays of `other` to each sample. Call it first, with a source without calls."""
         if not isinstance(other, Pipeline):
             raise InvalidArgumentError(
                 f"zip: give a pipeline, such as fl.arrays({{...}}), got {described(other)}"
@@ -73,9 +73,9 @@ class Pipeline(Functions):
         return Pipeline(self._source.zip(other._source), f"{self._origin}.zip({other._origin})")
 
     def concat(self, *others: Pipeline) -> Pipeline:
-        """The samples of all, one pipeline behind another; they must have the same fields.
+        """Concatenates pipelines, which must have the same fields.
 
-        Only calls for the order may come before: `a.take(1000).concat(b)`.
+        Only calls that decide the order may come before it: `a.take(1000).concat(b)`.
         """
         pipelines = [self, *others]
         for pipeline in others:
@@ -83,7 +83,7 @@ class Pipeline(Functions):
                 raise InvalidArgumentError(f"concat: give pipelines, got {described(pipeline)}")
         shown = ", ".join(repr(pipeline) for pipeline in others)
         joined = Pipeline(
-            _native.Source.concat([one._source for one in pipelines]), f"{self!r}.concat({shown})"
+            _native.Source.concat([pipeline._source for pipeline in pipelines]), f"{self!r}.concat({shown})"
         )
         if not any(pipeline._calls for pipeline in pipelines):
             return joined
@@ -92,29 +92,29 @@ class Pipeline(Functions):
     # ---- plan ----
 
     def shuffle(self, seed: int = 0, *, buffer: int | None = None) -> Pipeline:
-        """Puts the samples into another order each epoch, decided by the seed alone.
+        """Shuffles the samples, in another order each epoch, which depends on the seed alone.
 
         Args:
-            seed: of the order.
-            buffer: shuffles runs of this many samples, each within itself, so that neighbours in a shard are
-                read together. Without, every sample may come anywhere.
+            seed: the seed of the order.
+            buffer: shuffles only within runs of this many samples, so that neighbours in a shard are read
+                together. By default all samples are shuffled together.
         """
         return self._with("shuffle", seed=seed, buffer=buffer)
 
     def interleave(self, cycle: int | Auto = "auto", block: int = 1, *, seed: int | None = None) -> Pipeline:
         """Takes records from several shards in turn, in the order of tf.data's deterministic interleave.
 
-        Comes first, or right after `shard(..., by="shard")`. Files are not kept open by it.
+        Call it first, or right after `shard(..., by="shard")`. It does not keep files open.
 
         Args:
             cycle: how many shards are read in turn; "auto" is 16.
-            block: how many records are taken of each at a time.
-            seed: takes the shards in another order each epoch.
+            block: how many records are taken from a shard at a time.
+            seed: if given, the shards are read in another order each epoch.
         """
         return self._with("interleave", cycle=cycle, block=block, seed=seed)
 
     def take(self, samples: int) -> Pipeline:
-        """Goes on with the first samples only."""
+        """Keeps only the first samples."""
         return self._with("take", samples=samples)
 
     def skip(self, samples: int) -> Pipeline:
@@ -122,7 +122,7 @@ class Pipeline(Functions):
         return self._with("skip", samples=samples)
 
     def repeat(self, times: int) -> Pipeline:
-        """Makes one epoch of `times` passes. A shuffle before it draws a new order for each of them."""
+        """Makes each epoch consist of `times` passes. A shuffle before it draws a new order for each pass."""
         return self._with("repeat", times=times)
 
     def shard(
@@ -133,19 +133,19 @@ class Pipeline(Functions):
         *,
         by: Literal["record", "shard"] | None = None,
     ) -> Pipeline:
-        """Takes this rank's part of every epoch.
+        """Keeps this rank's part of every epoch.
 
-        Calls work in their order: `shuffle().shard()` gives a rank other samples in each epoch, and
-        `shard().shuffle()` the same ones in another order.
+        The order of calls matters: `shuffle().shard()` gives a rank other samples in each epoch,
+        `shard().shuffle()` the same samples in another order.
 
         Args:
-            rank: which part, from 0; "auto" reads RANK and WORLD_SIZE as torchrun sets them.
-            world: how many parts there are.
-            remainder: what to do when samples cannot be divided evenly. "pad" gives some samples twice,
-                "drop" leaves the last out, "uneven" gives some ranks more.
-            by: "record" deals out sample by sample, "shard" whole shards, so that no file is read by two
-                ranks. Whole shards are dealt out before any other call. By default, compressed
-                shards are dealt out whole, and others by record.
+            rank: this rank, from 0; "auto" reads RANK and WORLD_SIZE as torchrun sets them.
+            world: the number of ranks.
+            remainder: what to do if the samples cannot be divided evenly. "pad" repeats some samples,
+                "drop" leaves the last ones out, "uneven" gives some ranks more.
+            by: "record" distributes single samples, "shard" whole shards, so that no file is read by two
+                ranks. To distribute whole shards, call this first. By default, compressed shards are
+                distributed whole, and others by record.
         """
         if isinstance(rank, str) and rank == "auto":
             if world is not None:
@@ -163,13 +163,13 @@ class Pipeline(Functions):
     # ---- worker ----
 
     def parse(self, fields: Mapping[str, Any]) -> Pipeline:
-        """Takes these fields out of every record: `parse({"image_raw": fl.bytes_(), "label": fl.int64()})`.
+        """Extracts fields from every record: `parse({"image_raw": fl.bytes_(), "label": fl.int64()})`.
 
-        Fields of one shape become arrays of the batch. Those of a variable length, `shape=[None, ...]`, stand
-        one behind another, or padded with `batch(pad=True)`, and the count of each sample is in
-        "name_lengths". Bytes and text become lists.
+        Fields of a fixed shape become one array for the batch. Fields of a variable length,
+        `shape=[None, ...]`, are concatenated, or padded with `batch(pad=True)`, and "name_lengths" has the
+        length of each sample. Bytes and text become lists.
         """
-        return self._with("parse", fields=parse_words(fields))
+        return self._with("parse", fields=parse_config(fields))
 
     def decode(
         self,
@@ -180,37 +180,37 @@ class Pipeline(Functions):
         max_pixels: int | None = None,
         scaled: bool = False,
     ) -> Pipeline:
-        """Decodes JPEG, PNG and WebP, told by content; the pixels are Pillow's.
+        """Decodes JPEG, PNG and WebP, detected by content; the pixels are the same as Pillow's.
 
         Args:
-            mode: the channels to make, whatever the file has.
-            field: of records, the field that holds the picture; by default the only one of bytes.
+            mode: the channels of the result, whatever the file has.
+            field: the field of a record that contains the image; by default the only field of bytes.
                 In the batch it is called "image".
-            orient: turn the picture as its EXIF data says.
-            max_pixels: refuse larger pictures before anything is allocated.
+            orient: rotate and flip the image as its EXIF data says.
+            max_pixels: reject larger images before any memory is allocated for them.
             scaled: let the JPEG decoder do a part of a following resize, by 2, 4 or 8. Saves about a fifth
-                of the CPU time for pictures several times larger than what is wanted, and nothing for
-                smaller ones; the pixels are similar, not identical.
+                of the CPU time for images several times larger than the result, and nothing for smaller
+                ones; the pixels are similar, not identical.
         """
         return self._with(
             "decode", mode=mode, field=field, orient=orient, max_pixels=max_pixels, scaled=scaled
         )
 
     def resize(self, size: Size, filter: Literal["bilinear", "bicubic"] = "bilinear") -> Pipeline:
-        """Resizes with antialias, bit for bit as torchvision.transforms.v2.Resize of uint8 tensors.
+        """Resizes with antialiasing, bit for bit like torchvision.transforms.v2.Resize for uint8 tensors.
 
         Args:
             size: the length of the shorter side, or (height, width).
-            filter: how neighbours are weighed.
+            filter: the interpolation filter.
         """
         return self._with("resize", size=size, filter=filter)
 
     def center_crop(self, size: Size) -> Pipeline:
-        """Takes the middle; what is missing is black."""
+        """Crops the center; an image that is smaller is padded with black."""
         return self._with("center_crop", size=size)
 
     def random_crop(self, size: Size, padding: int = 0) -> Pipeline:
-        """Takes a part anywhere, after putting `padding` black pixels on each side."""
+        """Crops at a random position, after padding each side with `padding` black pixels."""
         return self._with("random_crop", size=size, padding=padding)
 
     def random_resized_crop(
@@ -220,11 +220,11 @@ class Pipeline(Functions):
         ratio: Sequence[float] = (3 / 4, 4 / 3),
         filter: Literal["bilinear", "bicubic"] = "bilinear",
     ) -> Pipeline:
-        """Takes a part of random area and proportion and resizes it."""
+        """Crops a random area with a random aspect ratio and resizes it."""
         return self._with("random_resized_crop", size=size, scale=scale, ratio=ratio, filter=filter)
 
     def flip(self, p: float = 0.5) -> Pipeline:
-        """Turns left into right with probability `p`."""
+        """Flips horizontally with probability `p`."""
         return self._with("flip", p=p)
 
     def to_float(
@@ -235,17 +235,16 @@ class Pipeline(Functions):
         *,
         field: str | Sequence[str] | None = None,
     ) -> Pipeline:
-        """Makes float32 of a picture, from 0 to 1, less the mean, divided by std.
+        """Converts an image to float32 from 0 to 1, subtracts the mean and divides by std.
 
-        That is torchvision's ToTensor and Normalize. Other numbers are not divided by 255: they keep their
-        value, less the mean, divided by std.
+        This is torchvision's ToTensor and Normalize. Fields other than the image are not divided by 255.
 
         Args:
-            mean: of each channel of a picture; one number for other fields.
-            std: the same.
-            layout: of a picture; "CHW" by default.
-            field: the fields of numbers that are meant, a name or a list. Without, it is the picture if there
-                is one, and otherwise the only field of numbers.
+            mean: one number for each channel of an image; one number for other fields.
+            std: as `mean`.
+            layout: the layout of an image; "CHW" by default.
+            field: the numeric fields to convert, a name or a list. By default the image if there is one, and
+                otherwise the only numeric field.
         """
         return self._with("to_float", mean=mean, std=std, layout=layout, field=_names(field))
 
@@ -256,33 +255,33 @@ class Pipeline(Functions):
         *,
         field: str | Sequence[str] | None = None,
     ) -> Pipeline:
-        """Writes numbers as numbers of another type, as NumPy's `astype` does.
+        """Converts numbers to another type, as NumPy's `astype` does.
 
-        `fl.tokens("train.bin", "uint16", 1025).cast("int64")` makes token ids that an Embedding takes.
+        `fl.tokens("train.bin", "uint16", 1025).cast("int64")` gives token ids for an Embedding.
 
         Args:
             dtype: the new type.
-            layout: of a picture, whose values are 0 to 255; "HWC" by default.
-            field: the fields of numbers that are meant, a name or a list. Without, it is the picture if there
-                is one, and otherwise the only field of numbers.
+            layout: the layout of an image, whose values are 0 to 255; "HWC" by default.
+            field: the numeric fields to convert, a name or a list. By default the image if there is one, and
+                otherwise the only numeric field.
         """
         return self._with("cast", dtype=_dtype_name(dtype), layout=layout, field=_names(field))
 
     # ---- collate, deliver ----
 
     def bucket(self, by: str, boundaries: Sequence[float], batch: Sequence[int] | None = None) -> Pipeline:
-        """Puts samples of similar length into one batch.
+        """Collects samples of similar length into one batch.
 
-        Each bucket has an open batch, and samples go to that of their own in order; what is left at the end
-        of an epoch comes in short batches, bucket by bucket. `len(loader)` is then an upper bound, and ranks
-        may have different numbers of batches.
+        Each bucket has an open batch, to which its samples are added in order; at the end of an epoch the
+        rest comes in short batches, bucket by bucket. `len(loader)` is then an upper bound, and ranks may
+        have different numbers of batches.
 
         Args:
-            by: a field of a variable length, bytes or text, or one that is a number.
+            by: a field of variable length, bytes or text, or a field with one number.
             boundaries: where one bucket ends and the next begins, ascending: [32, 64] makes buckets below 32,
                 from 32 to below 64, and from 64 on.
-            batch: samples of the batches of each bucket, one number more than there are boundaries; as
-                `batch()` says by default.
+            batch: the batch size of each bucket, one more than there are boundaries; by default that of
+                `batch()`.
         """
         return self._with("bucket", by=by, boundaries=boundaries, batch=batch)
 
@@ -294,15 +293,15 @@ class Pipeline(Functions):
         pad: bool | float | Mapping[str, float] = False,
         index: bool = False,
     ) -> Pipeline:
-        """Puts samples together.
+        """Combines samples into batches.
 
         Args:
-            size: how many.
+            size: the number of samples in a batch.
             drop_last: leave out a last, short batch.
-            pad: make arrays of different shapes equal; how long each was comes as "tokens_lengths", the
-                shapes of pictures as "image_shape". True pads with zeros, a number with that number, and
-                {"tokens": 50256, "labels": -100} with a number of its own for each of these fields.
-            index: add "index", which says which samples of the source these are.
+            pad: pad arrays of different shapes to the same shape; "tokens_lengths" then has the original
+                lengths, "image_shape" the shapes of images. True pads with zeros, a number with that number,
+                and {"tokens": 50256, "labels": -100} with another number for each of these fields.
+            index: add "index", the indices of the samples in the source.
         """
         return self._with("batch", size=size, drop_last=drop_last, pad=pad, index=index)
 
@@ -326,28 +325,29 @@ class Pipeline(Functions):
         max_worker_memory: int | str | None = None,
         mp_context: Any = None,
     ) -> Loader:
-        """Makes the loader. What is "auto" is decided from this machine's limits.
+        """Creates the loader. "auto" settings are derived from the limits of this machine.
 
         Args:
-            threads: threads that decode and transform.
-            readers: threads that read files.
-            memory: bytes that may be used, as a number or as in "512MiB".
-            prefetch: the part of it for batches, those in the consumer's hands among them.
-            files: descriptors that may be open at once.
-            seed: of random crops and flips; that of the shuffle where there is none.
-            faults: what to do about samples that cannot be made; by default the first one is raised.
-            exclude: a quarantine file, or a folder of such files: their samples are left out from the start,
-                as if they had never been there.
-            on_event: called with each `Event`, in the thread that takes batches; they are logged under
-                "feedline" as well.
-            stall: seconds that a batch may be waited for before a warning says what keeps it; None for never.
-            chaos: trouble on purpose, for tests: rates of "eio" (a read fails, and may work the next time),
-                of "raise" (a sample is bad) and of "slow" (it takes "seconds"), decided by "seed".
-            workers: processes, or threads, that run functions of Python; as many as processors by default.
-            deadline: seconds that a function may take for a sample or a batch, before its worker is ended.
+            threads: the number of threads that decode and transform.
+            readers: the number of threads that read files.
+            memory: how many bytes may be used, as a number or as in "512MiB".
+            prefetch: the part of `memory` for batches, including those that the consumer holds.
+            files: how many file descriptors may be open at once.
+            seed: the seed of random crops and flips; by default that of the shuffle.
+            faults: what to do about samples that cannot be loaded; by default the first one raises.
+            exclude: a quarantine file, or a folder of such files: the loader leaves their samples out, as if
+                the source did not contain them.
+            on_event: called with each `Event`, in the thread that iterates; events are also logged under
+                "feedline".
+            stall: seconds to wait for a batch before a warning names the cause; None for no warning.
+            chaos: injects faults, for tests: the rates of "eio" (a read fails, and may work the next time),
+                "raise" (a sample is bad) and "slow" (a sample takes "seconds"), drawn from "seed".
+            workers: the number of processes, or threads, that run Python functions; by default the number of
+                processors.
+            deadline: seconds that a function may take for a sample or a batch before its worker is killed.
             max_deaths: how many workers may die within a minute; "auto" is twice the workers, at least 5.
-            max_worker_memory: bytes of resident memory, as in "4GiB", beyond which a worker is renewed.
-            mp_context: how workers come to be: a `multiprocessing` context or its name.
+            max_worker_memory: bytes of resident memory, as in "4GiB", beyond which a worker is replaced.
+            mp_context: how workers are started: a `multiprocessing` context or its name.
         """
         if faults is not None and not isinstance(faults, FaultPolicy):
             raise InvalidArgumentError(f"loader: faults must be a FaultPolicy, got {described(faults)}")
@@ -364,7 +364,7 @@ class Pipeline(Functions):
             raise InvalidArgumentError(
                 f"loader: stall must be a number of seconds or None, got {described(stall)}"
             )
-        made = self._with(
+        pipeline = self._with(
             "loader",
             threads=threads,
             readers=readers,
@@ -382,19 +382,20 @@ class Pipeline(Functions):
             max_worker_memory=max_worker_memory,
             mp_context=None if mp_context is None else start_method(mp_context),
         )
-        native = _native.Loader(made._source, as_json(made._calls))
-        if has_functions(made._calls):
+        native = _native.Loader(pipeline._source, as_json(pipeline._calls))
+        config = repr(pipeline)
+        if has_functions(pipeline._calls):
             method = start_method(mp_context)
-            return MappedLoader(native, repr(made), self.classes, on_event, made._calls, faults, method)
-        return Loader(native, repr(made), self.classes, on_event)
+            return MappedLoader(native, config, self.classes, on_event, pipeline._calls, faults, method)
+        return Loader(native, config, self.classes, on_event)
 
     def _replica(self, rank: int, world: int, by: str) -> Pipeline:
-        """The part of one of several replicas, whose batches together are those that were asked for."""
+        """The pipeline of one of several replicas, whose batches together have the batch size of this one."""
         calls = list(self._calls)
         names = [call["call"] for call in calls]
         if "shard" in names:
             raise InvalidArgumentError.explained(
-                f"{self!r} is one of several shards already, and cannot be divided among {world} replicas",
+                f"{self!r} is already one of several shards, and cannot be divided among {world} replicas",
                 "leave shard() out: each replica gets a shard of its own",
             )
         if "batch" not in names:
@@ -411,7 +412,7 @@ class Pipeline(Functions):
         calls[at] = {**calls[at], "size": size // world}
         order = next(place for place, name in enumerate(names) if name not in _ORDER)
         if by == "auto":
-            # Whole files where each replica gets one, and nothing is said of samples counted over all files.
+            # Whole files, if each replica gets at least one and no call counts samples over all files.
             is_plain = set(names[:order]) <= {"shuffle", "interleave", "repeat"}
             by = "shard" if is_plain and self._source.shards >= max(2, world) else "record"
         shard = {"call": "shard", "rank": rank, "world": world, "remainder": "uneven", "by": by}
@@ -419,11 +420,11 @@ class Pipeline(Functions):
         _native.check(self._source, as_json(calls))
         return Pipeline(self._source, self._origin, tuple(calls))
 
-    # ---- looking at it ----
+    # ---- inspection ----
 
     @property
     def classes(self) -> list[str]:
-        """The names of the labels, where they have names."""
+        """The names of the labels, if they have names."""
         return self._source.classes
 
     @property
@@ -432,17 +433,17 @@ class Pipeline(Functions):
         return [dict(call) for call in self._calls]
 
     def __len__(self) -> int:
-        """The number of samples of the source."""
+        """The number of samples in the source."""
         return len(self._source)
 
     def __iter__(self) -> NoReturn:
-        message = "a pipeline says what is to be loaded, and cannot be iterated over itself"
-        raise TypeError(f"{message}\nhint: make a loader of it: for batch in pipeline.loader(): ...")
+        message = "a pipeline is not iterable, only its loader is"
+        raise TypeError(f"{message}\nhint: use its loader: for batch in pipeline.loader(): ...")
 
     def __repr__(self) -> str:
         steps = [self._origin]
         for call in self._calls:
-            if "parts" in call:  # The origin tells of them.
+            if "parts" in call:  # They are in the origin.
                 continue
             if "predicate" in call:
                 steps.append(f"filter({Predicate(call['predicate'])!r})")
@@ -459,17 +460,17 @@ def mix(
     seed: int | None = None,
     samples: int | None = None,
 ) -> Pipeline:
-    """Samples of several pipelines in exact proportions.
+    """Mixes the samples of several pipelines in exact proportions.
 
     `fl.mix({code.shuffle(1): 0.3, text.shuffle(2): 0.7})` has 3 samples of `code` among every 10. Each part
-    comes in its own order and begins again when it is at its end, also in the middle of an epoch; the next
-    epoch goes on where this one stopped. All must have the same fields, and only calls for the order so far.
+    keeps its own order and starts again at its end, also in the middle of an epoch; the next epoch continues
+    where this one stopped. All parts must have the same fields, and only calls that decide the order.
 
     Args:
         parts: pipelines and their weights, as a dict or as pairs. Weights are any numbers above 0; they are
             kept exactly if some period of up to 8192 samples allows it.
-        seed: shuffles which part comes when, period by period; without, they are spread evenly.
-        samples: of an epoch; by default as many as all parts together.
+        seed: shuffles the order of the parts, period by period; by default they are spread evenly.
+        samples: the number of samples in an epoch; by default as many as all parts together.
     """
     if not isinstance(parts, (Mapping, Sequence)):
         raise InvalidArgumentError(
@@ -488,8 +489,8 @@ def mix(
             )
     shown = ", ".join(f"{pipeline!r}: {weight}" for pipeline, weight in pairs)
     joined = Pipeline(_native.Source.concat([pipeline._source for pipeline, _ in pairs]), f"mix({{{shown}}})")
-    written = [{**_part(pipeline), "weight": float(plain(weight))} for pipeline, weight in pairs]
-    return joined._with("mix", parts=written, seed=seed, samples=samples)
+    weighted = [{**_part(pipeline), "weight": float(plain(weight))} for pipeline, weight in pairs]
+    return joined._with("mix", parts=weighted, seed=seed, samples=samples)
 
 
 def _part(pipeline: Pipeline) -> dict[str, Any]:
@@ -498,7 +499,7 @@ def _part(pipeline: Pipeline) -> dict[str, Any]:
 
 @suggests
 def images(folder: Path) -> Pipeline:
-    """A folder with a sub-folder for each class, in the order of torchvision's ImageFolder.
+    """The images of a folder with a sub-folder for each class, in the order of torchvision's ImageFolder.
 
     Batches have "image" (after decode) or "bytes", and "label".
     """
@@ -508,9 +509,9 @@ def images(folder: Path) -> Pipeline:
 
 @suggests
 def files(paths: Paths, labels: Sequence[int] | None = None) -> Pipeline:
-    """Files by list, in its order, or by a pattern such as "data/**/*.jpg", sorted.
+    """The files of a list, in its order, or of a pattern such as "data/**/*.jpg", sorted.
 
-    Braces such as "img-{000..999}.jpg" work too, and a list may have patterns.
+    Braces such as "img-{000..999}.jpg" work too, and a list may contain patterns.
 
     Batches have "image" (after decode) or "bytes", and "label" if there are labels.
     """
@@ -523,10 +524,10 @@ def files(paths: Paths, labels: Sequence[int] | None = None) -> Pipeline:
 
 @suggests
 def arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Pipeline:
-    """Arrays in memory, read where they lie; each sample is a row of every array.
+    """Arrays in memory, read without a copy; each sample is a row of every array.
 
     An array named "image", of uint8 with shape (samples, height, width, 1 or 3), can be cropped, flipped,
-    resized and made float like a decoded picture.
+    resized and converted to float like a decoded image.
     """
     if not isinstance(arrays, Mapping):
         raise InvalidSourceError(f"arrays: give a dict of arrays, got {type(arrays).__name__}")
@@ -539,8 +540,8 @@ def arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Pipeline:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether it is text outside of Python too, where half of a pair of UTF-16 is none."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+    """Whether text is valid outside of Python: without lone surrogates."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _label(label: Any) -> int:
@@ -555,7 +556,7 @@ def _names(field: Any) -> Any:
 
 
 def _dtype_name(dtype: Any) -> Any:
-    if dtype is None:  # NumPy would take it for float64.
+    if dtype is None:  # NumPy reads None as float64.
         raise InvalidArgumentError("cast: dtype must be the name of a type, got None")
     try:
         return np.dtype(dtype).name

@@ -1,6 +1,6 @@
-"""Which samples are wanted, written as comparisons: `(fl.col("label") < 5) & (fl.length("tokens") >= 16)`.
+"""Predicates for `filter()`, written as comparisons: `(fl.col("label") < 5) & (fl.length("tokens") >= 16)`.
 
-They are checked and compared natively, without a call of Python for each sample.
+The core evaluates them, without a call of Python for each sample.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Constant = int | float | str | bool
 
 
 class Predicate:
-    """What a sample must be like. Put several together with `&`, `|` and `~`."""
+    """A condition on a sample. Combine several with `&`, `|` and `~`."""
 
     __slots__ = ("_config",)
 
@@ -36,7 +36,7 @@ class Predicate:
 
     def __bool__(self) -> bool:
         raise InvalidArgumentError(
-            "filter: put predicates together with &, | and ~, each in brackets, not with and, or, not"
+            "filter: combine predicates with &, | and ~, each in parentheses, not with and, or, not"
         )
 
     def __repr__(self) -> str:
@@ -44,7 +44,7 @@ class Predicate:
 
 
 class Column:
-    """A field of a sample, or its length, to be compared."""
+    """A field of a sample, or its length, for comparisons."""
 
     __slots__ = ("_field",)
     __hash__ = None  # type: ignore[assignment]
@@ -81,7 +81,7 @@ class Column:
         return self._compared(">", value)
 
     def isin(self, values: Iterable[Constant]) -> Predicate:
-        """Whether it is one of these."""
+        """Whether the field is one of these values."""
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise InvalidArgumentError(f"isin: give a list of numbers or texts, got {described(values)}")
         return Predicate({"op": "in", **self._field, "values": plain(list(values))})
@@ -91,21 +91,21 @@ class Column:
 
 
 def col(name: str) -> Column:
-    """The number or text of a field, or "index" for the index of a sample."""
+    """The number or text in a field; "index" is the index of the sample."""
     return Column("col", name)
 
 
 def length(name: str) -> Column:
-    """How many entries a field of a variable length has, how many bytes, or how many buffers of text."""
+    """The number of entries in a field of variable length, of bytes, or of characters of text."""
     return Column("length", name)
 
 
 def _joined(op: str, one: Predicate, other: Any) -> Predicate:
     if not isinstance(other, Predicate):
         raise InvalidArgumentError(
-            f"filter: {one!r} needs another predicate beside it, got {described(other)}"
+            f"filter: {one!r} can only be combined with a predicate, got {described(other)}"
         )
-    # Long chains stay flat.
+    # Flat, so that long chains are not nested deeply.
     parts = [
         part
         for config in (one._config, other._config)

@@ -1,4 +1,4 @@
-"""Sources whose samples are records: TFRecord, tar, JSON lines, CSV, and files of numbers."""
+"""Sources of records: TFRecord, tar, JSON lines, CSV, and files of numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["csv", "example_schema", "jsonl", "tar", "tfrecord", "tokens"]
 
 Index = Literal["auto", "beside"] | str | bytes | os.PathLike[str] | None
 
-# Seconds that making indices may take before anything is said of it.
+# Progress is shown if building indices takes longer than this many seconds.
 _SILENT = 1.0
 
 
@@ -34,26 +34,26 @@ def tfrecord(
     index: Index = "auto",
     manifest: str | bytes | os.PathLike[str] | None = None,
 ) -> Pipeline:
-    """Records of TFRecord files, by a pattern such as "data/*.tfrecord", braces, or a list of these.
+    """The records of TFRecord files.
 
     Without `parse()`, batches have "bytes".
 
     Args:
         paths: the shards: a path, a pattern such as "data/*.tfrecord", braces such as
             "shard-{000..009}.tfrecord", or a list of these. The files of a pattern are sorted.
-        check: compare the data of each record with their checksum. Those of lengths are always compared.
-        index: where it is kept which record begins where: "auto" for a cache folder (FEEDLINE_CACHE, or
-            feedline in the user's cache folder), "beside" for a file beside each shard, a folder, or None for
-            nowhere. An index is made again when size or time of its shard have changed.
-        manifest: a JSON file which says how many records and bytes each shard must have, as
-            `feedline index --manifest` writes it; a shard that has others is a fault.
+        check: verify the checksum of each record's data. Checksums of lengths are always verified.
+        index: where the index of each shard, the offsets of its records, is stored: "auto" for a cache folder
+            (FEEDLINE_CACHE, or feedline in the user's cache folder), "beside" for a file beside each shard, a
+            folder, or None for nowhere. An index is rebuilt when the size or time of its shard has changed.
+        manifest: a JSON file with the number of records and bytes that each shard must have, as
+            `feedline index --manifest` writes it; a shard that differs is a fault.
     """
     return _records("tfrecord", paths, check=check, index=index, manifest=manifest)
 
 
 @suggests
 def example_schema(path: str | bytes | os.PathLike[str], records: int = 100) -> str:
-    """Looks at the first records of a TFRecord file and writes the call of `parse()` for them.
+    """Reads the first records of a TFRecord file and returns the call of `parse()` for them.
 
     print(fl.example_schema("train-00000.tfrecord"))
     """
@@ -62,7 +62,7 @@ def example_schema(path: str | bytes | os.PathLike[str], records: int = 100) -> 
             f"example_schema: records must be a whole number from 1, got {described(records)}"
         )
     schema = _native.example_schema(local_path(path, "example_schema"), records)
-    # The names are data, and the text is for a terminal or an editor.
+    # Names of fields come from the file, and may contain control characters.
     return "\n".join(map(one_line, schema.split("\n")))
 
 
@@ -70,10 +70,10 @@ def example_schema(path: str | bytes | os.PathLike[str], records: int = 100) -> 
 def tar(
     paths: Paths, *, index: Index = "auto", manifest: str | bytes | os.PathLike[str] | None = None
 ) -> Pipeline:
-    """Samples of tar files in the WebDataset convention: members of one key are one sample.
+    """The samples of tar files in the WebDataset convention: members with the same key are one sample.
 
-    Fields are named by their extensions. Without `parse()`, those of the first sample are expected in all:
-    .cls, .id and .index as int64, .txt as text, .json as what it says, .npy as an array, others as bytes.
+    Fields are named by their extensions. Without `parse()`, every sample must have the fields of the first:
+    .cls, .id and .index as int64, .txt as text, .json as a JSON value, .npy as an array, others as bytes.
     Pickles are never read. See `tfrecord` for the arguments.
     """
     return _records("tar", paths, index=index, manifest=manifest)
@@ -83,7 +83,8 @@ def tar(
 def jsonl(
     paths: Paths, *, index: Index = "auto", manifest: str | bytes | os.PathLike[str] | None = None
 ) -> Pipeline:
-    """Lines of JSON. Without `parse()`, the fields of the first line are expected in all."""
+    """The lines of JSON lines files. Without `parse()`, every line must have the fields of the first. See
+    `tfrecord` for the arguments."""
     return _records("jsonl", paths, index=index, manifest=manifest)
 
 
@@ -95,7 +96,8 @@ def csv(
     index: Index = "auto",
     manifest: str | bytes | os.PathLike[str] | None = None,
 ) -> Pipeline:
-    """Rows of CSV files, whose first line names the columns. Without `parse()`, every column is text."""
+    """The rows of CSV files, whose first line names the columns. Without `parse()`, every column is text. See
+    `tfrecord` for the other arguments."""
     if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii():
         raise InvalidArgumentError(f"csv: delimiter must be one ASCII character, got {described(delimiter)}")
     return _records("csv", paths, delimiter=delimiter, index=index, manifest=manifest)
@@ -105,15 +107,15 @@ def csv(
 def tokens(
     paths: Paths, dtype: Any = None, length: int | None = None, *, stride: int | None = None
 ) -> Pipeline:
-    """Windows of files that hold numbers and nothing else, or of .npy files of one axis.
+    """Windows of files that contain only numbers, or of .npy files with one axis.
 
-    Batches have "tokens", of shape (batch, length). Windows are read straight into the batch.
+    Batches have "tokens", of shape (batch, length). Windows are read directly into the batch.
 
     Args:
-        paths: the files; a window never reaches from one into the next.
-        dtype: of the numbers; an .npy file says it itself.
-        length: numbers in a window.
-        stride: from the beginning of a window to that of the next; `length` by default.
+        paths: the files; a window never spans two files.
+        dtype: the type of the numbers; an .npy file has it in its header.
+        length: the number of numbers in a window.
+        stride: the distance from the start of a window to that of the next; `length` by default.
     """
     if length is None and isinstance(dtype, int) and not isinstance(dtype, bool):
         number = described(dtype)
@@ -165,7 +167,7 @@ def _dtype(dtype: Any) -> str:
 
 
 def _numbers_of(path: str) -> tuple[int, int | None, str | None]:
-    """Where the numbers of a file begin, how many there are, and of which type, where it says so."""
+    """The offset of the first number in a file; for an .npy file also the count and the type."""
     try:
         with Path(path).open("rb") as file:
             if file.read(6) != b"\x93NUMPY":
@@ -184,7 +186,7 @@ def _numbers_of(path: str) -> tuple[int, int | None, str | None]:
     except Exception as error:
         # NumPy evaluates the header as code: a corrupt one raises whatever its parsers do.
         raise InvalidSourceError.explained(
-            f"tokens: {path!r} is no .npy file: {error}", "write it with numpy.save"
+            f"tokens: {path!r} is not a valid .npy file: {error}", "write it with numpy.save"
         ) from None
     if len(shape) != 1 or not 0 <= shape[0] < 2**63 or dtype.hasobject or not dtype.isnative:
         raise InvalidSourceError.explained(
@@ -203,7 +205,7 @@ def _records(container: str, paths: Paths, **settings: Any) -> Pipeline:
         container,
         files,
         check=check,
-        keep=_loader_state(container, settings["index"]),
+        keep=_index_folder(container, settings["index"]),
         manifest=None if manifest is None else local_path(manifest, container),
         delimiter=delimiter,
         on_progress=_Progress(),
@@ -217,7 +219,7 @@ def _records(container: str, paths: Paths, **settings: Any) -> Pipeline:
     return Pipeline(source, f"{container}({shown(paths)})")
 
 
-def _loader_state(call: str, index: Index) -> str:
+def _index_folder(call: str, index: Index) -> str:
     if index is None:
         return ""
     if isinstance(index, str) and index == "auto":
@@ -227,7 +229,7 @@ def _loader_state(call: str, index: Index) -> str:
         home = os.environ.get("XDG_CACHE_HOME")
         try:
             return os.fspath((Path(home) if home else Path.home() / ".cache") / "feedline")
-        except RuntimeError:  # Nobody knows where this user is at home.
+        except RuntimeError:  # The user has no home folder.
             return ""
     if not isinstance(index, (str, bytes, os.PathLike)) or not os.fspath(index):
         raise InvalidArgumentError(
@@ -237,7 +239,7 @@ def _loader_state(call: str, index: Index) -> str:
 
 
 class _Progress:
-    """Says on a terminal how far the indices are, when they take long."""
+    """Shows on a terminal how many shards are indexed, if that takes long."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()

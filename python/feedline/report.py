@@ -1,4 +1,4 @@
-"""What has happened, as an object, as text, as JSON."""
+"""Reports on a run, as objects, text and JSON."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["CallReport", "Fault", "Report", "Slow"]
 
 @dataclass(frozen=True)
 class Fault:
-    """A sample that could not be made, or a call that failed: then `index` is the call as text, and `call`
-    has its function and, where JSON can have them, its arguments."""
+    """A sample that could not be loaded, or a call that failed: for a call, `index` is the call as text, and
+    `call` has its function and, if JSON can represent them, its arguments."""
 
     index: Any
     path: str | None
@@ -41,11 +41,11 @@ class Slow:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that is known of a loader's epochs; delivered - repeated + skipped + pending = expected.
+    """Counts and faults of a loader's epochs; delivered - repeated + skipped + pending = expected.
 
-    `pending` counts samples that nobody asked for: of an epoch that is running or was left. `repeated` counts
-    those that came a second time, so that every rank has as many as the others. What is `excluded`,
-    `dropped` or `filtered` is not expected.
+    `pending` counts samples that were not requested: of an epoch that is running or was abandoned. `repeated`
+    counts samples that were delivered a second time, so that every rank has the same number. Samples that are
+    `excluded`, `dropped` or `filtered` are not expected.
     """
 
     epochs: int
@@ -88,25 +88,25 @@ class Report:
 
 @dataclass(frozen=True)
 class CallReport:
-    """Everything that is known of the calls of an executor; returned + failed + skipped + excluded +
-    cancelled + pending = submitted.
+    """Counts and faults of an executor's calls; returned + failed + skipped + excluded + cancelled +
+    pending = submitted.
 
     Attributes:
         submitted: all calls.
-        returned: calls that have a result; those that were `replaced` have the one that the policy gives.
+        returned: calls that have a result; for `replaced` calls it is the replacement of the policy.
         failed: calls whose future has their exception.
-        skipped: calls that the policy skips.
+        skipped: calls that the policy skipped.
         excluded: calls that were not made because `exclude` names them.
         cancelled: calls that were cancelled, or have no result because another call of their chunk failed or
             the pool broke.
-        pending: calls that wait or are being made.
+        pending: calls that are waiting or running.
         retried: how often a call was retried after it had raised.
         quarantined: faults written to the quarantine file.
         faults: calls that failed, were skipped or replaced.
         workers_lost: deaths of workers by cause; `deaths` has the first of them as text.
-        retired: workers that were replaced on purpose, and why.
+        retired: workers that were replaced on purpose, with the reason.
         slowest: the calls that took longest.
-        notes: what else happened.
+        notes: other occurrences.
     """
 
     submitted: int

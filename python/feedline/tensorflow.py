@@ -1,6 +1,6 @@
 """TensorFlow: the batches of a loader as a `tf.data.Dataset`, also for the replicas of a strategy.
 
-Imported only by those who have TensorFlow.
+Importing it requires TensorFlow.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from feedline.pipeline import Pipeline
 
 __all__ = ["dataset", "distributed", "unwrapped"]
 
-# The last errors that were raised into TensorFlow, which keeps only their text. Copies, without the frames
-# that they came through: these hold loaders.
+# The last errors that were raised into TensorFlow, which keeps only their text. Copies without a traceback,
+# because its frames would keep loaders alive.
 _raised: deque[Exception] = deque(maxlen=16)
 
 
@@ -37,22 +37,22 @@ def dataset(
 ) -> Any:
     """The batches as a `tf.data.Dataset`; each iteration over it is the next epoch.
 
-    An element is a dict of tensors. Arrays are the memory that the batch was made in; lists of bytes or text
-    are `tf.string`, and what differs in length from sample to sample is a `tf.RaggedTensor`, unless
-    `batch(pad=True)` has made it equal.
+    An element is a dict of tensors. Arrays are not copied; lists of bytes or text become `tf.string`, and
+    fields of variable length become a `tf.RaggedTensor`, unless `batch(pad=True)` pads them.
 
     Args:
-        source: a loader, or a pipeline of which one is made.
-        columns: some names, for tuples of these columns as `model.fit` takes them, or one name, for its
-            tensors alone.
-        element_spec: of batches that a function of Python makes: `tf.TensorSpec`s, in a dict or a tuple as
-            the batches are. By default one batch is made and looked at, and made again in its
-            epoch.
+        source: a loader, or a pipeline, for which a loader is created.
+        columns: several names, for tuples of these columns as `model.fit` takes them, or one name, for single
+            tensors.
+        element_spec: the spec of batches that a Python function returns: `tf.TensorSpec`s in a dict or a
+            tuple, with the structure of a batch. By default one batch is computed and inspected, and computed
+            again in its epoch.
         input_context: for `strategy.distribute_datasets_from_function`. Each replica gets a shard of its
-            own, and the batch size of the pipeline is that of all replicas together. Needs a pipeline.
-        by: what is dealt out to replicas, as in `Pipeline.shard`. "auto" is whole shards where there are
+            own, and the batch size of the pipeline is that of all replicas together. Requires a pipeline.
+        by: what is distributed to replicas, as in `Pipeline.shard`. "auto" is whole shards if there are
             enough of them and the order has no take, skip, concat or mix, which count samples of all shards.
-        settings: of `Pipeline.loader`, where a pipeline is given; for all replicas of this process together.
+        settings: the arguments of `Pipeline.loader`, if a pipeline is given; for all replicas of this process
+            together.
     """
     if isinstance(source, Pipeline):
         loaders = _loaders(source, input_context, by, settings)
@@ -61,23 +61,23 @@ def dataset(
     elif input_context is not None or settings:
         given = ", ".join([*(["input_context"] if input_context is not None else []), *settings])
         raise InvalidArgumentError.explained(
-            f"dataset: {given} cannot change a loader that is made already",
+            f"dataset: {given} cannot change a loader that already exists",
             "give the pipeline, without loader() at its end",
         )
     else:
         loaders = [source]
     table = Table(loaders[0], columns, element_spec)
     turns = _Turns(loaders, table)
-    made = tf.data.Dataset.from_generator(turns, output_signature=table.flat)
+    result = tf.data.Dataset.from_generator(turns, output_signature=table.flat)
     if turns.length is not None:
-        made = made.apply(tf.data.experimental.assert_cardinality(turns.length))
-    made = made.map(table.shaped) if table.is_reshaped else made
+        result = result.apply(tf.data.experimental.assert_cardinality(turns.length))
+    result = result.map(table.shaped) if table.is_reshaped else result
     if any(loader._native.is_shard for loader in loaders):
-        # TensorFlow would take a part of this part.
+        # TensorFlow would shard this shard again.
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        made = made.with_options(options)
-    return made
+        result = result.with_options(options)
+    return result
 
 
 def distributed(
@@ -89,10 +89,10 @@ def distributed(
     by: Literal["auto", "shard", "record"] = "auto",
     **settings: Any,
 ) -> Any:
-    """A pipeline over the replicas of a `tf.distribute.Strategy`: each gets a shard of its own.
+    """Distributes a pipeline to the replicas of a `tf.distribute.Strategy`: each gets a shard of its own.
 
-    The batch size of the pipeline is that of all replicas together. Every sample comes once; a replica that
-    has no more, while others have, gets empty batches. See `dataset` for the arguments.
+    The batch size of the pipeline is that of all replicas together. Every sample is delivered once; a replica
+    that has no more samples while others do gets empty batches. See `dataset` for the arguments.
     """
 
     def of_worker(context: Any) -> Any:
@@ -103,8 +103,8 @@ def distributed(
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """Raises errors of loaders as what they are, with `index`, `path` and `hint`, where TensorFlow has made
-    its own of them: `with feedline.tensorflow.unwrapped(): model.fit(...)`."""
+    """Raises the original error of a loader, with `index`, `path` and `hint`, in place of the TensorFlow
+    error that wraps it: `with feedline.tensorflow.unwrapped(): model.fit(...)`."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -116,7 +116,7 @@ def unwrapped() -> Iterator[None]:
 
 
 def _loaders(pipeline: Pipeline, context: Any, by: str, settings: dict[str, Any]) -> list[Loader]:
-    """One, or one for each replica that this process feeds."""
+    """One loader, or one for each replica that this process feeds."""
     if context is None:
         return [pipeline.loader(**settings)]
     world, here = context.num_replicas_in_sync, context.num_replicas_in_sync // context.num_input_pipelines
@@ -136,13 +136,13 @@ def _loaders(pipeline: Pipeline, context: Any, by: str, settings: dict[str, Any]
 
 
 class _Turns:
-    """Starts the next epoch of some loaders at each call, and takes their batches in turns: TensorFlow gives
-    one element after another to its replicas."""
+    """Starts the next epoch of several loaders at each call, and takes their batches in turns: TensorFlow
+    gives one element after another to its replicas."""
 
     def __init__(self, loaders: list[Loader], table: Table) -> None:
         self._loaders = loaders
         self._table = table
-        # Batches of one size cannot be empty: then there are as many as the shortest loader has.
+        # Batches of a fixed size cannot be empty, so the epoch ends with the shortest loader.
         self._may_be_empty = all(loader._native.rows is None for loader in loaders)
         end = max if self._may_be_empty else min
         is_exact = all(loader._native.has_exact_len and not _filters(loader) for loader in loaders)
@@ -163,7 +163,7 @@ class _Turns:
                 epoch.close()
         if self.length is not None and count < self.length:
             short = InvalidArgumentError.explained(
-                f"the epoch ended after {count} of {self.length} batches: it has gone on after a checkpoint",
+                f"the epoch ended after {count} of {self.length} batches: it was resumed from a checkpoint",
                 "call loader.resume() before feedline.tensorflow.dataset(loader)",
             )
             _note(short)
@@ -175,9 +175,9 @@ class _Turns:
             present = [batch for batch in batches if batch is not None]
             if not present or (len(present) < len(batches) and not self._may_be_empty):
                 return
-            nothing = tf.nest.map_structure(lambda column: column[:0], present[0])
+            empty = tf.nest.map_structure(lambda column: column[:0], present[0])
             for batch in batches:
-                yield nothing if batch is None else batch
+                yield empty if batch is None else batch
 
 
 def _filters(loader: Loader) -> bool:
@@ -185,6 +185,6 @@ def _filters(loader: Loader) -> bool:
 
 
 def _note(error: Exception) -> None:
-    # An exception of somebody's own may refuse to be copied; its text is told all the same.
+    # A user's exception may refuse to be copied; TensorFlow shows its text anyway.
     with suppress(Exception):
         _raised.append(copy(error))

@@ -1,4 +1,4 @@
-"""For tests of your own: faults on purpose, and what must hold in spite of them.
+"""For your own tests: injects faults, and checks what must hold in spite of them.
 
 loader = feedline.testing.chaos(loader, seed=1, kill=0.01, eio=0.05)
 feedline.testing.assert_accounted(loader)
@@ -30,27 +30,27 @@ from feedline.report import Report
 
 __all__ = ["Chaos", "ChaosError", "assert_accounted", "assert_same_batches", "chaos"]
 
-# This many samples have a count of their own of how often they were tried; others share one.
+# The number of attempt counters; with more samples than this, several share one.
 _COUNTS = 1 << 20
 
 
 class ChaosError(ValueError):
-    """A fault that was made on purpose."""
+    """An injected fault."""
 
 
 @dataclass(frozen=True)
 class Chaos:
-    """Which faults are made, at which rates: shares of the samples from 0 to 1.
+    """The faults to inject, and their rates: shares of the samples, from 0 to 1.
 
     Attributes:
-        seed: the same seed makes the same faults.
-        kill: kills the worker, the first time that a sample is made.
-        poison: kills the worker whenever the sample is made.
-        raise_: raises `ChaosError` whenever the sample is made.
-        eio: raises an `OSError` with EIO; each try is drawn again.
-        hang: does not come back, the first time that a sample is made.
-        slow: takes `slow_seconds` more.
-        leak: keeps `leak_bytes` of memory.
+        seed: the same seed gives the same faults.
+        kill: kills the worker at the first attempt to load a sample.
+        poison: kills the worker at every attempt.
+        raise_: raises `ChaosError` at every attempt.
+        eio: raises an `OSError` with EIO; drawn again for each attempt.
+        hang: never returns from the first attempt.
+        slow: takes `slow_seconds` longer.
+        leak: leaks `leak_bytes` of memory.
         leak_files: opens a file and never closes it.
     """
 
@@ -76,16 +76,16 @@ class Chaos:
         check_finite("chaos", "slow_seconds", self.slow_seconds)
 
     def strikes(self, kind: str, index: object, attempt: int = 0) -> bool:
-        """Whether this fault is made at this sample."""
+        """Whether this fault is injected at this sample."""
         rate = getattr(self, kind)
         if not rate:
             return False
         key = f"{self.seed}/{kind}/{index!r}/{attempt}".encode()
-        thrown = int.from_bytes(hashlib.blake2b(key, digest_size=7).digest(), "little")
-        return bool(thrown < rate * 2**56)
+        drawn = int.from_bytes(hashlib.blake2b(key, digest_size=7).digest(), "little")
+        return bool(drawn < rate * 2**56)
 
     def victims(self, kind: str, indices: Iterable[object]) -> list[object]:
-        """The samples at which a fault of this kind is made, at their first try."""
+        """The samples at whose first attempt a fault of this kind is injected."""
         return [index for index in indices if self.strikes(kind, index)]
 
 
@@ -93,8 +93,8 @@ _leaked: list[Any] = []
 
 
 class _Striker:
-    """Makes the faults, in whatever process it is. How often a sample was tried stands in a file, since a
-    worker that is killed cannot remember it."""
+    """Injects the faults, in any process. The attempts are counted in a shared file, since a worker that is
+    killed cannot remember them."""
 
     def __init__(self, chaos: Chaos) -> None:
         self.chaos = chaos
@@ -109,7 +109,7 @@ class _Striker:
         return {**self.__dict__, "_counts": None, "_remove": None}
 
     def _attempt(self, index: object) -> int:
-        """How often this sample was tried before."""
+        """The number of earlier attempts to load this sample; counts this one."""
         if self._counts is None:
             with Path(self._path).open("r+b") as file:
                 self._counts = mmap.mmap(file.fileno(), _COUNTS)
@@ -120,10 +120,10 @@ class _Striker:
         return attempt
 
     def strike(self, index: object) -> None:
-        """Makes the faults that are due at a sample."""
+        """Injects the faults of a sample."""
         chaos = self.chaos
         attempt = self._attempt(index)
-        # In the trainer itself nobody could take the place of who dies or hangs.
+        # Not in the trainer: if it died or hung, nothing could replace it.
         if os.getpid() != self._home:
             is_first = attempt == 0
             if (is_first and chaos.strikes("kill", index)) or chaos.strikes("poison", index):
@@ -162,14 +162,14 @@ class _ChaoticDataset:
         return len(self.dataset)
 
     def __getattr__(self, name: str) -> Any:
-        # A data set that makes all samples of a batch at once makes them one by one here.
+        # Without `__getitems__`, so that samples are loaded one by one and each can fail on its own.
         if name in ("dataset", "_striker", "__getitems__") or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
 
 class _ChaoticFunction:
-    """A function with faults, for an Executor: its first argument is what a sample is elsewhere."""
+    """A function with faults, for an Executor: its first argument takes the role of a sample's index."""
 
     def __init__(self, function: Callable[..., Any], striker: _Striker) -> None:
         self._function = function
@@ -182,7 +182,7 @@ class _ChaoticFunction:
 
 
 class _ChaoticPipeline:
-    """A native pipeline with faults: all there is left to do is to make its loader."""
+    """A native pipeline with faults, which only offers `loader()`."""
 
     def __init__(self, pipeline: Pipeline, chaos: Chaos) -> None:
         self._pipeline = pipeline
@@ -199,14 +199,14 @@ class _ChaoticPipeline:
 
 
 def chaos(target: Any, seed: int = 0, **rates: Any) -> Any:
-    """The same loader, pipeline, data set or function, with faults that the seed decides on.
+    """A copy of a loader, pipeline, data set or function with injected faults.
 
     Args:
         target: a `feedline.torch.DataLoader`, a map-style data set, a pipeline (before `.loader()`), or a
-            function for `feedline.Executor`. It is left as it is; what is returned has the faults.
-        seed: the same seed makes the same faults.
-        rates: see `Chaos`. A native pipeline runs no code of others, so only `eio`, `raise_` and `slow`
-            strike there.
+            function for `feedline.Executor`. It is not changed.
+        seed: the same seed gives the same faults.
+        rates: see `Chaos`. A native pipeline runs no user code, so it supports only `eio`, `raise_` and
+            `slow`.
     """
     settings = Chaos(seed=seed, **rates)
     if isinstance(target, Pipeline):
@@ -218,7 +218,7 @@ def chaos(target: Any, seed: int = 0, **rates: Any) -> Any:
         return _ChaoticDataset(target, striker)
     if callable(target):
         return _ChaoticFunction(target, striker)
-    raise InvalidArgumentError.explained(f"chaos: there is no way to make faults in {target!r}")
+    raise InvalidArgumentError.explained(f"chaos: cannot inject faults into {target!r}")
 
 
 def _chaotic_loader(loader: Any, striker: _Striker) -> Any:
@@ -227,11 +227,10 @@ def _chaotic_loader(loader: Any, striker: _Striker) -> Any:
     from feedline._torch.samples import Samples
 
     chaotic = copy.copy(loader)
-    # torch's class forbids to set these after it was made; this one is not made again.
+    # Through __dict__: torch's class forbids setting these attributes after construction.
     chaotic.__dict__["dataset"] = _ChaoticDataset(loader.dataset, striker)
-    chaotic.__dict__["_loader_state"] = LoaderState(
-        Account(loader.faults, loader.on_event), Samples(loader.dataset)
-    )
+    account = Account(loader.faults, loader.on_event)
+    chaotic.__dict__["_loader_state"] = LoaderState(account, Samples(loader.dataset))
     chaotic.__dict__["_iterator"] = None
     return chaotic
 
@@ -243,7 +242,7 @@ class _Loader(Protocol):
 
 
 def assert_accounted(loader: _Loader) -> Report:
-    """Goes through an epoch, and checks that every sample was delivered or is named in the report.
+    """Runs an epoch and checks that every sample was delivered or is counted as skipped.
 
     Returns the report.
     """
@@ -256,7 +255,8 @@ def assert_accounted(loader: _Loader) -> Report:
     skipped = report.skipped - before.skipped
     if delivered + skipped != expected:
         raise AssertionError(
-            f"{delivered} samples were delivered and {skipped} skipped, but {expected} expected\n{report}"
+            f"{delivered} samples were delivered and {skipped} skipped, "
+            f"but {expected} were expected\n{report}"
         )
     return report
 
@@ -264,11 +264,11 @@ def assert_accounted(loader: _Loader) -> Report:
 def assert_same_batches(
     make_loader: Callable[[int], Iterable[Any]], workers: Iterable[int] = (0, 1, 4)
 ) -> None:
-    """Checks that a loader gives the same batches whatever the number of workers.
+    """Checks that a loader delivers the same batches with every number of workers.
 
     Args:
         make_loader: called with a number of workers; returns a loader.
-        workers: which numbers are tried; the first is what the others are compared with.
+        workers: the numbers to try; the others are compared with the first.
     """
     first: list[Any] | None = None
     first_count = 0
@@ -287,7 +287,7 @@ def assert_same_batches(
 
 
 def _plain(value: Any) -> Any:
-    """Something that can be compared with ==, bit for bit."""
+    """Converts a batch to values that == compares bit for bit."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().contiguous()
         import torch

@@ -1,6 +1,6 @@
-"""Torch: its `DataLoader` on workers that are replaced when they die, and native batches as tensors.
+"""Torch: a `DataLoader` whose workers are replaced when they die, and native batches as tensors.
 
-Imported only by those who have torch.
+Importing it requires torch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from feedline._account import OVERDUE, Account, check
 from feedline._arguments import suggests_all
 from feedline._config import call_as_json, check_finite
 from feedline._described import described
-from feedline._torch.accelerate import Mark, stay_in_charge
+from feedline._torch.accelerate import PinMemoryMark, patch_accelerate
 from feedline._torch.excluded import excluded
-from feedline._torch.in_process import Alone
+from feedline._torch.in_process import InProcess
 from feedline._torch.indices import keys
 from feedline._torch.loader_state import LoaderState
 from feedline._torch.samples import Samples
@@ -46,33 +46,33 @@ _TAKES_IN_ORDER = "in_order" in inspect.signature(torch.utils.data.DataLoader.__
 
 @suggests_all(inside={"faults": FaultPolicy})
 class DataLoader(torch.utils.data.DataLoader[T_co]):
-    """torch's `DataLoader`, argument for argument and order for order, on supervised workers.
+    """torch's `DataLoader`, with the same arguments and the same order, on supervised workers.
 
-    A worker that dies, of whatever, is replaced; its batch is made again, with the same random numbers,
-    and the epoch goes on in the same order. A warning names who died, of what, and at which sample.
-    Everything that torch's loader takes is taken; these are new:
+    A worker that dies, for whatever reason, is replaced; its batch is recomputed with the same random
+    numbers, and the epoch continues in the same order. A warning names the worker, the cause and the sample.
+    It takes all arguments of torch's loader, and these:
 
     Args:
         on_death: "replace", or "raise": the first death ends the run with `feedline.errors.WorkerDiedError`.
-            For iterable data sets that cannot be started again: a replacement iterates again and throws
-            away what was delivered.
+            Use "raise" for iterable data sets that cannot be restarted: a replacement iterates from the start
+            and throws away what was delivered.
         max_deaths: how many deaths within `death_window` are allowed; "auto" is twice the workers, at
             least 5. One more ends the run with `feedline.errors.TooManyDeathsError` and the history.
-        death_window: in seconds.
-        memory: bytes of shared memory for batches on their way, as a number or as in "2GiB"; "auto" is
-            a quarter of what is free, at most 8 GiB. In sizes, "4G" and "4GiB" are 4 * 1024**3 bytes, "4GB"
-            is 4 * 1000**3.
-        faults: what is done about samples that raise, kill their worker or hang: a `feedline.FaultPolicy`.
-            Without one, the first such sample raises, with its name.
-        deadline: seconds that one sample may take in a worker. A worker that passes it is asked for its
-            stack, killed and replaced; the sample is retried or judged by `faults`.
+        death_window: the window for `max_deaths`, in seconds.
+        memory: bytes of shared memory for batches that workers send, as a number or as in "2GiB"; "auto" is
+            a quarter of the free memory, at most 8 GiB. In sizes, "4G" and "4GiB" are 4 * 1024**3 bytes,
+            "4GB" is 4 * 1000**3.
+        faults: what to do about samples that raise, kill their worker or hang: a `feedline.FaultPolicy`.
+            By default, the first such sample raises an error that names it.
+        deadline: seconds that one sample may take in a worker. After that, Feedline records the worker's
+            stack, kills it and replaces it; `faults` decides what happens to the sample.
         stall: seconds without progress after which a warning shows the stack of the worker, once. None
-            for never.
-        max_worker_memory: bytes of resident memory, as in "4G", beyond which a worker is renewed: after
-            its batch, and when the next one is ready to go on.
-        max_samples_per_worker: how many samples a worker makes before it is renewed in this way.
-        exclude: a quarantine file of an earlier run over the same data set, or a folder of such: its samples
-            are left out.
+            for no warning.
+        max_worker_memory: bytes of resident memory, as in "4G", beyond which a worker is replaced: after
+            its batch, and once the next worker is ready.
+        max_samples_per_worker: how many samples a worker loads before it is replaced in this way.
+        exclude: a quarantine file of an earlier run over the same data set, or a folder of such files: their
+            samples are left out.
         on_event: called with each `feedline.Event`, in the thread that iterates.
 
     Attributes:
@@ -146,20 +146,20 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             **({"in_order": in_order} if _TAKES_IN_ORDER else {}),
         )
-        # Before torch 2.6 its class does not know this word; the order is made here in any case.
+        # torch's class has this argument since 2.6; Feedline keeps the order in every version.
         self.in_order = in_order
         _native.check_workers(call_as_json({**self._config(), "workers": max(1, num_workers)}))
-        self.pin_memory_device = Mark.of(pin_memory_device, DataLoader, self._settings())
-        stay_in_charge()
+        self.pin_memory_device = PinMemoryMark.of(pin_memory_device, DataLoader, self._settings())
+        patch_accelerate()
         if isinstance(dataset, IterableDataset):
             self._check_iterable()
-        # Now: a run must not change by what it adds to the file itself.
+        # Read now: the run may write to the same file, which must not change what is excluded.
         self._excluded = keys(
             () if self.exclude is None else excluded(self.exclude, self._loader_state.samples)
         )
 
     def _check_iterable(self) -> None:
-        """The samples of an iterable data set have no index."""
+        """Rejects settings that need the index of a sample, which an iterable data set does not have."""
         if self.exclude is not None:
             raise InvalidArgumentError.explained(
                 f"exclude={self.exclude!r} names samples by index, which an iterable data set does not have",
@@ -168,7 +168,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if self.faults is not None and "replace" in self.faults._deeds() and not self.faults.has_replacement:
             raise InvalidArgumentError.explained(
                 'action="replace" takes a sample of another index, which an iterable data set does not have',
-                'use action="skip", or say which sample with replacement=...',
+                'use action="skip", or give the sample with replacement=...',
             )
 
     def _settings(self) -> dict[str, Any]:
@@ -195,8 +195,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     @property
     def _is_accelerate_prepared(self) -> bool:
-        """Asked by Accelerate just before it builds the loader again."""
-        stay_in_charge()
+        """Accelerate reads this just before it rebuilds the loader."""
+        patch_accelerate()
         return bool(self.__dict__.get("_is_prepared", False))
 
     @_is_accelerate_prepared.setter
@@ -205,19 +205,19 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     @property
     def _is_fresh(self) -> bool:
-        """Whether workers come from a fresh interpreter, not from a fork."""
+        """Whether workers start in a fresh interpreter, not as forks."""
         context = self.multiprocessing_context or multiprocessing
         return bool(context.get_start_method() != "fork")
 
     def __iter__(self) -> _BaseDataLoaderIter:
-        # Workers that stay are gone for good when a run was ended by them: then it begins again.
+        # Persistent workers are gone if the last run ended with an error: start new ones.
         if isinstance(self._iterator, WithWorkers) and self._iterator._shutdown:
             self._iterator = None
         return super().__iter__()
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         if self.num_workers == 0:
-            return Alone(self)
+            return InProcess(self)
         self.check_worker_number_rationality()
         return WithWorkers(self)
 
@@ -227,7 +227,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return self._loader_state.deaths
 
     def report(self) -> Report:
-        """What has become of all samples so far: delivered, skipped, retried; workers lost, and of what."""
+        """The counts of all samples so far (delivered, skipped, retried), and the workers lost, by cause."""
         return self._loader_state.account.report()
 
 
@@ -238,9 +238,9 @@ def _check_workers(
     max_worker_memory: object,
     max_samples_per_worker: object,
 ) -> None:
-    """Refuses a number of workers that is none, and settings that only workers can have."""
+    """Rejects an invalid number of workers, and settings that need workers if there are none."""
     try:
-        # Whole numbers of NumPy are numbers too.
+        # Integers of NumPy are valid too.
         count = operator.index(num_workers)  # type: ignore[arg-type]
     except TypeError:
         raise InvalidArgumentError.explained(
@@ -251,7 +251,7 @@ def _check_workers(
         return
     settings = {
         "deadline": deadline,
-        # The default is there without workers too, and says nothing.
+        # The default is allowed without workers.
         "stall": None if stall == _STALL else stall,
         "max_worker_memory": max_worker_memory,
         "max_samples_per_worker": max_samples_per_worker,
@@ -271,7 +271,7 @@ def _tensors(columns: Columns) -> dict[str, Any]:
 
 
 class Batches:
-    """A loader whose batches are dicts of tensors, on the memory they were made in."""
+    """A loader whose batches are dicts of tensors; they are not copied."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader

@@ -444,7 +444,7 @@ def test_workers_are_forked_anew_where_the_data_set_cannot_be_pickled_and_the_lo
     assert is_right
     assert names.count("zygote_restarted") == 1
     (text,) = reported
-    for part in ("waiting for a lock", "forked anew", "pickle"):
+    for part in ("waiting for a lock", "forked again", "pickle"):
         assert part in text
 
 

@@ -88,12 +88,12 @@ def expected(kind: str, count: int = COUNT) -> list[Any]:
 
 def slots(loader: Any) -> int:
     """Slots of the inbox that somebody has."""
-    taken: int = loader._place._worker_pool.inbox_used[1]
+    taken: int = loader._backend._worker_pool.inbox_used[1]
     return taken
 
 
 def bytes_of_inbox(loader: Any) -> int:
-    used: int = loader._place._worker_pool.inbox_used[0]
+    used: int = loader._backend._worker_pool.inbox_used[0]
     return used
 
 

@@ -40,10 +40,10 @@ loader = DataLoader(Busy(), batch_size=1, num_workers=4, prefetch_factor=2, pers
 running = iter(loader)
 batch = [next(running) for _ in range(4)]
 workers = running._workers
-def activity(worker):
-    said = running._worker_pool.activity(worker)
-    return said and said["stage"]
-while [doing(worker) for worker in range(4)] != ["fetching", "fetching", "waiting", "waiting"]:
+def stage(worker):
+    activity = running._worker_pool.activity(worker)
+    return activity and activity["stage"]
+while [stage(worker) for worker in range(4)] != ["fetching", "fetching", "waiting", "waiting"]:
     time.sleep(0.001)
 while None in (pids := [worker.pid for worker in workers]):
     time.sleep(0.001)
@@ -115,10 +115,10 @@ def test_a_trainer_with_workers_of_a_fresh_interpreter_takes_all_with_it_when_ki
 def test_a_zygote_says_nothing_when_the_trainer_is_gone_before_its_report(trainers: Trainers) -> None:
     program = """
     import socket
-    from feedline._workers.zygote import _end_with, _Life
+    from feedline._workers.zygote import _run_and_exit, _ZygoteProcess
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.close()
-    _end_with(lambda: _Life(theirs, object(), os.getppid()).live())
+    _run_and_exit(lambda: _ZygoteProcess(theirs, object(), os.getppid()).run())
     """
     trainer = trainers.start(program)
 

@@ -1,1 +1,1 @@
-"""Attacks on Feedline: random faults for as long as you like, and what must hold in spite of them."""
+"""Attacks Feedline with random faults, and checks what must hold in spite of them."""

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-# Python puts this folder itself on the path when it is run as a script; the package is below its parent.
+# Python adds this folder to the path when it is run as a script; the package is in its parent.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from attack.command import main

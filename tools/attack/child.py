@@ -1,7 +1,7 @@
 """The process of one round: `python -m attack.child SEED FAMILY ROUND FOLDER SECONDS`.
 
-Writes what became of the round to result.json in the folder. A round that takes longer than the seconds
-has its stacks written to stderr, and goes on: the process that started it ends it.
+Writes the result of the round to result.json in the folder. If the round takes longer than the seconds, its
+stacks are written to stderr and it continues: the parent process ends it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def main() -> None:
         result["finding"] = str(finding)
     except NotPossibleError as reason:
         result["not_possible"] = str(reason)
-    # A panic in Rust code is a BaseException in Python.
+    # A panic in Rust is a BaseException in Python.
     except BaseException:
         result["finding"] = f"the round raised\n{traceback.format_exc()}"
     result["counts"] = counts
-    # Written last and renamed: a process that dies on the way leaves no result.
+    # Written last and renamed: a process that dies before leaves no result.
     draft = Path(folder) / "result.draft"
     draft.write_text(json.dumps(result))
     draft.rename(Path(folder) / "result.json")

@@ -1,4 +1,4 @@
-"""The command line: runs rounds of all families in turn until the time is up, and sums up."""
+"""The command line: runs rounds of all families in turn until the time is up, and prints a summary."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["main"]
 _HELP = """\
 Attacks Feedline with random faults until the time is up, and checks that no sample is lost, doubled or wrong.
 
-Families of attacks take turns. Each round is a process of its own, decided by the seed, the family and
-the number of the round. A round that finds something is printed at once, with the command that repeats it.
+Families of attacks take turns. Each round runs in a process of its own and depends only on the seed, the
+family and the number of the round. A finding is printed at once, with the command that repeats its round.
 """
 _EXAMPLES = """\
 examples:
@@ -30,15 +30,15 @@ examples:
   python tools/attack --only kills pools --rounds 5     five rounds of two families
   python tools/attack --seed 7 --only kills --round 12  one round again
 
-exit codes: 0 nothing was found, 1 something was found, 2 wrong use
+exit codes: 0 no findings, 1 findings, 2 wrong arguments
 """
-# Seconds between two lines about the progress.
+# Seconds between two lines of progress.
 _PROGRESS = 10.0
 
 
 @dataclass
 class Summary:
-    """What the rounds of one family came to."""
+    """The results of all rounds of one family."""
 
     counts: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
@@ -55,27 +55,27 @@ class Summary:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    result = argparse.ArgumentParser(
         prog="python tools/attack",
         description=_HELP,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
+    result.add_argument(
         "--seconds", type=_positive, default=60.0, help="how long; the first round is always finished (60)"
     )
-    made.add_argument("--seed", type=int, default=1, help="of all random choices (1)")
-    made.add_argument(
+    result.add_argument("--seed", type=int, default=1, help="seed of all random choices (1)")
+    result.add_argument(
         "--only", nargs="+", action="extend", choices=FAMILIES, metavar="NAME", help="these families only"
     )
-    one = made.add_mutually_exclusive_group()
-    one.add_argument("--rounds", type=_count, help="rounds of each family, however long they take")
-    one.add_argument("--round", type=_number, help="this round only")
-    made.add_argument(
+    which = result.add_mutually_exclusive_group()
+    which.add_argument("--rounds", type=_count, help="rounds of each family, however long they take")
+    which.add_argument("--round", type=_number, help="this round only")
+    result.add_argument(
         "--timeout", type=_positive, default=300.0, help="seconds after which a round counts as hanging (300)"
     )
-    made.add_argument("--list", action="store_true", help="print the families and end")
-    return made
+    result.add_argument("--list", action="store_true", help="print the families and end")
+    return result
 
 
 def _positive(text: str) -> float:
@@ -100,7 +100,7 @@ def _count(text: str) -> int:
 
 
 def schedule(arguments: argparse.Namespace, names: list[str]) -> Iterator[tuple[str, int]]:
-    """Which round of which family is next."""
+    """The families and rounds to run, in order."""
     if arguments.round is not None:
         yield from ((name, arguments.round) for name in names)
         return
@@ -120,7 +120,7 @@ def main(given: list[str] | None = None) -> int:
         for name, about in FAMILIES.items():
             print(f"{name:<12} {about}")
         return 0
-    # So that the round that is running is ended as well.
+    # Exit normally on SIGTERM, so that the running round is ended as well.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     names = list(dict.fromkeys(arguments.only or FAMILIES))
     summaries = {name: Summary() for name in names}
@@ -145,7 +145,7 @@ def main(given: list[str] | None = None) -> int:
 
 def _shown(seed: int, name: str, number: int, finding: str) -> str:
     command = ["python", "tools/attack", "--seed", str(seed), "--only", name, "--round", str(number)]
-    # A finding may quote what an attack has made up: nothing of it is to move the cursor.
+    # A finding may quote hostile text, which must not move the cursor.
     lines = ["".join(map(_escaped, line)) for line in finding.rstrip().split("\n")]
     rest = [f"  {line}" for line in lines[1:]]
     return "\n".join([f"finding in {name}: {lines[0]}", *rest, f"  again: {shlex.join(command)}"])
@@ -162,8 +162,8 @@ def _progress(summaries: dict[str, Summary], seconds: float) -> str:
 
 
 def _table(summaries: dict[str, Summary]) -> str:
-    """A line for each family, in Markdown."""
-    lines = ["| family | rounds | seconds for each | findings | what was done |", "|---|---|---|---|---|"]
+    """A Markdown table with a line for each family."""
+    lines = ["| family | rounds | seconds per round | findings | what was done |", "|---|---|---|---|---|"]
     for name, summary in summaries.items():
         each = summary.seconds / max(1, summary.rounds)
         counts = ", ".join(f"{count} {what}" for what, count in sorted(summary.counts.items()))

@@ -1,7 +1,7 @@
 """The families of attacks: each is the module of this package with the same name.
 
-A module has one function, `attack(draws, folder)`: it does one round, decided by the random generator, may
-write to the folder, and returns how often it did what. It raises `Finding` if something does not hold.
+A module has one function, `attack(draws, folder)`: it runs one round, which depends only on the random
+generator, may write to the folder, and returns counts of what it did. It raises `Finding` if a check fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["FAMILIES", "Attack", "generator", "load"]
 Attack = Callable[[Random, Path], Counter[str]]
 
 FAMILIES = {
-    "kills": "workers and zygotes are killed or stopped while batches are made",
+    "kills": "workers and zygotes are killed or stopped while batches are loaded",
     "interrupts": "a signal handler raises at a random step of next()",
     "pools": "data sets and functions fork and start pools of their own",
     "tampering": "checkpoints, indices, manifests and lists of excluded samples are changed",
@@ -29,11 +29,11 @@ FAMILIES = {
 
 
 def load(name: str) -> Attack:
-    """The function of a family. Imports what the family needs, such as torch."""
+    """The function of a family. Imports the modules that it needs, such as torch."""
     attack: Attack = import_module(f"attack.{name}").attack
     return attack
 
 
 def generator(seed: int, name: str, number: int) -> Random:
-    """The random generator of one round, which decides all of it."""
+    """The random generator of one round, on which everything in the round depends."""
     return Random(f"{seed}/{number}/{name}")

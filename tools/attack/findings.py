@@ -1,4 +1,4 @@
-"""What an attack says when something does not hold, and which errors are good ones."""
+"""Findings of attacks, and which errors are acceptable."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ __all__ = ["Finding", "NotPossibleError", "expect", "only_clean_errors"]
 
 
 class Finding(Exception):  # noqa: N818
-    """Something does not hold; the text explains what, for a person."""
+    """A check failed; the text explains which."""
 
 
 class NotPossibleError(Exception):
-    """This machine does not allow the attack; the text says why."""
+    """The attack is not possible on this machine; the text says why."""
 
 
 def expect(holds: object, text: str) -> None:
-    """Raises `Finding` unless it holds."""
+    """Raises `Finding` if the check fails."""
     if not holds:
         raise Finding(text)
 
 
 @contextlib.contextmanager
 def only_clean_errors(what: str, *others: type[BaseException]) -> Iterator[list[BaseException]]:
-    """Lets the block raise errors of Feedline, or of these classes; any other exception is a finding.
+    """Allows the block to raise errors of Feedline or of these classes; any other exception is a finding.
 
-    The list that it gives has the error that was raised, after the block.
+    After the block, the list contains the error that was raised, if there was one.
     """
     from feedline.errors import FeedlineError, InternalError
 
@@ -36,7 +36,7 @@ def only_clean_errors(what: str, *others: type[BaseException]) -> Iterator[list[
         yield raised
     except (Finding, NotPossibleError, KeyboardInterrupt, SystemExit):
         raise
-    # A panic in Rust code is a BaseException in Python.
+    # A panic in Rust is a BaseException in Python.
     except BaseException as error:
         if not isinstance(error, (FeedlineError, *others)) or isinstance(error, InternalError):
             lines = "".join(traceback.format_exception(error))

@@ -15,15 +15,15 @@ from attack.findings import expect
 
 __all__ = ["attack"]
 
-# More than the steps of one batch, and of one result: of signals that come faster, each ends a call.
+# More than the steps of one batch, and of one result: with more frequent signals no call would ever finish.
 BATCH_STEPS = 1009
 RESULT_STEPS = 401
 NEVER = 10**9
 
 
 def attack(draws: Random, folder: Path) -> Counter[str]:
-    """Several fronts, each of them several times."""
-    # Before any batch is made: of handlers that are set later it is only known after some batches.
+    """Interrupts several fronts, each of them several times."""
+    # Before the first batch: Feedline notices handlers that are set later only after some batches.
     signal.signal(signal.SIGUSR2, Interrupter._handle)
     counts: Counter[str] = Counter()
     for front in draws.sample(sorted(FRONTS), 4):
@@ -34,7 +34,7 @@ def attack(draws: Random, folder: Path) -> Counter[str]:
 
 
 def steps(draws: Random, least: int) -> tuple[int, int]:
-    """The first step at which a signal comes, and how many are between two signals."""
+    """The step of the first signal, and the number of steps between two signals."""
     stride = draws.choice([NEVER, draws.randint(least, 3 * least)])
     return draws.randrange(2 * least if stride == NEVER else stride), stride
 
@@ -62,7 +62,7 @@ def loaded(draws: Random, front: str) -> Counter[str]:
 
 
 def called(draws: Random) -> Counter[str]:
-    """The results of a pool."""
+    """Interrupts the iteration over the results of a pool."""
     counts: Counter[str] = Counter()
     with fl.Executor(2) as pool:
         for mapped in (pool.map, fl.map):
@@ -87,7 +87,7 @@ def called(draws: Random) -> Counter[str]:
 
 
 def resumed(draws: Random) -> Counter[str]:
-    """A checkpoint after an interrupt has the batch still before it."""
+    """Takes a checkpoint after an interrupt, which must not count the batch as delivered."""
     front = draws.choice(["native", "map", "map in threads"])
     make = FRONTS[front][0]
     with make() as calm:

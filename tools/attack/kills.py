@@ -1,4 +1,4 @@
-"""Workers and zygotes are killed or stopped while batches are made: every batch is still the right one."""
+"""Kills or stops workers and zygotes while batches are loaded: every batch must still be correct."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANY_NUMBER = 1 << 20
 
 
 class Pause:
-    """Makes samples take some milliseconds, so that most signals come while one is made."""
+    """Makes samples take some milliseconds, so that most signals arrive while one is being loaded."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -36,7 +36,7 @@ class Pause:
 
 
 class SlowNumbers(soak.Numbers):
-    """The same with the samples of tools/soak.py."""
+    """The samples of tools/soak.py, with a pause."""
 
     def __getitem__(self, index: int) -> Any:
         time.sleep(0.002)
@@ -44,10 +44,10 @@ class SlowNumbers(soak.Numbers):
 
 
 def attack(draws: Random, folder: Path) -> Counter[str]:
-    """Three runs of different fronts."""
+    """Runs three of the scenarios."""
     counts: Counter[str] = Counter()
     for run in draws.sample(RUNS, 3):
-        # What is made once for a process, such as a helper of multiprocessing, is not left behind by a run.
+        # Each run must leave no processes, threads or files behind.
         with nothing_left():
             counts += run(draws)
         counts["runs"] += 1
@@ -55,7 +55,7 @@ def attack(draws: Random, folder: Path) -> Counter[str]:
 
 
 def few_kills(draws: Random) -> Harm:
-    """So few that no sample can be at hand in three deaths, after which it would count as their cause."""
+    """So few kills that no sample is loading in three deaths, which would make it count as their cause."""
     return Harm(
         worker_kills=draws.randint(0, 2),
         zygote_kills=draws.randint(0, 2),
@@ -74,7 +74,7 @@ def start_method(draws: Random) -> str:
 
 
 def torch_batches(draws: Random) -> Counter[str]:
-    """The batches are those of torch's own loader, to the last bit."""
+    """The batches must be those of torch's own loader, bit for bit."""
     kind: Any = draws.choice([Drawn, Listed, Streamed])
     arguments: dict[str, Any] = {
         "batch_size": draws.randint(1, 7),
@@ -101,7 +101,7 @@ def torch_batches(draws: Random) -> Counter[str]:
 
 
 def torch_skipping(draws: Random) -> Counter[str]:
-    """However many deaths there are, each sample is delivered or named."""
+    """With any number of deaths, each sample must be delivered or named."""
     length, fill = draws.randint(50, 300), draws.random() < 0.5
     loader = DataLoader(
         SlowNumbers(length),
@@ -118,7 +118,7 @@ def torch_skipping(draws: Random) -> Counter[str]:
 
 
 def stopped_for_good(draws: Random) -> Counter[str]:
-    """A worker that was stopped passes its deadline, a zygote is found to hang; both are replaced."""
+    """A stopped worker exceeds its deadline, a stopped zygote counts as hanging; both must be replaced."""
     workers = draws.randint(1, 3)
     length = draws.randint(100, 200)
     of_zygote = draws.random() < 0.5
@@ -157,7 +157,7 @@ def disturb(sample: dict[str, Any], random: np.random.Generator) -> dict[str, An
 
 
 def mapped(draws: Random) -> Counter[str]:
-    """The batches of functions in processes are those of the same functions in threads."""
+    """The batches of functions in processes must be those of the same functions in threads."""
     samples, size, epochs = draws.randint(20, 200), draws.randint(1, 9), draws.randint(1, 2)
     source = fl.arrays({"x": np.repeat(np.arange(samples), 700).reshape(samples, 700)})
     if draws.random() < 0.5:
@@ -189,7 +189,7 @@ def slow_square(number: int) -> Any:
 
 
 def called(draws: Random) -> Counter[str]:
-    """Every call of an executor has its own result in its place; with many deaths, or is skipped."""
+    """Every call of an executor must have its own result in order or, with many deaths, be skipped."""
     count, skips = draws.randint(20, 200), draws.random() < 0.5
     context = multiprocessing.get_context(start_method(draws))
     policy = fl.FaultPolicy("skip", limit=None) if skips else None
@@ -218,7 +218,7 @@ def called(draws: Random) -> Counter[str]:
 
 
 def must_be_same(batches: Iterable[Any], wanted: list[Any], what: str) -> None:
-    """Compares while batches come: those that are held use up memory that others travel in."""
+    """Compares each batch when it is delivered: keeping batches would use up the arena."""
     number = -1
     for number, batch in enumerate(batches):
         expect(number < len(wanted), f"{what}: more than {len(wanted)} batches")

@@ -1,4 +1,4 @@
-"""Random changes of bytes, of JSON and of what lies at a path."""
+"""Random changes to bytes, to JSON and to files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NUMBERS = [0, 1, -1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64
 
 
 class Damage:
-    """Changed bytes, and which of the old ones are not as they were: those from `start` to before `end`.
+    """Changed bytes, and the range of the original bytes that were changed: from `start` to before `end`.
 
-    What was before `start` and what was from `end` on are still there, at other places perhaps.
+    The bytes before `start` and from `end` on are still there, but may have moved.
     """
 
     def __init__(self, content: bytes, start: int, end: int, what: str) -> None:
@@ -27,17 +27,17 @@ class Damage:
         self.what = what
 
     def touches(self, start: int, end: int) -> bool:
-        """Whether any of these old bytes were changed, or others put between them."""
+        """Whether any of these original bytes were changed, or others inserted between them."""
         return self.start < end and start < max(self.end, self.start + 1)
 
 
 def damage(draws: Random, content: bytes) -> Damage:
-    """Changes bytes in one stretch, anywhere."""
+    """Changes one range of bytes, anywhere."""
     return damage_at(draws, content, draws.randrange(len(content) + 1))
 
 
 def damage_at(draws: Random, content: bytes, at: int) -> Damage:
-    """Changes bytes in one stretch from a place on."""
+    """Changes one range of bytes, from an offset on."""
     end = min(len(content), at + draws.choice([1, 1, 1, 4, 20, 200, 1000]))
     old = content[at:end]
     way = draws.choice(["flip", "random", "zeros", "truncate", "insert", "remove", "double"])
@@ -54,7 +54,7 @@ def damage_at(draws: Random, content: bytes, at: int) -> Damage:
     elif way == "insert":
         end, new = at, draws.randbytes(draws.choice([1, 3, 100]))
     elif way == "double":
-        # Of the old bytes none is changed, but a second copy follows.
+        # The original bytes are unchanged, but a second copy follows.
         at, new = end, old
     else:
         new = b""
@@ -63,7 +63,7 @@ def damage_at(draws: Random, content: bytes, at: int) -> Damage:
 
 
 def damage_json(draws: Random, text: str) -> str:
-    """Changes JSON text: values, keys, nesting, or bytes."""
+    """Changes the values, keys, nesting or bytes of a JSON text."""
     if draws.random() < 0.2:
         content = damage(draws, text.encode()).content
         return content.decode(errors=draws.choice(["replace", "ignore"]))
@@ -72,16 +72,16 @@ def damage_json(draws: Random, text: str) -> str:
 
 
 def _change_value(draws: Random, text: str) -> str:
-    """One value, somewhere in it, is another one."""
+    """Changes one value, anywhere in the document."""
     document = json.loads(text)
     places: list[tuple[Any, Any]] = []
 
     def collect(value: Any) -> None:
         inside = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, one in inside:
+        for key, inner in inside:
             places.append((value, key))
-            if isinstance(one, (dict, list)):
-                collect(one)
+            if isinstance(inner, (dict, list)):
+                collect(inner)
 
     if isinstance(document, (dict, list)):
         collect(document)
@@ -91,8 +91,8 @@ def _change_value(draws: Random, text: str) -> str:
     if draws.random() < 0.2 and isinstance(holder, dict):
         del holder[key]
     elif draws.random() < 0.2:
-        other, its = draws.choice(places)
-        holder[key] = other.get(its) if isinstance(other, dict) else other[its]
+        other, other_key = draws.choice(places)
+        holder[key] = other.get(other_key) if isinstance(other, dict) else other[other_key]
     else:
         values: list[Any] = [*NUMBERS, None, True, "", "\x1b[2J", [], {}, [[]], float("nan"), float("inf")]
         old = holder[key]
@@ -102,12 +102,12 @@ def _change_value(draws: Random, text: str) -> str:
     try:
         return json.dumps(document)
     except (ValueError, RecursionError):
-        # A value was put into itself.
+        # The document contains itself now.
         return text
 
 
 def _double_key(draws: Random, text: str) -> str:
-    """A key is there twice, with another value the second time."""
+    """Repeats a key with another value."""
     at = text.rfind("}")
     document = json.loads(text)
     if at < 0 or not isinstance(document, dict) or not document:
@@ -117,7 +117,7 @@ def _double_key(draws: Random, text: str) -> str:
 
 
 def _nest(draws: Random, text: str) -> str:
-    """A value is nested deeply."""
+    """Inserts a deeply nested value."""
     depth = draws.choice([10, 200, 100_000])
     opening, closing = draws.choice([("[", "]"), ('{"a":', "}")])
     nested = opening * depth + "1" + closing * depth
@@ -131,7 +131,7 @@ def _odd_text(draws: Random, text: str) -> str:
 
 
 def replace_file(draws: Random, path: Path) -> str:
-    """Puts something else than a file of data at a path; says what."""
+    """Replaces a file by something else, such as a pipe or a folder; returns its name."""
     path.unlink(missing_ok=True)
     way = draws.choice(["endless", "pipe", "folder", "nowhere", "itself", "full"])
     if way == "pipe":

@@ -1,4 +1,4 @@
-"""Files, classes, members and columns have hostile names: terminal and folders stay as they are."""
+"""Gives files, classes, members and columns hostile names: terminal and folders must not be affected."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ PARTS = [
     "名前",
     "\\",
 ]
-# Characters that say where text goes instead of what it is; the end of a line is the printer's own.
+# Unicode categories of characters that control a terminal or the direction of text.
 FORBIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 ALLOWED = {"\n", "\t", "\xad", "\u200b", "\u200c", "\u200d", "\ufeff"}
 
 
 def attack(draws: Random, folder: Path) -> Counter[str]:
-    """Some hostile names, everywhere where a name can stand."""
+    """Uses some hostile names everywhere a name is possible."""
     counts: Counter[str] = Counter()
     for number in range(3):
         place = folder / str(number)
@@ -78,12 +78,12 @@ def attack(draws: Random, folder: Path) -> Counter[str]:
 
 
 def hostile(draws: Random) -> str:
-    """A name, which may be no name of a file."""
+    """A hostile name, which may be invalid as a file name."""
     return "".join(draws.choice(PARTS) for _ in range(draws.randint(1, 3)))
 
 
 def as_file_name(name: str) -> str:
-    """The nearest name that the file system takes."""
+    """A similar name that is valid as a file name."""
     short = name.replace("\0", "").replace("/", "")
     while len(os.fsencode(short)) > 200:
         short = short[:-1]
@@ -95,7 +95,7 @@ def as_utf8(name: str) -> str:
 
 
 class Texts:
-    """Collects what is shown: errors, reports, events, log, warnings, stdout and stderr."""
+    """Collects all text for the user: errors, reports, events, log, warnings, stdout and stderr."""
 
     def __init__(self) -> None:
         self.texts: list[tuple[str, str]] = []
@@ -113,7 +113,7 @@ class Texts:
 
 @contextlib.contextmanager
 def listening(texts: Texts) -> Iterator[None]:
-    """Adds what is logged, warned of, and written to stdout and stderr in the block."""
+    """Collects the log, the warnings, stdout and stderr of the block."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     logger = logging.getLogger("feedline")
@@ -138,7 +138,7 @@ def listening(texts: Texts) -> Iterator[None]:
 
 
 def show(texts: Texts, what: str, *arguments: object) -> int:
-    """Runs a command of Feedline; what it prints is checked."""
+    """Runs a command of Feedline, whose output is collected."""
     with only_clean_errors(f"{what}: feedline {arguments[0]}") as raised:
         code = _native.run(["feedline", *map(os.fspath, map(str, arguments))])
         expect(code in (0, 1, 2), f"{what}: feedline {arguments[0]} ends with {code}")
@@ -148,7 +148,7 @@ def show(texts: Texts, what: str, *arguments: object) -> int:
 
 
 def iterate(texts: Texts, what: str, make: Any) -> None:
-    """Makes a loader of a pipeline and takes all batches, once with each policy."""
+    """Iterates over the loader of a pipeline, once with each policy."""
     for policy in (fl.FaultPolicy("skip", limit=None), fl.FaultPolicy()):
         with only_clean_errors(what) as raised:
             pipeline = make()
@@ -168,7 +168,7 @@ def iterate(texts: Texts, what: str, make: Any) -> None:
 
 
 def in_pictures(draws: Random, folder: Path, name: str) -> None:
-    """The names of a class and of its files."""
+    """Hostile names of a class and of its files."""
     what = f"pictures named {name!r}"
     texts = Texts()
     for kind in (as_file_name(name), "good"):
@@ -184,7 +184,7 @@ def in_pictures(draws: Random, folder: Path, name: str) -> None:
 
 
 def in_tar(draws: Random, folder: Path, name: str) -> None:
-    """The names of members, of which some would lead out of the folder that they are written to."""
+    """Hostile names of members, some of which would be written outside of the target folder."""
     what = f"tar members named {name!r}"
     outside = folder / "outside"
     outside.mkdir()
@@ -221,7 +221,7 @@ def tree(folder: Path) -> set[str]:
 
 
 def in_columns(draws: Random, folder: Path, name: str) -> None:
-    """The names of columns of CSV, and of keys of JSON."""
+    """Hostile names of CSV columns and JSON keys."""
     texts = Texts()
     what = f"columns named {name!r}"
     text = as_utf8(name)
@@ -242,7 +242,7 @@ def in_columns(draws: Random, folder: Path, name: str) -> None:
 
 
 def in_records(draws: Random, folder: Path, name: str) -> None:
-    """The names of shards and of features, and of a manifest and a list that name them."""
+    """Hostile names of shards and features, also in a manifest and in a quarantine file."""
     texts = Texts()
     what = f"features named {name!r}"
     text = as_utf8(name)

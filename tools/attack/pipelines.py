@@ -1,4 +1,4 @@
-"""Pipelines are built from random calls with random arguments: they work, or the error names the argument."""
+"""Builds pipelines from random calls with random arguments: they work, or the error names the argument."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attack.findings import expect, only_clean_errors
 __all__ = ["attack"]
 
 SKIP = fl.FaultPolicy("skip", limit=None)
-# Address space: what asks for more is refused by the system, and does not use up the machine.
+# The limit of the address space: larger allocations fail, and do not exhaust the machine.
 MEMORY = 8 << 30
 MOST_BATCHES = 60
 NAN, INFINITY = float("nan"), float("inf")
@@ -122,7 +122,7 @@ CALLS = [
     "filter",
     "map_batch",
 ]
-# Their functions run in threads: a process for each of so many runs would take most of the time.
+# Their functions run in threads: starting processes for each run would take most of the time.
 WITH_FUNCTION = {"map", "filter", "map_batch"}
 LOADER: dict[str, list[Any]] = {
     "threads": ["auto", 1, 2],
@@ -142,7 +142,7 @@ LOADER: dict[str, list[Any]] = {
 
 
 def attack(draws: Random, folder: Path) -> Counter[str]:
-    """Many pipelines, and settings of policies and pools."""
+    """Builds many pipelines, and many settings of policies and pools."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     counts: Counter[str] = Counter()
     sources = make_sources(folder)
@@ -154,7 +154,7 @@ def attack(draws: Random, folder: Path) -> Counter[str]:
 
 
 def make_sources(folder: Path) -> list[Callable[[], Any]]:
-    """Sources of some samples each, of every kind."""
+    """Small sources of every kind."""
     for number in range(4):
         (folder / "pictures" / str(number % 2)).mkdir(parents=True, exist_ok=True)
         (folder / "pictures" / str(number % 2) / f"{number}.png").write_bytes(
@@ -186,7 +186,7 @@ def make_sources(folder: Path) -> list[Callable[[], Any]]:
 
 
 def chosen(draws: Random, function: Any, wrong: float, known: dict[str, list[Any]]) -> dict[str, Any]:
-    """Arguments for a function by name: most of them right, some of them anything."""
+    """Random arguments for a function, by name: most of them valid, some of them anything."""
     given = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name in ("self", "chaos", "on_event", "exclude", "others", "other"):
@@ -200,7 +200,7 @@ def chosen(draws: Random, function: Any, wrong: float, known: dict[str, list[Any
 
 
 def checked(text: str, names: list[str], call: Callable[[], Any]) -> tuple[Any, bool]:
-    """What a call returns, and whether it was refused; an error must name the call or an argument."""
+    """The result of a call, and whether it raised; the error must name the call or an argument."""
     result: list[Any] = []
     with only_clean_errors(text, TypeError) as raised:
         result.append(call())
@@ -224,7 +224,7 @@ def shown(value: Any) -> str:
 
 
 def build(draws: Random, sources: list[Callable[[], Any]]) -> Counter[str]:
-    """One pipeline, from its source to its batches."""
+    """Builds and runs one pipeline."""
     pipeline = draws.choice(sources)()
     wrong = draws.choice([0.0, 0.0, 0.05, 0.4])
     for name in sorted(draws.sample(CALLS, draws.randint(0, 5)), key=CALLS.index):
@@ -233,31 +233,31 @@ def build(draws: Random, sources: list[Callable[[], Any]]) -> Counter[str]:
         if name in WITH_FUNCTION:
             given["threads"] = True
         text = f"{pipeline!r:.600}.{described(name, given)}"
-        made, is_refused = checked(text, [name, *given], lambda: method(**given))  # noqa: B023
-        pipeline = pipeline if is_refused else made
+        result, is_rejected = checked(text, [name, *given], lambda: method(**given))  # noqa: B023
+        pipeline = pipeline if is_rejected else result
     if draws.random() < 0.9 and not any(call["call"] == "batch" for call in pipeline.settings):
         pipeline = checked(f"{pipeline!r:.600}.batch(3)", ["batch"], lambda: pipeline.batch(3))[0] or pipeline
     settings = chosen(draws, pipeline.loader, wrong, LOADER)
     if wrong == 0.0:
-        # These are for functions in processes, which there are none of.
+        # These are only for functions in processes, and there are none.
         for name in ("deadline", "max_deaths", "max_worker_memory", "mp_context"):
             settings.pop(name, None)
         if not any("function" in call for call in pipeline.settings):
             settings.pop("workers", None)
-    # A number of processes that is right is started, however large it is.
+    # A valid number of workers would really be started, so use one that is rejected.
     if isinstance(settings.get("workers"), (int, np.integer)) and settings["workers"] > 2:
         settings["workers"] = 10**30
     text = f"{pipeline!r:.900}.{described('loader', settings)}"
-    # What cannot be put together is only known now: then the error names a call of before.
+    # Calls that do not fit together are detected only now, so the error may name an earlier call.
     names = ["loader", *settings, *CALLS, "field", "fields"]
-    loader, is_refused = checked(text, names, lambda: pipeline.loader(**settings))
-    if is_refused:
+    loader, is_rejected = checked(text, names, lambda: pipeline.loader(**settings))
+    if is_rejected:
         return Counter({"pipelines": 1, "refused": 1})
     return run(loader, text)
 
 
 def run(loader: Any, text: str) -> Counter[str]:
-    """Takes batches, and checks the account. Pipelines that make no sense fail here, cleanly."""
+    """Takes batches and checks the report. Pipelines that make no sense must fail here with a clean error."""
     with loader:
         counts = Counter({"pipelines": 1, "run": 1})
         allowed = (TypeError,) if "map" in text or "filter" in text else ()
@@ -274,24 +274,24 @@ def run(loader: Any, text: str) -> Counter[str]:
 
 
 def settle(draws: Random, folder: Path) -> Counter[str]:
-    """A source, policy or pool with random settings; nothing is run."""
+    """Creates a source, policy or pool with random settings, without running it."""
     name = draws.choice(sorted(SETTINGS))
     function, known = SETTINGS[name]
     given = chosen(draws, function, draws.choice([0.1, 0.5, 0.9]), known)
     if "path" in given or "paths" in given:
         key = "path" if "path" in given else "paths"
         given[key] = draws.choice([folder / "a.tfrecord", folder / "a.csv", folder / "none", *WRONG])
-    # A quarantine file is made by a policy that is used; here it would have any name.
+    # A policy creates its quarantine file, which would have a random name here.
     given.pop("quarantine", None)
     if isinstance(given.get("workers"), (int, np.integer)) and given["workers"] > 2:
         given["workers"] = 10**30
     text = described(name, given)
     # A source may also name the file, or the array, that it cannot open.
     names = [name.split(".")[0], *given, "path", "dict", "array", "shard", "file", "folder"]
-    made, is_refused = checked(text, names, lambda: function(**given))
-    if isinstance(made, fl.Executor):
-        made.shutdown()
-    return Counter({"settings": 1, "refused": int(is_refused)})
+    result, is_rejected = checked(text, names, lambda: function(**given))
+    if isinstance(result, fl.Executor):
+        result.shutdown()
+    return Counter({"settings": 1, "refused": int(is_rejected)})
 
 
 NUMBERS = fl.arrays({"x": np.arange(3)})

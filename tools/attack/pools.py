@@ -1,4 +1,4 @@
-"""Data sets and functions fork, and start pools of their own, inside of workers: no batch changes."""
+"""Data sets and functions fork and start their own pools inside workers: batches must not change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Make = Callable[[int], Sample]
 
 
 def child_writes(index: int) -> Sample:
-    """The child writes to the sample that its parent returns."""
+    """A child writes to the sample that its parent returns."""
     sample = sample_of(index)
     child = os.fork()
     if child == 0:
@@ -53,7 +53,7 @@ def child_writes(index: int) -> Sample:
 
 
 def grandchild_exits(index: int) -> Sample:
-    """The child forks as well, and ends before its own child."""
+    """A child forks as well, and ends before its own child."""
     child = os.fork()
     if child == 0:
         if os.fork() == 0:
@@ -64,7 +64,7 @@ def grandchild_exits(index: int) -> Sample:
 
 
 def has_process_pool(index: int) -> Sample:
-    # A worker is a daemon, which may have no children; people turn that off.
+    # A worker is a daemon, which may not have children; some programs turn that off.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     context = multiprocessing.get_context("fork")
     with concurrent.futures.ProcessPoolExecutor(2, context) as pool:
@@ -82,7 +82,7 @@ def has_killed_executor(index: int) -> Sample:
 
 
 class WritesToArgument:
-    """A function of a pipeline whose child writes to the array that the function was given."""
+    """A function of a pipeline that forks a child, which writes to the function's argument."""
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         child = os.fork()
@@ -98,7 +98,7 @@ NESTED: list[Make] = [has_executor, has_pool, has_process_pool, has_killed_execu
 
 
 def attack(draws: Random, folder: Path) -> Counter[str]:
-    """A few runs with forks, and one with pools, which take longer."""
+    """Does a few runs with forks, and one with pools, which takes longer."""
     counts: Counter[str] = Counter()
     for make in [*draws.sample(FORKS, 2), draws.choice(NESTED)]:
         front = draws.choice([in_data_set, in_calls, in_pipeline])
@@ -137,7 +137,7 @@ def in_calls(draws: Random, make: Make) -> tuple[Sample, str]:
 
 
 def in_pipeline(draws: Random, make: Make) -> tuple[Sample, str]:
-    """In threads only what is known not to disturb libraries that have threads."""
+    """Uses threads only for forks that are safe in a process with threads."""
     threads = make in (child_exits, child_raises, both_return) and draws.random() < 0.3
     function: Any = WritesToArgument() if make is child_writes else OfSamples(make)
     policy = POLICIES[draws.choice(sorted(POLICIES))] or fl.FaultPolicy()

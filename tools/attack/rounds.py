@@ -1,4 +1,4 @@
-"""Runs one round in a process of its own, and says what became of it."""
+"""Runs one round in a process of its own, and returns its outcome."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ __all__ = ["Outcome", "run"]
 TOOLS = Path(__file__).parents[1]
 # Seconds that processes of a round may take to end after it.
 _GRACE = 30.0
-# What is shown of the end of stderr.
+# How many bytes of the end of stderr are shown.
 _SHOWN = 8000
 
 
 @dataclass
 class Outcome:
-    """What became of a round."""
+    """The outcome of a round."""
 
     counts: Counter[str] = field(default_factory=Counter)
     finding: str | None = None
-    # Why this machine does not allow the attack.
+    # Why the attack is not possible on this machine.
     not_possible: str | None = None
     seconds: float = 0.0
 
 
 def run(seed: int, name: str, number: int, limit: float) -> Outcome:
-    """One round, which may take `limit` seconds."""
+    """Runs one round, which may take `limit` seconds."""
     with tempfile.TemporaryDirectory(prefix="feedline-attack-", ignore_cleanup_errors=True) as folder:
         marker = f"FEEDLINE_ATTACK={os.getpid()}-{time.monotonic_ns()}"
         command = [sys.executable, "-m", "attack.child", str(seed), name, str(number), folder]
         began = time.monotonic()
-        # To a file: processes that are left behind keep a pipe open.
+        # To a file: leftover processes would keep a pipe open.
         with (Path(folder) / "stderr").open("wb") as errors:
             process = subprocess.Popen(
                 [*command, str(0.9 * limit)],
@@ -57,7 +57,7 @@ def run(seed: int, name: str, number: int, limit: float) -> Outcome:
             try:
                 code = _wait(process, limit)
             except BaseException:
-                # Ctrl-C does not reach the round, which has a session of its own.
+                # Ctrl-C does not reach the round, which has its own session.
                 process.kill()
                 process.wait()
                 _left(marker, 0.0)
@@ -84,7 +84,7 @@ def _environment(marker: str, folder: str) -> dict[str, str]:
 
 
 def _wait(process: subprocess.Popen[bytes], limit: float) -> int | None:
-    """The exit code; None if it does not end in time."""
+    """The exit code; None if the process does not end in time."""
     try:
         return process.wait(limit)
     except subprocess.TimeoutExpired:
@@ -101,17 +101,17 @@ def _read(folder: Path, code: int | None, limit: float) -> Outcome:
     outcome = Outcome(Counter(result.get("counts")), result.get("finding"), result.get("not_possible"))
     if outcome.finding is not None:
         return outcome
-    said = (folder / "stderr").read_bytes()[-_SHOWN:].decode(errors="backslashreplace")
+    output = (folder / "stderr").read_bytes()[-_SHOWN:].decode(errors="backslashreplace")
     if code is None:
-        outcome.finding = f"hangs: no end after {limit:.0f} s\n{said}"
+        outcome.finding = f"hangs: no end after {limit:.0f} s\n{output}"
     elif code != 0 or not result:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        outcome.finding = f"the process ended with {how}\n{said}"
+        outcome.finding = f"the process ended with {how}\n{output}"
     return outcome
 
 
 def _left(marker: str, seconds: float) -> list[str]:
-    """The processes of a round that are still there after some seconds, which are then killed."""
+    """The processes of a round that are still alive after some seconds; kills them."""
     until = time.monotonic() + seconds
     while (pids := marked(marker)) and time.monotonic() < until:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Shards and pictures are corrupted: what is good comes as it is, and the rest is accounted for."""
+"""Corrupts shards and pictures: good samples must be delivered unchanged, and the rest accounted for."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Shard:
     """A small file of records.
 
     Attributes:
-        content: of the file.
-        spans: where each record begins and ends, with what must be whole around it.
-        open: makes a pipeline of a path.
-        values: what records are in a batch, as text that can be compared.
-        checks: whether a record that was changed is always noticed.
+        content: the bytes of the file.
+        spans: the start and end of each record, including surrounding bytes that it needs.
+        open: opens a path as a pipeline.
+        values: the records in a batch, as text that can be compared.
+        checks: whether a changed record is always detected.
     """
 
     content: bytes
@@ -63,7 +63,7 @@ def attack(draws: Random, folder: Path) -> Counter[str]:
 
 
 def corrupt(draws: Random, folder: Path, shard: Shard) -> Counter[str]:
-    """Reads a shard whole, to know its records, then with one stretch of it changed."""
+    """Reads a shard, to know its records, then reads it with one range of its bytes changed."""
     path = folder / "shard"
     path.write_bytes(shard.content)
     whole, report = read(shard, path, "the whole shard")
@@ -77,14 +77,14 @@ def corrupt(draws: Random, folder: Path, shard: Shard) -> Counter[str]:
         untouched = [
             value for value, span in zip(whole, shard.spans, strict=True) if not changed.touches(*span)
         ]
-        must_have(seen, untouched, f"{what}\nrecords that were not touched did not come\n{report}")
+        must_have(seen, untouched, f"{what}\nunchanged records were not delivered\n{report}")
         if shard.checks:
-            expect(set(seen) <= set(whole), f"{what}\ncorrupt records came: {set(seen) - set(whole)}")
+            expect(set(seen) <= set(whole), f"{what}\ncorrupt records: {set(seen) - set(whole)}")
     return Counter({"shards": 1, "refused": len(raised)})
 
 
 def read(shard: Shard, path: Path, what: str) -> tuple[list[str], fl.Report]:
-    """What comes of a shard, in the order of its records, and the report, which must add up."""
+    """The records of a shard, in order, and the report, which must add up."""
     found: list[tuple[int, str]] = []
     with shard.open(path).batch(3, index=True).loader(threads=1, faults=SKIP) as loader:
         for batch in loader:
@@ -99,9 +99,9 @@ def read(shard: Shard, path: Path, what: str) -> tuple[list[str], fl.Report]:
 
 
 def must_have(seen: list[str], wanted: list[str], text: str) -> None:
-    """All that are wanted are there, in their order."""
+    """Checks that all wanted records were delivered, in order."""
     left = iter(seen)
-    missing = [one for one in wanted if one not in left]
+    missing = [record for record in wanted if record not in left]
     expect(not missing, f"{text}\n{missing[:3]!r:.500}")
 
 
@@ -129,7 +129,7 @@ def spans_of(parts: list[bytes], start: int = 0) -> list[tuple[int, int]]:
 
 
 def lines_of(parts: list[bytes], start: int = 0) -> list[tuple[int, int]]:
-    """The end of the line before belongs to a line as well: without it, both are one."""
+    """The spans of lines, each with the newline before it: without it, two lines become one."""
     return [(max(0, first - 1), last) for first, last in spans_of(parts, start)]
 
 
@@ -172,7 +172,7 @@ def tar(draws: Random) -> Shard:
     content = with_paths.getvalue()
     return Shard(
         content,
-        # A corrupt stretch may take the samples beside it, and where it ends is a guess.
+        # A corrupt range may affect neighbouring samples, and how many is not defined.
         [(0, len(content))] * 8,
         lambda path: fl.tar(path, index=None).parse({"x": fl.int64(key="cls"), "b": fl.bytes_(key="bin")}),
         lambda batch: [f"{x} {bytes(b).hex()}" for x, b in zip(batch["x"], batch["b"], strict=True)],
@@ -181,7 +181,7 @@ def tar(draws: Random) -> Shard:
 
 def compressed(draws: Random) -> Shard:
     inner = draws.choice([tfrecord, jsonl, csv])(draws)
-    # What comes after the damage is lost; how much comes before it is up to the blocks of the format.
+    # All records after the change are lost; how many before it are lost depends on the blocks of the format.
     content = draws.choice([gzip.compress, zlib.compress])(inner.content)
     return Shard(content, [(0, len(content))] * len(inner.spans), inner.open, inner.values)
 
@@ -202,7 +202,7 @@ def tokens(draws: Random) -> Shard:
         )
     return Shard(
         content,
-        # Numbers that were inserted move all that follow.
+        # Inserted bytes move all numbers that follow.
         [(0, (number + 1) * size) for number in range(12)],
         lambda path: fl.tokens(path, name, 8),
         lambda batch: [str(row.tolist()) for row in batch["tokens"]],
@@ -219,11 +219,11 @@ FORMATS: dict[str, Callable[[Random], Shard]] = {
 }
 
 
-# ---- pictures, and what is inside of records ----
+# ---- pictures, and the content of records ----
 
 
 def pictures(draws: Random, folder: Path) -> Counter[str]:
-    """Some files are corrupt; the pixels of all others are what they are without them."""
+    """Corrupts some files; the pixels of all others must not change."""
     paths, kind = [], draws.choice(["JPEG", "PNG", "WEBP"])
     for number in range(6):
         pixels = photo(number, 20, 14) if draws.random() < 0.7 else noise(number, 9, 11, 3)
@@ -231,19 +231,19 @@ def pictures(draws: Random, folder: Path) -> Counter[str]:
         path.write_bytes(encoded(pixels, kind))
         paths.append(path)
     wanted, _ = pixels_of(paths, "whole pictures")
-    hurt = draws.sample(range(6), draws.randint(1, 4))
-    whats = []
-    for number in hurt:
+    corrupted = draws.sample(range(6), draws.randint(1, 4))
+    changes = []
+    for number in corrupted:
         changed = damage(draws, paths[number].read_bytes())
         paths[number].write_bytes(changed.content)
-        whats.append(f"{number}: {changed.what}")
-    what = f"{kind}, {', '.join(whats)}"
+        changes.append(f"{number}: {changed.what}")
+    what = f"{kind}, {', '.join(changes)}"
     with only_clean_errors(what):
         seen, report = pixels_of(paths, what)
-        for index in set(range(6)) - set(hurt):
+        for index in set(range(6)) - set(corrupted):
             right = index in seen and (seen[index] == wanted[index]).all()
-            expect(right, f"{what}\npicture {index} was not touched and is another one\n{report}")
-    return Counter({"pictures": len(hurt)})
+            expect(right, f"{what}\npicture {index} was not corrupted, but has changed\n{report}")
+    return Counter({"pictures": len(corrupted)})
 
 
 def pixels_of(paths: list[Path], what: str) -> tuple[dict[int, Any], fl.Report]:
@@ -259,7 +259,7 @@ def pixels_of(paths: list[Path], what: str) -> tuple[dict[int, Any], fl.Report]:
 
 
 def payloads(draws: Random, folder: Path) -> Counter[str]:
-    """Records whose frame is right, and whose content is corrupt: an Example, an array."""
+    """Corrupts the content of records, Examples and arrays, inside a valid frame."""
     example = shards.example({"i": [1, 2, 3], "f": [0.5, 1.5], "b": b"bytes"})
     array = io.BytesIO()
     np.save(array, np.arange(6, dtype=np.float32).reshape(2, 3))
@@ -285,7 +285,7 @@ def payloads(draws: Random, folder: Path) -> Counter[str]:
 
 
 def headers(draws: Random, folder: Path) -> Counter[str]:
-    """Headers of .npy files that can be read, and say what cannot be."""
+    """Writes valid headers of .npy files with impossible shapes and types."""
     path = folder / "lying.npy"
     for _ in range(10):
         shape = draws.choice(["96,", "95,", "97,", "-1,", "0,", "True,", "96.0,", "8, 12", "", "96"])
@@ -309,5 +309,5 @@ def headers(draws: Random, folder: Path) -> Counter[str]:
 
 
 def somewhere(draws: Random, content: bytes) -> Damage:
-    """Not behind the end: something is always changed or cut."""
+    """Changes a range that is not after the end, so that something always changes."""
     return damage_at(draws, content, draws.randrange(len(content)))

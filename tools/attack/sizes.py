@@ -1,4 +1,5 @@
-"""Sizes in files lie, in a memory cgroup: the process lives, good samples come, and bad ones are named."""
+"""Reads files with wrong sizes in a memory cgroup: the process must survive, deliver good samples and name
+bad ones."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ from attack.memory_group import kills_in, memory_group
 __all__ = ["attack"]
 
 MIB = 1 << 20
-# A record of a compressed shard may have 256 MiB, before it is known to be too long.
+# A record of a compressed shard may take 256 MiB before it is known to be too long.
 LIMIT = 800 * MIB
-# Loads what is good and prints what was delivered and skipped.
+# Loads all samples and prints how many were delivered and skipped.
 PROGRAM = """
 import json, sys, warnings
 import feedline as fl
@@ -45,7 +46,7 @@ print(json.dumps([delivered, report.skipped, report.expected, str(report)]))
 
 
 def attack(draws: Random, folder: Path) -> Counter[str]:
-    """Two kinds of files, each read in a process of its own."""
+    """Reads two kinds of files, each in a process of its own."""
     counts: Counter[str] = Counter()
     for number in range(2):
         place = folder / str(number)
@@ -60,7 +61,7 @@ def load(draws: Random, source: str, good: int, bad: int, what: str) -> Counter[
     memory, threads = draws.choice(["64MiB", "100MiB"]), draws.randint(1, 4)
     with memory_group(LIMIT) as group:
         command = [sys.executable, "-c", PROGRAM, source, str(group / "cgroup.procs"), memory, str(threads)]
-        # Room for threads is not memory: the group counts what is used.
+        # The cgroup counts only memory that is used, not the reserved stacks of threads.
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
         killed = kills_in(group)
     what = f"{what}: {source}, memory={memory}, {threads} threads, {LIMIT // MIB} MiB"
@@ -78,7 +79,7 @@ def load(draws: Random, source: str, good: int, bad: int, what: str) -> Counter[
 
 
 def pixels(folder: Path) -> str:
-    """Headers of pictures with more pixels than any memory holds."""
+    """Image headers with more pixels than fit into memory."""
     png = bytearray(encoded(photo(1, 8, 8), "PNG"))
     png[16:24] = (2**31 - 1).to_bytes(4, "big") * 2
     jpeg = bytearray(encoded(photo(1, 8, 8), "JPEG"))
@@ -95,7 +96,7 @@ def pixels(folder: Path) -> str:
 
 
 def arrays_in_tar(folder: Path) -> str:
-    """Headers of arrays with terabytes of numbers."""
+    """Array headers that claim terabytes of numbers."""
     members = []
     for number, count in enumerate([3, 2**40, 2**62, 10**30]):
         array = io.BytesIO()
@@ -108,7 +109,7 @@ def arrays_in_tar(folder: Path) -> str:
 
 
 def lengths_in_tfrecord(folder: Path) -> str:
-    """A header with a right checksum that claims more than the file has."""
+    """A header with a valid checksum that claims more bytes than the file has."""
     length = (2**62).to_bytes(8, "little")
     path = folder / "a.tfrecord"
     lie = length + shards.masked(length) + b"rest"
@@ -117,7 +118,7 @@ def lengths_in_tfrecord(folder: Path) -> str:
 
 
 def compressed_record(folder: Path) -> str:
-    """A record that unpacks to more than a record may have."""
+    """A record that decompresses to more bytes than a record may have."""
     size = 700 * MIB
     header = size.to_bytes(8, "little")
     path = folder / "a.tfrecord.gz"
@@ -130,7 +131,7 @@ def compressed_record(folder: Path) -> str:
 
 
 def sparse_files(folder: Path) -> str:
-    """Files of a terabyte that take no place on the disk."""
+    """Sparse files of up to a terabyte."""
     for number in range(3):
         sparse(folder / f"{number}.bin", at=0, size=1 << (30 + 5 * number))
     (folder / "good.bin").write_bytes(b"good")

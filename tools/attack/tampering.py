@@ -1,4 +1,4 @@
-"""Files beside the data are changed: what is read from them is refused, or the data are the right ones."""
+"""Changes files that accompany the data: Feedline must reject them, or deliver the correct data."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ SKIP = fl.FaultPolicy("skip", limit=None)
 
 
 def attack(draws: Random, folder: Path) -> Counter[str]:
-    """Changes each kind of file some times."""
+    """Changes each kind of file several times."""
     counts: Counter[str] = Counter()
     tamper: list[Callable[[Random, Path], Counter[str]]]
     tamper = [checkpoints, indices, manifests, exclusions, quarantines]
-    for number, one in enumerate(tamper * 4):
+    for number, change in enumerate(tamper * 4):
         place = folder / str(number)
         place.mkdir()
-        counts += one(draws, place)
+        counts += change(draws, place)
     return counts
 
 
 def samples(draws: Random) -> tuple[Any, int]:
-    """A pipeline without a batch, each of whose samples says which one it is, and how many there are."""
+    """A pipeline without `batch`, whose samples contain their index, and the number of samples."""
     count = draws.randint(1, 60)
     numbers = np.arange(count)
     pipeline = fl.arrays({"x": numbers * 3, "n": numbers % 5})
@@ -53,7 +53,8 @@ def samples(draws: Random) -> tuple[Any, int]:
 
 
 def checkpoints(draws: Random, folder: Path) -> Counter[str]:
-    """A changed checkpoint is refused; one with a right checksum may lead elsewhere, but not astray."""
+    """Changes a checkpoint, which must be rejected. One with a valid checksum may resume elsewhere, but must
+    deliver correct samples."""
     source, count = samples(draws)
     pipeline = source.batch(draws.randint(1, 7), index=True, drop_last=draws.random() < 0.2)
     with pipeline.loader(threads=1) as loader:
@@ -61,7 +62,7 @@ def checkpoints(draws: Random, folder: Path) -> Counter[str]:
         for _ in range(draws.randrange(len(loader) + 1)):
             next(epoch, None)
         good = loader.checkpoint()
-        # After the last batch the next epoch is due.
+        # After the last batch comes the next epoch.
         rest = [batch["index"].tolist() for batch in epoch] or [batch["index"].tolist() for batch in loader]
     forges = draws.random() < 0.5
     changed = damage_json(draws, good)
@@ -78,7 +79,7 @@ def checkpoints(draws: Random, folder: Path) -> Counter[str]:
         if not forges:
             expect(seen == rest, f"{what}\nthe batches are {seen}\nand not {rest}")
         flat = [index for batch in seen for index in batch]
-        expect(len(set(flat)) == len(flat) <= count, f"{what}\nsamples came twice: {seen}")
+        expect(len(set(flat)) == len(flat) <= count, f"{what}\nsamples were delivered twice: {seen}")
         whole = [index for batch in resumed for index in check_rows(batch, what)]
         expect(len(set(whole)) == len(whole), f"{what}\nthe epoch after it has samples twice: {whole}")
     return Counter({"checkpoints": 1, "refused": len(raised)})
@@ -97,17 +98,17 @@ def with_checksum(text: str) -> str:
 
 
 def check_rows(batch: dict[str, Any], what: str) -> list[int]:
-    """The indices of a batch, whose values must be theirs."""
+    """Checks that the values of a batch belong to its indices, and returns the indices."""
     right = (batch["x"] == batch["index"] * 3).all() and (batch["n"] == batch["index"] % 5).all()
     expect(right, f"{what}\na batch has wrong values: {batch}")
     return [int(index) for index in batch["index"]]
 
 
-# ---- shards, and what lies beside them ----
+# ---- shards, and the files that accompany them ----
 
 
 def write_shards(draws: Random, folder: Path, count: int = 2) -> tuple[str, list[Path], list[int]]:
-    """Shards of records that are numbers, ascending; compressed sometimes."""
+    """Writes shards whose records are ascending numbers; sometimes compressed."""
     kind = draws.choice(["tfrecord", "jsonl", "csv", "tar"])
     paths, numbers, first = [], [], 0
     for shard in range(count):
@@ -138,7 +139,7 @@ def opened(kind: str, paths: list[Path], **settings: Any) -> Any:
 
 
 def take(pipeline: Any, **settings: Any) -> tuple[list[int], fl.Report]:
-    """All numbers that are delivered, and the report, which must add up."""
+    """All delivered numbers, and the report, which must add up."""
     with pipeline.batch(4).loader(**{"threads": 1, "faults": SKIP, **settings}) as loader:
         seen = [int(number) for batch in loader for number in batch["x"]]
         report = loader.report()
@@ -148,7 +149,7 @@ def take(pipeline: Any, **settings: Any) -> tuple[list[int], fl.Report]:
 
 
 def indices(draws: Random, folder: Path) -> Counter[str]:
-    """Whatever an index says, all records come, or a fault says that some do not."""
+    """Changes an index: all records must be delivered, or faults reported."""
     kind, paths, numbers = write_shards(draws, folder)
     opened(kind, paths, index="beside")
     kept = [path.with_name(f"{path.name}.flindex") for path in paths]
@@ -162,8 +163,8 @@ def indices(draws: Random, folder: Path) -> Counter[str]:
     elif way == "head":
         victim.write_bytes(damage_head(draws, before))
     elif way == "forge":
-        # The last four bytes are a checksum of all others. Only the owner of a shard can leave such an index
-        # beside it. Not CSV: there the two halves of a row are rows as well.
+        # The last four bytes are a checksum of all others. Only the owner of a shard can write such an index
+        # beside it. Not for CSV, where the two halves of a row are valid rows as well.
         forged = draws.choice([damage_head(draws, before[:-4]), damage(draws, before[:-4]).content])
         victim.write_bytes(forged + shards.crc32c(forged).to_bytes(4, "little"))
     elif way == "swap":
@@ -190,19 +191,19 @@ def damage_head(draws: Random, index: bytes) -> bytes:
 def must_be_accounted(
     seen: list[int], numbers: list[int], report: fl.Report, what: str, *, excluded: bool = False
 ) -> None:
-    """Records came once, with their values, in order unless some were skipped. If some are missing, there are
-    faults."""
-    expect(len(seen) == len(set(seen)), f"{what}\nrecords came twice: {seen}")
-    expect(bool(report.skipped) or seen == sorted(seen), f"{what}\nrecords came out of order: {seen}")
-    expect(set(seen) <= set(numbers), f"{what}\nrecords came that are not there: {set(seen) - set(numbers)}")
+    """Checks that records were delivered once, with their values, and in order unless some were skipped. If
+    some are missing, there must be faults."""
+    expect(len(seen) == len(set(seen)), f"{what}\nrecords were delivered twice: {seen}")
+    expect(bool(report.skipped) or seen == sorted(seen), f"{what}\nrecords are out of order: {seen}")
+    expect(set(seen) <= set(numbers), f"{what}\nrecords that do not exist: {set(seen) - set(numbers)}")
     missing = sorted(set(numbers) - set(seen))
     expect(
-        not missing or report.faults or excluded, f"{what}\nrecords were lost in silence: {missing}\n{report}"
+        not missing or report.faults or excluded, f"{what}\nrecords were lost silently: {missing}\n{report}"
     )
 
 
 def manifests(draws: Random, folder: Path) -> Counter[str]:
-    """A manifest adds faults, and takes no record away."""
+    """Changes a manifest, which may add faults, but must not remove records."""
     kind, paths, numbers = write_shards(draws, folder, draws.randint(1, 3))
     counted: dict[str, Any] = {}
     for path in paths:
@@ -228,7 +229,7 @@ def manifests(draws: Random, folder: Path) -> Counter[str]:
 
 
 def exclusions(draws: Random, folder: Path) -> Counter[str]:
-    """A list of excluded samples is refused, or leaves out what it says and counts it."""
+    """Changes a list of excluded samples, which must be rejected, or exclude and count its samples."""
     kind, paths, numbers = write_shards(draws, folder)
     listed = folder / "bad.jsonl"
     policy = fl.FaultPolicy("skip", limit=None, quarantine=listed)
@@ -259,7 +260,7 @@ def exclusions(draws: Random, folder: Path) -> Counter[str]:
 
 
 def quarantines(draws: Random, folder: Path) -> Counter[str]:
-    """Where faults cannot be written down, the run ends with an error or says so and goes on."""
+    """Makes the quarantine file unusable: the run must end with an error, or report it and continue."""
     kind, paths, numbers = write_shards(draws, folder)
     target = folder / "bad.jsonl"
     way = draws.choice(["garbage", "no end of line", "link", "replace", "replace"])
@@ -283,5 +284,5 @@ def quarantines(draws: Random, folder: Path) -> Counter[str]:
         must_be_accounted(seen, numbers, report, what)
         failed = any(event.name == "quarantine_failed" for event in events)
         silent = report.quarantined != report.skipped and not failed
-        expect(not silent, f"{what}\nfaults were not written down, in silence\n{report}")
+        expect(not silent, f"{what}\nfaults were silently not written to the quarantine file\n{report}")
     return Counter({"quarantines": 1, "refused": len(raised)})

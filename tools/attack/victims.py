@@ -1,4 +1,4 @@
-"""A thread that kills, stops and continues the processes that descend from this one, at random moments."""
+"""A thread that kills, stops and continues descendants of this process, at random moments."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from faults.remains import children, has_ended
 
 __all__ = ["Harm", "Killer"]
 
-# A worker that dies three times while it starts ends a run, which is right. So only two are killed in one run
-# that were seen for less than this time.
+# A run must end if a worker dies three times while starting. So in one run only two workers are killed that
+# were seen for less than this time.
 _FRESH_SECONDS = 0.3
 _FRESH_KILLS = 2
 
 
 @dataclass(frozen=True)
 class Harm:
-    """What is done in one run, at most; how often each happens depends on how long the run takes.
+    """The maximum number of signals in one run; how many are sent depends on how long the run takes.
 
     Attributes:
-        worker_kills: SIGKILL of workers.
-        zygote_kills: SIGKILL of processes that have forked workers.
-        stops: SIGSTOP of either, and SIGCONT some moments later.
-        worker_stops_for_good: SIGSTOP of workers, without SIGCONT.
-        zygote_stops_for_good: the same of zygotes, one of whose workers is then killed.
-        pause: seconds between two of these, at most.
+        worker_kills: SIGKILL to workers.
+        zygote_kills: SIGKILL to zygotes.
+        stops: SIGSTOP to either, and SIGCONT some moments later.
+        worker_stops_for_good: SIGSTOP to workers, without SIGCONT.
+        zygote_stops_for_good: SIGSTOP to zygotes, without SIGCONT; then one of their workers is killed.
+        pause: the longest pause between two signals, in seconds.
     """
 
     worker_kills: int = 0
@@ -44,7 +44,7 @@ class Harm:
 
 
 class Killer:
-    """Does harm while its block runs; `counts` says what was done."""
+    """Sends signals while its block runs; `counts` has the signals that were sent."""
 
     def __init__(self, draws: Random, harm: Harm) -> None:
         self.counts: Counter[str] = Counter()
@@ -78,13 +78,13 @@ class Killer:
             if not ways:
                 return
             way = self._draws.choice(ways)
-            # A process that ends between the look and the signal was not harmed.
+            # A process that has ended before the signal does not count.
             with contextlib.suppress(ProcessLookupError, FileNotFoundError):
                 if way():
                     self._left[way] -= 1
 
     def _zygotes(self) -> list[int]:
-        """The children that have children: Python has helper processes of its own, which have none."""
+        """The children that have children: Python's own helper processes have none."""
         return sorted(pid for pid in children(os.getpid()) if not has_ended(pid) and self._workers_of(pid))
 
     def _workers_of(self, zygote: int) -> list[int]:
@@ -109,7 +109,7 @@ class Killer:
         return True
 
     def _kill(self, pid: int | None, workers: list[int], what: str) -> bool:
-        """Kills a worker, or a zygote and with it its workers, unless too many were killed while starting."""
+        """Kills a worker, or a zygote with its workers, unless too many were killed while starting."""
         now = time.monotonic()
         is_fresh = any(now - self._seen.setdefault(worker, now) < _FRESH_SECONDS for worker in workers)
         if is_fresh and not self._fresh_left:
@@ -142,5 +142,5 @@ class Killer:
         workers = [] if zygote is None else self._workers_of(zygote)
         if not workers or not self._send(zygote, signal.SIGSTOP, "zygotes stopped for good"):
             return False
-        # Now the zygote is needed to replace it.
+        # So that the zygote is needed to replace it.
         return self._send(self._draws.choice(workers), signal.SIGKILL, "workers killed")

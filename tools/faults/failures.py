@@ -1,10 +1,10 @@
-"""The failures, and the programs that meet them: one run is one process, which says what became of it.
+"""Causes one failure in one front, in this process, and prints the result as JSON.
 
     python tools/faults/failures.py FRONT FAILURE FOLDER [--default]
 
-With --default nothing is set but the data set and the workers. Fronts: torch (torch's own DataLoader),
-feedline (feedline.torch.DataLoader), executor, native. FOLDER has the files that some failures need, and
-markers that outlive a worker.
+With --default only the data set and the workers are set. Fronts: torch (torch's own DataLoader), feedline
+(feedline.torch.DataLoader), executor, native. FOLDER has the files that some failures need, and markers that
+outlive a worker.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 LENGTH, BATCH, WORKERS = 48, 4, 2
-AT = 13
+BAD_INDEX = 13
 MEBIBYTE = 1 << 20
 
 folder = Path()
@@ -40,7 +40,7 @@ kept: list[Any] = []
 
 
 class UnpicklableError(Exception):
-    """Cannot leave its process."""
+    """Cannot be sent to another process."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(one, two)
@@ -48,7 +48,7 @@ class UnpicklableError(Exception):
 
 
 def once(name: str) -> bool:
-    """True the first time, in whichever process."""
+    """True for the first call in any process."""
     try:
         (folder / name).touch(exist_ok=False)
     except FileExistsError:
@@ -65,12 +65,12 @@ def bus_error() -> None:
         view[0]
 
 
-def fall(kind: type[BaseException], *arguments: Any) -> None:
+def throw(kind: type[BaseException], *arguments: Any) -> None:
     raise kind(*arguments)
 
 
 def loop_in_c() -> None:
-    # Exponential, and the lock of the interpreter is held all the while.
+    # Exponential backtracking, which holds the GIL.
     re.match(r"(a+)+$", "a" * 60 + "b")
 
 
@@ -89,7 +89,7 @@ def use_openmp() -> None:
 
 
 def eio(index: int) -> None:
-    # One read in ten fails, wherever and whenever.
+    # One read in ten fails.
     count = folder / f"eio-{index}"
     retries = count.stat().st_size if count.exists() else 0
     with count.open("ab") as file:
@@ -100,7 +100,7 @@ def eio(index: int) -> None:
 
 def from_mount(index: int) -> None:
     mount = folder / "mount"
-    if index == AT and once("vanished"):
+    if index == BAD_INDEX and once("vanished"):
         mount.rename(folder / "away")
         if os.fork() == 0:
             time.sleep(1.5)
@@ -109,38 +109,38 @@ def from_mount(index: int) -> None:
     (mount / f"{index}").read_bytes()
 
 
-# What is done before a sample is made, by the name of the failure.
+# Failures that happen before a sample is loaded.
 STRIKES: dict[str, Callable[[int], Any]] = {
-    "exception": lambda index: index == AT and fall(ValueError, "bad sample"),
-    "exception that cannot be pickled": lambda index: index == AT and fall(UnpicklableError, 1, 2),
-    "SystemExit": lambda index: index == AT and sys.exit(3),
-    "StopIteration": lambda index: index == AT and fall(StopIteration),
-    "SIGKILL": lambda index: index == AT and once("struck") and os.kill(os.getpid(), signal.SIGKILL),
-    "SIGSEGV": lambda index: index == AT and once("struck") and ctypes.string_at(0),
-    "SIGBUS": lambda index: index == AT and once("struck") and bus_error(),
-    "os._exit": lambda index: index == AT and once("struck") and os._exit(7),
-    "hang, interpreter free": lambda index: index == AT and once("struck") and time.sleep(1000),
-    "hang in C code, interpreter locked": lambda index: index == AT and once("struck") and loop_in_c(),
-    "SIGSTOP": lambda index: index == AT and once("struck") and os.kill(os.getpid(), signal.SIGSTOP),
+    "exception": lambda index: index == BAD_INDEX and throw(ValueError, "bad sample"),
+    "exception that cannot be pickled": lambda index: index == BAD_INDEX and throw(UnpicklableError, 1, 2),
+    "SystemExit": lambda index: index == BAD_INDEX and sys.exit(3),
+    "StopIteration": lambda index: index == BAD_INDEX and throw(StopIteration),
+    "SIGKILL": lambda index: index == BAD_INDEX and once("struck") and os.kill(os.getpid(), signal.SIGKILL),
+    "SIGSEGV": lambda index: index == BAD_INDEX and once("struck") and ctypes.string_at(0),
+    "SIGBUS": lambda index: index == BAD_INDEX and once("struck") and bus_error(),
+    "os._exit": lambda index: index == BAD_INDEX and once("struck") and os._exit(7),
+    "hang, interpreter free": lambda index: index == BAD_INDEX and once("struck") and time.sleep(1000),
+    "hang in C code, interpreter locked": lambda index: index == BAD_INDEX and once("struck") and loop_in_c(),
+    "SIGSTOP": lambda index: index == BAD_INDEX and once("struck") and os.kill(os.getpid(), signal.SIGSTOP),
     "killed out of memory (cgroup)": lambda index: (
-        index == AT and once("struck") and kept.append(bytearray(os.urandom(1)) * (2048 * MEBIBYTE))
+        index == BAD_INDEX and once("struck") and kept.append(bytearray(os.urandom(1)) * (2048 * MEBIBYTE))
     ),
     "slow leak of memory": lambda index: kept.append(bytearray(b"x" * (8 * MEBIBYTE))),
     "leak of descriptors": lambda index: leak_descriptors(),
     "EIO at 10 % of the reads": eio,
     "mount that vanishes for 1.5 s": from_mount,
-    "sample that always kills": lambda index: index == AT and os.kill(os.getpid(), signal.SIGKILL),
-    "sample that always hangs": lambda index: index == AT and time.sleep(1000),
+    "sample that always kills": lambda index: index == BAD_INDEX and os.kill(os.getpid(), signal.SIGKILL),
+    "sample that always hangs": lambda index: index == BAD_INDEX and time.sleep(1000),
     "lock held while forking": lambda index: with_lock(),
     "OpenMP used before the fork": lambda index: use_openmp(),
 }
-# What a sample is instead.
+# Failures that change the sample.
 SAMPLES: dict[str, Callable[[int], Any]] = {
-    "ragged shapes": lambda index: torch.full((3 if index == AT else 2,), index),
-    "None": lambda index: None if index == AT else torch.tensor(index),
+    "ragged shapes": lambda index: torch.full((3 if index == BAD_INDEX else 2,), index),
+    "None": lambda index: None if index == BAD_INDEX else torch.tensor(index),
     "batch that cannot be pickled": lambda index: {"index": index, "lock": threading.Lock()},
 }
-# What the training loop or somebody outside does in the middle of the epoch.
+# Failures of the training loop or from outside, in the middle of the epoch.
 TRAINER = (
     "break",
     "exception in the training loop",
@@ -152,7 +152,7 @@ FAILURES = (*STRIKES, *SAMPLES, *TRAINER)
 
 
 def make(failure: str, index: int) -> Any:
-    """A sample."""
+    """Computes a sample, with the failure."""
     if failure in STRIKES:
         STRIKES[failure](index)
     if failure in SAMPLES:
@@ -161,7 +161,7 @@ def make(failure: str, index: int) -> Any:
 
 
 class Samples(torch.utils.data.Dataset[Any]):
-    """The data set that meets an failure."""
+    """A data set with a failure."""
 
     def __init__(self, failure: str) -> None:
         self.failure = failure
@@ -174,14 +174,14 @@ class Samples(torch.utils.data.Dataset[Any]):
 
 
 class Call:
-    """The same for an executor."""
+    """A function with a failure, for an executor."""
 
     def __init__(self, failure: str) -> None:
         self.failure = failure
 
     def __call__(self, index: int) -> Any:
-        made = make(self.failure, index)
-        return made if isinstance(made, (dict, type(None))) else index
+        sample = make(self.failure, index)
+        return sample if isinstance(sample, (dict, type(None))) else index
 
 
 def policy() -> fl.FaultPolicy:
@@ -189,7 +189,7 @@ def policy() -> fl.FaultPolicy:
 
 
 def loader_of(front: str, failure: str, *, is_default: bool) -> Any:
-    """What the front gives batches with."""
+    """The loader or executor of a front."""
     common: dict[str, Any] = {"batch_size": BATCH, "num_workers": WORKERS}
     if front == "torch":
         return torch.utils.data.DataLoader(Samples(failure), **common)
@@ -208,7 +208,7 @@ def loader_of(front: str, failure: str, *, is_default: bool) -> Any:
 def native(failure: str, *, is_default: bool) -> Any:
     files = folder / "mount"
     if failure == "exception":
-        (files / f"{AT:03}.png").write_bytes(b"no picture")
+        (files / f"{BAD_INDEX:03}.png").write_bytes(b"no picture")
     if failure == "mount that vanishes for 1.5 s":
         threading.Thread(target=vanish, args=(files,), daemon=True).start()
     pipeline = fl.files(sorted(files.glob("*.png"))).decode().resize((8, 8)).batch(BATCH, index=True)
@@ -216,7 +216,7 @@ def native(failure: str, *, is_default: bool) -> Any:
         from feedline.testing import chaos
 
         pipeline = chaos(pipeline, seed=1, eio=0.1)
-    # Batches ahead of the consumer would hide what happens in the middle.
+    # Prefetched batches would hide what happens in the middle of the epoch.
     return pipeline.loader(faults=None if is_default else policy(), prefetch=1)
 
 
@@ -231,7 +231,7 @@ def indices_of(front: str, batch: Any) -> list[int]:
     if front == "executor":
         if isinstance(batch, fl.Skipped):
             return []
-        return [batch if isinstance(batch, int) else AT]
+        return [batch if isinstance(batch, int) else BAD_INDEX]
     if isinstance(batch, dict):
         return [int(index) for index in batch["index"]]
     return [int(index) for index in batch.flatten()]
@@ -244,7 +244,7 @@ def iterate(front: str, failure: str, loader: Any) -> Iterator[Any]:
 
 
 def prepare(failure: str) -> None:
-    """What must be so before workers are there."""
+    """Prepares the failure before workers are started."""
     mount = folder / "mount"
     mount.mkdir(exist_ok=True)
     from PIL import Image
@@ -283,11 +283,11 @@ def main() -> None:
     front, failure, folder = arguments.front, arguments.failure, arguments.folder
     prepare(failure)
     began = time.monotonic()
-    reported: list[str] = []
+    warned: list[str] = []
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        reported.append(str(message))
-        # At once: a run that hangs comes to no end.
+        warned.append(str(message))
+        # At once: a run that hangs never ends.
         print("warned " + json.dumps([round(time.monotonic() - began), str(message)]), flush=True)
 
     warnings.simplefilter("always")
@@ -314,22 +314,22 @@ def main() -> None:
         named = [fault.index for fault in report.faults]
     if front == "executor" and loader is not None:
         loader.shutdown(wait=False, cancel_futures=True)
-    # A number that is kept by a name goes with it: what remains after this is left behind.
+    # Processes that still run after this are counted as left behind.
     del loader
-    answer = {"delivered": sorted(delivered), "named": named, "ended": ended, "told": reported}
-    print(json.dumps(answer, default=str), flush=True)
+    result = {"delivered": sorted(delivered), "named": named, "ended": ended, "warnings": warned}
+    print(json.dumps(result, default=str), flush=True)
 
 
 def trainer(failure: str) -> None:
     if failure == "exception in the training loop":
         raise ZeroDivisionError("in the training loop")
     if failure not in ("break",):
-        # Somebody outside does it now.
+        # The parent process sends the signal now.
         time.sleep(20)
 
 
 if __name__ == "__main__":
-    # Under its own name: what lies in __main__ is sent to other processes by value, locks and all.
+    # Imported by name: objects of __main__ would be sent to other processes by value, including locks.
     import failures
 
     failures.main()

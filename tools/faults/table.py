@@ -1,11 +1,11 @@
-"""Meets every failure with every front, in processes of their own, and writes the tables of docs/faults.md.
+"""Causes every failure in every front, each in a process of its own, and writes the tables of docs/faults.md.
 
     python tools/faults/table.py                 the table of runs with a policy, into docs/faults.md
-    python tools/faults/table.py --default       the table of runs with nothing set
-    python tools/faults/table.py --only SIGKILL  one failure, whose lines in docs/faults.md are made again
+    python tools/faults/table.py --default       the table of runs with default settings
+    python tools/faults/table.py --only SIGKILL  one failure, whose lines in docs/faults.md are replaced
 
-Each run has a time limit: what is not done then hangs, and the table says so. After each run the processes
-that it left and the names it left in /dev/shm are counted, then ended.
+Each run has a time limit, after which it counts as hanging. After each run the leftover processes and names
+in /dev/shm are counted, and the processes are killed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ NAMES = {
     "executor": "feedline.Executor",
     "native": "native pipeline",
 }
-# Failures that a native pipeline can meet: it runs no code of others.
+# Failures that are possible in a native pipeline, which runs no user code.
 NATIVE = {"exception", "EIO at 10 % of the reads", "mount that vanishes for 1.5 s", *TRAINER}
 LIMIT = 20.0
-# Failures that a run with nothing set does not end. Its first warning comes after `stall` seconds, by front.
+# Failures that hang with default settings, and the time limit by front: the first warning comes after `stall`
+# seconds.
 HANGS = {failure for failure in STRIKES if "hang" in failure} | {"SIGSTOP", "lock held while forking"}
 STALLS = {"feedline": 90.0, "executor": 400.0}
 GROUP = Path("/sys/fs/cgroup/memory/feedline-table")
@@ -54,14 +55,14 @@ MARKS = {
 
 @dataclass
 class Run:
-    """What became of one run."""
+    """The result of one run."""
 
-    answer: dict[str, Any] | None
+    result: dict[str, Any] | None
     code: int | None
     seconds: float
     errors: str
     left: list[str] = field(default_factory=list)
-    # Each warning, and after how many seconds it was shown.
+    # Each warning, with the seconds after which it was shown.
     warned: list[tuple[int, str]] = field(default_factory=list)
 
     @property
@@ -69,8 +70,8 @@ class Run:
         return self.code is None
 
 
-def meet(front: str, failure: str, *, is_default: bool = False) -> Run:
-    """Runs one front against one failure; `is_default`: with nothing set."""
+def run_failure(front: str, failure: str, *, is_default: bool = False) -> Run:
+    """Runs one front with one failure; with `is_default`, with default settings."""
     before = shared_names()
     with tempfile.TemporaryDirectory(prefix="feedline-table-") as folder:
         command = [
@@ -81,7 +82,7 @@ def meet(front: str, failure: str, *, is_default: bool = False) -> Run:
             folder,
             *(["--default"] if is_default else []),
         ]
-        # Only what hangs for sure is worth a short limit: on a busy machine others are slow.
+        # With default settings, runs that do not hang get a longer limit, because a busy machine is slow.
         limit = LIMIT if not is_default else STALLS[front] if failure in HANGS else 4 * LIMIT
         marker = f"FEEDLINE_TABLE={os.getpid()}-{time.monotonic_ns()}"
         environment = {**os.environ, **dict([marker.split("=")])}
@@ -111,7 +112,7 @@ def meet(front: str, failure: str, *, is_default: bool = False) -> Run:
 
 
 def watch(process: subprocess.Popen[str], failure: str, limit: float) -> tuple[int | None, str, str]:
-    """Waits for the end, within the limit; does what somebody outside does in the middle."""
+    """Waits for the end, within the limit; sends the signal of failures that come from outside."""
     output = ""
     outside = {"Ctrl-C": "SIGINT", "SIGTERM of the trainer": "SIGTERM", "SIGKILL of the trainer": "SIGKILL"}
     if failure in outside:
@@ -127,7 +128,7 @@ def watch(process: subprocess.Popen[str], failure: str, limit: float) -> tuple[i
 
 
 def staying(names: set[str]) -> list[str]:
-    """Those that stay: others on the same machine come and go."""
+    """The names that stay: those of other programs come and go."""
     until = time.monotonic() + LIMIT
     while names and time.monotonic() < until:
         time.sleep(0.2)
@@ -140,7 +141,7 @@ def shared_names() -> set[str]:
 
 
 def make_group() -> bool:
-    """A memory cgroup of our own, if this machine lets us."""
+    """Creates a memory cgroup, if this machine allows it."""
     try:
         GROUP.mkdir(exist_ok=True)
         (GROUP / "memory.limit_in_bytes").write_text(str(1536 << 20))
@@ -154,18 +155,18 @@ def join_group() -> None:
 
 
 def reported(run: Run, failure: str) -> str:
-    """What happened and what the user saw, in few words."""
+    """What happened and what the user saw, as a short text."""
     if run.is_hanging:
         text = f"hangs, stopped after {run.seconds:.0f} s"
         if run.warned:
-            # In tens of seconds: a busy machine is slow to start.
+            # Rounded to tens of seconds: a busy machine is slow to start.
             text += f"; warned after {10 * (run.warned[0][0] // 10)} s: {shown(run.warned[0][1])}"
             text += "; names the deadline= that would end it" if "deadline=" in run.warned[0][1] else ""
         return text
-    answer = run.answer
-    if answer is None:
+    result = run.result
+    if result is None:
         return f"ended with {how(run.code)}"
-    delivered, named, ended = answer["delivered"], answer["named"], answer["ended"]
+    delivered, named, ended = result["delivered"], result["named"], result["ended"]
     if ended == "left":
         return f"left after {len(delivered)} samples"
     if ended != "completed":
@@ -179,9 +180,9 @@ def reported(run: Run, failure: str) -> str:
         text += f", {len(named)} skipped and named"
     lost = LENGTH - len(set(delivered)) - len(named)
     if lost:
-        text += f", **{lost} lost in silence**"
-    if answer["told"]:
-        text += f"; warned: {shown(answer['told'][0])}"
+        text += f", **{lost} lost silently**"
+    if result["warnings"]:
+        text += f"; warned: {shown(result['warnings'][0])}"
     return text
 
 
@@ -198,10 +199,10 @@ def how(code: int | None) -> str:
 
 
 def lost(run: Run, failure: str) -> str:
-    """Samples that were neither delivered nor named, in a run that went on."""
-    if run.answer is None or run.answer["ended"] != "completed":
+    """The number of samples that were neither delivered nor named, in a completed run."""
+    if run.result is None or run.result["ended"] != "completed":
         return "-"
-    return str(LENGTH - len(set(run.answer["delivered"])) - len(run.answer["named"]))
+    return str(LENGTH - len(set(run.result["delivered"])) - len(run.result["named"]))
 
 
 def cell(run: Run | None, failure: str) -> str:
@@ -211,7 +212,7 @@ def cell(run: Run | None, failure: str) -> str:
 
 
 def fronts_of(failure: str, *, is_default: bool) -> list[str]:
-    """The fronts that a table has lines of. What torch's own loader does is in the first."""
+    """The fronts in a table. Torch's own loader is only in the table of runs with a policy."""
     fronts = [front for front in FRONTS if front != "native" or failure in NATIVE]
     return [front for front in fronts if not (is_default and front == "torch")]
 
@@ -225,13 +226,13 @@ def table(failures: list[str], fronts: list[str], *, is_default: bool) -> list[s
         for front in fronts_of(failure, is_default=is_default):
             if front not in fronts:
                 continue
-            run = meet(front, failure, is_default=is_default)
+            run = run_failure(front, failure, is_default=is_default)
             print(
                 f"{failure} / {front}: {reported(run, failure)} ({run.seconds:.1f} s)",
                 file=sys.stderr,
                 flush=True,
             )
-            if run.answer is None and run.errors and not run.is_hanging and failure not in TRAINER:
+            if run.result is None and run.errors and not run.is_hanging and failure not in TRAINER:
                 print(run.errors[-800:], file=sys.stderr)
             lines.append(f"| {failure} | {NAMES[front]} | {cell(run, failure)} |")
     return lines
@@ -241,7 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", action="append", choices=FAILURES, metavar="FAILURE")
     parser.add_argument("--front", action="append", choices=FRONTS)
-    parser.add_argument("--default", action="store_true", help="runs with nothing set")
+    parser.add_argument("--default", action="store_true", help="runs with default settings")
     arguments = parser.parse_args()
     assert set(FAILURES) == {*STRIKES, *SAMPLES, *TRAINER}
     failures, fronts = list(arguments.only or FAILURES), list(arguments.front or FRONTS)
@@ -251,7 +252,7 @@ def main() -> None:
 
 
 def write(lines: list[str], *, is_default: bool) -> None:
-    """Puts lines into the document, in the places of those of the same failure and front."""
+    """Replaces the lines of the same failure and front in the document."""
     import torch
 
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
@@ -261,20 +262,20 @@ def write(lines: list[str], *, is_default: bool) -> None:
     last = rest.split(end)[1]
     found = {**rows(is_default=is_default), **{key(line): line for line in lines}}
     order = {key: number for number, key in enumerate(keys(is_default=is_default))}
-    ordered = sorted(found, key=lambda one: order.get(one, -1))
-    table = "\n".join(found[one] for one in ordered)
+    ordered = sorted(found, key=lambda row: order.get(row, -1))
+    table = "\n".join(found[row] for row in ordered)
     DOCUMENT.write_text(f"{first}{begin}\n\n{made}\n\n{table}\n\n{end}{last}")
 
 
 def rows(*, is_default: bool) -> dict[tuple[str, ...], str]:
-    """The lines that the document has, by failure and front."""
+    """The lines of the document, by failure and front."""
     begin, end = MARKS[is_default]
     lines = DOCUMENT.read_text().split(begin)[1].split(end)[0].splitlines()
     return {key(line): line for line in lines if line.startswith("|")}
 
 
 def keys(*, is_default: bool) -> list[tuple[str, ...]]:
-    """The lines that it must have."""
+    """The failures and fronts that the document must have, in order."""
     return [
         (f"| {failure}", NAMES[front])
         for failure in FAILURES

@@ -1,4 +1,4 @@
-"""Arrays that NumPy wrote, in every type and version, for the tests of the native reader.
+"""Writes tests/golden/npy.json: arrays in NumPy's format, of every type and version.
 
 python tools/golden/npy.py
 """

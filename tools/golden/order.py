@@ -1,9 +1,9 @@
-"""Writes tests/golden/order.json: the orders that TensorFlow's tf.data makes of the same parameters.
+"""Writes tests/golden/order.json: the orders of TensorFlow's tf.data for the same parameters.
 
     python tools/golden/order.py
 
-Each case has the lengths of its shards, steps in the words of a pipeline, and the order as TensorFlow gives
-it, where a record is its number counted over all shards.
+Each case has the lengths of its shards, the calls of a pipeline, and TensorFlow's order, in which a record is
+its number, counted over all shards.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def in_tf(lengths: list[int], steps: list[dict[str, Any]]) -> list[int]:
 
 
 def interleave(cycle: int, block: int, parallel: int | None = None) -> dict[str, Any]:
-    words: dict[str, Any] = {"call": "interleave", "cycle": cycle, "block": block}
-    return words if parallel is None else {**words, "parallel": parallel}
+    call: dict[str, Any] = {"call": "interleave", "cycle": cycle, "block": block}
+    return call if parallel is None else {**call, "parallel": parallel}
 
 
 def shard(world: int, rank: int, by: str) -> dict[str, Any]:
@@ -112,9 +112,9 @@ def main() -> None:
     lines = []
     for lengths, steps in cases():
         order = in_tf(lengths, steps)
-        # How TensorFlow made it is not a word of ours.
-        words = [{name: value for name, value in step.items() if name != "parallel"} for step in steps]
-        lines.append(json.dumps({"shards": lengths, "calls": words, "order": order}))
+        # "parallel" is only for TensorFlow.
+        calls = [{name: value for name, value in step.items() if name != "parallel"} for step in steps]
+        lines.append(json.dumps({"shards": lengths, "calls": calls, "order": order}))
     GOLDEN.parent.mkdir(exist_ok=True)
     GOLDEN.write_text("[\n" + ",\n".join(lines) + "\n]\n")
     print(f"{GOLDEN.name}: {len(lines)} orders of TensorFlow {tf.__version__}")

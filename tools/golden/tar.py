@@ -1,4 +1,4 @@
-"""What the webdataset package reads from tars of every kind, for the tests of the native reader.
+"""Writes tests/golden/tar: archives of every kind, and what the webdataset package reads from them.
 
 python tools/golden/tar.py        (needs webdataset 1.0.2)
 """
@@ -59,9 +59,9 @@ def add(archive: tarfile.TarFile, name: str, data: bytes = b"", kind: bytes = ta
 
 def archive(kind: int, members: list[tuple[str, bytes, bytes]], **options: dict[str, str]) -> bytes:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=kind, **options) as made:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=buffer, mode="w", format=kind, **options) as tar:  # type: ignore[call-overload]
         for name, data, type_ in members:
-            add(made, name, data, type_)
+            add(tar, name, data, type_)
     return buffer.getvalue()
 
 
@@ -99,9 +99,9 @@ def main() -> None:
     }
     GOLDEN.mkdir(parents=True, exist_ok=True)
     expected = {}
-    for name, made in archives.items():
+    for name, content in archives.items():
         path = GOLDEN / f"{name}.tar"
-        path.write_bytes(made)
+        path.write_bytes(content)
         expected[name] = [
             {
                 key: value if key == "__key__" else value.hex()

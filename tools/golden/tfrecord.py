@@ -1,10 +1,10 @@
-"""Writes tests/golden/tfrecord: files by TensorFlow's writer, and what its parsers make of them.
+"""Writes tests/golden/tfrecord: files of TensorFlow's writer, and the results of its parsers.
 
     python tools/golden/tfrecord.py
 
-golden.json has a case for each file: the fields as one types them for Feedline, and for each record the
-values as TensorFlow's parser gives them, arrays as their bytes in hexadecimal. Where TensorFlow's own fast
-parser differs from protobuf, which Feedline follows, the values are those of protobuf, and "parser" says so.
+golden.json has a case for each file: the fields as written for Feedline, and for each record the values of
+TensorFlow's parser, arrays as their bytes in hexadecimal. If TensorFlow's fast parser differs from protobuf,
+which Feedline follows, the values are those of protobuf, and "parser" says so.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def example(features: Features) -> bytes:
 
 
 def sequence(context: Features, lists: dict[str, list[tf.train.Feature]]) -> bytes:
-    made = {name: tf.train.FeatureList(feature=steps) for name, steps in lists.items()}
+    features = {name: tf.train.FeatureList(feature=steps) for name, steps in lists.items()}
     return tf.train.SequenceExample(
-        context=tf.train.Features(feature=context), feature_lists=tf.train.FeatureLists(feature_list=made)
+        context=tf.train.Features(feature=context), feature_lists=tf.train.FeatureLists(feature_list=features)
     ).SerializeToString(deterministic=True)
 
 
 def kinds() -> list[bytes]:
-    """Every kind of feature, with the values at the ends of their types."""
+    """Records with every kind of feature, and the smallest and largest values of each type."""
     records = []
     whole = [0, -1, 1, 127, 128, 300, 2**31, 2**63 - 1, -(2**63)]
     real = [0.0, -0.0, 1.5, float("nan"), float("inf"), -float("inf"), 3.4e38, 1e-45, 1 / 3]
@@ -173,7 +173,7 @@ def entry(key: bytes, *features: bytes) -> bytes:
 
 
 def unpacked() -> list[bytes]:
-    """Numbers one by one, as the oldest writers have them: TensorFlow's parser takes these as well."""
+    """Records with unpacked numbers, as the oldest writers wrote them; TensorFlow's parser reads them too."""
     whole = b"\x08\x01\x08\xac\x02\x08\x00"
     real = b"".join(b"\x0d" + np.float32(value).tobytes() for value in (1.5, -2.0))
     return [
@@ -184,7 +184,7 @@ def unpacked() -> list[bytes]:
 
 
 def odd() -> list[bytes]:
-    """What protobuf allows, and TensorFlow's fast parser reads otherwise or refuses."""
+    """Records that protobuf allows, and that TensorFlow's fast parser reads differently or rejects."""
     one, two = field(3, b"\x08\x01"), field(3, b"\x0a\x02\x02\x03")
     real = field(2, b"\x0d" + np.float32(0.5).tobytes())
     unknown = b"\x48\x05\x53\x08\x01\x54"
@@ -192,14 +192,14 @@ def odd() -> list[bytes]:
     return [
         # Packed and unpacked runs in one list.
         field(1, entry(b"ids", field(3, b"\x08\x01\x0a\x02\x02\x03\x08\x04")) + x),
-        # A list that comes in two parts; of two types the last.
+        # A list in two parts; a feature with two types, of which the last counts.
         field(1, entry(b"ids", one + two) + entry(b"x", one + real)),
-        # A feature that comes in two parts.
+        # A feature in two parts.
         field(1, entry(b"ids", one, two) + x),
-        # Keys that are there twice, in one map and in another one.
+        # Repeated keys, in one map and in two.
         field(1, entry(b"ids", one) + x + entry(b"ids", two)),
         field(1, entry(b"ids", one) + x) + field(1, entry(b"ids", two)),
-        # The value before its key, fields that nobody knows, an entry without a key.
+        # A value before its key, unknown fields, an entry without a key.
         field(1, field(1, field(2, two) + field(1, b"ids")) + x) + unknown,
         field(1, entry(b"ids", two + unknown) + x + field(1, field(2, one)) + unknown),
     ]
@@ -224,8 +224,8 @@ def unpacked_by_tensorflow(record: bytes) -> dict[str, Any]:
 NUMBERS = {"ids": "fl.int64(shape=[None])", "x": "fl.float32(shape=[None])"}
 
 
-def in_words(value: Any) -> Any:
-    """A value of TensorFlow: bytes, a list of them, or an array."""
+def as_json(value: Any) -> Any:
+    """A value of TensorFlow as JSON: bytes, a list of them, or an array."""
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if value.dtype == object:
@@ -252,7 +252,7 @@ def main() -> None:
         ("odd.tfrecord", [""], odd(), NUMBERS, by_protobuf, "protobuf"),
     ]:
         files = [write(name, records, compression) for compression in compressions]
-        values = [{key: in_words(value) for key, value in parse(record).items()} for record in records]
+        values = [{key: as_json(value) for key, value in parse(record).items()} for record in records]
         cases.append({"files": files, "parser": parser, "fields": fields, "records": values})
     raw = [b"", b"x", b"", b"y" * 1000]
     for name, compressions, records in [
@@ -262,7 +262,7 @@ def main() -> None:
     ]:
         files = [write(name, records, compression) for compression in compressions]
         read = tf.data.TFRecordDataset(str(GOLDEN / name))
-        values = [{"bytes": in_words(record.numpy())} for record in read]
+        values = [{"bytes": as_json(record.numpy())} for record in read]
         cases.append({"files": files, "parser": tensorflow, "fields": None, "records": values})
     (GOLDEN / "golden.json").write_text(json.dumps(cases, indent=1) + "\n")
 

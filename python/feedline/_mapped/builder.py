@@ -1,4 +1,4 @@
-"""What a pipeline offers for functions of Python."""
+"""The methods of a pipeline that take Python functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedline._arguments import suggests_all
 from feedline._described import described
-from feedline._mapped.functions import Named, named
+from feedline._mapped.functions import NamedFunction, named
 from feedline.errors import InvalidArgumentError
 from feedline.predicates import Predicate
 
@@ -25,49 +25,49 @@ class Functions:
     """The methods of a pipeline that take functions.
 
     A function may have an argument named `random`, a `numpy.random.Generator` that gives the same numbers for
-    the same sample of the same epoch in whichever worker, and one named `context`, with `epoch`, `index` and
+    the same sample of the same epoch in every worker, and one named `context`, with `epoch`, `index` and
     `position`.
     """
 
     __slots__ = ()
 
     def map(self, function: Callable[..., Any], *, threads: bool = False) -> Pipeline:
-        """Has a function of Python make each sample: it gets a dict of arrays, and returns one.
+        """Applies a Python function to each sample: it takes a dict of arrays and returns the new sample.
 
-        It runs in worker processes, after all native steps and before `batch`, which stacks what it returns.
-        Anything that can be pickled may be returned: arrays, numbers and tensors are stacked, also in dicts
-        and tuples, everything else comes as a list. The arrays that it gets may be changed in place.
+        It runs in worker processes, after all native steps and before `batch`, which stacks the results.
+        It may return anything that can be pickled: arrays, numbers and tensors are stacked, also in dicts
+        and tuples, everything else becomes a list. It may change the arrays in place.
 
         Args:
-            function: of one sample; see `Functions` for what else it may ask for.
+            function: takes one sample; see `Functions` for its optional arguments.
             threads: run it in threads of this process instead: for functions that release the GIL.
         """
         return self._with_function("map", function, threads)
 
     def filter(self, keep: Predicate | Callable[..., Any], *, threads: bool = False) -> Pipeline:
-        """Keeps the samples that are so: `filter((fl.col("label") < 5) & (fl.length("tokens") >= 16))`.
+        """Keeps the samples that match: `filter((fl.col("label") < 5) & (fl.length("tokens") >= 16))`.
 
-        The others move up, so that batches stay full. What is filtered out is no fault, and is counted as
-        `filtered` in the report. `len(loader)` is then an upper bound, and ranks may have different numbers
-        of samples. Calls for the order come before.
+        Later samples move up, so that batches stay full. Samples that are filtered out are not faults; the
+        report counts them as `filtered`. `len(loader)` is then an upper bound, and ranks may have different
+        numbers of samples. Calls that decide the order come before this one.
 
         Args:
-            keep: a predicate of fields of the batch ("label", those of `parse`, and "index" for the index of
-                a sample), for which nothing is decoded; or a function of one sample, as for `map`, that
-                returns what is true for those to be kept.
+            keep: a predicate on fields of the batch ("label", those of `parse`, and "index" for the index of
+                a sample), which is evaluated before decoding; or a function of one sample, as for `map`, that
+                returns true for the samples to keep.
             threads: as for `map`.
         """
         if isinstance(keep, Predicate):
-            made: Pipeline = self._with("filter", predicate=keep._config, threads=threads or None)  # type: ignore[attr-defined]
-            return made
+            pipeline: Pipeline = self._with("filter", predicate=keep._config, threads=threads or None)  # type: ignore[attr-defined]
+            return pipeline
         return self._with_function("filter", keep, threads)
 
     def map_batch(self, function: Callable[..., Any], *, threads: bool = False) -> Pipeline:
-        """Has a function of Python make each batch: it gets a dict of arrays whose first axis counts the
-        samples, and returns whatever is to be delivered.
+        """Applies a Python function to each batch: it takes a dict of arrays whose first axis counts the
+        samples, and returns the batch to deliver.
 
         Args:
-            function: of one batch; of its `context`, `index` has the indices of all samples.
+            function: takes one batch; `context.index` has the indices of all samples.
             threads: as for `map`.
         """
         return self._with_function("map_batch", function, threads)
@@ -77,17 +77,17 @@ class Functions:
             raise InvalidArgumentError.explained(
                 f"{call}: threads must be True or False, got {described(threads)}"
             )
-        made: Pipeline = self._with(call, function=named(call, function), threads=threads or None)  # type: ignore[attr-defined]
-        return made
+        pipeline: Pipeline = self._with(call, function=named(call, function), threads=threads or None)  # type: ignore[attr-defined]
+        return pipeline
 
 
 def has_functions(calls: tuple[dict[str, Any], ...]) -> bool:
-    """Whether anything is to be done by functions."""
-    return any(isinstance(call.get("function"), Named) for call in calls)
+    """Whether a pipeline has Python functions."""
+    return any(isinstance(call.get("function"), NamedFunction) for call in calls)
 
 
 def start_method(mp_context: Any, call: str = "loader") -> str:
-    """How worker processes come to be, by name."""
+    """The name of the method that starts worker processes."""
     try:
         if mp_context is None or isinstance(mp_context, str):
             mp_context = multiprocessing.get_context(mp_context)

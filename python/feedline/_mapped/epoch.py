@@ -1,5 +1,5 @@
-"""The driver of an epoch with functions: it has them called for samples and batches, tells the engine what
-came of that, and delivers the batches that the engine decides on."""
+"""The driver of an epoch with functions: has them called for samples and batches, reports the results to the
+engine, and delivers the batches that the engine chooses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from feedline import _native
-from feedline._mapped.faults import Fault, Faults, Ticket
-from feedline._mapped.run_functions import Job, Made
-from feedline._mapped.samples import Samples
+from feedline._mapped.faults import FunctionFault, FunctionFaults, Ticket
+from feedline._mapped.run_functions import Job, JobResult
+from feedline._mapped.samples import SampleColumns
 from feedline._mapped.shapes import Shapes
 from feedline._mapped.trees import Run, joined, spec_of
 from feedline._numpy import array_on
@@ -40,20 +40,21 @@ class _Part:
     # Consecutive numbers.
     keys: list[int]
     tickets: list[Ticket]
-    # Whether they are a batch if nothing is left out.
+    # Whether they are a complete batch if none of them is left out.
     may_be_batch: bool
     job: Job
-    # Positions of samples that kill or hang.
+    # Positions of samples that kill their worker or hang.
     lost: set[int] = field(default_factory=set)
     # What functions of samples made of them, and the positions of these if some are missing; None while
     # the part was only made as a whole.
     runs: list[Run] | None = None
     good: list[int] | None = None
     # What the functions of batches made of all of them.
-    whole: Made | None = None
+    whole: JobResult | None = None
     worker: int | None = None
-    # Whether the engine has its results; batches that need the samples of a part that was made as a whole.
-    is_told: bool = False
+    # Whether the engine has the results.
+    is_reported: bool = False
+    # Batches that need single samples of this part, which was computed as a whole batch.
     waiting: list[_Batch] = field(default_factory=list)
 
     def ticket(self, key: int) -> Ticket:
@@ -77,7 +78,7 @@ class _Part:
 
 @dataclass(eq=False)
 class _Batch:
-    """A batch that is being finished."""
+    """A batch for which batch functions are called."""
 
     number: int
     keys: list[int]
@@ -92,21 +93,21 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         self._loader = loader
         self._native = native
         self._convert = convert
-        self._place = loader._place
+        self._backend = loader._backend
         self._plan = loader._plan
-        self._faults = Faults(loader._native, native, self._place.where)
+        self._faults = FunctionFaults(loader._native, native, self._backend.where)
         self._shapes = Shapes(native)
-        # A batch that was made and not delivered yet, and what is called when it is.
+        # A batch that is ready and not delivered yet, and the function to call when it is delivered.
         self._held: list[tuple[T, Callable[[], None]]] = []
         self._confirm: Callable[[], None] | None = None
         self._ready: deque[tuple[_native.Deliver, Any]] = deque()
-        # Which part or batch a task is for.
+        # The part or batch of each task.
         self._tasks: dict[int, _Part | _Batch] = {}
         # The part of each sample that was made and is needed, by key.
         self._parts: dict[int, _Part] = {}
         # Batches that were finished, by their first key.
         self._finished: dict[int, Any] = {}
-        # Whether parts are batches as they are, because nothing was left out so far.
+        # Whether each part is exactly one batch, because no sample was left out so far.
         self._is_fixed = native.has_fixed_batches
         self._is_aligned = not self._plan.filters
         self._error: BaseException | None = None
@@ -120,7 +121,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
     def _produce(self) -> T:
         if not self._held and not self._is_over:
             self._held += self._next()
-        # What was made stays, should a warning be an error.
+        # The batch stays in `_held` if this raises a warning as an error.
         self._loader._notices.issue()
         if self._held:
             batch, self._confirm = self._held.pop()
@@ -143,7 +144,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             waited = time.perf_counter() - began
             return [(self._convert(batch), functools.partial(self._native.took, deliver, waited))]
         except (FeedlineWarning, _native.Interrupted):
-            # Nothing was taken: the next call goes on.
+            # Nothing was delivered: the next call continues.
             raise
         except BaseException:
             self.close()
@@ -152,10 +153,10 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             self._loader._notify()
 
     def close(self) -> None:
-        """Leaves the epoch."""
+        """Abandons the epoch."""
         if not self._is_over:
             self._is_over = True
-            self._place.forget()
+            self._backend.forget()
             self._ready.clear()
             self._tasks.clear()
             self._parts.clear()
@@ -167,10 +168,10 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         if not getattr(self, "_is_over", True):
             self.close()
 
-    # ---- what the engine says ----
+    # ---- instructions of the engine ----
 
     def _work(self) -> None:
-        """Does what the engine says, or waits for functions."""
+        """Follows the engine's next instruction, or waits for a result."""
         instruction = self._native.instruction(takes_parts=self._has_room, wait=not self._tasks)
         if instruction is not None:
             self._follow(instruction)
@@ -182,10 +183,11 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
 
     @property
     def _has_room(self) -> bool:
-        """Samples that wait for others of their batch take memory as well. If nothing is at work, what they
-        wait for may be in the next part: one that fills a slot comes from the end of the epoch."""
-        made = len(self._parts) // self._loader._size
-        return not self._tasks or len(self._tasks) + made < self._loader._ahead
+        """Whether another part may be taken. Finished samples that wait for the rest of their batch count
+        too, since they take memory. If no task is running, the rest may be in the next part: a sample that
+        fills a slot comes from the end of the epoch."""
+        finished = len(self._parts) // self._loader._size
+        return not self._tasks or len(self._tasks) + finished < self._loader._ahead
 
     def _follow(self, instruction: Any) -> None:
         if isinstance(instruction, _native.Part):
@@ -212,8 +214,8 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         if self._plan.of_samples:
             self._submit_part(part)
         else:
-            runs = Samples(columns, self._plan.kinds, len(part.keys)).runs(self._plan.layout)
-            self._notify(part, Made(runs))
+            runs = SampleColumns(columns, self._plan.kinds, len(part.keys)).runs(self._plan.layout)
+            self._report_part(part, JobResult(runs))
 
     def _deliver(self, deliver: _native.Deliver) -> None:
         keys = deliver.keys
@@ -256,26 +258,29 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             self._report_batch(batch, first.whole, first.worker)
             return
         if not self._is_fixed:
-            # Something was left out: later samples are in other batches than their parts.
+            # A sample was left out: from now on batches and parts have different samples.
             self._is_aligned = False
-        lacking = {part for key in batch.keys if (part := self._parts[key]).find(key) is None}
-        for part in lacking:
+        missing = {part for key in batch.keys if (part := self._parts[key]).find(key) is None}
+        for part in missing:
             if not part.waiting:
                 self._submit_part(part)
             if batch not in part.waiting:
                 part.waiting.append(batch)
-        if not lacking:
+        if not missing:
             columns = joined(self._runs(batch.keys), self._plan.layout)
             self._submit(batch, self._job(batch.tickets, columns, is_of_samples=False))
 
-    def _report_batch(self, batch: _Batch, made: Made, worker: int | None) -> None:
+    def _report_batch(self, batch: _Batch, result: JobResult, worker: int | None) -> None:
         count = len(batch.keys)
-        faults = [Faults.of(bad, worker) for bad in made.bad if not made.is_of_samples(bad, count)]
-        self._finished[batch.keys[0]] = made.batch
+        faults = [
+            FunctionFaults.of(bad, worker) for bad in result.bad if not result.is_of_samples(bad, count)
+        ]
+        self._finished[batch.keys[0]] = result.batch
         self._report_batch_faults(batch, faults)
 
-    def _report_batch_faults(self, batch: _Batch, faults: list[Fault]) -> None:
-        """A function that fails for a batch fails for all samples of it; what was fixed, counts once."""
+    def _report_batch_faults(self, batch: _Batch, faults: list[FunctionFault]) -> None:
+        """Reports faults of batch functions: a fault counts for all samples of the batch, a successful retry
+        only once."""
         samples = list(zip(batch.keys, batch.tickets, strict=True))
         reported = [
             (fault, key, ticket)
@@ -287,7 +292,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         self._faults.report_batch(batch.number, reported)
         self._native.advance()
 
-    # ---- at work ----
+    # ---- tasks ----
 
     def _job(self, tickets: list[Ticket], content: Any, *, is_of_samples: bool) -> Job:
         indices, positions = [index for *_, index in tickets], [position for position, *_ in tickets]
@@ -295,82 +300,85 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
 
     def _submit_part(self, part: _Part) -> None:
         is_whole = part.may_be_batch and (self._is_fixed or self._is_aligned) and bool(self._plan.of_batches)
-        part.job.is_whole = is_whole and not (part.lost or part.is_told) and self._place.may_be_whole
+        part.job.is_whole = is_whole and not (part.lost or part.is_reported) and self._backend.may_be_whole
         part.job.dead = frozenset(part.lost)
         self._submit(part, part.job)
 
-    def _submit(self, thing: _Part | _Batch, job: Job) -> None:
+    def _submit(self, unit: _Part | _Batch, job: Job) -> None:
         task = next(self._loader._numbers)
-        self._tasks[task] = thing
-        self._place.submit(task, job)
+        self._tasks[task] = unit
+        self._backend.submit(task, job)
 
     def _wait(self) -> None:
-        # What is wanted first must not wait for memory.
-        wanted = (task for task, thing in self._tasks.items() if not getattr(thing, "may_be_batch", False))
-        came = self._place.next(next(wanted, next(iter(self._tasks))), looks=True)
+        # The task that is needed first must not wait for memory.
+        urgent = (task for task, unit in self._tasks.items() if not getattr(unit, "may_be_batch", False))
+        received = self._backend.next(next(urgent, next(iter(self._tasks))), looks=True)
         self._loader._notify()
-        if came is None:
-            # Such as that the source is unavailable.
+        if received is None:
+            # There may be a warning, such as that the source is unavailable.
             self._loader._notices.issue()
             return
-        task, made, answer = came
-        thing = self._tasks.pop(task, None)
-        if thing is None:
+        task, result, raw = received
+        unit = self._tasks.pop(task, None)
+        if unit is None:
             return
-        if isinstance(made, GaveUp):
-            self._given_up(thing, made)
-        elif isinstance(made, RemoteError):
-            # Not of a function, so of no sample: what was made cannot be sent, say.
-            raise made.exception(self._place.where, _among(thing))
+        if isinstance(result, GaveUp):
+            self._given_up(unit, result)
+        elif isinstance(result, RemoteError):
+            # Not raised by a function, so no sample is at fault: the result cannot be sent, for example.
+            raise result.exception(self._backend.where, _among(unit))
         else:
-            self._arrived(thing, made, answer)
+            self._receive(unit, result, raw)
 
-    def _arrived(self, thing: _Part | _Batch, made: Made, answer: _native.TaskResult | None) -> None:
-        worker = None if answer is None else answer.worker_id
-        if answer is not None:
-            slowest, seconds = answer.slowest
-            index = thing.tickets[min(slowest, len(thing.tickets) - 1)][2]
+    def _receive(self, unit: _Part | _Batch, result: JobResult, raw: _native.TaskResult | None) -> None:
+        worker = None if raw is None else raw.worker_id
+        if raw is not None:
+            slowest, seconds = raw.slowest
+            index = unit.tickets[min(slowest, len(unit.tickets) - 1)][2]
             self._loader._native.ledger.slow(json.dumps(index), seconds, worker, "worker")
-        if isinstance(thing, _Batch):
-            self._report_batch(thing, made, worker)
+        if isinstance(unit, _Batch):
+            self._report_batch(unit, result, worker)
             return
-        thing.worker = worker
-        if thing.is_told:
-            self._made_again(thing, made)
+        unit.worker = worker
+        if unit.is_reported:
+            self._recomputed(unit, result)
         else:
-            self._notify(thing, made)
+            self._report_part(unit, result)
 
-    def _notify(self, part: _Part, made: Made) -> None:
-        """Tells the engine what functions made of samples."""
-        part.is_told = True
+    def _report_part(self, part: _Part, result: JobResult) -> None:
+        """Reports the results of the sample functions to the engine."""
+        part.is_reported = True
         count = len(part.keys)
-        for bad in made.bad:
-            if made.is_of_samples(bad, count):
-                fault = Faults.of(bad, part.worker)
-                self._faults.notify(fault, part.keys[bad.position], part.tickets[bad.position])
-        if made.left_out:
-            self._native.filtered([part.keys[position] for position in made.left_out])
-        keys = part.keys if made.good is None else [part.keys[position] for position in made.good]
+        for bad in result.bad:
+            if result.is_of_samples(bad, count):
+                fault = FunctionFaults.of(bad, part.worker)
+                self._faults.report(fault, part.keys[bad.position], part.tickets[bad.position])
+        if result.left_out:
+            self._native.filtered([part.keys[position] for position in result.left_out])
+        keys = part.keys if result.good is None else [part.keys[position] for position in result.good]
         self._parts.update(dict.fromkeys(keys, part))
-        if made.is_batch:
-            part.whole = made
-            self._native.good(keys, self._shapes.number(made.spec))
+        if result.is_batch:
+            part.whole = result
+            self._native.good(keys, self._shapes.number(result.spec))
         else:
-            part.runs, part.good = made.runs, made.good
+            part.runs, part.good = result.runs, result.good
         start = 0
-        for run in made.runs:
+        for run in result.runs:
             good = keys[start : start + run.count]
             start += run.count
             self._native.good(good, self._shapes.number(spec_of(run, self._plan.layout)))
         self._native.advance()
 
-    def _made_again(self, part: _Part, made: Made) -> None:
-        """The samples of a part that was made as a whole, for batches that have other samples as well."""
-        part.runs, part.good = made.runs, made.good
-        lost = {part.keys[bad.position]: Faults.of(bad, part.worker) for bad in made.bad if bad.action}
+    def _recomputed(self, part: _Part, result: JobResult) -> None:
+        """Takes the single samples of a part that was computed as a whole batch before, for batches that mix
+        them with samples of other parts."""
+        part.runs, part.good = result.runs, result.good
+        lost = {
+            part.keys[bad.position]: FunctionFaults.of(bad, part.worker) for bad in result.bad if bad.action
+        }
         waiting, part.waiting = part.waiting, []
         for batch in waiting:
-            # They were good, and are not any more.
+            # Samples that were good the first time may fail now.
             reported = [
                 (lost[key], key, ticket)
                 for key, ticket in zip(batch.keys, batch.tickets, strict=True)
@@ -382,37 +390,37 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             else:
                 self._finish(batch)
 
-    # ---- what kills or hangs ----
+    # ---- functions that kill their worker or hang ----
 
-    def _given_up(self, thing: _Part | _Batch, given_up: GaveUp) -> None:
-        """A function kills its worker, or takes longer than it may: that is a fault as any other."""
+    def _given_up(self, unit: _Part | _Batch, given_up: GaveUp) -> None:
+        """Reports a function that kills its worker or exceeds its deadline, as a fault like any other."""
         deaths = [death for death in self._loader.deaths if given_up.task in death.tasks]
         error: BaseException = died(deaths, "a function kills its worker")
         if given_up.why == "hangs" and deaths:
             error = _overdue(deaths)
         worker = deaths[-1].worker if deaths else None
-        fault = Faults.of_error(error, len(deaths), worker)
-        if isinstance(thing, _Batch):
-            self._finished[thing.keys[0]] = None
-            self._report_batch_faults(thing, [fault])
+        fault = FunctionFaults.of_error(error, len(deaths), worker)
+        if isinstance(unit, _Batch):
+            self._finished[unit.keys[0]] = None
+            self._report_batch_faults(unit, [fault])
             return
         position = given_up.at
         if position is None:
-            # While what it had made was put together: no sample is to blame.
+            # The worker died while it collated the results: no sample is to blame.
             raise error
-        if position >= len(thing.keys):
-            # The functions of the batch: they are called apart, and then it is they that fail.
-            thing.may_be_batch = False
+        if position >= len(unit.keys):
+            # The batch functions are at fault: call them separately, so that the fault is theirs.
+            unit.may_be_batch = False
         else:
-            self._faults.notify(fault, thing.keys[position], thing.tickets[position])
-            thing.lost.add(position)
+            self._faults.report(fault, unit.keys[position], unit.tickets[position])
+            unit.lost.add(position)
             self._native.advance()
-        self._submit_part(thing)
+        self._submit_part(unit)
 
 
-def _among(thing: _Part | _Batch) -> str:
-    shown = ", ".join(str(index) for *_, index in itertools.islice(thing.tickets, 20))
-    return f"\nfeedline: among samples {shown}{'' if len(thing.tickets) <= 20 else ', ...'}"
+def _among(unit: _Part | _Batch) -> str:
+    shown = ", ".join(str(index) for *_, index in itertools.islice(unit.tickets, 20))
+    return f"\nfeedline: among samples {shown}{'' if len(unit.tickets) <= 20 else ', ...'}"
 
 
 def _overdue(deaths: list[Death]) -> FeedlineError:
@@ -426,7 +434,7 @@ def _overdue(deaths: list[Death]) -> FeedlineError:
 
 
 def _plain(column: Any) -> Any:
-    """What a function may see, and a worker can be sent."""
+    """A column as plain NumPy arrays and lists, which functions take and pickle can send."""
     if isinstance(column, _native.Tensor):
         return array_on(column)
     return column.tolist() if isinstance(column, _native.BytesList) else column

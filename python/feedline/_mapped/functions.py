@@ -1,4 +1,5 @@
-"""The functions that a user gives to a pipeline: checked, named, and called with what they ask for."""
+"""The Python functions of a pipeline: checks and names them, and calls them with the arguments they
+declare."""
 
 from __future__ import annotations
 
@@ -19,17 +20,17 @@ from feedline._numpy import seed_global
 from feedline.errors import InvalidArgumentError
 from feedline.predicates import Predicate
 
-__all__ = ["Context", "Draws", "Named", "Step", "named", "steps_of"]
+__all__ = ["Context", "NamedFunction", "Randomness", "Step", "named", "steps_of"]
 
-# What a function may ask for by the name of an argument.
+# Optional arguments, passed to a function that declares them.
 _OFFERED = ("random", "context")
-_BY_NAME_ALONE = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-# Where the draws of a batch lie beside those of its samples.
+_KEYWORD_ONLY = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+# Separates the random numbers of a batch from those of its samples.
 _OF_BATCH = 1
 
 
-class Named(str):
-    """The name of a function, by which settings know it, and the function itself."""
+class NamedFunction(str):
+    """The name of a function, which settings contain, with the function itself."""
 
     __slots__ = ("function",)
 
@@ -38,7 +39,8 @@ class Named(str):
 
 @dataclass(frozen=True)
 class Context:
-    """Where a sample stands; of a batch, `index` has those of its samples, and `position` is the first's."""
+    """The sample that a function is called for. For a batch, `index` has the indices of all its samples, and
+    `position` is the position of the first."""
 
     epoch: int
     index: Any
@@ -47,7 +49,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Step:
-    """A function, and what it asks for."""
+    """A function, and the optional arguments that it declares."""
 
     kind: str
     function: Callable[..., Any]
@@ -55,37 +57,38 @@ class Step:
     number: int
     wants: tuple[str, ...]
 
-    def call(self, thing: Any, context: Context, draws: Draws) -> Any:
+    def call(self, value: Any, context: Context, randomness: Randomness) -> Any:
+        """Calls the function with a sample or a batch."""
         if not self.wants:
-            return self.function(thing)
+            return self.function(value)
         given: dict[str, Any] = {}
         if "random" in self.wants:
-            given["random"] = draws.generator(context.position, self)
+            given["random"] = randomness.generator(context.position, self)
         if "context" in self.wants:
             given["context"] = context
-        return self.function(thing, **given)
+        return self.function(value, **given)
 
 
-def named(call: str, function: Any) -> Named:
-    """The function under its name; refused if it cannot be called with a sample or a batch."""
+def named(call: str, function: Any) -> NamedFunction:
+    """The function with its name. Rejects a function that cannot be called with a sample or a batch."""
     what = "a batch" if call == "map_batch" else "a sample"
     if not callable(function):
         raise InvalidArgumentError.explained(
             f"{call}: give a function of {what}, got {described(function)}", _hint(call, function)
         )
-    name = Named(_name(function))
+    name = NamedFunction(_name(function))
     name.function = function
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
-        gives = "a generator" if inspect.isgeneratorfunction(function) else "a coroutine"
-        hint = "use return, not yield" if gives == "a generator" else "use def, not async def"
-        raise InvalidArgumentError.explained(f"{call}: {name} gives {gives}, not a result for {what}", hint)
+        result = "a generator" if inspect.isgeneratorfunction(function) else "a coroutine"
+        hint = "use return, not yield" if result == "a generator" else "use def, not async def"
+        raise InvalidArgumentError.explained(f"{call}: {name} returns {result}, not {what}", hint)
     parameters = _parameters(function)
     if parameters is None:
         return name
-    takes_one = bool(parameters) and parameters[0].kind not in _BY_NAME_ALONE
-    missing = [one.name for one in parameters[1:] if _must_be_given(one)]
-    if not takes_one or missing:
-        shown = ", ".join(str(one) for one in parameters)
+    takes_value = bool(parameters) and parameters[0].kind not in _KEYWORD_ONLY
+    missing = [parameter.name for parameter in parameters[1:] if _is_required(parameter)]
+    if not takes_value or missing:
+        shown = ", ".join(str(parameter) for parameter in parameters)
         hint = f'it is called with {what}, and with "random" or "context" if it has arguments of these names'
         raise InvalidArgumentError.explained(
             f"{call}: {name} cannot be called with {what}: it takes ({shown})", hint
@@ -94,7 +97,7 @@ def named(call: str, function: Any) -> Named:
 
 
 def _hint(call: str, given: Any) -> str:
-    """What to write instead of something that is no function."""
+    """What to write instead of an argument that is not a function."""
     if isinstance(given, Predicate):
         return "choose samples with filter(...), before batch"
     if call == "filter":
@@ -107,8 +110,8 @@ def steps_of(calls: Sequence[dict[str, Any]]) -> list[Step]:
     steps: list[Step] = []
     for call in calls:
         name = call.get("function")
-        if isinstance(name, Named):
-            wants = tuple(one for one in _OFFERED if _offers(name.function, one))
+        if isinstance(name, NamedFunction):
+            wants = tuple(offered for offered in _OFFERED if _takes(name.function, offered))
             steps.append(Step(call["call"], name.function, str(name), len(steps), wants))
     return steps
 
@@ -117,17 +120,17 @@ def _parameters(function: Any) -> list[inspect.Parameter] | None:
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        # Some that are written in C do not tell.
+        # Some functions that are written in C have no signature.
         return None
 
 
-def _offers(function: Any, name: str) -> bool:
+def _takes(function: Any, name: str) -> bool:
     parameters = _parameters(function) or []
     by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return any(one.name == name and one.kind in by_keyword for one in parameters[1:])
+    return any(parameter.name == name and parameter.kind in by_keyword for parameter in parameters[1:])
 
 
-def _must_be_given(parameter: inspect.Parameter) -> bool:
+def _is_required(parameter: inspect.Parameter) -> bool:
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         return False
     return parameter.default is parameter.empty and parameter.name not in _OFFERED
@@ -141,20 +144,20 @@ def _name(function: Any) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-class Draws:
-    """Random numbers as a function of seed, position and step, whatever draws them and how often."""
+class Randomness:
+    """Random numbers that depend only on seed, position and step, not on the process or on earlier calls."""
 
     def __init__(self, seed: int, *, seeds_all: bool) -> None:
-        """`seeds_all`: the generators that a process has one of are seeded too, for each sample."""
+        """With `seeds_all`, the global generators of the process are seeded too, for each sample."""
         self._seed = seed
         self._seeds_all = seeds_all
-        # To make one takes longer than most functions do.
+        # Created once: creating a generator takes longer than most functions do.
         self._bits = np.random.Philox(0)
         self._generator = np.random.Generator(self._bits)
         self._state: Any = {**self._bits.state, "state": {}}
 
     def generator(self, position: int, step: Step) -> np.random.Generator:
-        """For one call; the next one gets the same object in another state."""
+        """The generator for one call; the next call gets the same object in another state."""
         of = _OF_BATCH if step.kind == "map_batch" else 0
         key = np.array([self._seed, position], dtype=np.uint64)
         counter = np.array([0, 0, of, step.number], dtype=np.uint64)
@@ -163,7 +166,7 @@ class Draws:
         return self._generator
 
     def begin(self, position: int, *, of_batch: bool = False) -> None:
-        """A sample or a batch begins."""
+        """Seeds the global generators for a sample or a batch."""
         if not self._seeds_all:
             return
         packed = struct.pack("<QQ?", self._seed, position, of_batch)

@@ -1,4 +1,4 @@
-"""A loader of a pipeline with functions of Python."""
+"""The loader of a pipeline with Python functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["MappedLoader"]
 
 
 class MappedLoader(Loader):
-    """A loader whose samples and batches go through functions of Python, in worker processes or threads.
+    """A loader whose samples and batches go through Python functions, in worker processes or threads.
 
     Workers start with the first epoch and stay until the loader is closed.
     """
@@ -47,7 +47,7 @@ class MappedLoader(Loader):
     ) -> None:
         super().__init__(native, config, classes, on_event)
         batch = next(call for call in calls if call["call"] == "batch")
-        made = next(call for call in calls if call["call"] == "loader")
+        settings = next(call for call in calls if call["call"] == "loader")
         steps = steps_of(calls)
         kinds = dict(native.fields)
         pad = batch.get("pad", False)
@@ -55,35 +55,35 @@ class MappedLoader(Loader):
         layout = Layout(pad is not False and pad is not None, kinds, padding)
         self._plan = Plan(steps, layout, kinds, native.seed_and_rank[0], faults)
         self._size = int(batch["size"])
-        count = made.get("workers", "auto")
+        count = settings.get("workers", "auto")
         count = len(os.sched_getaffinity(0)) if count == "auto" else int(count)
         self.count = count
         self._ahead = 2 * count + 1
         self._numbers = itertools.count()
         self._current: weakref.ref[MappedEpoch[Any]] | None = None
-        self._place: Workers | Threads
+        self._backend: Workers | Threads
         if any(call.get("threads") is True for call in calls):
-            self._place = Threads(self._plan, count, _Notifier(native.ledger))
+            self._backend = Threads(self._plan, count, _Notifier(native.ledger))
             return
         rules = _native.Policy((faults or FaultPolicy()).config())
         retries = rules.rule(OVERDUE, None)[1] if rules.retry_after(OVERDUE, None, 1, [0]) is not None else 0
-        words_of_workers = {
+        worker_config = {
             "call": "loader",
             "workers": count,
             "depth": 2,
-            "max_deaths": made.get("max_deaths", "auto"),
+            "max_deaths": settings.get("max_deaths", "auto"),
             "suspect_after": 2,
-            "deadline": made.get("deadline"),
+            "deadline": settings.get("deadline"),
             "hangs": 1 + retries,
-            "stall": made.get("stall") or None,
-            "max_worker_memory": made.get("max_worker_memory"),
-            "memory": made.get("memory", "auto"),
+            "stall": settings.get("stall") or None,
+            "max_worker_memory": settings.get("max_worker_memory"),
+            "memory": settings.get("memory", "auto"),
             "has_inbox": True,
         }
-        _native.check_workers(call_as_json(words_of_workers))
-        self._place = Workers(
+        _native.check_workers(call_as_json(worker_config))
+        self._backend = Workers(
             self._plan,
-            words_of_workers,
+            worker_config,
             _Notifier(native.ledger),
             fresh=mp_context != "fork",
             notices=self._notices,
@@ -93,22 +93,22 @@ class MappedLoader(Loader):
 
     @property
     def deaths(self) -> list[Death]:
-        return self._place.deaths
+        return self._backend.deaths
 
     @property
     def workers(self) -> list[Handle]:
-        return self._place.workers
+        return self._backend.workers
 
     def _epoch(self, make: Callable[[Any], Any]) -> Any:
         current = None if self._current is None else self._current()
         if current is not None:
             current.close()
-        # Before the native threads: a fork copies locks as they are.
+        # Workers start before the native threads: a fork copies locks that a thread may hold.
         self._native.check_open()
-        self._place.start()
-        self._place.forget()
+        self._backend.start()
+        self._backend.forget()
         native = self._native.epoch()
-        self._place.wake_by(native)
+        self._backend.wake_by(native)
         self._notify()
         epoch: MappedEpoch[Any] = MappedEpoch(self, native, _same if make is numpy_columns else _tensors)
         self._current = weakref.ref(epoch)
@@ -119,12 +119,12 @@ class MappedLoader(Loader):
         current = None if self._current is None else self._current()
         if current is not None:
             current.close()
-        self._place.close()
+        self._backend.close()
         super().close()
 
 
 class _Notifier:
-    """Writes down what is told of workers. Does not know the loader, which would keep itself alive by it."""
+    """Records events of workers. Holds only the ledger: a reference to the loader would keep it alive."""
 
     def __init__(self, ledger: _native.Ledger) -> None:
         self._ledger = ledger
@@ -138,7 +138,7 @@ def _same(batch: Any) -> Any:
 
 
 def _tensors(batch: Any) -> Any:
-    """The same with torch tensors, on the same memory, for arrays of numbers."""
+    """The batch with its numeric arrays as torch tensors on the same memory."""
     import torch
 
     if isinstance(batch, dict):

@@ -9,8 +9,8 @@ from typing import Any
 
 from feedline import _native
 from feedline._account import Outages
-from feedline._mapped.run_functions import Job, Made, Plan
-from feedline._mapped.worker import MapWork, closed, reducers
+from feedline._mapped.run_functions import Job, JobResult, Plan
+from feedline._mapped.worker import MapWork, pack_job, reducers
 from feedline._notices import Notices
 from feedline._workers.death import Death, Stall
 from feedline._workers.open_files import warn_of_shared_files
@@ -24,18 +24,18 @@ __all__ = ["Workers"]
 
 
 @dataclass
-class _Sent:
-    """The content of a job, outside of this process's own memory."""
+class _PackedContent:
+    """The pickled content of a job; its buffers are in shared memory."""
 
     pickled: bytes
     task_buffers: _native.TaskBuffers | None
 
 
 class Workers:
-    """Worker processes that do jobs, epoch after epoch; they start with the first."""
+    """Worker processes that run jobs, for all epochs; they start with the first."""
 
     where = "in a worker of feedline.Loader"
-    # Functions of samples and of batches in one go.
+    # Whether one job may call the functions of samples and then those of their batch.
     may_be_whole = True
 
     def __init__(
@@ -49,12 +49,13 @@ class Workers:
         location: Callable[[int], tuple[str, int | None] | None],
         notify: Callable[[], Callable[[], None] | None],
     ) -> None:
-        """`event` hears what is told of workers, `notices` what the user must see; `location` knows the file
-        of a sample; `notify` refers to what hands events on."""
+        """`event` records events of workers, `notices` shows warnings to the user; `location` returns the
+        file of a sample; `notify` returns the function that passes events on, or None if the loader is
+        gone."""
         self._notify = notify
         self._notices = notices
         self._location = location
-        self._away = Outages()
+        self._outages = Outages()
         self.count: int = config["workers"]
         self._plan = plan
         self._config = config
@@ -63,7 +64,7 @@ class Workers:
         self._worker_pool: WorkerPool | None = None
         self._jobs: dict[int, Job] = {}
         self.deaths: list[Death] = []
-        self._has_looked = False
+        self._has_checked_files = False
 
     @property
     def workers(self) -> list[Handle]:
@@ -71,16 +72,16 @@ class Workers:
 
     def start(self) -> None:
         if self._worker_pool is None:
-            self._look_for_open_files()
+            self._check_open_files()
             work = MapWork(self._plan, self.count, values=self._fresh)
             self._worker_pool = WorkerPool(work, self._config, fresh=self._fresh, name="Loader", front=self)
             self._worker_pool.start()
 
-    def _look_for_open_files(self) -> None:
-        """Once. One worker alone has nobody to share an offset with."""
-        if self._fresh or self.count < 2 or self._has_looked:
+    def _check_open_files(self) -> None:
+        """Warns once of files whose offset several workers would share."""
+        if self._fresh or self.count < 2 or self._has_checked_files:
             return
-        self._has_looked = True
+        self._has_checked_files = True
         for step in self._plan.steps:
             warn_of_shared_files(step.function, step.name)
 
@@ -89,45 +90,45 @@ class Workers:
         self._worker_pool.wake_by(epoch)
 
     def forget(self) -> None:
-        """What was handed in so far is of an epoch that is over."""
+        """Drops all jobs: their epoch is over."""
         self._jobs.clear()
 
     def submit(self, task: int, job: Job) -> None:
         assert self._worker_pool is not None
-        if not isinstance(job.content, _Sent):
-            # From here on it lies where workers find it, as often as it is handed in.
-            job.content = self._sent(job.content)
+        if not isinstance(job.content, _PackedContent):
+            # Once: if the job is submitted again, workers read the same shared memory.
+            job.content = self._pack(job.content)
         self._jobs[task] = job
         self._worker_pool.submit(
-            task, closed(job, job.content.pickled), task_buffers=job.content.task_buffers
+            task, pack_job(job, job.content.pickled), task_buffers=job.content.task_buffers
         )
 
-    def _sent(self, content: Any) -> _Sent:
+    def _pack(self, content: Any) -> _PackedContent:
         assert self._worker_pool is not None
         try:
             pickled, *buffers = Packer(reducers(), values=self._fresh).pack(content)
         except ERRORS as raised:
             raise not_picklable(content, "batch", raised, pickle.dumps) from raised
-        return _Sent(bytes(pickled), self._worker_pool.load(buffers))
+        return _PackedContent(bytes(pickled), self._worker_pool.load(buffers))
 
     def next(
         self, oldest: int, *, looks: bool
-    ) -> tuple[int, Made | RemoteError | GaveUp, _native.TaskResult | None] | None:
-        """What came of a job; None if something else has happened."""
+    ) -> tuple[int, JobResult | RemoteError | GaveUp, _native.TaskResult | None] | None:
+        """The next result of a job; None if something else has happened."""
         assert self._worker_pool is not None
         try:
-            answer = self._worker_pool.next(oldest)
+            result = self._worker_pool.next(oldest)
         except FeedlineWarning:
             raise
         except Exception:
-            # The next epoch starts others.
+            # The next epoch starts new workers.
             self.close()
             raise
-        if answer is None or self._jobs.pop(answer.task, None) is None:
+        if result is None or self._jobs.pop(result.task, None) is None:
             return None
-        if isinstance(answer, GaveUp):
-            return answer.task, answer, None
-        return answer.task, load(answer), answer
+        if isinstance(result, GaveUp):
+            return result.task, result, None
+        return result.task, load(result), result
 
     def close(self) -> None:
         worker_pool, self._worker_pool = self._worker_pool, None
@@ -139,9 +140,9 @@ class Workers:
         if getattr(self, "_worker_pool", None) is not None:
             self.close()
 
-    # ---- what is known of the workers ----
+    # ---- events of the worker pool ----
 
-    def _place(self, task: int | None, position: int | None) -> tuple[Any, int | None]:
+    def _location_of(self, task: int | None, position: int | None) -> tuple[Any, int | None]:
         job = None if task is None else self._jobs.get(task)
         if job is None:
             return None, None
@@ -150,22 +151,22 @@ class Workers:
         return job.indices, None
 
     def explain(self, death: Death) -> Death:
-        index, position = self._place(next(iter(death.tasks), None), death.position)
+        index, position = self._location_of(next(iter(death.tasks), None), death.position)
         hint = hint_for(self._plan.faults or FaultPolicy(), death.hint)
         return death.explained(index=index, position=position, hint=hint)
 
     def died(self, death: Death) -> None:
         self.deaths.append(death)
         self._event("worker_died", death.to_dict())
-        self._notices.died(death, "it is replaced, and its samples are made again")
+        self._notices.died(death, "it is replaced, and its samples are recomputed")
         self._notices.issue()
 
-    def stalled(self, still: Stall, *, is_restarted_fresh: bool) -> None:
-        index, position = self._place(still.task, still.position)
+    def stalled(self, stall: Stall, *, is_restarted_fresh: bool) -> None:
+        index, position = self._location_of(stall.task, stall.position)
         path, _ = (self._location(index) if isinstance(index, int) else None) or (None, None)
-        text = still.describe(place(index, position, None, None, still.stage), self._config["deadline"], path)
+        text = stall.describe(place(index, position, None, None, stall.stage), self._config["deadline"], path)
         name = "zygote_restarted" if is_restarted_fresh else "worker_stalled"
-        self._event(name, {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)})
+        self._event(name, {"worker": stall.worker, "text": text, "why": text, "stack": list(stall.stack)})
         self._notices.add(text, WorkerStalledWarning)
         self._notices.issue()
 
@@ -179,10 +180,10 @@ class Workers:
         self._event("worker_renewed", reported)
 
     def noted(self, worker_id: int, name: str, details: dict[str, Any]) -> None:
-        news = self._away.news(name, details, worker_id)
+        news = self._outages.news(name, details, worker_id)
         if news is not None:
             self._event(name, news)
-            # Now: while the source is unavailable, nothing else happens.
+            # Now: while the source is unavailable, no batch is delivered.
             if (notify := self._notify()) is not None:
                 notify()
             self._notices.issue()

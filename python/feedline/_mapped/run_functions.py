@@ -1,4 +1,4 @@
-"""Calls the functions of a pipeline for the samples of a part or for a batch; in a worker or in a thread."""
+"""Calls the functions of a pipeline for samples or for a batch, in a worker process or a thread."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from feedline._mapped.functions import Context, Draws, Step
-from feedline._mapped.samples import Samples
-from feedline._mapped.trees import Layout, Room, Run, joined, laid, runs_of, spec_of
+from feedline._mapped.functions import Context, Randomness, Step
+from feedline._mapped.samples import SampleColumns
+from feedline._mapped.trees import Allocate, Layout, Run, joined, runs_of, spec_of, to_arrays
 from feedline._workers.retries import BAD, PendingFault, Retries
 from feedline._workers.sources import folders_of
 from feedline.faults import FaultPolicy
 
-__all__ = ["FunctionRunner", "Job", "Made", "Plan", "Watcher"]
+__all__ = ["FunctionRunner", "Job", "JobResult", "Plan", "Watcher"]
 
-# In the place of a sample that a filter has left out.
+# Takes the place of a sample that a filter has removed.
 _LEFT_OUT: Any = object()
 
 
 @dataclass
 class Plan:
-    """All that is fixed for a loader."""
+    """The functions and settings of a loader, which do not change while it runs."""
 
     steps: list[Step]
     layout: Layout
@@ -38,81 +38,82 @@ class Plan:
         self.of_batches = [step for step in self.steps if step.kind == "map_batch"]
         self.listed = [name for name, kind in self.kinds.items() if kind == "listed"]
         self.filters = any(step.kind == "filter" for step in self.steps)
-        # A worker whose first sample cannot be read must know that its folder was there.
+        # A worker that cannot read its first sample must know whether the folder of the source existed
+        # before.
         self.folders = frozenset().union(*(folders_of(step.function) for step in self.steps))
-        # What is done about faults where they are met. Without a policy a source is not waited for, as in a
-        # torch loader: the function's own error is raised.
+        # For retries in the worker. Without a policy of the user, as in a torch loader, the function's own
+        # error is raised at once: there is no waiting for a source.
         self.policy = self.faults or FaultPolicy(patience=0.0)
         self.may_retry = self.policy.retry > 0 or self.policy.by_type is not None or self.policy.patience > 0
 
 
 @dataclass
 class Job:
-    """Samples for which functions are to be called, or a batch."""
+    """Samples, or a batch, for which functions are called."""
 
     epoch: int
-    # Of the source, and of the run.
+    # The samples' indices in the source and positions in the run.
     indices: list[int]
     positions: list[int]
-    # Whether it is of samples, side by side in columns; or else a batch.
+    # Whether the content is the columns of samples; otherwise it is a batch.
     is_of_samples: bool
     content: Any
-    # Whether the samples are known to be a batch as they are, so that its functions can follow at once.
+    # Whether the samples are exactly one batch, so that the batch functions can be called at once.
     is_whole: bool = False
-    # Samples that are not retried.
+    # Offsets of samples that must not be computed again.
     dead: frozenset[int] = frozenset()
 
 
 @dataclass
-class Made:
-    """What came of a job."""
+class JobResult:
+    """The result of a job."""
 
-    # Good samples in order, in runs of one shape; or else the batch itself.
+    # Good samples in order, in runs of one shape; or the batch itself.
     runs: list[Run] = field(default_factory=list)
     batch: Any = None
     is_batch: bool = False
-    # The positions of good samples, if not all are.
+    # The offsets of good samples, if not all are good.
     good: list[int] | None = None
     left_out: list[int] = field(default_factory=list)
     bad: list[PendingFault] = field(default_factory=list)
-    # What the samples of a batch are made of.
+    # The structure, shapes and types of the samples of a batch.
     spec: Any = None
 
     def is_of_samples(self, bad: PendingFault, count: int) -> bool:
-        """Whether a function of samples has failed, in a job of that many, and not one of the batch."""
+        """Whether a sample function failed, in a job of `count` samples, and not a batch function."""
         return not self.is_batch or bad.position < count
 
 
 class Watcher:
-    """Who hears how far a doer is; here nobody."""
+    """Observes the progress of a runner, and allocates its results. This one ignores the progress."""
 
     def reach(self, position: int) -> None:
-        """A sample begins."""
+        """The functions are called for a sample."""
 
     def reach_batch(self, position: int) -> None:
-        """The batch begins; its position is behind the last sample."""
+        """The functions are called for the batch; its position is after the last sample."""
 
-    def made(self, samples: int) -> None:
-        """The samples are made."""
+    def finished(self, samples: int) -> None:
+        """The functions were called for all samples."""
 
-    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Memory for a column."""
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Allocates memory for a column."""
         return np.empty(shape, dtype)
 
 
 class FunctionRunner:
-    """Does jobs, one at a time."""
+    """Runs jobs, one at a time."""
 
     def __init__(self, plan: Plan, retries: Retries, watcher: Watcher, *, seeds_all: bool) -> None:
         self._plan = plan
         self._retries = retries
         self._watcher = watcher
         wants_global = any("random" not in step.wants for step in plan.steps)
-        self._draws = Draws(plan.seed, seeds_all=seeds_all and wants_global)
-        self._room: Room = watcher.room
+        self._randomness = Randomness(plan.seed, seeds_all=seeds_all and wants_global)
+        self._allocate: Allocate = watcher.allocate
 
-    def do(self, job: Job, again: Callable[[], Any]) -> Made:
-        """`again` gives the content of the job as it was, whatever functions have done to its arrays."""
+    def run(self, job: Job, again: Callable[[], Any]) -> JobResult:
+        """Runs a job. `again` returns its original content, which functions may have changed in place."""
         try:
             if job.is_of_samples:
                 return self._samples(job, again)
@@ -120,23 +121,23 @@ class FunctionRunner:
         finally:
             self._retries.take()
 
-    def alone(self, job: Job, position: int) -> None:
+    def run_sample(self, job: Job, position: int) -> None:
         """Calls the functions for one sample."""
-        self._sample(job, self._taken_apart(job, job.content)[position], position)
+        self._sample(job, self._columns(job, job.content)[position], position)
 
-    def _taken_apart(self, job: Job, columns: dict[str, Any]) -> Samples:
-        return Samples(columns, self._plan.kinds, len(job.indices))
+    def _columns(self, job: Job, columns: dict[str, Any]) -> SampleColumns:
+        return SampleColumns(columns, self._plan.kinds, len(job.indices))
 
-    def _samples(self, job: Job, again: Callable[[], Any]) -> Made:
-        samples = self._taken_apart(job, job.content)
-        made: list[Any] = []
+    def _samples(self, job: Job, again: Callable[[], Any]) -> JobResult:
+        samples = self._columns(job, job.content)
+        results: list[Any] = []
         good: list[int] = []
         left_out: list[int] = []
-        original: list[Samples] = []
+        original: list[SampleColumns] = []
 
-        def once_more(position: int) -> Any:
+        def retry(position: int) -> Any:
             if not original:
-                original.append(self._taken_apart(job, again()))
+                original.append(self._columns(job, again()))
             return self._sample(job, copy.deepcopy(original[0][position]), position)
 
         for position in range(samples.count):
@@ -146,71 +147,72 @@ class FunctionRunner:
             try:
                 sample = self._sample(job, samples[position], position)
             except (Exception, SystemExit) as raised:
-                make = functools.partial(once_more, position)
-                sample = self._retries.again(raised, make, position, job.positions[position])
+                attempt = functools.partial(retry, position)
+                sample = self._retries.again(raised, attempt, position, job.positions[position])
             if sample is _LEFT_OUT:
                 left_out.append(position)
             elif sample is not BAD:
-                made.append(sample)
+                results.append(sample)
                 good.append(position)
-        self._watcher.made(len(good))
-        runs = runs_of(made, self._plan.layout, self._room)
+        self._watcher.finished(len(good))
+        runs = runs_of(results, self._plan.layout, self._allocate)
         is_all = len(good) == samples.count
         bad = self._retries.take()
         if job.is_whole and is_all and len(runs) == 1 and self._plan.of_batches:
             spec = spec_of(runs[0], self._plan.layout)
             batch = joined(runs, self._plan.layout)
-            kept = copy.deepcopy(batch) if self._plan.may_retry else batch
-            whole = self._batch(job, batch, lambda: copy.deepcopy(kept))
+            original_batch = copy.deepcopy(batch) if self._plan.may_retry else batch
+            whole = self._batch(job, batch, lambda: copy.deepcopy(original_batch))
             whole.bad = bad + whole.bad
             whole.spec = spec
             return whole
-        return Made(runs, good=None if is_all else good, left_out=left_out, bad=bad)
+        return JobResult(runs, good=None if is_all else good, left_out=left_out, bad=bad)
 
     def _sample(self, job: Job, sample: Any, position: int) -> Any:
         context = Context(job.epoch, job.indices[position], job.positions[position])
-        self._draws.begin(context.position)
+        self._randomness.begin(context.position)
         given = {name: sample[name] for name in self._plan.listed}
         for step in self._plan.of_samples:
-            came = step.call(sample, context, self._draws)
+            result = step.call(sample, context, self._randomness)
             if step.kind == "filter":
-                if not _is_true(came, step.name):
+                if not _is_true(result, step.name):
                     return _LEFT_OUT
-            elif came is None:
+            elif result is None:
                 raise TypeError(f"{step.name} returned None for a sample: it must return the sample")
             else:
-                sample = came
-        return laid(sample, given)
+                sample = result
+        return to_arrays(sample, given)
 
-    def _batch(self, job: Job, batch: Any, again: Callable[[], Any]) -> Made:
+    def _batch(self, job: Job, batch: Any, again: Callable[[], Any]) -> JobResult:
         position = len(job.indices)
         self._watcher.reach_batch(position)
         try:
-            made = self._call_for(job, batch)
+            result = self._call_batch_functions(job, batch)
         except (Exception, SystemExit) as raised:
-            made = self._retries.again(
-                raised, lambda: self._call_for(job, again()), position, job.positions[0]
+            result = self._retries.again(
+                raised, lambda: self._call_batch_functions(job, again()), position, job.positions[0]
             )
-        self._watcher.made(position)
-        return Made(batch=None if made is BAD else made, is_batch=True, bad=self._retries.take())
+        self._watcher.finished(position)
+        return JobResult(batch=None if result is BAD else result, is_batch=True, bad=self._retries.take())
 
-    def _call_for(self, job: Job, batch: Any) -> Any:
+    def _call_batch_functions(self, job: Job, batch: Any) -> Any:
         indices = np.array(job.indices, dtype=np.int64)
         context = Context(job.epoch, indices, job.positions[0])
-        self._draws.begin(context.position, of_batch=True)
+        self._randomness.begin(context.position, of_batch=True)
         for step in self._plan.of_batches:
-            batch = step.call(batch, context, self._draws)
+            batch = step.call(batch, context, self._randomness)
             if batch is None:
                 raise TypeError(f"{step.name} returned None for a batch: it must return the batch")
         return batch
 
 
-def _is_true(came: Any, name: str) -> bool:
-    """Whether a filter keeps a sample; an array of several values is neither true nor false."""
+def _is_true(result: Any, name: str) -> bool:
+    """Whether a filter keeps a sample. Raises for an array of several values, which is neither true nor
+    false."""
     try:
-        return bool(came)
+        return bool(result)
     except (ValueError, RuntimeError):
-        shape = getattr(came, "shape", None)
+        shape = getattr(result, "shape", None)
         if shape is None:
             raise
         message = f"{name} returned an array of shape {tuple(shape)}: a filter must return True or False"

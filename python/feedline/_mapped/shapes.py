@@ -1,4 +1,4 @@
-"""Which samples fit into one batch: a number for each kind of them, and a description for messages."""
+"""Which samples fit into one batch: a number for each spec of samples, and a description for messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Shapes", "described"]
 
 
 class Shapes:
-    """Numbers for the specs of samples: those with the same number fit together."""
+    """Numbers for the specs of samples: samples with the same number fit into one batch."""
 
     def __init__(self, epoch: _native.Epoch) -> None:
         self._epoch = epoch
@@ -29,7 +29,7 @@ class Shapes:
 
 
 def described(spec: Any) -> Any:
-    """A dict for a dict, a list for a tuple, and a text for all else."""
+    """A spec as JSON: a dict for a dict, a list for a tuple, and text for everything else."""
     if isinstance(spec, dict):
         return {str(name): described(part) for name, part in spec.items()}
     if not (spec and isinstance(spec[0], str)):

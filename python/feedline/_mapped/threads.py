@@ -1,4 +1,4 @@
-"""Functions in threads of the trainer: for those that release the GIL, or where there is none."""
+"""Runs functions in threads of the trainer: for functions that release the GIL, or Python without a GIL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from feedline import _native
 from feedline._account import Outages
-from feedline._mapped.run_functions import FunctionRunner, Job, Made, Plan, Watcher
+from feedline._mapped.run_functions import FunctionRunner, Job, JobResult, Plan, Watcher
 from feedline._workers.children import end_child
 from feedline._workers.death import Death
 from feedline._workers.remote_error import RemoteError
@@ -22,42 +22,42 @@ from feedline._workers.worker_pool import Handle
 
 __all__ = ["Threads"]
 
-# How long a wait goes on before it is looked whether there is something else to do, in seconds.
+# Seconds to wait for a result before the caller checks for other work.
 _LOOK = 0.002
-# How long a wait goes on before Ctrl-C is looked for.
+# Seconds to wait for a result before checking for Ctrl-C.
 _CHECK = 0.05
-# How long closing waits for a thread that is at a function, in seconds.
+# Seconds that closing waits for a thread that is running a function.
 _GRACE = 0.3
 
 
 class Threads:
-    """A few threads that do jobs."""
+    """Threads that run jobs."""
 
     where = "in a thread of feedline.Loader"
-    # A job may have to be done a second time otherwise, and functions may have changed what it has.
+    # A whole batch may have to be computed a second time, and functions may have changed its arrays in place.
     may_be_whole = False
 
     def __init__(self, plan: Plan, count: int, event: Callable[[str, dict[str, Any]], None]) -> None:
-        """`event` hears what becomes of the sources that functions read."""
+        """`event` records outages of the sources that functions read."""
         self.count = count
         self._event = event
-        self._away = Outages()
+        self._outages = Outages()
         self._plan = plan
         self.deaths: list[Death] = []
         self.workers: list[Handle] = []
         self._jobs: queue.SimpleQueue[tuple[int, Job] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[int, Made | RemoteError] | _Note] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, JobResult | RemoteError] | _Note] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._is_closed = threading.Event()
 
     def start(self) -> None:
-        """They start with the first job."""
+        """Does nothing: threads start with the first job."""
 
     def wake_by(self, epoch: _native.Epoch) -> None:
-        """Who waits looks around now and then."""
+        """Does nothing: `next` polls."""
 
     def forget(self) -> None:
-        """What was handed in so far is of an epoch that is over."""
+        """Drops all jobs: their epoch is over."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._jobs.get_nowait()
@@ -66,7 +66,7 @@ class Threads:
         if not self._threads:
             for number in range(self.count):
                 thread = threading.Thread(
-                    target=_live,
+                    target=_run_jobs,
                     args=(self._plan, self._jobs, self._done, self._is_closed),
                     name=f"feedline-map-{number}",
                     daemon=True,
@@ -75,29 +75,30 @@ class Threads:
                 thread.start()
         self._jobs.put((task, job))
 
-    def next(self, oldest: int, *, looks: bool) -> tuple[int, Made | RemoteError, None] | None:
-        """What came of a job; None if nothing did, and it is to be looked for other things."""
+    def next(self, oldest: int, *, looks: bool) -> tuple[int, JobResult | RemoteError, None] | None:
+        """The next result of a job; None if there is none yet and, with `looks`, the caller has other
+        work."""
         wait = 0.0
         while True:
             with contextlib.suppress(queue.Empty):
-                came = self._done.get(timeout=wait)
+                done = self._done.get(timeout=wait)
                 break
             if looks and wait:
                 return None
-            # Only where there is nothing: signals that come in a row must not keep results from being taken.
+            # Only if there is no result: a stream of signals must not keep results from being taken.
             _native.check_interrupts()
             wait = _LOOK if looks else _CHECK
-        if not isinstance(came, _Note):
-            return (*came, None)
-        news = self._away.news(came.name, came.details, came.thread)
+        if not isinstance(done, _Note):
+            return (*done, None)
+        news = self._outages.news(done.name, done.details, done.thread)
         if news is not None:
-            self._event(came.name, news)
+            self._event(done.name, news)
         return None
 
     def close(self) -> None:
-        """Ends the threads; one that is at a function ends after it."""
+        """Ends the threads; a thread that is running a function ends after it."""
         if self._is_closed.is_set():
-            # Not again: what tells a thread to end may still lie in the queue.
+            # Not again: `forget` would take the end markers of the threads from the queue.
             return
         self._is_closed.set()
         self.forget()
@@ -113,17 +114,17 @@ class Threads:
 
 @dataclass
 class _Note:
-    """What a thread has to tell of a source."""
+    """An event of a source, from a thread."""
 
     name: str
     details: dict[str, Any]
     thread: int
 
 
-def _live(
+def _run_jobs(
     plan: Plan,
     jobs: queue.SimpleQueue[tuple[int, Job] | None],
-    done: queue.SimpleQueue[tuple[int, Made | RemoteError] | _Note],
+    done: queue.SimpleQueue[tuple[int, JobResult | RemoteError] | _Note],
     is_closed: threading.Event,
 ) -> None:
     def pause(seconds: float) -> None:
@@ -145,19 +146,19 @@ def _live(
     home = os.getpid()
     while (given := jobs.get()) is not None and not is_closed.is_set():
         task, job = given
-        made = _done(runner, job, home, keeps=plan.may_retry)
-        done.put((task, made))
-        del given, job, made
+        result = _run_job(runner, job, home, may_retry=plan.may_retry)
+        done.put((task, result))
+        del given, job, result
 
 
-def _done(runner: FunctionRunner, job: Job, home: int, *, keeps: bool) -> Made | RemoteError:
-    # What functions change in place must be as it was when they are called again.
-    kept = copy.deepcopy(job.content) if keeps else None
+def _run_job(runner: FunctionRunner, job: Job, home: int, *, may_retry: bool) -> JobResult | RemoteError:
+    # A retry needs the original content, which functions may have changed in place.
+    original = copy.deepcopy(job.content) if may_retry else None
     try:
-        made = runner.do(job, lambda: kept)
+        result = runner.run(job, lambda: original)
         if os.getpid() != home:
             raise _native.ForkReturned
-        return made
+        return result
     except BaseException as raised:
         if os.getpid() != home:
             end_child("a thread that calls the functions of a pipeline", raised)

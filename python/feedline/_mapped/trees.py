@@ -1,10 +1,10 @@
-"""Samples side by side: what functions return, stacked into runs of one shape, and runs joined to batches.
+"""Stacks the results of functions into runs of samples of one shape, and joins runs to batches.
 
 A *tree* is a dict or tuple of trees, or a leaf. In a *run* of samples a leaf is an array whose first axis
-counts the samples, a list, or `Ragged` for arrays that may have any shape.
+counts the samples, a list, or `Ragged` for arrays of different shapes.
 
-A field that the native pipeline gives as a list of values (bytes, text, JSON) stays one whatever these values
-are, also where a function has changed some of them: see `Values`.
+A field that the native pipeline delivers as a list of values (bytes, text, JSON) stays a list, even if a
+function changes some of the values: see `Values`.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from numpy.typing import NDArray
 
 from feedline.errors import InvalidArgumentError
 
-__all__ = ["Layout", "Lists", "Ragged", "Run", "Value", "Values", "joined", "laid", "runs_of", "spec_of"]
+__all__ = ["Layout", "Lists", "Ragged", "Run", "Value", "Values", "joined", "runs_of", "spec_of", "to_arrays"]
 
-# An array in memory of that shape and type, which may be shared.
-Room = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+# Allocates an array of a shape and type, which may be in shared memory.
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 _NUMBERS = (bool, int, float, complex, np.generic)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How fields become columns: as the native pipeline says for those that it makes itself."""
+    """How fields become columns. `kinds` has the fields of the native pipeline."""
 
     pad: bool = False
     kinds: dict[str, str] = field(default_factory=dict)
-    # What stands around arrays that are padded: in all fields, or by name.
+    # The number to pad with: for all fields, or by name.
     padding: float | dict[str, float] = 0
 
     def of(self, name: str, value: Any) -> str:
-        """ "stacked", "ragged" or "lists"."""
+        """How a field is combined: "stacked", "ragged" or "lists"."""
         kind = self.kinds.get(name)
         if kind == "lists" and isinstance(value, list):
             return "lists"
@@ -60,7 +60,7 @@ class Layout:
 
 @dataclass
 class Ragged:
-    """Arrays one behind another, and the shape of each."""
+    """Concatenated arrays, and the shape of each."""
 
     flat: NDArray[Any]
     shapes: NDArray[np.int64]
@@ -69,7 +69,7 @@ class Ragged:
         return len(self.shapes)
 
     def ends(self) -> NDArray[np.int64]:
-        """The place behind the last number of each array."""
+        """The end of each array in `flat`."""
         ends: NDArray[np.int64] = np.cumsum(np.prod(self.shapes, axis=1))
         return ends
 
@@ -109,7 +109,7 @@ def _fits(number: float, dtype: np.dtype[Any]) -> bool:
 
 @dataclass
 class Run:
-    """Samples of one spec, side by side."""
+    """The tree of several samples with the same spec."""
 
     tree: Any
     count: int
@@ -123,12 +123,12 @@ class Run:
 def _rows(leaf: Any, start: int, stop: int) -> Any:
     if isinstance(leaf, Ragged):
         return leaf.rows(start, stop)
-    # A part of a list of some kind is of that kind.
+    # A slice of a `Lists` or `Values` must have the same type.
     return type(leaf)(leaf[start:stop]) if isinstance(leaf, list) else leaf[start:stop]
 
 
 def _each(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """The same tree with other leaves."""
+    """Applies a function to all leaves."""
     if isinstance(tree, dict):
         return {name: _each(part, change) for name, part in tree.items()}
     if isinstance(tree, tuple):
@@ -140,16 +140,16 @@ def _tuple(like: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
     return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
 
 
-# ---- what a sample is made of ----
+# ---- the structure of a sample ----
 
 
 class Lists(list[Any]):
-    """A list for each sample, which become one list for the batch."""
+    """One list for each sample; the batch has one list of all their elements."""
 
 
 class Values(list[Any]):
-    """A value for each sample, which stay a list for the batch. Numbers that a function has put in the places
-    of values are arrays without axes: if there is nothing else, they are stacked."""
+    """One value for each sample; the batch has a list of them. Numbers that a function returns in place of
+    values are arrays without axes: if all values are numbers, they are stacked."""
 
     def column(self) -> Any:
         if all(isinstance(value, np.ndarray) for value in self):
@@ -161,13 +161,13 @@ class Values(list[Any]):
 
 @dataclass(slots=True)
 class Value:
-    """One of `Values`."""
+    """One element of `Values`."""
 
     value: Any
 
 
 def _kind_of_number(array: NDArray[Any]) -> Any:
-    """Whole and other numbers of Python's may stand side by side: JSON writes 1.0 as 1."""
+    """The same for Python's int and float, which may be mixed: JSON writes 1.0 as 1."""
     return "number" if _is_number(array.dtype, array.shape) else array.dtype
 
 
@@ -175,20 +175,20 @@ def _is_number(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
     return shape == () and dtype in (np.dtype(np.int64), np.dtype(np.float64))
 
 
-def laid(sample: Any, given: dict[str, Any] | None = None) -> Any:
-    """What a function has returned, with everything that is numbers as arrays. `given` has the values that
-    came from the native pipeline in fields that are lists."""
+def to_arrays(sample: Any, given: dict[str, Any] | None = None) -> Any:
+    """The result of a function with all numbers as arrays. `given` has the original values of the fields that
+    the native pipeline delivers as lists."""
     if given and isinstance(sample, dict):
         return {
-            name: _laid_value(part, given[name]) if name in given else laid(part)
+            name: _field_value(part, given[name]) if name in given else to_arrays(part)
             for name, part in sample.items()
         }
     if isinstance(sample, np.ndarray):
         return sample
     if isinstance(sample, dict):
-        return {name: laid(part) for name, part in sample.items()}
+        return {name: to_arrays(part) for name, part in sample.items()}
     if isinstance(sample, tuple):
-        return _tuple(sample, [laid(part) for part in sample])
+        return _tuple(sample, [to_arrays(part) for part in sample])
     if isinstance(sample, _NUMBERS):
         array = np.asarray(sample)
         return sample if array.dtype.hasobject else array
@@ -197,13 +197,13 @@ def laid(sample: Any, given: dict[str, Any] | None = None) -> Any:
     return sample
 
 
-def _laid_value(value: Any, given: Any) -> Any:
-    """What stands in a field that is a list: the value that was given, another one, or arrays."""
+def _field_value(value: Any, given: Any) -> Any:
+    """The value of a field that is a list: the original value, another one, or arrays."""
     if value is given:
         return Value(value)
     if _has_arrays(value):
-        return laid(value)
-    return Value(laid(value) if isinstance(value, _NUMBERS) else value)
+        return to_arrays(value)
+    return Value(to_arrays(value) if isinstance(value, _NUMBERS) else value)
 
 
 def _has_arrays(value: Any) -> bool:
@@ -218,7 +218,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _spec(sample: Any, layout: Layout) -> Any:
-    """What two samples must have in common to stand in one batch."""
+    """The structure, types and shapes of a sample; samples of one batch must have the same."""
     if isinstance(sample, dict):
         return {
             name: ("lists",) if layout.of(name, part) == "lists" else _spec_of_field(name, part, layout)
@@ -242,7 +242,7 @@ def _spec_of_field(name: str, part: Any, layout: Layout) -> Any:
 
 
 def _inner(shape: Sequence[int], layout: Layout) -> tuple[int, ...] | None:
-    """Where arrays are not padded, they may differ in their first axis alone."""
+    """The axes that must be equal: without padding, arrays may differ only in their first axis."""
     return None if layout.pad else tuple(shape[1:])
 
 
@@ -250,7 +250,7 @@ _PLAIN = Layout()
 
 
 def spec_of(run: Run, layout: Layout) -> Any:
-    """What a sample of a run is made of."""
+    """The spec of the samples of a run."""
     if isinstance(run.tree, dict):
         return {name: _spec_of_leaf(part, layout) for name, part in run.tree.items()}
     return _spec_of_leaf(run.tree, layout)
@@ -271,57 +271,57 @@ def _spec_of_leaf(tree: Any, layout: Layout) -> Any:
     return ("lists",) if isinstance(tree, Lists) else ("thing",)
 
 
-# ---- side by side ----
+# ---- runs and batches ----
 
 
-def runs_of(samples: Sequence[Any], layout: Layout, room: Room = np.empty) -> list[Run]:
-    """Samples in as few runs as their specs allow, in order."""
+def runs_of(samples: Sequence[Any], layout: Layout, allocate: Allocate = np.empty) -> list[Run]:
+    """Stacks samples, in order, into as few runs as their specs allow."""
     runs: list[Run] = []
     start = 0
     specs = [_spec(sample, layout) for sample in samples]
     for stop in range(1, len(samples) + 1):
         if stop == len(samples) or specs[stop] != specs[start]:
-            runs.append(Run(_stacked(samples[start:stop], layout, room), stop - start))
+            runs.append(Run(_stacked(samples[start:stop], layout, allocate), stop - start))
             start = stop
     return runs
 
 
-def _stacked(samples: Sequence[Any], layout: Layout, room: Room) -> Any:
+def _stacked(samples: Sequence[Any], layout: Layout, allocate: Allocate) -> Any:
     first = samples[0]
     if isinstance(first, dict):
         return {
-            name: _column(layout.of(name, first[name]), [sample[name] for sample in samples], room)
+            name: _column(layout.of(name, first[name]), [sample[name] for sample in samples], allocate)
             for name in first
         }
-    return _column("stacked", samples, room)
+    return _column("stacked", samples, allocate)
 
 
-def _column(how: str, values: Sequence[Any], room: Room) -> Any:
+def _column(how: str, values: Sequence[Any], allocate: Allocate) -> Any:
     first = values[0]
     if how == "lists":
         return Lists(values)
     if how == "ragged":
         shapes = np.array([value.shape for value in values], dtype=np.int64)
-        flat = room((int(np.prod(shapes, axis=1).sum()),), first.dtype)
+        flat = allocate((int(np.prod(shapes, axis=1).sum()),), first.dtype)
         np.concatenate([value.ravel() for value in values], out=flat)
         return Ragged(flat, shapes)
     if isinstance(first, dict):
-        return {name: _column("stacked", [value[name] for value in values], room) for name in first}
+        return {name: _column("stacked", [value[name] for value in values], allocate) for name in first}
     if isinstance(first, tuple):
-        return _tuple(first, [_column("stacked", part, room) for part in zip(*values, strict=True)])
+        return _tuple(first, [_column("stacked", part, allocate) for part in zip(*values, strict=True)])
     if isinstance(first, Value):
         return Values(value.value for value in values)
     if not isinstance(first, np.ndarray):
         return list(values)
     if first.dtype.hasobject:
         return np.stack(values)
-    # Of one type, but for whole and other numbers.
+    # All have the same type, except that int and float may be mixed.
     dtype = np.result_type(*{value.dtype for value in values}) if first.ndim == 0 else first.dtype
-    return np.stack(values, out=room((len(values), *first.shape), dtype))
+    return np.stack(values, out=allocate((len(values), *first.shape), dtype))
 
 
 def joined(runs: Sequence[Run], layout: Layout) -> Any:
-    """A batch of runs that have the same spec. One run alone is not copied."""
+    """Joins runs with the same spec to a batch. A single run is not copied."""
     tree = runs[0].tree if len(runs) == 1 else _join([run.tree for run in runs])
     if isinstance(tree, dict):
         return _finished(tree, layout)
@@ -352,13 +352,13 @@ def _finished(tree: dict[Any, Any], layout: Layout) -> dict[Any, Any]:
                 f"batch: pad names {name!r}, and no field of that name is padded", f"padded are: {padded}"
             )
     for name, leaf in tree.items():
-        made = [(name, leaf.column() if isinstance(leaf, Values) else leaf)]
+        parts = [(name, leaf.column() if isinstance(leaf, Values) else leaf)]
         if isinstance(leaf, Ragged):
-            made = layout.finish(name, leaf)
+            parts = layout.finish(name, leaf)
         elif isinstance(leaf, Lists):
-            lengths = np.array([len(part) for part in leaf], dtype=np.int64)
-            made = [(name, [one for part in leaf for one in part]), (f"{name}_lengths", lengths)]
-        for key, column in made:
+            lengths = np.array([len(values) for values in leaf], dtype=np.int64)
+            parts = [(name, [value for values in leaf for value in values]), (f"{name}_lengths", lengths)]
+        for key, column in parts:
             if key in columns or (key != name and key in tree):
                 raise InvalidArgumentError.explained(
                     f"a batch would have two fields named {key!r}", "return that field under another name"

@@ -1,4 +1,4 @@
-"""What runs in a worker process of a pipeline with functions: does jobs, and sends back what came of them."""
+"""The worker process of a pipeline with functions: runs jobs and returns their results."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from feedline._mapped.run_functions import FunctionRunner, Job, Plan, Watcher
 from feedline._workers.retries import Retries
 from feedline._workers.worker import COLLATING, FETCHING, PAUSING, Buffers
 
-__all__ = ["MapWork", "closed", "reducers"]
+__all__ = ["MapWork", "pack_job", "reducers"]
 
-# Below this a column travels in the frame, and its memory may be any.
+# A column of at most this many bytes is sent inline, and need not be in the arena.
 _SMALL = 4096
 
 
 def reducers() -> dict[type, Callable[[Any], Any]]:
-    """How pickle takes some types apart: tensors go without a copy, where there is torch."""
+    """Reducers for pickle: tensors are sent without a copy, if torch is imported."""
     if "torch" not in sys.modules:
         return {}
     from feedline._torch import tensors
@@ -33,14 +33,14 @@ def reducers() -> dict[type, Callable[[Any], Any]]:
     return tensors.reducers()
 
 
-def closed(job: Job, content: bytes) -> bytes:
-    """A job on its way, whose content was pickled before."""
+def pack_job(job: Job, content: bytes) -> bytes:
+    """The body of a task, from a job and its pickled content."""
     head = pickle.dumps(dataclasses.replace(job, content=None), protocol=5)
     return len(head).to_bytes(8, "little") + head + content
 
 
-def opened(body: bytes, received: Sequence[Any]) -> Job:
-    """The job in a worker, on the memory of the buffers that came with it."""
+def unpack_job(body: bytes, received: Sequence[Any]) -> Job:
+    """The job of a task, on the memory of the received buffers."""
     length = int.from_bytes(body[:8], "little")
     job: Job = pickle.loads(memoryview(body)[8 : 8 + length])
     job.content = pickle.loads(memoryview(body)[8 + length :], buffers=received)
@@ -48,7 +48,7 @@ def opened(body: bytes, received: Sequence[Any]) -> Job:
 
 
 class MapWork:
-    """What the zygote holds: the functions."""
+    """The functions, which the zygote passes to its workers."""
 
     def __init__(self, plan: Plan, worker_count: int, *, values: bool) -> None:
         self.plan = plan
@@ -63,7 +63,7 @@ class MapWork:
 
 
 class _ConnectionWatcher(Watcher):
-    """Writes down in the box how far the worker is, and has columns made in the arena."""
+    """Records the progress of the worker in its black box, and allocates columns in the arena."""
 
     def __init__(self, connection: _native.WorkerConnection) -> None:
         self._connection = connection
@@ -73,11 +73,11 @@ class _ConnectionWatcher(Watcher):
         self._connection.enter(FETCHING)
         self._connection.reach(position)
 
-    def made(self, samples: int) -> None:
+    def finished(self, samples: int) -> None:
         self._connection.made(samples)
         self._connection.enter(COLLATING)
 
-    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         count = int(np.prod(shape))
         if count * dtype.itemsize > _SMALL:
             slot = self._connection.take(count * dtype.itemsize)
@@ -88,7 +88,7 @@ class _ConnectionWatcher(Watcher):
 
 
 class MapWorker:
-    """Does jobs in a worker process."""
+    """Runs jobs in a worker process."""
 
     def __init__(self, plan: Plan, connection: _native.WorkerConnection) -> None:
         self._connection = connection
@@ -101,7 +101,7 @@ class MapWorker:
             folders=plan.folders,
             home=os.getpid(),
         )
-        self._doer = FunctionRunner(plan, retries, _ConnectionWatcher(connection), seeds_all=True)
+        self._runner = FunctionRunner(plan, retries, _ConnectionWatcher(connection), seeds_all=True)
 
     def _pause(self, seconds: float) -> None:
         self._connection.enter(PAUSING)
@@ -116,33 +116,33 @@ class MapWorker:
         return reducers()
 
     def do(self, task: int, body: bytes, received: Buffers) -> object:
-        job = opened(body, received)
+        job = unpack_job(body, received)
 
         def again() -> Any:
-            return opened(body, [letter.original() for letter in received]).content
+            return unpack_job(body, [buffer.original() for buffer in received]).content
 
-        return self._doer.do(job, again)
+        return self._runner.run(job, again)
 
     def alone(self, body: bytes, received: Buffers, position: int) -> bool:
-        """Of a batch no sample can be made alone."""
-        job = opened(body, received)
+        """Calls the functions for one sample; False for a batch, whose samples cannot be computed alone."""
+        job = unpack_job(body, received)
         if not job.is_of_samples or position >= len(job.indices):
             return False
-        self._doer.alone(job, position)
+        self._runner.run_sample(job, position)
         return True
 
     def resume(self, body: bytes) -> None:
-        """Epochs mean nothing to a function."""
+        """Does nothing: functions have no state for each epoch."""
 
     def where(self) -> tuple[int | None, str]:
         return None, "worker"
 
     def journal(self) -> bytes | None:
-        """Random numbers are a function of seed and position."""
+        """None: random numbers depend only on seed and position."""
         return None
 
     def recall(self, journal: bytes | None) -> None:
-        """As above."""
+        """Does nothing: there is no journal."""
 
     def blamed(self, result: Any) -> tuple[str, object]:
         if not result.is_batch:

@@ -1,1 +1,1 @@
-"""What `feedline.tensorflow` is made of."""
+"""The implementation of `feedline.tensorflow`."""

@@ -1,4 +1,4 @@
-"""The columns of batches as TensorFlow must know them: before the first one is there."""
+"""The specs of the columns of a batch, which TensorFlow needs before the first batch is loaded."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from feedline.loader import Columns, Epoch, Loader, numpy_columns
 
 __all__ = ["Table", "array_of"]
 
-# What a batch that is no dict is called here.
+# The name of the only column if a batch is not a dict.
 _ALL = ""
-_ASK = "say what there will be with element_spec=..., or which columns are wanted with columns=[...]"
+_HINT = "give the spec of a batch with element_spec=..., or the columns that you need with columns=[...]"
 
 
 class Table:
-    """The columns that were asked for.
+    """The selected columns and their specs.
 
-    Where functions of Python make the batches, nobody knows what they return: then `element_spec` tells it,
-    or one batch is made and looked at.
+    If Python functions return the batches, the specs come from `element_spec`, or from one batch that is
+    computed and inspected.
     """
 
     def __init__(self, loader: Loader, chosen: str | Sequence[str] | None, element_spec: Any) -> None:
         self._has_functions = isinstance(loader, MappedLoader)
         if isinstance(loader, MappedLoader):
-            specs, ragged = _looked(loader, chosen, element_spec)
+            specs, ragged = _inspect(loader, chosen, element_spec)
             self._kinds = dict.fromkeys(specs, "tree")
         elif element_spec is not None:
             raise InvalidArgumentError.explained(
-                "dataset: element_spec is known already",
-                "leave it out: no function of Python makes the batches",
+                "dataset: element_spec is already known",
+                "leave it out: it is only for pipelines with Python functions",
             )
         else:
             described = {name: (kind, dtype, shape) for name, kind, dtype, shape in loader._native.columns}
             ragged = {name for name, (kind, _, _) in described.items() if kind in ("groups", "lists")}
-            specs = {name: _spec(*one) for name, one in described.items()}
+            specs = {name: _spec(*description) for name, description in described.items()}
             self._kinds = {name: kind for name, (kind, _, _) in described.items()}
         counts = {_counts(name) for name in ragged}
-        there = [name for name in specs if name not in counts]
-        self._chosen = _ALL if there == [_ALL] and chosen is None else chosen
-        names = there if self._chosen is None else _listed(self._chosen)
+        present = [name for name in specs if name not in counts]
+        self._chosen = _ALL if present == [_ALL] and chosen is None else chosen
+        names = present if self._chosen is None else _as_list(self._chosen)
         for name in names:
-            if name not in there:
-                shown = ", ".join(map(repr, there)) if there != [_ALL] else "no named columns"
+            if name not in present:
+                shown = ", ".join(map(repr, present)) if present != [_ALL] else "no named columns"
                 raise InvalidArgumentError.explained(
                     f"dataset: there is no column {name!r}; a batch has {shown}"
                 )
@@ -64,7 +64,7 @@ class Table:
 
     @property
     def is_reshaped(self) -> bool:
-        """Whether elements are something else than the columns as they come."""
+        """Whether elements differ from the flat columns."""
         return self._chosen is not None or bool(self._ragged)
 
     def epoch(self, loader: Loader) -> Epoch[dict[str, Any]]:
@@ -75,7 +75,7 @@ class Table:
         return _Converted(epoch, self._trees)
 
     def shaped(self, flat: dict[str, Any]) -> Any:
-        """The element, from what `from_generator` gave."""
+        """The element of the data set, from the flat columns of `from_generator`."""
         tensors = {name: flat[name] for name in self._names}
         for name in self._ragged:
             counts = flat[_counts(name)]
@@ -92,18 +92,18 @@ class Table:
 
     def _trees(self, batch: Any) -> dict[str, Any]:
         found = batch if isinstance(batch, dict) else {_ALL: batch}
-        made = {}
+        columns = {}
         for name, spec in self.flat.items():
             if name not in found:
                 raise InvalidArgumentError.explained(
-                    f"a batch has no column {name!r}; it has {list(found)}", _ASK
+                    f"a batch has no column {name!r}; it has {list(found)}", _HINT
                 )
-            made[name] = _tree(found[name], name, spec)
-        return made
+            columns[name] = _tree(found[name], name, spec)
+        return columns
 
 
 class _Converted(Epoch[dict[str, Any]]):
-    """An epoch whose batches are made something else."""
+    """An epoch whose batches are converted."""
 
     def __init__(self, epoch: Epoch[Any], convert: Callable[[Any], dict[str, Any]]) -> None:
         self._epoch = epoch
@@ -118,20 +118,20 @@ class _Converted(Epoch[dict[str, Any]]):
         self._epoch.close()
 
 
-# ---- columns of the native side ----
+# ---- native columns ----
 
 
 def array_of(value: Any, kind: str) -> Any:
-    """A column as an array; numbers stay where they are."""
+    """A column as an array; numbers are not copied."""
     if kind in ("array", "groups"):
         return array_on(value)
     if kind == "json":
-        value = [json.dumps(one) for one in value]
+        value = [json.dumps(element) for element in value]
     return _strings(value)
 
 
 def _strings(value: Any) -> Any:
-    # Filled afterwards: NumPy would cut zeros off the ends of bytes that it takes for text.
+    # Not np.array(value): NumPy would strip trailing zeros from bytes.
     listed = np.empty(len(value), object)
     listed[:] = value
     return listed
@@ -145,33 +145,33 @@ def _counts(name: str) -> str:
     return f"{name}_lengths"
 
 
-def _listed(names: str | Sequence[str]) -> list[str]:
+def _as_list(names: str | Sequence[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-# ---- what functions return ----
+# ---- results of functions ----
 
 
-def _looked(
+def _inspect(
     loader: MappedLoader, chosen: str | Sequence[str] | None, element_spec: Any
 ) -> tuple[dict[str, Any], set[str]]:
-    """What was said of the batches, or what the first of them is; and which columns differ in length."""
+    """The specs of `element_spec`, or those of the first batch; and the columns of variable length."""
     plan = loader._plan
     joined = {name for name, kind in plan.kinds.items() if kind in ("variable", "lists")}
     if element_spec is not None:
         return (element_spec if isinstance(element_spec, dict) else {_ALL: element_spec}), set()
-    standing = loader.checkpoint()
+    checkpoint = loader.checkpoint()
     epoch = loader._epoch(numpy_columns)
     try:
         batch = next(epoch, None)
     finally:
         epoch.close()
-    # As if nobody had looked.
-    loader.resume(standing)
+    # The first epoch must deliver this batch again.
+    loader.resume(checkpoint)
     if batch is None:
-        raise InvalidArgumentError.explained("dataset: an epoch has no batch that could be looked at", _ASK)
+        raise InvalidArgumentError.explained("dataset: an epoch has no batch to inspect", _HINT)
     found = batch if isinstance(batch, dict) else {_ALL: batch}
-    wanted = set(found) if chosen is None or not isinstance(batch, dict) else set(_listed(chosen))
+    wanted = set(found) if chosen is None or not isinstance(batch, dict) else set(_as_list(chosen))
     ragged = set()
     if not plan.layout.pad and not plan.of_batches:
         ragged = {name for name in joined if name in found and _counts(name) in found}
@@ -189,27 +189,29 @@ def _looked(
         if isinstance(tree, dict):
             return {key: each(f"{name}.{key}", part) for key, part in tree.items()}
         if isinstance(tree, tuple):
-            return tuple(each(f"{name}[{place}]", part) for place, part in enumerate(tree))
+            return tuple(each(f"{name}[{number}]", part) for number, part in enumerate(tree))
         return spec(name, tree)
 
     return {name: each(name, tree) for name, tree in found.items() if name in wanted}, ragged
 
 
 def _tree(tree: Any, name: str, spec: Any) -> Any:
-    """The arrays of a part of a batch, which must be as they were said to be."""
+    """The arrays of a part of a batch, which must match their spec."""
     if isinstance(spec, dict) and isinstance(tree, dict):
         return {key: _tree(tree.get(key), f"{name}.{key}", part) for key, part in spec.items()}
     if isinstance(spec, tuple) and isinstance(tree, tuple) and len(tree) == len(spec):
         pairs = enumerate(zip(tree, spec, strict=True))
-        return tuple(_tree(part, f"{name}[{place}]", one) for place, (part, one) in pairs)
+        return tuple(_tree(part, f"{name}[{number}]", part_spec) for number, (part, part_spec) in pairs)
     if isinstance(spec, (dict, tuple)):
-        raise ShapeMismatchError.explained(f"a batch has {type(tree).__name__} as {name!r}, not {spec}", _ASK)
+        raise ShapeMismatchError.explained(
+            f"a batch has {type(tree).__name__} as {name!r}, not {spec}", _HINT
+        )
     array = _leaf(tree, name)
     dtype = tf.string if array.dtype.hasobject else tf.as_dtype(array.dtype)
     if dtype != spec.dtype or not spec.shape.is_compatible_with(array.shape):
         raise ShapeMismatchError.explained(
             f"a batch has {dtype.name} of {array.shape} as {name!r}, not {spec.dtype.name} of {spec.shape}",
-            "say what may differ with element_spec=..., such as tf.TensorSpec([None, None], tf.float32)",
+            "allow what differs with element_spec=..., such as tf.TensorSpec([None, None], tf.float32)",
         )
     return array
 
@@ -219,10 +221,10 @@ def _leaf(value: Any, name: str) -> Any:
     if isinstance(value, _native.BytesList):
         return _strings(value.tolist())
     if isinstance(value, list):
-        if not all(isinstance(one, (bytes, str)) for one in value):
-            kinds = sorted({type(one).__name__ for one in value})
+        if not all(isinstance(element, (bytes, str)) for element in value):
+            kinds = sorted({type(element).__name__ for element in value})
             raise InvalidArgumentError.explained(
-                f"dataset: {name!r} is a list of {', '.join(kinds)}, which no tensor holds", _ASK
+                f"dataset: {name!r} is a list of {', '.join(kinds)}, which cannot be a tensor", _HINT
             )
         return _strings(value)
     array = np.asarray(value)
@@ -230,6 +232,6 @@ def _leaf(value: Any, name: str) -> Any:
         return array.astype(object)
     if array.dtype.kind not in "biufc":
         raise InvalidArgumentError.explained(
-            f"dataset: {name!r} holds {array.dtype}, which no tensor holds", _ASK
+            f"dataset: {name!r} is an array of {array.dtype}, which cannot be a tensor", _HINT
         )
     return array

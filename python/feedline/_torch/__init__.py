@@ -1,1 +1,2 @@
-"""What `feedline.torch` is made of: `epoch` in the trainer, `worker` in workers, `tensors` on the way."""
+"""The implementation of `feedline.torch`: `supervised` and `in_process` run in the trainer, with and without
+workers; `worker` runs in workers; `tensors` sends tensors from workers to the trainer."""

@@ -1,5 +1,5 @@
-"""Accelerate builds prepared loaders again, with torch's class by name: here it is told to take ours where
-the loader was ours. It offers no other way to say so."""
+"""Makes Accelerate keep Feedline's loader. Accelerate rebuilds a prepared loader with torch's class, which it
+looks up by name, and offers no other way to choose the class."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 import torch.utils.data
 
-__all__ = ["Mark", "stay_in_charge"]
+__all__ = ["PinMemoryMark", "patch_accelerate"]
 
 
-class Mark(str):
-    """The argument `pin_memory_device` of a loader of ours: the text it was, and whose it is. Who builds a
-    loader again hands it on as it is."""
+class PinMemoryMark(str):
+    """The argument `pin_memory_device` of a Feedline loader, which also carries its class and settings.
+    Code that rebuilds a loader passes this argument on unchanged."""
 
     __slots__ = ("kind", "settings")
     kind: type
     settings: dict[str, Any]
 
     @classmethod
-    def of(cls, text: str, kind: type, settings: dict[str, Any]) -> Mark:
+    def of(cls, text: str, kind: type, settings: dict[str, Any]) -> PinMemoryMark:
         mark = cls(text)
         mark.kind = kind
         mark.settings = settings
@@ -30,16 +30,16 @@ class Mark(str):
         return str, (str(self),)
 
 
-def stay_in_charge() -> None:
-    """Called for each loader of ours that is made; does nothing where Accelerate is not loaded."""
+def patch_accelerate() -> None:
+    """Replaces the class that Accelerate uses; does nothing if Accelerate is not imported."""
     module = sys.modules.get("accelerate.data_loader")
     if module is not None and getattr(module, "DataLoader", None) is torch.utils.data.DataLoader:
         module.DataLoader = _build  # type: ignore[attr-defined]
 
 
 def _build(*arguments: Any, **keywords: Any) -> Any:
-    """What Accelerate calls in place of torch's class."""
+    """Accelerate calls this in place of torch's class."""
     mark = keywords.get("pin_memory_device")
-    if isinstance(mark, Mark):
+    if isinstance(mark, PinMemoryMark):
         return mark.kind(*arguments, **{**mark.settings, **keywords})
     return torch.utils.data.DataLoader(*arguments, **keywords)

@@ -1,4 +1,4 @@
-"""The samples of a batch, made as the policy for faults says; in a worker or in the trainer itself."""
+"""Loads the samples of a batch and handles their faults as the policy says, in a worker or in the trainer."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from feedline.faults import FaultPolicy
 
 __all__ = [
     "Amended",
-    "Failing",
+    "ConsecutiveFailures",
     "Maker",
     "UnequalSamples",
-    "bears",
     "getter",
     "is_list_of",
+    "is_within_limit",
     "unfinished",
     "wants_fill",
 ]
 
-# This many samples of an iterator that fail in a row are allowed if the policy sets no limit: one that
-# fails whenever it is asked would be asked for ever.
+# How many samples of an iterator may fail in a row if the policy sets no limit: without a limit, an iterator
+# that always fails would be called for ever.
 _MOST = 1000
 
 
 @dataclass
 class Amended:
-    """A batch that is to be completed: what stands in the place of its bad samples."""
+    """The task to complete a batch: which samples take the place of its bad ones."""
 
     index: list[Any]
-    # The number under which the worker may still hold the good samples.
+    # The number of the task whose good samples the worker may still hold.
     of: int
-    # Positions whose own sample is not made again: it kills, or was taken for another batch.
+    # Positions whose own sample is not loaded again: it kills its worker, or was moved to another batch.
     dead: frozenset[int] = frozenset()
-    # Whether samples are made one at a time, though the data set can make them all by one call.
+    # Whether samples are loaded one at a time, though the data set has `__getitems__`.
     is_apart: bool = False
     # Position -> index of another sample.
     fills: dict[int, Any] = field(default_factory=dict)
@@ -46,13 +46,13 @@ class Amended:
     moves: dict[int, int] = field(default_factory=dict)
     # Positions that stay empty.
     left_out: frozenset[int] = frozenset()
-    # Positions at which the sample stands that the user gave for this.
+    # Positions that get the replacement sample of the user.
     given: frozenset[int] = frozenset()
-    # Positions of which it is not decided what stands there: the others are made, and held.
+    # Positions that are not decided yet: the worker loads the others and holds them.
     lost: frozenset[int] = frozenset()
-    # What the worker's journal said when the batch was begun.
+    # The worker's journal from before the batch.
     before: bytes | None = None
-    # The number of the batch in the epoch: what random numbers a filling sample draws depends on it.
+    # The number of the batch in the epoch, from which the random numbers of a filling sample are seeded.
     batch: int = 0
 
     def wanted(self, position: int) -> Any:
@@ -61,7 +61,7 @@ class Amended:
 
 
 def getter(dataset: Any) -> Callable[[Any], Any]:
-    """How one sample of a map-style data set is made."""
+    """The function that loads one sample of a map-style data set."""
     if not getattr(dataset, "__getitems__", None):
         return lambda index: dataset[index]
 
@@ -79,24 +79,25 @@ class UnequalSamples:
     samples: list[Any]
     misfits: list[Misfit]
     raised: BaseException
-    # The index of the sample at a position, as far as it is known.
+    # The index of the sample at a position, if it is known.
     index: Callable[[int], Any]
 
     @classmethod
     def found(
         cls, raised: BaseException, samples: list[Any], fitting: Fitting, index: Callable[[int], Any]
     ) -> UnequalSamples:
-        """Looks for them, and names them in a note. Places that are BAD are empty."""
-        places = [place for place, sample in enumerate(samples) if sample is not BAD]
+        """Finds the samples that are the cause, and names them in a note on the exception. Positions that are
+        BAD are ignored."""
+        good = [position for position, sample in enumerate(samples) if sample is not BAD]
         misfits = [
-            Misfit(places[misfit.position], misfit.text)
-            for misfit in fitting.misfits([samples[place] for place in places])
+            Misfit(good[misfit.position], misfit.text)
+            for misfit in fitting.misfits([samples[position] for position in good])
         ]
         name_misfits(raised, misfits, index)
         return cls(samples, misfits, raised, index)
 
     @property
-    def places(self) -> set[int]:
+    def positions(self) -> set[int]:
         return {misfit.position for misfit in self.misfits}
 
     def about(self, misfit: Misfit) -> str:
@@ -104,11 +105,11 @@ class UnequalSamples:
 
 
 class Maker:
-    """Makes samples of a map-style data set one by one, and bears those that fail."""
+    """Loads samples of a map-style data set one by one, and handles those that fail."""
 
     def __init__(self, dataset: Any, retries: Retries, replacement: Any = BAD) -> None:
-        """`replacement` stands in the place of a sample that is to be replaced; if it is BAD, the sample of
-        another index does, which the trainer chooses."""
+        """`replacement` takes the place of a sample that is replaced; if it is BAD, the trainer chooses the
+        sample of another index."""
         self.dataset = dataset
         self.retries = retries
         self.replacement = replacement
@@ -118,7 +119,7 @@ class Maker:
     def make(
         self, indices: Iterable[Any], where: Callable[[], int], key: int, samples: list[Any]
     ) -> list[Any]:
-        """Appends a sample for each index; BAD in the place of one that is to be judged."""
+        """Appends a sample for each index; BAD for one that fails, which the trainer judges."""
         get = self.get if self.has_getitems else self.dataset.__getitem__
         for index in indices:
             try:
@@ -128,11 +129,11 @@ class Maker:
         return samples
 
     def again(self, raised: BaseException, index: Any, position: int, key: int) -> Any:
-        """One sample after it failed for the first time."""
-        return self.tried(raised, lambda: self.get(index), position, key)
+        """Retries a sample that failed for the first time."""
+        return self.retry(raised, lambda: self.get(index), position, key)
 
-    def tried(self, raised: BaseException, make: Callable[[], Any], position: int, key: int) -> Any:
-        """What `make` gives after it failed for the first time."""
+    def retry(self, raised: BaseException, make: Callable[[], Any], position: int, key: int) -> Any:
+        """Retries `make` after it failed for the first time."""
         return self._or_replacement(self.retries.again(raised, make, position, key))
 
     def _or_replacement(self, sample: Any) -> Any:
@@ -143,11 +144,13 @@ class Maker:
     def refit(
         self, odd: UnequalSamples, fitting: Fitting, key: int, make: Callable[[int], Any] | None
     ) -> None:
-        """Judges the samples that do not fit to the others of their batch. `make` makes the sample of a
-        position once more; None where that cannot be done. What comes of it stands in `odd.samples`."""
+        """Handles the samples that do not fit the others of their batch, and changes `odd.samples`. `make`
+        loads the sample of a position again; None if that is not possible."""
         samples = odd.samples
         good = [
-            place for place, sample in enumerate(samples) if sample is not BAD and place not in odd.places
+            position
+            for position, sample in enumerate(samples)
+            if sample is not BAD and position not in odd.positions
         ]
         for misfit in odd.misfits:
             position, about = misfit.position, odd.about(misfit)
@@ -169,8 +172,8 @@ class Maker:
                 good = sorted([*good, position])
 
     def together(self, indices: list[Any]) -> list[Any] | None:
-        """All samples by one call, where the data set can do that. None if it raised: then each is made
-        alone, to find out which it was."""
+        """Loads all samples with one call of `__getitems__`. None if the data set has none or it raised: then
+        the caller loads each sample alone, to find the one that fails."""
         if not self.has_getitems:
             return None
         try:
@@ -184,20 +187,20 @@ class Maker:
 def _refitted(
     position: int, make: Callable[[int], Any], odd: UnequalSamples, good: list[int], fitting: Fitting
 ) -> Any:
-    """Another try of a sample, which has to fit to those that are good."""
+    """Loads a sample again, and checks that it fits the good ones."""
     sample = make(position)
-    places = sorted([*good, position])
-    samples = [sample if place == position else odd.samples[place] for place in places]
+    positions = sorted([*good, position])
+    samples = [sample if other == position else odd.samples[other] for other in positions]
     try:
         fitting.check(samples)
     except Exception as raised:
-        name_misfits(raised, fitting.misfits(samples), lambda at: odd.index(places[at]))
+        name_misfits(raised, fitting.misfits(samples), lambda number: odd.index(positions[number]))
         raise
     return sample
 
 
 def is_list_of(samples: Any, count: int) -> bool:
-    """Whether what `__getitems__` has returned has a sample for each index."""
+    """Whether the result of `__getitems__` has a sample for each index."""
     return isinstance(samples, (list, tuple)) and len(samples) == count
 
 
@@ -207,35 +210,37 @@ def unfinished(samples: list[Any]) -> Iterator[int]:
 
 
 def wants_fill(bad: list[PendingFault], *, fill: bool) -> bool:
-    """Whether another sample must come from elsewhere before the batch can be collated."""
-    return any(one.action == "replace" or (one.action == "skip" and fill) for one in bad)
+    """Whether the batch needs another sample before it can be collated."""
+    return any(fault.action == "replace" or (fault.action == "skip" and fill) for fault in bad)
 
 
-def bears(policy: FaultPolicy, bad: int) -> bool:
-    """Whether an iterator is asked for more after this many faults in one batch. If not, the judge has to
-    hear of them now: they are more than the limit."""
+def is_within_limit(policy: FaultPolicy, bad: int) -> bool:
+    """Whether the faults of one batch are within the limit, so that the iterator may be called again.
+    Otherwise they are reported at once."""
     if policy.limit is None:
         return True
     return bad <= (policy.window if isinstance(policy.limit, float) else policy.limit)
 
 
-class Failing:
-    """How many samples of an iterator have failed in a row."""
+class ConsecutiveFailures:
+    """Counts how many samples of an iterator fail in a row."""
 
     def __init__(self, iterator: Any, policy: FaultPolicy) -> None:
         self._is_generator = inspect.isgenerator(iterator)
         self._has_limit = policy.limit is not None
         self._count = 0
 
-    def good(self) -> None:
+    def reset(self) -> None:
         self._count = 0
 
-    def bear(self, raised: BaseException) -> None:
-        """Raises what was raised, if it makes no sense to ask for the next sample."""
+    def add(self, raised: BaseException) -> None:
+        """Counts a failure. Raises it if calling the iterator again makes no sense."""
         self._count += 1
         if self._is_generator:
-            raised.add_note("feedline: a generator ends when it raises, so no sample of it can be left out")
+            raised.add_note(
+                "feedline: a generator ends when it raises, so none of its samples can be skipped"
+            )
             raise raised
         if self._count > _MOST and not self._has_limit:
-            raised.add_note(f"feedline: the {_MOST} samples before it have failed as well")
+            raised.add_note(f"feedline: the {_MOST} samples before it failed as well")
             raise raised

@@ -1,4 +1,4 @@
-"""Which samples cannot be collated with the others of their batch. Asked only after collation has failed."""
+"""Finds the samples that cannot be collated with the others of their batch, after collation has failed."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from feedline._torch.random_state import Draws
 
 __all__ = ["Fitting", "Misfit", "name_misfits"]
 
-# The keys and indices that lead from a sample to one of its parts.
+# The path from a sample to one of its parts: keys and indices.
 Place = tuple[Any, ...]
-# What two parts must have in common, one aspect after another: the first in which they differ decides.
+# The aspects in which parts are compared, in order: the first in which they differ is reported.
 _ASPECTS = ("none", "kind", "length", "shape", "dtype")
 _NONE = ("None",)
-# In the place of a key: several keys are as frequent, and nothing tells which is right.
+# Instead of a key: several keys are equally frequent, so it is unknown which is right.
 _UNDECIDED = object()
 
-# How often the collate function is called to find out which samples fit together.
+# How often the collate function is called, at most, to find out which samples fit together.
 _MOST_TRIALS = 64
 _DEPTH = 16
-# Lists that are longer are not compared item by item.
+# Longer lists are not compared item by item.
 _ITEMS = 1000
-# A structure that needs more bytes is not remembered: it travels in the worker's journal.
+# A larger structure is not remembered, because it is a part of the worker's journal.
 _MOST_BYTES = 1024
-# This many samples are named in a message.
+# How many samples a message names.
 _NAMED = 8
 
 
@@ -46,13 +46,13 @@ class Misfit:
     text: str
 
     def about(self, index: object) -> str:
-        """With the index of the sample, if it has one."""
+        """The text with the index of the sample, or with its position if it has no index."""
         named = f"the sample at position {self.position}" if index is None else f"sample {described(index)}"
         return f"{named} {self.text}"
 
 
 def name_misfits(raised: BaseException, misfits: Sequence[Misfit], index: Callable[[int], Any]) -> None:
-    """Adds a note for each sample to what collation has raised."""
+    """Adds a note for each sample to the exception of the collate function."""
     for misfit in misfits[:_NAMED]:
         raised.add_note(f"feedline: {misfit.about(index(misfit.position))}")
     if len(misfits) > _NAMED:
@@ -61,36 +61,36 @@ def name_misfits(raised: BaseException, misfits: Sequence[Misfit], index: Callab
 
 @dataclass
 class _Group:
-    """Positions of samples that are alike, and do not fit to the others."""
+    """Positions of samples that are alike and do not fit the others."""
 
     positions: list[int]
     text: str
 
 
 class Fitting:
-    """Compares samples with their neighbours, and asks the collate function whether that explains it."""
+    """Compares the samples of a batch, and calls the collate function to confirm which ones do not fit."""
 
     def __init__(self, collate: Callable[[Any], Any], draws: Draws) -> None:
         self._collate = collate
         self._is_default = collate is _utils.collate.default_collate
         self._draws = draws
-        # What a good sample is made of: (place, aspect) -> key. It decides where a batch cannot.
+        # The structure of a good sample: (place, aspect) -> key. It decides if the batch alone cannot.
         self.memory: dict[tuple[Place, str], Any] | None = None
 
     def remember(self, samples: Any) -> None:
-        """Notes what the samples of a batch that was collated are made of."""
+        """Remembers the structure of the samples of a batch that was collated."""
         memory: dict[tuple[Place, str], Any] = {}
         try:
             for place, value in _places(samples[0], ()):
                 memory.update({(place, aspect): _key(value, aspect) for aspect in _ASPECTS[1:]})
             is_small = len(pickle.dumps(memory)) <= _MOST_BYTES
         except Exception:
-            # A structure of the user's own that cannot be looked at.
+            # A user's class that cannot be inspected.
             is_small = False
         self.memory = memory if is_small else {}
 
     def check(self, samples: list[Any]) -> None:
-        """Raises what collating them raises."""
+        """Collates samples, and raises what the collate function raises."""
         state = self._draws.state()
         try:
             self._collate(samples)
@@ -98,14 +98,14 @@ class Fitting:
             self._draws.restore(state)
 
     def misfits(self, samples: Sequence[Any]) -> list[Misfit]:
-        """The samples that are to blame for a failed collation, in order; none if that is not known.
+        """The samples that make collation fail, in order; empty if they cannot be determined.
 
-        The others were collated without them, so it is known that they are the cause."""
+        The others were collated without them, so these are certainly the cause."""
         state = self._draws.state()
         try:
             groups = self._groups(list(samples))
         except Exception:
-            # A structure of the user's own that cannot be compared: the batch remains to be named.
+            # A user's class that cannot be compared: the error names only the batch.
             return []
         finally:
             self._draws.restore(state)
@@ -127,7 +127,7 @@ class Fitting:
         return self._to_blame(samples, fitting, groups)
 
     def _to_blame(self, samples: list[Any], fitting: list[int], groups: list[_Group]) -> list[_Group]:
-        """Without the groups that differ from the others and fit nevertheless."""
+        """Removes the groups that differ from the others but can be collated with them."""
         if not fitting or (len(groups) == 1 and (self._is_default or len(groups[0].positions) == 1)):
             return groups
         blamed: list[_Group] = []
@@ -140,7 +140,7 @@ class Fitting:
             for part in parts:
                 is_last = number == len(groups) - 1 and part is parts[-1]
                 if (is_last and not blamed and not odd) or trials >= _MOST_TRIALS:
-                    # All samples together did not fit, so these do not.
+                    # All samples together cannot be collated, so these do not fit.
                     odd += part
                     continue
                 trials += 1
@@ -183,7 +183,7 @@ class Fitting:
     def _norm(
         self, samples: list[Any], positions: list[int], keys: list[Any], where: tuple[Place, str]
     ) -> Any:
-        """The key that most samples have; `_UNDECIDED`; or None if the difference explains nothing."""
+        """The key of most samples; `_UNDECIDED`; or None if the difference does not explain the failure."""
         counts = Counter(keys)
         most = max(counts.values())
         first, *others = [key for key, count in counts.items() if count == most]
@@ -202,7 +202,7 @@ class Fitting:
         return known if known in good else _UNDECIDED
 
     def _unlike_before(self, sample: Any) -> list[_Group] | None:
-        """A sample that is alone in its batch is compared with those of earlier batches."""
+        """Compares the only sample of a batch with those of earlier batches."""
         if sample is None:
             return [_Group([0], "gives None")]
         memory = self.memory or {}
@@ -215,11 +215,11 @@ class Fitting:
         return None
 
 
-# ---- what a sample is made of ----
+# ---- the structure of a sample ----
 
 
 def _key(value: Any, aspect: str) -> Any:
-    """What a part is like in one aspect; an empty key where that means nothing for it."""
+    """The key of a part in one aspect; empty if the aspect does not apply to it."""
     if value is None:
         return _NONE
     if aspect in ("none", "kind"):
@@ -237,7 +237,7 @@ def _kind(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return ("array",)
     if isinstance(value, (Number, np.generic)) and not isinstance(value, (np.str_, np.bytes_)):
-        # Whole and other numbers are collated side by side.
+        # Numbers of different types can be collated.
         return ("number",)
     if isinstance(value, Mapping):
         return ("dict", frozenset(value))
@@ -255,7 +255,7 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _inside(values: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """The parts that all of them have, by key."""
+    """The parts that all values have, by key."""
     first = values[0]
     if all(isinstance(value, Mapping) for value in values):
         for name in first:
@@ -279,8 +279,8 @@ def _places(sample: Any, place: Place) -> Iterator[tuple[Place, Any]]:
 def _differing(
     values: list[Any], aspect: str, place: Place, *, all_alike: bool = False
 ) -> Iterator[tuple[Place, list[Any], list[Any]]]:
-    """The places at which values differ in an aspect, or, if `all_alike`, at which all of them are None; with
-    the parts there, and the key of each."""
+    """The places where values differ in an aspect or, if `all_alike`, where all of them are None; with the
+    parts at that place and their keys."""
     keys = [_key(value, aspect) for value in values]
     if all(key == _NONE for key in keys) if all_alike else len(set(keys)) > 1:
         yield place, values, keys
@@ -289,13 +289,13 @@ def _differing(
             yield from _differing(parts, aspect, (*place, step), all_alike=all_alike)
 
 
-# ---- in words ----
+# ---- messages ----
 
 
 def _without_value(
     place: Place, parts: list[Any], keys: list[Any], positions: list[int], total: int
 ) -> _Group:
-    """None is never what the others should be, however many of them are None."""
+    """The samples that are None at a place: these are always the odd ones, even if most are None."""
     odd = [position for position, key in zip(positions, keys, strict=True) if key == _NONE]
     good = [part for part, key in zip(parts, keys, strict=True) if key != _NONE]
     others = _others(len(good), total)
@@ -315,13 +315,13 @@ def _odd(
         gives, give = _two(own, other, aspect)
         others = _others(counts[usual], total)
         text = f"gives {gives}{_at(place)}, {others} {give}"
-        odd = [position for position, one in zip(positions, keys, strict=True) if one == key]
+        odd = [position for position, other_key in zip(positions, keys, strict=True) if other_key == key]
         groups.append(_Group(odd, text))
     return groups
 
 
 def _others(count: int, total: int) -> str:
-    """How many of the other samples are alike, with a verb."""
+    """The number of other samples that are alike, with a verb."""
     verb = "gives" if count == 1 else "give"
     if count == total - 1:
         return f"the other {verb}" if count == 1 else f"the other {count} {verb}"
@@ -329,7 +329,7 @@ def _others(count: int, total: int) -> str:
 
 
 def _two(own: Any, other: Any, aspect: str) -> tuple[str, str]:
-    """How two parts differ; what both are is said once."""
+    """Descriptions of two parts that differ; a common noun is only in the first."""
     if isinstance(own, Mapping) and isinstance(other, Mapping):
         missing = [name for name in other if name not in own]
         extra = [name for name in own if name not in other]
@@ -368,6 +368,6 @@ def _described(value: Any, aspect: str) -> str:
 
 
 def _at(place: Place) -> str:
-    """The place in a sample, as it is written in Python."""
+    """The place in a sample, in Python syntax."""
     steps = "".join(f'["{step}"]' if isinstance(step, str) else f"[{step!r}]" for step in place)
     return f" at {steps}" if steps else ""

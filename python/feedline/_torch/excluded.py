@@ -1,4 +1,4 @@
-"""The samples that a quarantine file names, if it is one of the same data set."""
+"""Reads the samples that a quarantine file names, and checks that it belongs to the same data set."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["excluded"]
 
 
 def excluded(file: str, samples: Samples) -> list[Any]:
-    """The indices in a quarantine file, or in all of a folder. Refuses one of another data set: by index, by
-    the name of the file of a sample, or, where no file is known, by what the data set was."""
+    """The indices in a quarantine file, or in all files of a folder. Rejects a file of another data set: by
+    index, by the path of a sample, or, if there is no path, by the name of the data set."""
     lines = _native.quarantined(file)
     for line in lines:
         index = line["index"]
@@ -24,17 +24,17 @@ def excluded(file: str, samples: Samples) -> list[Any]:
         ours, theirs = samples.path(index), line.get("path")
         if ours is not None and theirs is not None:
             if PurePath(ours).name != PurePath(theirs).name:
-                raise _refused(file, f"sample {described(index)} was {theirs!r}, and is {ours!r} here")
+                raise _mismatch(file, f"sample {described(index)} was {theirs!r}, and is {ours!r} here")
             continue
         was = line.get("dataset")
         if was is not None and samples.name is not None and _counted(was) != _counted(samples.name):
-            raise _refused(file, f"it is of another data set: {was}, and this is {samples.name}")
+            raise _mismatch(file, f"it is of another data set: {was}, and this is {samples.name}")
     return [line["index"] for line in lines]
 
 
 def _counted(name: str) -> tuple[str, ...]:
-    """What must be the same: how many samples there are, and which of another data set's. Not the class: the
-    same samples may come from one that was renamed, or wrapped."""
+    """The parts of a name that must match: the number of samples, and the checksum of a subset's indices. Not
+    the class: it may have been renamed or wrapped."""
     found = re.search(r" of (\d+) samples( \(\w+\))?", name)
     return () if found is None else found.groups(default="")
 
@@ -44,12 +44,12 @@ def _check_range(file: str, index: Any, samples: Samples) -> None:
     if count is None or not isinstance(index, int) or isinstance(index, bool):
         return
     if not -count <= index < count:
-        raise _refused(file, f"there is no sample {index}: the data set has {count}")
+        raise _mismatch(file, f"there is no sample {index}: the data set has {count}")
 
 
-def _refused(file: str, message: str) -> InvalidArgumentError:
+def _mismatch(file: str, message: str) -> InvalidArgumentError:
     return InvalidArgumentError.explained(
         f"exclude={file!r}: {message}",
-        "exclude= takes what a run over the same data set has written",
+        "use the quarantine file of a run over the same data set",
         path=file,
     )

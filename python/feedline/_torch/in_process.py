@@ -1,4 +1,4 @@
-"""One pass over a loader without workers: the place to debug."""
+"""One epoch of a loader without workers, which runs in the trainer: for debugging."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIt
 
 from feedline import _native
 from feedline._native import call_interruptibly
-from feedline._torch.batch_maker import Failing, Maker, UnequalSamples, bears, is_list_of
+from feedline._torch.batch_maker import (
+    ConsecutiveFailures,
+    Maker,
+    UnequalSamples,
+    is_list_of,
+    is_within_limit,
+)
 from feedline._torch.collatable import Fitting
 from feedline._torch.driver import Batch, Driver
 from feedline._torch.random_state import Draws
@@ -26,26 +32,26 @@ from feedline.faults import explain_shortage
 if TYPE_CHECKING:
     from feedline.torch import DataLoader
 
-__all__ = ["Alone"]
+__all__ = ["InProcess"]
 
 
-class _Begun(Batch):
-    """A batch that was begun: what is there of it when a signal interrupts, stays."""
+class _StartedBatch(Batch):
+    """A batch whose loading has started. Samples that were loaded before a signal interrupts are kept."""
 
-    # Whether its own samples are made, or there is no way to tell them from one another.
-    is_made: bool = False
-    # Offsets at which other samples are to be made.
+    # Whether its own samples are loaded; also True if they cannot be told apart.
+    is_loaded: bool = False
+    # Offsets at which other samples have to be loaded.
     open: AbstractSet[int] = frozenset()
-    # How many samples of an iterable data set it is to have.
-    places: int = 0
+    # How many samples of an iterable data set it should have.
+    target: int = 0
 
     def __init__(self, number: int, index: Any) -> None:
         super().__init__(number, index)
-        self.made: list[Any] = []
+        self.loaded: list[Any] = []
 
 
 class _Interruptible:
-    """A data set in whose code a signal handler may raise: the sample is then made again."""
+    """A data set whose code signal handlers may interrupt: the sample is then loaded again."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -56,33 +62,33 @@ class _Interruptible:
         return call_interruptibly(operator.getitem, self._dataset, index)
 
 
-class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
-    """Without workers: the place to debug. Errors pass unchanged, with a note on the sample."""
+class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
+    """The iterator of a loader without workers. Errors pass unchanged, with a note that names the sample."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)
-        self._driver: Driver[_Begun] = Driver(loader, self, self, ahead=1)
+        self._driver: Driver[_StartedBatch] = Driver(loader, self, self, ahead=1)
         self._samples = loader._loader_state.samples
         self._account = loader._loader_state.account
         self._maker = self._make_maker(loader)
-        self._failing: Failing | None = None
+        self._failures: ConsecutiveFailures | None = None
         if loader.faults is not None and self._dataset_kind == _DatasetKind.Iterable:
-            self._failing = Failing(self._dataset_fetcher.dataset_iter, loader.faults)
+            self._failures = ConsecutiveFailures(self._dataset_fetcher.dataset_iter, loader.faults)
         self._fills_batches = loader.faults is None or loader.faults.fill is not False
         self._driver.begin(self._sampler_iter)
         self._fitting = Fitting(self._collate_fn, Draws())
-        # A batch that is made, and not delivered yet; what is called when it is.
+        # A batch that is ready and not delivered yet, and the function to call when it is delivered.
         self._ready: tuple[Any] | None = None
         self._confirm: Callable[[], None] | None = None
-        # The batch that is being made.
-        self._begun: _Begun | None = None
+        # The batch that is being loaded.
+        self._current: _StartedBatch | None = None
         self._key = 0
-        # A generator in which something is raised ends, and all samples that were to come are lost.
+        # A generator must not be interrupted: it ends if something is raised in it, and its samples are lost.
         fetched = getattr(self._dataset_fetcher, "dataset_iter", None)
         self._pull: Callable[..., Any] = functools.partial(call_interruptibly, next)
         if inspect.isgenerator(fetched):
             self._pull = next
-        # Of the sample that has raised; the indices of all samples of its batch.
+        # The position of the sample that raised, and the indices of all samples of its batch.
         self._position: int | None = None
         self._indices: Any = None
         self._stage = "fetching"
@@ -100,17 +106,17 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
 
     def _noted(self, name: str, details: dict[str, Any]) -> None:
         self._account.noted(name, details)
-        # Now: while the source is unavailable, nothing else happens.
+        # Now: while the source is unavailable, no batch is delivered.
         self._account.notify()
         self._account.notices.issue(is_safe=False)
 
-    # Torch's own, with no frame of ours between it and the user's code: its warnings name that.
+    # Torch's own method: without a frame of Feedline in between, its warnings point at the user's code.
     _produce = _SingleProcessDataLoaderIter.__next__
 
     def _next_data(self) -> Any:
         if self._ready is None:
             self._ready = (self._next_batch(),)
-        # What was made stays, should a warning be an error.
+        # The batch stays in `_ready` if this raises a warning as an error.
         self._account.notices.issue()
         (data,), self._ready = self._ready, None
         return data
@@ -119,20 +125,20 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
         began = time.perf_counter()
         try:
             while not self._driver.ready:
-                if self._begun is None:
+                if self._current is None:
                     batch = self._driver.next_batch()
-                    # The end of the plan may have begun one.
-                    self._begun = self._begun or batch
-                if self._begun is None:
+                    # At the end of the plan the driver may have started one itself.
+                    self._current = self._current or batch
+                if self._current is None:
                     raise _End
-                self._fetch(self._begun)
-                if self._begun.is_settled:
-                    self._begun = None
+                self._fetch(self._current)
+                if self._current.is_settled:
+                    self._current = None
         except _native.Interrupted:
-            # The next call goes on with it.
+            # The next call continues with this batch.
             raise
         except _End:
-            self._begun = None
+            self._current = None
             self._driver.plan_ends()
             self._driver.end()
             self._account.notices.issue()
@@ -142,87 +148,87 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
             raise
         finally:
             self._account.notify()
-        come = self._driver.ready.popleft()
-        if isinstance(come, BaseException):
-            self._begun = None
-            # It says where it was.
-            raise come from come.__cause__
-        self._confirm = self._driver.delivery(come.samples, time.perf_counter() - began)
+        ready = self._driver.ready.popleft()
+        if isinstance(ready, BaseException):
+            self._current = None
+            # `from`, so that its own cause is kept.
+            raise ready from ready.__cause__
+        self._confirm = self._driver.delivery(ready.samples, time.perf_counter() - began)
         self._account.notify()
-        data, come.content = come.content, None
+        data, ready.content = ready.content, None
         if self._pin_memory:
             data = _utils.pin_memory.pin_memory(data, self._pin_memory_device)
         return data
 
     def _lose(self) -> None:
-        """The batch raised. The consumer hears of it now, and the engine knows no more than that it came."""
-        begun, self._begun = self._begun, None
+        """Drops a batch that raised: the consumer gets the exception, the engine an empty result."""
+        current, self._current = self._current, None
         self._driver.has_raised = True
-        if begun is not None:
-            self._driver.lose(begun)
+        if current is not None:
+            self._driver.lose(current)
             self._driver.ready.clear()
 
-    # ---- what the driver wants ----
+    # ---- called by the driver ----
 
-    def begin_batch(self, number: int, index: Any) -> _Begun:
-        return _Begun(number, index)
+    def begin_batch(self, number: int, index: Any) -> _StartedBatch:
+        return _StartedBatch(number, index)
 
-    def order(self, batch: _Begun) -> None:
-        """Not asked for: one batch is made at a time."""
+    def order(self, batch: _StartedBatch) -> None:
+        """Does nothing: one batch is loaded at a time, when it is needed."""
 
-    def remake(self, batch: _Begun) -> None:
-        """Not asked for: no later batch was ordered."""
+    def remake(self, batch: _StartedBatch) -> None:
+        """Does nothing: no later batch was ordered."""
 
-    def amend(self, batch: _Begun) -> None:
-        if not batch.made:
-            batch.made, batch.is_made = [BAD] * batch.size, True
+    def amend(self, batch: _StartedBatch) -> None:
+        if not batch.loaded:
+            batch.loaded, batch.is_loaded = [BAD] * batch.size, True
         for offset, source in batch.moves.items():
-            if batch.made[offset] is BAD:
-                batch.made[offset], batch.made[source] = batch.made[source], BAD
-        batch.open = frozenset(offset for offset in batch.fills if batch.made[offset] is BAD)
-        # One that has no samples of its own was not ordered.
-        self._begun = batch
+            if batch.loaded[offset] is BAD:
+                batch.loaded[offset], batch.loaded[source] = batch.loaded[source], BAD
+        batch.open = frozenset(offset for offset in batch.fills if batch.loaded[offset] is BAD)
+        # A batch without samples of its own was not ordered before.
+        self._current = batch
 
-    def discard(self, batch: _Begun) -> None:
+    def discard(self, batch: _StartedBatch) -> None:
         batch.is_settled = True
 
-    # ---- making ----
+    # ---- loading ----
 
-    def _fetch(self, begun: _Begun) -> None:
-        """Makes what is to be made of a batch by now, and tells the driver what came of it."""
-        index = begun.index
+    def _fetch(self, current: _StartedBatch) -> None:
+        """Loads the missing samples of a batch, and reports the result to the driver."""
+        index = current.index
         walk: Any = None
         self._position = None
         self._indices = index
         self._stage = "fetching"
-        self._key = begun.number
+        self._key = current.number
         fetcher = self._dataset_fetcher
         try:
             dataset = fetcher.dataset
             if self._dataset_kind != _DatasetKind.Map:
-                self._draw_batch(begun)
+                self._draw_batch(current)
                 return
             if self._maker is not None:
-                self._make(self._maker, begun)
+                self._make(self._maker, current)
                 return
             if not fetcher.auto_collation:
                 samples = call_interruptibly(operator.getitem, dataset, index)
             elif hasattr(dataset, "__getitems__") and dataset.__getitems__:
                 samples = call_interruptibly(dataset.__getitems__, index)
             else:
-                self._indices = index = begun.index = list(index)
-                # What was made before a signal came stays.
-                samples = begun.made
+                self._indices = index = current.index = list(index)
+                # Samples that were loaded before a signal are kept.
+                samples = current.loaded
                 walk = iter(index[len(samples) :])
                 call_interruptibly(_get_all, dataset, walk, samples)
                 walk = None
             count = len(samples) if fetcher.auto_collation else 1
-            self._driver.came(begun, content=self._collate(samples), samples=count)
+            self._driver.came(current, content=self._collate(samples), samples=count)
         except (_End, _native.Interrupted):
             raise
         except StopIteration as raised:
             where = self._note(raised, walk)
-            message = f"StopIteration was raised {where}; it would have ended the epoch without a word"
+            message = f"StopIteration was raised {where}; it would have ended the epoch silently"
             raise RuntimeError(message) from raised
         except BaseException as raised:
             self._note(raised, walk)
@@ -237,7 +243,8 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
         return batch
 
     def _collate(self, samples: Any) -> Any:
-        """The batch, where nothing is judged. If that fails, the samples that are the cause are named."""
+        """Collates a batch without a policy. If that fails, the exception names the samples that are the
+        cause."""
         try:
             return self._collated(samples)
         except Exception as raised:
@@ -252,8 +259,8 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
         return self._indices[position] if self._dataset_kind == _DatasetKind.Map else None
 
     def _fitted(self, maker: Maker, samples: list[Any]) -> Any:
-        """The batch of the good samples. BAD if some of them do not fit to the others, and the policy does
-        not raise: these are BAD in `samples` then, unless another try or the user gave others."""
+        """Collates the good samples. BAD if some of them do not fit the others and the policy does not raise:
+        these are then BAD in `samples`, unless a retry or the user's replacement gave others."""
         odd: UnequalSamples | None = None
         try:
             return self._collated([sample for sample in samples if sample is not BAD])
@@ -262,113 +269,113 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
             if not odd.misfits:
                 raise
             self._position = odd.misfits[0].position
-            can_be_made = self._dataset_kind == _DatasetKind.Map
-            maker.refit(odd, self._fitting, self._key, self._again if can_be_made else None)
+            is_map = self._dataset_kind == _DatasetKind.Map
+            maker.refit(odd, self._fitting, self._key, self._again if is_map else None)
             self._position = None
         finally:
-            # Its frames hold what was raised.
+            # Breaks a cycle: the frames of the exception refer to this variable.
             del odd
         return BAD
 
     def _again(self, position: int) -> Any:
-        """The sample of a position once more."""
+        """Loads the sample of a position again."""
         assert self._maker is not None
         return self._maker.get(self._indices[self._reach(position)])
 
-    def _make(self, maker: Maker, begun: _Begun) -> None:
-        """Makes samples of a batch that are missing. If none of them is bad, the batch is collated."""
-        indices = list(begun.index) if self._auto_collation else [begun.index]
-        samples = begun.made
-        if not begun.is_made:
+    def _make(self, maker: Maker, current: _StartedBatch) -> None:
+        """Loads the missing samples of a batch. If none of them is bad, the batch is collated."""
+        indices = list(current.index) if self._auto_collation else [current.index]
+        samples = current.loaded
+        if not current.is_loaded:
             if not samples and self._auto_collation:
-                together: Any = maker.together(indices[: begun.own])
-                if together is not None and not is_list_of(together, begun.own):
-                    # A batch of the data set's own making: none of its samples can be told from the others.
-                    self._driver.came(begun, content=self._collate(together), samples=len(together))
+                together: Any = maker.together(indices[: current.own])
+                if together is not None and not is_list_of(together, current.own):
+                    # `__getitems__` returned a batch, in which samples cannot be told apart.
+                    self._driver.came(current, content=self._collate(together), samples=len(together))
                     return
                 samples += together or []
-            missing = indices[len(samples) : begun.own]
-            maker.make(missing, lambda: self._reach(len(samples)), begun.number, samples)
-            samples += [BAD] * (begun.size - begun.own)
-            begun.is_made = True
+            missing = indices[len(samples) : current.own]
+            maker.make(missing, lambda: self._reach(len(samples)), current.number, samples)
+            samples += [BAD] * (current.size - current.own)
+            current.is_loaded = True
         self._indices = indices = [
-            begun.sample(offset, is_batched=self._auto_collation) for offset in range(begun.size)
+            current.sample(offset, is_batched=self._auto_collation) for offset in range(current.size)
         ]
-        for offset in sorted(begun.open):
+        for offset in sorted(current.open):
             where = functools.partial(self._reach, offset)
-            (samples[offset],) = maker.make([indices[offset]], where, begun.number, [])
-            begun.open -= {offset}
+            (samples[offset],) = maker.make([indices[offset]], where, current.number, [])
+            current.open -= {offset}
         content: Any = BAD
         if not any(bad.action for bad in maker.retries.bad):
             content = self._fitted(maker, samples) if self._auto_collation else self._collated(samples[0])
         good = sum(sample is not BAD for sample in samples)
         bad = maker.retries.take()
-        self._driver.came(begun, bad, content=content, samples=good, is_collated=content is not BAD)
+        self._driver.came(current, bad, content=content, samples=good, is_collated=content is not BAD)
 
     def _reach(self, position: int) -> int:
-        """Where something was raised."""
+        """Sets the position for the case that something is raised, and returns it."""
         self._position = position
         return position
 
-    def _draw_batch(self, begun: _Begun) -> None:
-        """Draws the next batch of an iterable data set; the end of it is no StopIteration here."""
-        fetcher, samples = self._dataset_fetcher, begun.made
-        if not begun.is_made:
-            begun.places = begun.size
-            # It may be interrupted, and is begun only once.
-            begun.is_made = True
+    def _draw_batch(self, current: _StartedBatch) -> None:
+        """Draws the next batch of an iterable data set; raises `_End` at its end."""
+        fetcher, samples = self._dataset_fetcher, current.loaded
+        if not current.is_loaded:
+            current.target = current.size
+            # Set before drawing, since that may be interrupted and continued.
+            current.is_loaded = True
         content: Any = BAD
-        while content is BAD and self._draw(begun):
+        while content is BAD and self._draw(current):
             if not fetcher.auto_collation:
                 content = self._collate(samples[0])
             elif self._maker is None:
                 content = self._collate(samples)
             else:
                 content = self._fitted(self._maker, samples)
-                begun.places -= 0 if self._fills_batches else sum(sample is BAD for sample in samples)
+                current.target -= 0 if self._fills_batches else sum(sample is BAD for sample in samples)
                 samples[:] = [sample for sample in samples if sample is not BAD]
         bad = [] if self._maker is None else self._maker.retries.take()
-        if content is BAD and not any(one.action for one in bad) and fetcher.ended:
+        if content is BAD and not any(fault.action for fault in bad) and fetcher.ended:
             raise _End
-        self._driver.came(begun, bad, content=content, samples=0 if content is BAD else len(samples))
+        self._driver.came(current, bad, content=content, samples=0 if content is BAD else len(samples))
 
-    def _draw(self, begun: _Begun) -> bool:
-        """Fills a batch that is begun from the iterator. False if there is nothing to collate."""
-        fetcher, samples = self._dataset_fetcher, begun.made
-        while len(samples) < begun.places and not fetcher.ended:
+    def _draw(self, current: _StartedBatch) -> bool:
+        """Fills a batch from the iterator. False if there is nothing to collate."""
+        fetcher, samples = self._dataset_fetcher, current.loaded
+        while len(samples) < current.target and not fetcher.ended:
             sample = self._next(fetcher.dataset_iter, len(samples))
             if sample is _End:
                 fetcher.ended = True
             elif sample is not BAD:
                 samples.append(sample)
-            elif not self._starts_zygote():
+            elif not self._may_continue():
                 break
             elif not self._fills_batches and fetcher.auto_collation:
-                begun.places -= 1
-        if fetcher.ended and len(samples) < begun.places and fetcher.drop_last:
+                current.target -= 1
+        if fetcher.ended and len(samples) < current.target and fetcher.drop_last:
             samples.clear()
         return bool(samples)
 
-    def _starts_zygote(self) -> bool:
-        """Whether the iterator is asked on after a fault."""
+    def _may_continue(self) -> bool:
+        """Whether the iterator may be called again after a fault."""
         maker, policy = self._maker, self._account.policy
-        return maker is None or bears(policy, len(maker.retries.bad))
+        return maker is None or is_within_limit(policy, len(maker.retries.bad))
 
     def _next(self, iterator: Any, position: int) -> Any:
-        """The next sample of an iterable data set; one that fails is skipped if the policy wants it."""
-        if self._maker is None or self._failing is None:
+        """The next sample of an iterable data set; BAD for one that fails, unless the policy raises."""
+        if self._maker is None or self._failures is None:
             return self._pull(iterator, _End)
         try:
             sample = self._pull(iterator, _End)
         except (Exception, SystemExit) as raised:
             failed = raised
-            self._failing.bear(failed)
-            return self._maker.tried(failed, lambda: self._next_again(iterator, failed), position, self._key)
-        self._failing.good()
+            self._failures.add(failed)
+            return self._maker.retry(failed, lambda: self._next_again(iterator, failed), position, self._key)
+        self._failures.reset()
         return sample
 
     def _next_again(self, iterator: Any, failed: BaseException) -> Any:
-        """The end of the iterator is no other try of the sample that failed."""
+        """A retry. At the end of the iterator there is no sample to retry with, so the failure is raised."""
         sample = self._pull(iterator, _End)
         if sample is _End:
             raise failed
@@ -382,7 +389,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
             sample = None
         explain_shortage(raised)
         if position is not None:
-            # Also while collating: it is a sample that does not fit to the others.
+            # Also while collating: then it is a sample that does not fit the others.
             stage = "fetching"
         path = None if position is None or sample is None else self._samples.path(sample)
         where = place(sample, position, self._num_yielded, None, stage, path)
@@ -391,7 +398,7 @@ class Alone(_native.BatchIterator, _SingleProcessDataLoaderIter):
 
 
 class _End(Exception):  # noqa: N818
-    """The end of an iterable data set, which is no error."""
+    """The end of an iterable data set, which is not an error."""
 
 
 def _get_all(dataset: Any, walk: Any, samples: list[Any]) -> None:

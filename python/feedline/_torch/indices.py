@@ -1,4 +1,4 @@
-"""What the sampler gives, without what is to be left out."""
+"""The indices of the sampler, without the excluded ones."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from feedline._account import in_json
 
 __all__ = ["Given", "Planned", "keys", "without"]
 
-# This many samples of the start of an epoch are remembered, to be repeated where ranks must stay even.
+# How many samples of the start of an epoch are remembered, to be repeated so that ranks stay even.
 _REMEMBERED = 4096
 
-# The indices of a batch, and how many of them, at the end, repeat others.
+# The indices of a batch, and how many of them, at its end, are repeated samples.
 Given = tuple[Any, int]
 
 
 def keys(excluded: Iterable[Any]) -> frozenset[Any]:
-    """The indices of a quarantine file as they can be looked up: numbers and texts as they are, others in
-    words, as the file has them of a loader."""
+    """Keys to look up the indices of a quarantine file: numbers and text unchanged, others as text, in the
+    form in which a loader writes them."""
     return frozenset(in_json(_as_tuple(index)) for index in excluded)
 
 
@@ -38,8 +38,8 @@ def without(
     ranks: int,
     drop_last: bool,
 ) -> Iterator[Given]:
-    """Batches of the same sizes without some samples: what follows moves up. With several ranks the last
-    ones are filled by repeating the first samples, so that each rank has as many as the others."""
+    """Removes the excluded samples and keeps the sizes of batches: later samples move up. With several ranks
+    the last batches are filled by repeating the first samples, so that each rank has the same number."""
     waiting: deque[Any] = deque()
     sizes: deque[int] = deque()
     first: list[Any] = []
@@ -66,14 +66,14 @@ def without(
 
 
 class Planned:
-    """What the sampler gave, by batch and by sequence, as long as it is needed."""
+    """The indices of the sampler, by batch and by sequence, as long as they are needed."""
 
     def __init__(self, *, remembers: bool) -> None:
-        """If it `remembers`, samples of batches that are settled are needed as well."""
+        """With `remembers`, the samples of settled batches are kept as well."""
         self._remembers = remembers
         self._batches: list[Any] = []
         self._starts: list[int] = []
-        # Batches before these are forgotten, and these may be.
+        # The number of the first batch that is kept, and how many batches from there on may be dropped.
         self._first = 0
         self._stale = 0
         self._samples = 0
@@ -87,11 +87,11 @@ class Planned:
         return self._batches[number - self._first]
 
     def index(self, sequence: int) -> Any:
-        place = bisect.bisect_right(self._starts, sequence) - 1
-        return self._batches[place][sequence - self._starts[place]]
+        number = bisect.bisect_right(self._starts, sequence) - 1
+        return self._batches[number][sequence - self._starts[number]]
 
     def forget(self, number: int) -> None:
-        """All batches up to this one are settled."""
+        """Allows to drop all batches up to this one, which are settled."""
         self._stale = number + 1 - self._first
         if not self._remembers and self._stale > max(64, len(self._batches) // 2):
             del self._batches[: self._stale], self._starts[: self._stale]

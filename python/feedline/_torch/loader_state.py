@@ -1,4 +1,4 @@
-"""What outlives an epoch of a loader."""
+"""The state of a loader that outlives an epoch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["LoaderState"]
 
 
 class LoaderState:
-    """The account, the deaths, and a fresh interpreter for the next epoch, since starting one takes seconds.
-    Apart from the loader, so that loader and epoch do not keep each other alive."""
+    """The account, the deaths, and the zygote of a fresh interpreter, which the next epoch reuses because
+    starting one takes seconds. Not in the loader, so that loader and epoch do not keep each other alive."""
 
     def __init__(self, account: Account, samples: Samples, dataset: object = None) -> None:
         self.account = account
         self.samples = samples
         self.has_warned_of_files = False
-        # Folders of the data set that were there when the loader was made.
+        # Folders of the data set that existed when the loader was created.
         self.folders = folders_of(dataset)
         self.epochs = 0
         self.deaths: list[Death] = []

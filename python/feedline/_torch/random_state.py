@@ -1,8 +1,8 @@
-"""The state of all generators that torch seeds in a worker, noted after every batch.
+"""The state of all generators that torch seeds in a worker, saved after every batch.
 
-Asking NumPy or `random` for their state costs more than a small batch does. Their numbers lie at known
-places in memory, which are compared instead; only what has changed is asked for. Where those places are
-not as expected, all is asked for every time.
+Getting the state of NumPy or `random` takes longer than a small batch. Their state is at known addresses in
+memory, so this memory is compared instead, and the state is only fetched if it has changed. If the memory is
+not laid out as expected, the state is fetched every time.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ __all__ = ["Draws", "State"]
 
 _MERSENNE = struct.Struct("<625I")
 _STATE_BYTES = 2500
-# An object's head: count and type.
+# The header of a Python object: reference count and type.
 _HEAD_BYTES = 16
 
-# Of random, torch and NumPy; None where there is none to be noted.
+# The states of random, torch and NumPy; None for a generator that is not used or has no state.
 State = tuple[bytes | None, bytes, bytes | None]
 
 
 class Draws:
-    """Notes and restores the states."""
+    """Saves and restores the states."""
 
     def __init__(self) -> None:
         self._peek_random = _random_memory()
         self._peek_numpy: Callable[[], bytes | None] | None = None
         self._seen_random: object = None
-        self._noted_random: bytes | None = None
+        self._saved_random: bytes | None = None
         self._seen_numpy: object = None
-        self._noted_numpy: bytes | None = None
-        self._numpy_has_waiting = False
+        self._saved_numpy: bytes | None = None
+        self._numpy_has_gauss = False
 
     def state(self) -> State:
-        # Not torch.get_rng_state: code under a default device or a mode of torch may ask.
+        # Not torch.get_rng_state: the caller may run under a default device or a mode of torch.
         torch_state = torch.default_generator.get_state()
         return self._random(), ctypes.string_at(torch_state.data_ptr(), torch_state.numel()), self._numpy()
 
     def _random(self) -> bytes | None:
         peek = self._peek_random
-        # Half of a pair of normal numbers waits here, outside of the generator.
+        # `gauss_next`, the second of a pair of normal numbers, is not a part of the generator's memory.
         seen = None if peek is None else (peek(), random._inst.gauss_next)  # type: ignore[attr-defined]
         if seen is None or seen != self._seen_random:
-            self._noted_random = _random_state()
+            self._saved_random = _random_state()
             self._seen_random = seen
-        return self._noted_random
+        return self._saved_random
 
     def _numpy(self) -> bytes | None:
         numpy = sys.modules.get("numpy")
@@ -61,15 +61,15 @@ class Draws:
         if self._peek_numpy is None:
             self._peek_numpy = _numpy_memory(numpy)
         seen = None if self._peek_numpy is None else self._peek_numpy()
-        # A waiting normal number is used up without a change of the rest.
-        if seen is None or self._numpy_has_waiting or seen != self._seen_numpy:
-            # The generator itself: one that a library brings has a state that only its class knows.
+        # Taking the second of a pair of normal numbers does not change the memory.
+        if seen is None or self._numpy_has_gauss or seen != self._seen_numpy:
+            # The generator itself: only its class knows the state of one that comes from a library.
             generator = numpy.random.mtrand._rand._bit_generator
             state = numpy.random.get_state(legacy=False)
-            self._numpy_has_waiting = bool(state["has_gauss"])
-            self._noted_numpy = pickle.dumps((generator, state["has_gauss"], state["gauss"]))
+            self._numpy_has_gauss = bool(state["has_gauss"])
+            self._saved_numpy = pickle.dumps((generator, state["has_gauss"], state["gauss"]))
             self._seen_numpy = seen
-        return self._noted_numpy
+        return self._saved_numpy
 
     def restore(self, state: State) -> None:
         random_state, torch_state, numpy_state = state
@@ -82,7 +82,7 @@ class Draws:
 
 
 def _random_state() -> bytes | None:
-    """Of `random`; None where a program has put a generator in its place that has no such state."""
+    """The state of `random`; None if the program replaced its generator by one without such a state."""
     try:
         version, numbers, gauss = random.getstate()
         return pickle.dumps((version, _MERSENNE.pack(*numbers), gauss))
@@ -90,17 +90,17 @@ def _random_state() -> bytes | None:
         return None
 
 
-def _restore_numpy(generator: Any, has_waiting: int, waiting: float) -> None:
+def _restore_numpy(generator: Any, has_gauss: int, gauss: float) -> None:
     import numpy
 
-    # A program may hold the one that is in use, so that is changed if it can be.
+    # The program may refer to the current generator, so change that one if it has the same type.
     if type(numpy.random.mtrand._rand._bit_generator) is not type(generator):
         numpy.random.mtrand.set_bit_generator(generator)
-    numpy.random.set_state({**generator.state, "has_gauss": has_waiting, "gauss": waiting})
+    numpy.random.set_state({**generator.state, "has_gauss": has_gauss, "gauss": gauss})
 
 
 def _random_memory() -> Callable[[], bytes] | None:
-    """Reads where the global generator of `random` keeps its numbers; None where that is not known."""
+    """A function that reads the memory of `random`'s global generator; None if its layout is unknown."""
     probe = random.Random(7)
     if sys.implementation.name != "cpython" or type(random._inst) is not random.Random:
         return None
@@ -115,10 +115,10 @@ def _random_memory() -> Callable[[], bytes] | None:
 
 
 def _numpy_memory(numpy: Any) -> Callable[[], bytes | None] | None:
-    """As above, of NumPy's global generator."""
+    """A function that reads the memory of NumPy's global generator; None if its layout is unknown."""
     try:
         generator = numpy.random.mtrand._rand._bit_generator
-        # Others have their states at other places, and shorter ones.
+        # Other generators have another layout, and a shorter state.
         if type(generator) is not numpy.random.MT19937:
             return None
         place = generator.ctypes.state_address
@@ -129,7 +129,8 @@ def _numpy_memory(numpy: Any) -> Callable[[], bytes | None] | None:
         return None
 
     def peek() -> bytes | None:
-        # Held, so that the memory stays. Another generator put in its place is asked every time.
+        # This closure keeps the generator alive, and so its memory. For another generator, the state is
+        # fetched every time.
         if numpy.random.mtrand._rand._bit_generator is not generator:
             return None
         return ctypes.string_at(place, _STATE_BYTES)

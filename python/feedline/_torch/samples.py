@@ -1,6 +1,6 @@
-"""What a map-style data set says about its samples: the file of each, and which data set it is.
+"""Information about the samples of a map-style data set: the file of each, and a name for the data set.
 
-Data sets are the user's code: nothing here may raise, or take longer the larger the data set is.
+Data sets are user code: nothing here may raise, or take longer for a larger data set.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 __all__ = ["Samples", "path_in"]
 
-# Attributes that hold the file of each sample, as torchvision's data sets and those of users name them.
+# Attributes with the file of each sample, as torchvision's and users' data sets name them.
 _SURE = (
     "imgs",
     "files",
@@ -36,28 +36,28 @@ _SURE = (
     "_files",
     "_paths",
 )
-# These may hold texts as well, so what is in them must look like the name of a file.
+# These may contain other text, so their elements must look like file names.
 _UNSURE = ("samples", "images", "_samples", "_images", "data")
 _KEYS = ("path", "file", "filename", "file_name", "image_path", "img_path", "filepath")
 _FILE_NAME = re.compile(r"[^\n]{0,1024}\.\w{1,8}")
-# How much of a path is shown: its end, which tells one file from another.
+# A longer path is shown by its end, which distinguishes files.
 _LONGEST = 1024
-# How many data sets may be wrapped into each other, and how many indices of a subset tell it from others.
+# How deep data sets may be nested, and how many indices of a subset its checksum covers.
 _DEPTH = 8
 _COMPARED = 1000
 
 
 class Samples:
-    """What is known about the samples of one data set. Looks for it when it is first asked."""
+    """Information about the samples of one data set, found when it is first needed."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        # The list with the files of a data set, by its identity.
+        # The list of the files of a data set, by the id of the data set.
         self._lists: dict[int, tuple[Any, bool] | None] = {}
         self._name: str | None = None
 
     def path(self, index: Any) -> str | None:
-        """The file of a sample, if the data set says so."""
+        """The file of a sample, if the data set has it."""
         try:
             found = self._path(self._dataset, index, _DEPTH)
         except Exception:
@@ -87,7 +87,7 @@ class Samples:
 
     @property
     def count(self) -> int | None:
-        """How many samples there are, if that is known."""
+        """The number of samples, if it is known."""
         try:
             return len(self._dataset)
         except Exception:
@@ -95,7 +95,7 @@ class Samples:
 
     @property
     def name(self) -> str | None:
-        """Which data set this is, in words that differ where its samples are others."""
+        """A name for the data set, which differs if its samples differ."""
         if self._name is None:
             try:
                 self._name = _name(self._dataset, _DEPTH)
@@ -105,12 +105,12 @@ class Samples:
 
 
 def _list_of_files(dataset: Any) -> tuple[Any, bool] | None:
-    """The attribute with as many files as there are samples, and whether it surely has files."""
+    """The attribute with one file for each sample, and whether its elements are certainly files."""
     count = len(dataset)
     for name in (*_SURE, *_UNSURE):
         is_sure = name in _SURE
         files = inspect.getattr_static(dataset, name, None)
-        # Not a property: it may read the whole data set.
+        # Not a property, which may read the whole data set.
         if not hasattr(files, "__getitem__") or isinstance(files, (str, bytes, Mapping)):
             continue
         try:
@@ -122,7 +122,7 @@ def _list_of_files(dataset: Any) -> tuple[Any, bool] | None:
 
 
 def path_in(entry: Any, *, is_sure: bool) -> str | None:
-    """The path in an entry of such a list: the entry itself, the first part of a tuple, or a field."""
+    """The path in an entry of such a list: the entry itself, the first element of a tuple, or a field."""
     if isinstance(entry, Mapping):
         found = next((entry[key] for key in _KEYS if key in entry), None)
         return _as_path(found, is_sure=True)
@@ -152,8 +152,8 @@ def _name(dataset: Any, depth: int) -> str:
         indices = dataset.indices
         step = max(1, len(indices) // _COMPARED)
         some = [int(indices[place]) for place in range(0, len(indices), step)]
-        mark = zlib.crc32(repr(some).encode())
-        return f"{text} ({mark:08x}) of {_name(dataset.dataset, depth - 1)}"
+        checksum = zlib.crc32(repr(some).encode())
+        return f"{text} ({checksum:08x}) of {_name(dataset.dataset, depth - 1)}"
     if isinstance(dataset, ConcatDataset):
         parts = [_name(part, depth - 1) for part in dataset.datasets[:_DEPTH]]
         return f"{text}: {', '.join(parts)}"

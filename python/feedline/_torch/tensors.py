@@ -1,4 +1,4 @@
-"""Tensors on their way from a worker to the trainer: their memory stays where it is."""
+"""Sends tensors from a worker to the trainer without copying their memory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from feedline import _native
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["KINDS", "reduce_storage_by_value", "reducers", "room_for"]
+__all__ = ["KINDS", "reduce_storage_by_value", "reducers", "tensor_in_arena"]
 
-# Before torch 2.6 a tensor that is pickled by value, as the index of a sample or in a data set that goes to a
-# fresh interpreter, warns of torch.load, which the user has never called. Calls of the user's own still warn.
+# Before torch 2.6, unpickling a tensor that was pickled by value warns of torch.load, which the user has
+# never called. The user's own calls still warn.
 warnings.filterwarnings("ignore", "You are using `torch.load`", FutureWarning, r"torch\.storage")
 
-# DLPack's code and bits for each kind of number that it knows. A kind goes over the wire as its place
-# in this list.
+# DLPack's type code and bits for each dtype that it supports. A dtype is sent as its index in this list.
 _DLPACK: list[tuple[torch.dtype, tuple[int, int]]] = [
     (torch.float32, (2, 32)),
     (torch.int64, (0, 64)),
@@ -45,12 +44,12 @@ _BYTE = (1, 8)
 
 
 def reducers() -> dict[type, Callable[[Any], Any]]:
-    """How pickle takes apart what torch has, in a worker."""
+    """Reducers for the types of torch, used in a worker."""
     return {torch.Tensor: _reduce_tensor, torch.UntypedStorage: _reduce_storage}
 
 
 def _reduce_tensor(tensor: torch.Tensor) -> Any:
-    """How pickle takes a tensor apart in a worker: the memory as a buffer, the rest as small numbers."""
+    """Reduces a tensor in a worker: its memory as a buffer, the rest as small numbers."""
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.device.type != "cpu":
         return tensor.__reduce_ex__(5)
     if tensor.is_quantized or tensor.__dict__:
@@ -58,7 +57,7 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
     if tensor.requires_grad:
         if not tensor.is_leaf:
             message = (
-                "a tensor that requires grad and is not a leaf cannot go to another process: "
+                "a tensor that requires grad and is not a leaf cannot be sent to another process: "
                 "call detach() on it in the data set or the collate function"
             )
             raise pickle.PicklingError(message)
@@ -68,12 +67,12 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
     shape = tuple(tensor.shape)
     strides = None
     if not tensor.is_contiguous():
-        # Keeps the order of dimensions in memory (channels last) where there are no gaps.
+        # clone() keeps the order of dimensions in memory (channels last) if there are no gaps.
         tensor = tensor.clone()
         if not tensor.is_contiguous():
             strides = tensor.stride()
     elif 1 in shape:
-        # The strides of dimensions of length one mean nothing to memory, but tell the order of dimensions.
+        # Strides of dimensions of length one do not matter for memory, but show the order of dimensions.
         strides = tensor.stride()
     span: Any = _native.Span(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor)
     kind: int | torch.dtype = KINDS.get(tensor.dtype, tensor.dtype)
@@ -85,7 +84,7 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
 def _rebuild(
     memory: Any, kind: int | torch.dtype, shape: Sequence[int], strides: Sequence[int] | None = None
 ) -> torch.Tensor:
-    """How pickle puts it together again in the trainer."""
+    """Rebuilds a tensor in the trainer."""
     if isinstance(kind, int):
         return from_dlpack(memory.capsule(_NUMBERS[kind], shape, strides))
     size = len(memory)
@@ -97,7 +96,7 @@ def _with_gradient(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.requires_grad_()
 
 
-# What torch itself pickles of a storage without a type, it cannot read again.
+# torch pickles an untyped storage in a form that it cannot read again.
 
 
 def _reduce_storage(storage: torch.UntypedStorage) -> Any:
@@ -105,14 +104,15 @@ def _reduce_storage(storage: torch.UntypedStorage) -> Any:
 
 
 def reduce_storage_by_value(storage: torch.UntypedStorage) -> Any:
-    """As above, for any process that has torch. With NumPy: torch takes a tensor apart into its storage."""
+    """Reduces a storage for any process that has torch. As a NumPy array: torch would reduce a tensor to its
+    storage again."""
     return _storage_of_array, (_bytes_of(storage).numpy(),)
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     if storage.device.type != "cpu":
         raise pickle.PicklingError(
-            f"a storage on {storage.device} stays in its process: send a tensor instead"
+            f"a storage on {storage.device} cannot be sent to another process: send a tensor instead"
         )
     numbers = torch.empty(0, dtype=torch.uint8, device="cpu")
     return numbers.set_(storage)
@@ -126,8 +126,11 @@ def _storage_of_array(numbers: Any) -> torch.UntypedStorage:
     return torch.from_numpy(numbers).untyped_storage()
 
 
-def room_for(connection: _native.WorkerConnection, count: int, sample: torch.Tensor) -> torch.Tensor | None:
-    """A tensor in the arena for that many samples like this one; None where there is no such."""
+def tensor_in_arena(
+    connection: _native.WorkerConnection, count: int, sample: torch.Tensor
+) -> torch.Tensor | None:
+    """A tensor in the arena for `count` samples like this one; None if there is no slot or DLPack lacks the
+    dtype."""
     kind = KINDS.get(sample.dtype)
     if kind is None:
         return None

@@ -1,4 +1,5 @@
-"""What torch's loader does in a worker: seeds, fetches, collates, here with the batch made in the arena."""
+"""The worker process of a torch loader: seeds, fetches and collates as torch's does, with batches in the
+arena."""
 
 from __future__ import annotations
 
@@ -18,28 +19,28 @@ from torch.utils.data.graph_settings import apply_random_seed
 
 from feedline import _native
 
-# Imports NumPy, before workers are forked: each of them would have to load it.
+# Imports NumPy before workers are forked: otherwise each of them would have to load it.
 from feedline._numpy import seed_global
 from feedline._torch.batch_maker import (
     Amended,
-    Failing,
+    ConsecutiveFailures,
     Maker,
     UnequalSamples,
-    bears,
     getter,
+    is_within_limit,
     unfinished,
     wants_fill,
 )
 from feedline._torch.collatable import Fitting
 from feedline._torch.random_state import Draws, State
-from feedline._torch.tensors import reducers, room_for
+from feedline._torch.tensors import reducers, tensor_in_arena
 from feedline._workers.retries import BAD, FaultyResult, Retries
 from feedline._workers.worker import COLLATING, EXHAUSTED, FETCHING, PAUSING, Buffers
 from feedline.faults import FaultPolicy
 
 __all__ = ["LoaderWork"]
 
-# Below this a batch travels in the frame, and its memory may be any.
+# A batch of at most this many bytes is sent inline, and need not be in the arena.
 _SMALL = 4096
 
 
@@ -90,19 +91,19 @@ class _LoaderWorker:
         self._work = work
         self._connection = connection
         self._walk: _native.Walk | None = None
-        # Where it is without a walk.
+        # The position of the current sample if there is no walk.
         self._position: int | None = None
         self._stage = "fetching"
         self._iterator: Iterator[Any] | None = None
         self._is_exhausted = False
-        self._failing: Failing | None = None
-        # How many samples the iterator was asked for in this epoch: a replacement asks for as many.
+        self._failures: ConsecutiveFailures | None = None
+        # How many samples were drawn from the iterator in this epoch: a replacement draws as many.
         self._drawn = 0
         self._draws = Draws()
         self._fitting = Fitting(work.collate_fn, self._draws)
         self._first_state: State | None = None
         self._noted: tuple[State | None, bytes] = (None, b"")
-        # Good samples of batches that are to be completed, by the number of the task.
+        # Good samples of batches that are not complete yet, by task.
         self._held: dict[int, list[Any]] = {}
         self._maker = self._make_maker()
 
@@ -158,12 +159,12 @@ class _LoaderWorker:
             self._first_state = self._draws.state()
             self._iterator = iter(self._dataset)
             if self._work.faults is not None:
-                self._failing = Failing(self._iterator, self._work.faults)
+                self._failures = ConsecutiveFailures(self._iterator, self._work.faults)
         self._is_exhausted = False
 
     def resume(self, body: bytes) -> None:
-        """A new epoch of workers that stay."""
-        # If the data set cannot be iterated again, there is nothing more from here.
+        """Starts a new epoch in a persistent worker."""
+        # If the data set cannot be iterated again, this worker has no more samples.
         self._is_exhausted = True
         self._shared_seed = pickle.loads(body)
         self._share(self._shared_seed)
@@ -195,7 +196,7 @@ class _LoaderWorker:
                 break
             batch = self._fitted(samples, samples, _unknown, self._drawn, None)
             if batch is BAD:
-                samples = self._drawn_on(index, samples)
+                samples = self._draw_more(index, samples)
         bad = [] if self._maker is None else self._maker.retries.take()
         if samples is EXHAUSTED and not bad:
             self._is_exhausted = True
@@ -205,21 +206,20 @@ class _LoaderWorker:
             return FaultyResult(None, bad)
         return FaultyResult(batch, bad) if bad else batch
 
-    def _drawn_on(self, index: Any, samples: list[Any]) -> Any:
-        """A batch without its bad samples, with others from the iterator in their places if they are to be
-        filled."""
+    def _draw_more(self, index: Any, samples: list[Any]) -> Any:
+        """Removes the bad samples of a batch, and draws others from the iterator if batches are filled."""
         faults, maker = self._work.faults, self._maker
         assert faults is not None
         assert maker is not None
         good = [sample for sample in samples if sample is not BAD]
-        if faults.fill is False or not bears(faults, len(maker.retries.bad)):
+        if faults.fill is False or not is_within_limit(faults, len(maker.retries.bad)):
             return good or BAD
         self._stage = "fetching"
         self._connection.enter(FETCHING)
         return self._draw(good, len(index))
 
     def alone(self, body: bytes, received: Buffers, position: int) -> bool:
-        """Of an iterable data set no sample can be made alone."""
+        """Loads one sample alone; False for an iterable data set, where that is not possible."""
         order = pickle.loads(body)
         if self._iterator is not None or not self._work.auto_collation:
             return False
@@ -240,7 +240,7 @@ class _LoaderWorker:
 
     def _collated(self, samples: Any) -> Any:
         self._connection.made(len(samples) if self._work.auto_collation and self._walk is None else None)
-        # From here on no sample is at work.
+        # From here on no sample is being loaded.
         self._walk = self._position = None
         self._stage = "collating"
         self._connection.enter(COLLATING)
@@ -250,8 +250,8 @@ class _LoaderWorker:
         return batch
 
     def _collate(self, samples: Any, index: Callable[[int], Any] | None) -> Any:
-        """The batch, where nothing is judged. If that fails, the samples that are the cause are named.
-        `index` has those of all positions; None where samples cannot be told from one another."""
+        """Collates a batch without a policy. If that fails, the exception names the samples that are the
+        cause. `index` returns the index of a position; None if samples cannot be told apart."""
         try:
             return self._collated(samples)
         except Exception as raised:
@@ -262,7 +262,7 @@ class _LoaderWorker:
 
     def _remember(self, samples: Any) -> None:
         self._fitting.remember(samples)
-        # The journal has it too, so that a replacement decides as this worker would.
+        # The journal contains it too, so that a replacement decides as this worker would.
         self._noted = (None, b"")
 
     # ---- with a policy for faults ----
@@ -284,24 +284,24 @@ class _LoaderWorker:
         if together is not None and not (
             isinstance(together, (list, tuple)) and len(together) == len(indices)
         ):
-            # A batch of the data set's own making: none of its samples can be told from the others.
+            # `__getitems__` returned a batch, in which samples cannot be told apart.
             return self._collate(together, None)
         samples = self._make_each(self._maker, indices, task) if together is None else list(together)
         if not self._maker.retries.bad:
-            batch = self._fitted(samples, samples, indices.__getitem__, task, self._again_of(indices))
+            batch = self._fitted(samples, samples, indices.__getitem__, task, self._loader_of(indices))
             if batch is not BAD:
                 return batch
         return self._settled(samples, indices, task, before)
 
     def _make_each(self, maker: Maker, indices: list[Any], task: int) -> list[Any]:
-        """As `Maker.make`, but as fast as if nothing ever failed: what was made before a fault stays."""
+        """Does what `Maker.make` does, but without its overhead until a sample fails."""
         walk = self._walk = self._connection.walk(indices)
         samples: list[Any] = []
         raised: BaseException | None = None
         try:
             samples.extend(map(maker.get if maker.has_getitems else maker.dataset.__getitem__, walk))
             if len(samples) < len(indices):
-                # Which looks like the end of `walk`.
+                # The data set raised StopIteration, which `map` takes for the end of `walk`.
                 raised = StopIteration()
         except (Exception, SystemExit) as caught:
             raised = caught
@@ -310,7 +310,7 @@ class _LoaderWorker:
                 samples.append(maker.again(raised, indices[walk.position], walk.position, task))
                 maker.make(walk, lambda: walk.position, task, samples)
         finally:
-            # Its frames hold what was raised.
+            # Breaks a cycle: the frames of the exception refer to this variable.
             del raised
         return samples
 
@@ -322,14 +322,14 @@ class _LoaderWorker:
         before: bytes | None,
         order: Amended | None = None,
     ) -> object:
-        """The batch, and its faults, which the trainer judges; or what the trainer needs to complete it."""
+        """The batch with its faults, which the trainer judges; or what the trainer needs to complete it."""
         maker = self._maker
         assert maker is not None
         if maker.retries.bad and any(sample is not BAD for sample in samples):
-            maker.retries.is_well()
+            maker.retries.note_success()
         left_out = frozenset() if order is None else order.left_out
         while True:
-            is_open = any(place not in left_out for place in unfinished(samples))
+            is_open = any(position not in left_out for position in unfinished(samples))
             is_lost = order is not None and bool(order.lost)
             if is_lost or (is_open and wants_fill(maker.retries.bad, fill=self._work.fill)):
                 self._held[task] = samples
@@ -341,7 +341,7 @@ class _LoaderWorker:
                 return FaultyResult(batch, bad) if bad or batch is None else batch
 
     def _finished(self, samples: list[Any], indices: list[Any], key: int) -> Any:
-        """The batch of the good samples; None if there are none; BAD if some of them do not fit."""
+        """Collates the good samples; None if there are none; BAD if some of them do not fit."""
         good = [sample for sample in samples if sample is not BAD]
         self._walk = None
         if not good:
@@ -349,18 +349,18 @@ class _LoaderWorker:
             return None
         if not self._work.auto_collation:
             return self._collate(good[0], None)
-        return self._fitted(samples, good, indices.__getitem__, key, self._again_of(indices))
+        return self._fitted(samples, good, indices.__getitem__, key, self._loader_of(indices))
 
-    def _again_of(self, indices: list[Any]) -> Callable[[int], Any]:
-        """Makes the sample of a position once more."""
+    def _loader_of(self, indices: list[Any]) -> Callable[[int], Any]:
+        """A function that loads the sample of a position again."""
 
-        def make(position: int) -> Any:
+        def load(position: int) -> Any:
             assert self._maker is not None
             self._connection.enter(FETCHING)
             self._reach(position)
             return self._maker.get(indices[position])
 
-        return make
+        return load
 
     def _fitted(
         self,
@@ -370,8 +370,8 @@ class _LoaderWorker:
         key: int,
         make: Callable[[int], Any] | None,
     ) -> Any:
-        """The batch of the `good` samples. BAD if some of them do not fit to the others, and the policy does
-        not raise: these are BAD in `samples` then, unless `make` or the user gave others."""
+        """Collates the `good` samples. BAD if some of them do not fit the others and the policy does not
+        raise: these are then BAD in `samples`, unless `make` or the user's replacement gave others."""
         maker = self._maker
         assert maker is not None
         odd: UnequalSamples | None = None
@@ -385,21 +385,21 @@ class _LoaderWorker:
             maker.refit(odd, self._fitting, key, make)
             self._position = None
         finally:
-            # Its frames hold what was raised.
+            # Breaks a cycle: the frames of the exception refer to this variable.
             del odd
         return BAD
 
     def _complete(self, order: Amended, task: int) -> object:
-        """Puts other samples in the places of bad ones, with random numbers of their own, so that those of
-        the batches that follow do not depend on when this happens."""
+        """Replaces bad samples by others, with random numbers of their own, so that those of later batches do
+        not depend on when this happens."""
         maker = self._maker
         assert maker is not None
         state = self._draws.state()
         samples = self._held.pop(order.of, None)
         try:
             if samples is None:
-                samples = self._made_again(order)
-            # Those that were taken for other batches.
+                samples = self._reload(order)
+            # For samples that were moved here from other batches.
             samples += [BAD] * (len(order.index) - len(samples))
             for position in order.given:
                 samples[position] = maker.replacement
@@ -423,22 +423,22 @@ class _LoaderWorker:
         indices = [order.wanted(position) for position in range(len(order.index))]
         return self._settled(samples, indices, task, order.before, order)
 
-    def _made_again(self, order: Amended) -> list[Any]:
-        """The good samples, as the worker that held them had made them. The bad ones are made too: the random
-        numbers that they draw are missing otherwise."""
+    def _reload(self, order: Amended) -> list[Any]:
+        """Loads the good samples again, as the worker that held them did. The bad ones are loaded too,
+        because they draw random numbers."""
         maker = self._maker
         assert maker is not None
         if order.before is not None:
             self._draws.restore(pickle.loads(order.before)[0])
-        # What was judged when it was made first.
+        # Positions that were judged the first time.
         moved = order.moves.values()
-        taken = order.left_out.union(order.fills, order.moves, order.given, order.lost).difference(moved)
+        judged = order.left_out.union(order.fills, order.moves, order.given, order.lost).difference(moved)
         samples: list[Any] = []
         if maker.has_getitems and not order.is_apart and not order.dead:
             self._connection.reach_all()
             together = maker.together(order.index)
             if together is not None:
-                samples = [BAD if place in taken else sample for place, sample in enumerate(together)]
+                samples = [BAD if position in judged else sample for position, sample in enumerate(together)]
         for position in range(len(samples), len(order.index)):
             if position in order.dead:
                 samples.append(BAD)
@@ -446,7 +446,7 @@ class _LoaderWorker:
             self._reach(position)
             known = len(maker.retries.bad)
             maker.make([order.index[position]], lambda: len(samples), order.batch, samples)
-            if position in taken:
+            if position in judged:
                 samples[position] = BAD
                 del maker.retries.bad[known:]
         return samples
@@ -463,13 +463,13 @@ class _LoaderWorker:
         seed_global(seed)
 
     def _before(self) -> bytes | None:
-        """What the journal says now; asked before each batch, so it must not be made each time."""
+        """The current journal. Called before each batch, so it must not be computed each time."""
         if not self._noted[1]:
             self.journal()
         return self._noted[1]
 
     def _draw(self, samples: list[Any], places: int) -> Any:
-        """Fills a batch that is begun from the iterator; gives one sample where there are no batches."""
+        """Fills a batch from the iterator; returns a single sample if there are no batches."""
         assert self._iterator is not None
         if not self._work.auto_collation:
             self._connection.reach(0)
@@ -478,7 +478,7 @@ class _LoaderWorker:
             self._connection.reach(len(samples))
             sample = self._next(len(samples))
             if sample is EXHAUSTED:
-                # This batch is the last, and may be short; the next one to be asked for finds the end.
+                # This batch is the last one and may be short; the next task finds the end.
                 self._iterator = iter(())
                 return EXHAUSTED if not samples or self._work.drop_last else samples
             if sample is not BAD:
@@ -487,27 +487,27 @@ class _LoaderWorker:
             faults, maker = self._work.faults, self._maker
             assert faults is not None
             assert maker is not None
-            if not bears(faults, len(maker.retries.bad)):
+            if not is_within_limit(faults, len(maker.retries.bad)):
                 return BAD
             if faults.fill is False:
                 places -= 1
         return samples or BAD
 
     def _next(self, position: int) -> Any:
-        """The next sample of an iterable data set; one that fails is skipped if the policy wants it."""
+        """The next sample of an iterable data set; BAD for one that fails, unless the policy raises."""
         iterator = self._iterator
         assert iterator is not None
-        if self._maker is None or self._failing is None:
+        if self._maker is None or self._failures is None:
             return self._pull(iterator)
         try:
             sample = self._pull(iterator)
         except (Exception, SystemExit) as raised:
             failed = raised
-            self._failing.bear(failed)
-            return self._maker.tried(
+            self._failures.add(failed)
+            return self._maker.retry(
                 failed, lambda: self._pull_again(iterator, failed), position, self._drawn
             )
-        self._failing.good()
+        self._failures.reset()
         return sample
 
     def _pull(self, iterator: Iterator[Any]) -> Any:
@@ -515,7 +515,7 @@ class _LoaderWorker:
         return next(iterator, EXHAUSTED)
 
     def _pull_again(self, iterator: Iterator[Any], failed: BaseException) -> Any:
-        """The end of the iterator is no other try of the sample that failed."""
+        """A retry. At the end of the iterator there is no sample to retry with, so the failure is raised."""
         sample = self._pull(iterator)
         if sample is EXHAUSTED:
             raise failed
@@ -528,10 +528,10 @@ class _LoaderWorker:
         return position, self._stage
 
     def journal(self) -> bytes:
-        """What a replacement needs to draw and deliver what this worker would have."""
+        """The state that a replacement needs to continue exactly as this worker would."""
         state = self._draws.state()
         if self._iterator is None:
-            # Mostly nothing was drawn, and the last note still holds.
+            # Usually no random numbers were drawn, and the last journal is still valid.
             if state != self._noted[0]:
                 self._noted = (state, pickle.dumps((state, None, self._fitting.memory), protocol=5))
             return self._noted[1]
@@ -550,7 +550,7 @@ class _LoaderWorker:
         return "batch", result
 
     def _replay(self, drawn: int, is_exhausted: bool, seed: int | None, first_state: State) -> None:
-        """Draws the samples again that were drawn already, and throws them away."""
+        """Draws the samples that were already drawn, and throws them away."""
         self._is_exhausted = is_exhausted
         if is_exhausted:
             return
@@ -568,17 +568,17 @@ class _LoaderWorker:
             except (Exception, SystemExit):
                 if self._connection.is_left:
                     raise
-                # It was reported when it happened first.
+                # It was reported the first time.
                 continue
         self._drawn = drawn
 
 
 def _unknown(position: int) -> None:
-    """Samples of an iterator have no index."""
+    """The index of a sample of an iterator: there is none."""
 
 
 def _collate_into(connection: _native.WorkerConnection) -> None:
-    """Has torch's default collation write batches straight into the arena."""
+    """Makes torch's default collation write batches directly into the arena."""
     table = _utils.collate.default_collate_fn_map
     plain = table[torch.Tensor]
     thread = threading.get_ident()
@@ -588,12 +588,12 @@ def _collate_into(connection: _native.WorkerConnection) -> None:
         if sample.is_nested or sample.layout is not torch.strided or sample.device.type != "cpu":
             result: torch.Tensor = plain(batch, collate_fn_map=collate_fn_map)
             return result
-        room: torch.Tensor | None = None
+        out: torch.Tensor | None = None
         size = len(batch) * sample.numel() * sample.element_size()
         if type(sample) is torch.Tensor and size > _SMALL and threading.get_ident() == thread:
-            room = room_for(connection, len(batch), sample)
-        if room is None:
-            room = sample.new_empty((len(batch), *sample.shape))
-        return torch.stack(batch, 0, out=room)
+            out = tensor_in_arena(connection, len(batch), sample)
+        if out is None:
+            out = sample.new_empty((len(batch), *sample.shape))
+        return torch.stack(batch, 0, out=out)
 
     table[torch.Tensor] = collate_tensors

@@ -1,5 +1,5 @@
-"""Supervised worker processes, whatever they work for: a torch loader or an executor.
+"""Supervised worker processes, for pipelines with functions, torch loaders and executors.
 
-`zygote` holds the work and forks workers; `worker` is what runs in them; `worker_pool` is the trainer's side;
-`remote_error` carries exceptions, `pickling` everything else.
+`zygote` holds the work and forks workers; `worker` runs in them; `worker_pool` is the trainer's side;
+`remote_error` sends exceptions to the trainer, `pickling` everything else.
 """

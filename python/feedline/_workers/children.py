@@ -1,4 +1,5 @@
-"""A process that the user's code forks inside a worker ends when it comes back: it is not the worker."""
+"""Ends a process that user code forks inside a worker once it returns from that code: it is not the
+worker."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ __all__ = ["end_child"]
 
 
 def end_child(inside: str, raised: BaseException) -> NoReturn:
-    """Ends a process that was forked `inside` a worker, as Python would end it at what was raised."""
+    """Ends a process that was forked `inside` a worker, as Python ends a process that raises."""
     code = 1
     with contextlib.suppress(Exception):
         if isinstance(raised, _native.ForkReturned):

@@ -1,4 +1,4 @@
-"""The end of a worker that nobody had asked to end: its death certificate."""
+"""Death certificates: the unexpected end of a worker."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ __all__ = ["Death", "Stall", "describe"]
 
 @dataclass(frozen=True)
 class Death:
-    """The end of a worker that nobody had asked to end.
+    """The unexpected end of a worker.
 
     Attributes:
-        worker: its number.
-        pid: its process.
-        signal: the name of the signal that killed it, such as "SIGKILL".
-        exit_code: with which it ended by itself.
-        stage: what it was at: starting, waiting, fetching, collating, answering.
-        index: the sample it was at, as the sampler named it.
-        path: the file of that sample, if the data set says so.
-        position: where that sample stands in its batch.
+        worker: the worker id.
+        pid: the process id.
+        signal: the name of the signal that killed the worker, such as "SIGKILL".
+        exit_code: the exit code, if the worker was not killed by a signal.
+        stage: what the worker was doing: starting, waiting, fetching, collating, answering.
+        index: the index of the sample that the worker was loading, as the sampler gave it.
+        path: the file of that sample, if the data set has it.
+        position: the offset of that sample in its batch.
         batch: the number of the batch in the epoch.
-        seconds: how long it had been at it.
-        resident_bytes: its memory, as last seen.
-        peak_bytes: the most it ever held.
-        what: the call it was at, for workers of an Executor.
-        cause: what it died of: "out of memory", "bus error", "crash in native code", "limit of the
+        seconds: how long the worker had been loading the sample.
+        resident_bytes: the resident memory of the worker, when last measured.
+        peak_bytes: the peak of its resident memory.
+        what: the call that the worker was running, for workers of an Executor.
+        cause: why the worker died: "out of memory", "bus error", "crash in native code", "limit of the
             system", "deadline passed", "descriptors closed", "ended by itself", "killed from outside",
             "lost with its zygote".
-        is_certain: False where the cause is only likely.
-        why: what speaks for it.
-        code: the line of code it was at, where it could be had.
-        stack: where it was, innermost first.
+        is_certain: False if the cause is only likely.
+        why: the evidence for the cause.
+        code: the line of code that was running, if it is known.
+        stack: the stack of the worker, innermost frame first.
         hint: what to do.
-        replaced: whether another worker takes its place.
+        replaced: whether a new worker replaces it.
     """
 
     worker: int
@@ -67,7 +67,7 @@ class Death:
 
     @classmethod
     def reported(cls, reported: dict[str, Any]) -> Death:
-        """From what the supervisor tells."""
+        """The death as the supervisor reports it."""
         last = reported["last"] or {}
         since = last.get("since")
         return cls(
@@ -91,11 +91,11 @@ class Death:
         )
 
     def explained(self, **changes: Any) -> Death:
-        """The same death, with what its front knows of it."""
+        """The same death with details that the owner of the worker knows."""
         return dataclasses.replace(self, **changes)
 
     def __str__(self) -> str:
-        """Who, how and where, in one line."""
+        """The worker, the cause and the sample, in one line."""
         pid = "" if self.pid is None else f" (pid {self.pid})"
         if self.cause == "deadline passed" and self.stage == "starting":
             how = "took too long and was killed"
@@ -122,13 +122,13 @@ class Death:
             return f"in {self.what}"
         where = place(self.index, self.position, self.batch, None, self.stage, self.path)
         if where.startswith("batch"):
-            # Of an iterable data set no sample has a name.
+            # Samples of an iterable data set have no index.
             return f"in {where}"
         return where or f"while {self.stage}"
 
     @property
     def certificate(self) -> str:
-        """All of it: who, where, why, and what to do."""
+        """The full text: worker, cause, sample, code, evidence and hint."""
         lines = [str(self)]
         if self.code is not None:
             lines.append(f"  code  {self.code}")
@@ -138,8 +138,8 @@ class Death:
         return "\n".join(lines)
 
     def announced(self, otherwise: str) -> str:
-        """In few lines: who, where, the best evidence, what to do, and what follows if the worker is
-        replaced. The certificate has all of it."""
+        """A short text: worker, cause, sample, the best evidence and the hint; `otherwise` says what follows
+        if the worker is replaced. The certificate has all details."""
         lines = [f"{self}; {otherwise}" if self.replaced else str(self)]
         lines += [] if self.code is None else [f"  code  {self.code}"]
         lines += [f"  why   {line}" for line in self.why[:1]]
@@ -147,8 +147,8 @@ class Death:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        """All details, for JSON."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         fields.pop("tasks")
         if not isinstance(self.index, (int, str, type(None))):
             fields["index"] = repr(self.index)
@@ -166,7 +166,7 @@ def _signal_name(number: int | None) -> str | None:
 
 @dataclass(frozen=True)
 class Stall:
-    """A worker that does not go on."""
+    """A worker that makes no progress."""
 
     worker: int
     pid: int | None
@@ -181,7 +181,7 @@ class Stall:
 
     @classmethod
     def reported(cls, reported: dict[str, Any]) -> Stall:
-        """From what the supervisor tells."""
+        """The stall as the supervisor reports it."""
         last = reported["last"] or {}
         since = last.get("since")
         return cls(
@@ -196,19 +196,18 @@ class Stall:
         )
 
     def restarted_fresh(self, why_not_fresh: BaseException | None) -> Stall:
-        """The same, for which all workers are started anew: from a fresh interpreter, unless that cannot
-        be."""
+        """The same stall, with a remedy: all workers are restarted, from a fresh interpreter if possible."""
         remedy = "it likely waits for a lock that another thread of the trainer held when it was forked: "
         if why_not_fresh is None:
-            remedy += "all workers are started anew from a fresh interpreter, as with "
+            remedy += "all workers are restarted from a fresh interpreter, as with "
             remedy += 'multiprocessing_context="spawn"'
         else:
             reason = str(why_not_fresh).splitlines()[0]
-            remedy += f"all workers are forked anew, and not from a fresh interpreter, since {reason}"
+            remedy += f"all workers are forked again, and not from a fresh interpreter, since {reason}"
         return dataclasses.replace(self, remedy=remedy)
 
     def describe(self, where: str, deadline: float | None = None, path: str | None = None) -> str:
-        """Who, since when, where and how, and what is done about it, or could be."""
+        """The worker, how long it has stalled and where, and what is done about it or what you can do."""
         pid = "" if self.pid is None else f" (pid {self.pid})"
         doing = where or f"while {self.stage}"
         lines = [f"worker {self.worker}{pid} has made no progress for {self.seconds:.0f} s {doing}"]
@@ -219,15 +218,15 @@ class Stall:
         if self.remedy:
             lines.append(self.remedy)
         elif deadline is not None:
-            lines.append(f"it is ended when it has taken deadline={deadline:g} s")
+            lines.append(f"it is killed after deadline={deadline:g} s")
         else:
             # About twice as long.
             enough = max(10, 10 * round(self.seconds / 5))
-            hint = f"nothing ends it unless it ends by itself; with deadline={enough} it would be killed and "
-            lines.append(f"hint: {hint}replaced after {enough} s, and faults= would decide about the sample")
+            hint = f"it may hang for ever; with deadline={enough} it would be killed and replaced after "
+            lines.append(f"hint: {hint}{enough} s, and faults= would decide about the sample")
         return "\n".join(lines)
 
 
 def describe(deaths: list[Death], most: int = 20) -> str:
-    """The last deaths, a line each."""
+    """The last deaths, one per line."""
     return "".join(f"\n  {death}" for death in deaths[-most:])

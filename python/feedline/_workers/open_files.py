@@ -1,7 +1,7 @@
-"""Open files in what workers are forked with: they would all read from one place in the file.
+"""Warns of open files in objects that workers inherit by fork.
 
-A file that is open across a fork has one offset for all processes. When a worker seeks, the reads of the
-others go elsewhere, and what they get is wrong without any error.
+A file that is open across a fork has one offset for all processes. When a worker seeks, the others read from
+the wrong position and get wrong data without an error.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from feedline.errors import SharedFileWarning
 
 __all__ = ["shared_files", "warn_of_shared_files"]
 
-# How deep is looked, at how many objects, and at how many parts of each: it must cost next to nothing.
+# Limits of the search: its depth, the number of objects, and of parts of each. It must be fast.
 _DEPTH = 5
-_LOOKED_AT = 1000
+_MOST_OBJECTS = 1000
 _PARTS = 32
-# The most that one warning names.
+# How many files one warning names.
 _NAMED = 4
-# What these hold is theirs, and made for several processes or none.
+# Objects of these modules manage their own files, and are meant for several processes or for one.
 _SAFE = ("threading", "multiprocessing", "logging", "torch.multiprocessing")
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type, types.ModuleType)
 
 
-def warn_of_shared_files(thing: object, name: str, opener: str = "") -> None:
-    """Warns if an object that several processes will have after a fork holds an open file. `opener` is where
-    else a worker could open it."""
-    found = shared_files(thing, name)
+def warn_of_shared_files(value: object, name: str, opener: str = "") -> None:
+    """Warns if an object that workers inherit by fork contains an open file. `opener` is another place where
+    a worker could open the file."""
+    found = shared_files(value, name)
     if not found:
         return
     named = [f"{where} is the open file {path!r}" for where, path in found[:_NAMED]]
     more = f" (and {len(found) - _NAMED} more)" if len(found) > _NAMED else ""
     text = (
-        f"{', '.join(named)}{more}: all workers share its offset, so what one of them reads moves the place "
-        "that the others read from, and samples may silently be wrong\n"
+        f"{', '.join(named)}{more}: all workers share its offset, so a read in one worker moves the offset "
+        "of the others, and samples may silently be wrong\n"
         f"hint: open it in each worker, when {found[0][0]} is first needed{opener and ', or in '}{opener}"
     )
     warn_user(text, SharedFileWarning)
 
 
-def shared_files(thing: object, name: str) -> list[tuple[str, str]]:
-    """Where open files are in an object, and which files they are."""
+def shared_files(value: object, name: str) -> list[tuple[str, str]]:
+    """The open files in an object: the path to each within the object, and its path on disk."""
     found: list[tuple[str, str]] = []
-    waiting: deque[tuple[str, object, int]] = deque([(name, thing, 0)])
+    waiting: deque[tuple[str, object, int]] = deque([(name, value, 0)])
     seen: set[int] = set()
-    while waiting and len(seen) < _LOOKED_AT:
+    while waiting and len(seen) < _MOST_OBJECTS:
         where, part, depth = waiting.popleft()
         if isinstance(part, _PLAIN) or id(part) in seen or type(part).__module__.startswith(_SAFE):
             continue
@@ -64,7 +64,7 @@ def shared_files(thing: object, name: str) -> list[tuple[str, str]]:
             path = _open_file(part)
             parts = list(_parts(where, part)) if path is None and depth < _DEPTH else []
         except Exception:
-            # Objects of users may refuse anything.
+            # User code may raise anything.
             continue
         if path is not None:
             found.append((where, path))
@@ -104,8 +104,8 @@ def _parts(where: str, part: object) -> Iterator[tuple[str, object]]:
             yield f"{where}[{key!r}]", inner
         return
     if isinstance(part, (list, tuple, set, frozenset)):
-        for place, inner in zip(range(_PARTS), part, strict=False):
-            yield f"{where}[{place}]", inner
+        for number, inner in zip(range(_PARTS), part, strict=False):
+            yield f"{where}[{number}]", inner
         return
     if isinstance(part, types.FunctionType):
         cells = zip(part.__code__.co_freevars, part.__closure__ or (), strict=False)

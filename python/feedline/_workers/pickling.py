@@ -1,4 +1,4 @@
-"""Objects on their way between processes, and where in them something cannot be pickled."""
+"""Pickles objects for other processes, and finds the part of an object that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -17,81 +17,89 @@ from feedline.errors import NotPicklableError
 
 __all__ = ["ERRORS", "Packer", "Payload", "by_name", "by_value", "not_picklable"]
 
-# What pickle raises when something cannot be pickled: the methods of users are asked, so anything.
+# What pickling may raise: it calls methods of user classes, so any exception.
 ERRORS = (Exception,)
-# How deep a structure is searched for what cannot be pickled, and how much of it.
+# Limits of the search for the part that cannot be pickled: its depth, and the number of parts.
 _DEPTH = 12
-_LOOKED_AT = 2000
+_MOST_PARTS = 2000
 
 
 class Packer:
-    """Pickles with protocol 5: large buffers stay where they are, beside the pickle."""
+    """Pickles with protocol 5: large buffers are not copied into the pickle."""
 
     def __init__(self, reducers: dict[type, Callable[[Any], Any]], *, values: bool) -> None:
-        """`values`: what cannot be pickled by name, such as a class of `__main__`, goes by value."""
-        self._table = {**copyreg.dispatch_table, **_refusers(), **reducers}
+        """With `values`, what cannot be pickled by name, such as a class of `__main__`, is pickled by
+        value."""
+        self._table = {**copyreg.dispatch_table, **_rejecting_reducers(), **reducers}
         self._values = values
 
-    def pack(self, thing: object) -> list[Any]:
-        """The pickle first, then its buffers."""
+    def pack(self, value: object) -> list[Any]:
+        """The pickle, followed by its buffers."""
         buffers: list[pickle.PickleBuffer] = []
         written = io.BytesIO()
         pickler = pickle.Pickler(written, protocol=5, buffer_callback=buffers.append)
         pickler.dispatch_table = self._table
         try:
-            pickler.dump(thing)
+            pickler.dump(value)
         except ERRORS:
             if not self._values:
                 raise
-            return self._pack_values(thing)
+            return self._pack_values(value)
         return [written.getbuffer(), *(buffer.raw() for buffer in buffers)]
 
-    def _pack_values(self, thing: object) -> list[Any]:
+    def _pack_values(self, value: object) -> list[Any]:
         buffers: list[pickle.PickleBuffer] = []
         written = io.BytesIO()
         pickler = _value_pickler()(written, self._table, protocol=5, buffer_callback=buffers.append)
-        pickler.dump(thing)
+        pickler.dump(value)
         return [written.getbuffer(), *(buffer.raw() for buffer in buffers)]
 
 
 Reducers = dict[type, Callable[[Any], Any]]
 
 
-def by_value(thing: object, reducers: Reducers | None = None) -> bytes:
-    """A pickle that any other process can read, also of what `__main__` defines. Refuses what has a
-    descriptor, unless one of the `reducers` is for it: its number means nothing, or something else, to
-    another process."""
-    return _pickled(thing, {**_forking_reducers(), **_storages(), **_refusers(), **(reducers or {})})
+def by_value(value: object, reducers: Reducers | None = None) -> bytes:
+    """A pickle that every other process can read, including classes of `__main__`. Rejects objects with a
+    file descriptor, unless there is one of the `reducers` for them: its number is meaningless in another
+    process."""
+    return _pickled(
+        value, {**_forking_reducers(), **_storages(), **_rejecting_reducers(), **(reducers or {})}
+    )
 
 
-def by_name(thing: object, reducers: Reducers | None = None) -> bytes:
-    """As plain pickle makes it, which is fast; refuses descriptors as `by_value` does."""
+def by_name(value: object, reducers: Reducers | None = None) -> bytes:
+    """A plain pickle, which is fast; rejects descriptors as `by_value` does."""
     written = io.BytesIO()
     pickler = pickle.Pickler(written, protocol=5)
-    pickler.dispatch_table = {**copyreg.dispatch_table, **_storages(), **_refusers(), **(reducers or {})}
-    pickler.dump(thing)
+    pickler.dispatch_table = {
+        **copyreg.dispatch_table,
+        **_storages(),
+        **_rejecting_reducers(),
+        **(reducers or {}),
+    }
+    pickler.dump(value)
     return written.getvalue()
 
 
 class Payload:
-    """A pickle for a process that is started, and the descriptors that go with it; they are its own, so that
-    it can be sent again."""
+    """A pickle for a process that is being started, with the file descriptors that it refers to. It owns
+    copies of them, so that it can be sent more than once."""
 
     def __init__(self, pickled: bytes, descriptors: list[int]) -> None:
         self.pickled = pickled
         self.descriptors = descriptors
 
     @classmethod
-    def of(cls, thing: object) -> Payload:
-        """What `by_value` takes, and what multiprocessing lets a process inherit: locks, events, queues,
-        pipes, shared values; and tensors in shared memory."""
+    def of(cls, value: object) -> Payload:
+        """Pickles all that `by_value` takes, and objects that a process can inherit from multiprocessing:
+        locks, events, queues, pipes, shared values; and tensors in shared memory."""
         from multiprocessing import context
 
         started = context.get_spawning_popen()
         inherited = _Inherited()
         context.set_spawning_popen(inherited)  # type: ignore[arg-type]
         try:
-            pickled = _pickled(thing, {**_forking_reducers(), **_storages(), **_shared_tensors()})
+            pickled = _pickled(value, {**_forking_reducers(), **_storages(), **_shared_tensors()})
         except BaseException:
             cls(b"", inherited.descriptors)
             raise
@@ -101,15 +109,15 @@ class Payload:
 
     @staticmethod
     def open(pickled: Any, descriptors: list[int]) -> Any:
-        """The thing, in the process that was sent all of this."""
-        _arrived.clear()
-        _arrived.update(enumerate(descriptors))
+        """Unpickles a payload in the process that received it."""
+        _received.clear()
+        _received.update(enumerate(descriptors))
         try:
             return pickle.loads(pickled)
         finally:
-            for descriptor in _arrived.values():
+            for descriptor in _received.values():
                 os.close(descriptor)
-            _arrived.clear()
+            _received.clear()
 
     def __del__(self) -> None:
         for descriptor in self.descriptors:
@@ -117,25 +125,25 @@ class Payload:
                 os.close(descriptor)
 
 
-# Descriptors that came with the payload that is being opened, by number.
-_arrived: dict[int, int] = {}
+# Descriptors of the payload that is being opened, by number.
+_received: dict[int, int] = {}
 
 
 class _Descriptor:
-    """Stands for a descriptor in a pickle."""
+    """A placeholder for a descriptor in a pickle."""
 
     def __init__(self, number: int) -> None:
         self._number = number
-        # Which file it is: a payload with another one is another payload.
+        # Device and inode, so that payloads with different files have different pickles.
         self._file = (0, 0)
 
     def detach(self) -> int:
-        """The descriptor in this process, once."""
-        return _arrived.pop(self._number)
+        """The descriptor in this process; can be called once."""
+        return _received.pop(self._number)
 
 
 class _Inherited:
-    """What multiprocessing sees of the process that is started."""
+    """Collects descriptors, in the role of multiprocessing's Popen object of the new process."""
 
     DupFd = staticmethod(lambda descriptor: descriptor)
 
@@ -150,23 +158,23 @@ class _Inherited:
         return placeholder
 
 
-def _pickled(thing: object, reducers: dict[type, Callable[[Any], Any]]) -> bytes:
+def _pickled(value: object, reducers: dict[type, Callable[[Any], Any]]) -> bytes:
     written = io.BytesIO()
-    _value_pickler()(written, reducers, protocol=5).dump(thing)
+    _value_pickler()(written, reducers, protocol=5).dump(value)
     return written.getvalue()
 
 
 @functools.cache
 def _value_pickler() -> Any:
-    """The class that pickles by value, made when it is first needed."""
+    """The class that pickles by value; imports cloudpickle when it is first needed."""
     import cloudpickle
 
     class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
         def __init__(
             self, file: io.BytesIO, reducers: dict[type, Callable[[Any], Any]], **options: Any
         ) -> None:
-            # Before the pickler is made, which looks for its table only then. The table of the class knows
-            # modules and functions better than multiprocessing does.
+            # Set before __init__, which reads the table only once. The class's own table handles modules and
+            # functions better than multiprocessing's.
             self.dispatch_table = {**reducers, **cloudpickle.Pickler.dispatch_table}
             super().__init__(file, **options)
 
@@ -174,8 +182,8 @@ def _value_pickler() -> Any:
 
 
 def _forking_reducers() -> dict[type, Callable[[Any], Any]]:
-    """How multiprocessing takes apart what is shared between processes. Without torch's, which would move
-    each tensor of a data set into shared memory."""
+    """Multiprocessing's reducers for objects that processes share. Without torch's, which would move each
+    tensor of a data set into shared memory."""
     from multiprocessing.reduction import ForkingPickler
 
     known: dict[type, Callable[[Any], Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
@@ -183,26 +191,26 @@ def _forking_reducers() -> dict[type, Callable[[Any], Any]]:
 
 
 @functools.cache
-def _refusers() -> dict[type, Callable[[Any], Any]]:
-    """Of these plain pickle would write down the numbers of descriptors."""
+def _rejecting_reducers() -> dict[type, Callable[[Any], Any]]:
+    """Reducers that reject types for which pickle would write the number of a descriptor."""
     import socket
     from multiprocessing.connection import Connection
     from multiprocessing.heap import Arena
 
-    return dict.fromkeys((Connection, socket.socket, Arena), _refuse)
+    return dict.fromkeys((Connection, socket.socket, Arena), _reject)
 
 
-def _refuse(thing: object) -> Any:
+def _reject(value: object) -> Any:
     raise RuntimeError(
-        f"{type(thing).__name__} objects should only be shared between processes through inheritance"
+        f"{type(value).__name__} objects should only be shared between processes through inheritance"
     )
 
 
 def _storages() -> dict[type, Callable[[Any], Any]]:
-    """Memory of torch without a type, which torch itself pickles so that nobody can read it."""
+    """The reducer for torch's untyped storages, which torch pickles in a form that it cannot read again."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "UntypedStorage"):
-        # It is not there, or is being imported.
+        # It is not imported, or not completely.
         return {}
     from feedline._torch.tensors import reduce_storage_by_value
 
@@ -238,10 +246,10 @@ def _shared_tensors() -> dict[type, Callable[[Any], Any]]:
 
 
 def not_picklable(
-    thing: object, name: str, reason: BaseException, dumps: Callable[[object], Any]
+    value: object, name: str, reason: BaseException, dumps: Callable[[object], Any]
 ) -> NotPicklableError:
-    """The error for a thing that cannot be pickled, with the path to the part that is to blame."""
-    path, part = _culprit(thing, name, dumps)
+    """The error for an object that cannot be pickled, with the path to the part that is the cause."""
+    path, part = _culprit(value, name, dumps)
     what = f"{type(part).__module__}.{type(part).__qualname__}".removeprefix("builtins.")
     message = f"{path} cannot be pickled: it is a {what} ({reason})"
     hint = ""
@@ -250,45 +258,45 @@ def not_picklable(
     return NotPicklableError.explained(message, hint)
 
 
-def _culprit(thing: object, name: str, dumps: Callable[[object], Any]) -> tuple[str, object]:
+def _culprit(value: object, name: str, dumps: Callable[[object], Any]) -> tuple[str, object]:
     seen: set[int] = set()
     for _ in range(_DEPTH):
-        for step, part in _parts(thing):
-            if id(part) in seen or len(seen) > _LOOKED_AT:
+        for step, part in _parts(value):
+            if id(part) in seen or len(seen) > _MOST_PARTS:
                 continue
             seen.add(id(part))
             try:
                 dumps(part)
             except ERRORS:
-                thing, name = part, name + step
+                value, name = part, name + step
                 if type(part).__module__.startswith("multiprocessing"):
-                    # What it is made of says nothing to the user.
-                    return name, thing
+                    # Its own parts would mean nothing to the user.
+                    return name, value
                 break
         else:
             break
-    return name, thing
+    return name, value
 
 
-def _parts(thing: object) -> Iterator[tuple[str, object]]:
-    if isinstance(thing, dict):
-        yield from ((f"[{key!r}]", part) for key, part in list(thing.items()))
-    elif isinstance(thing, (list, tuple)):
-        fields = getattr(thing, "_fields", None)
-        for position, part in enumerate(thing):
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        yield from ((f"[{key!r}]", part) for key, part in list(value.items()))
+    elif isinstance(value, (list, tuple)):
+        fields = getattr(value, "_fields", None)
+        for position, part in enumerate(value):
             yield (f".{fields[position]}" if fields else f"[{position}]"), part
-    elif isinstance(thing, (set, frozenset)):
-        yield from (("{...}", part) for part in list(thing))
-    elif isinstance(thing, functools.partial):
-        yield ".func", thing.func
-        yield from ((f".args[{position}]", part) for position, part in enumerate(thing.args))
-        yield from ((f".keywords[{key!r}]", part) for key, part in thing.keywords.items())
-    elif isinstance(thing, types.FunctionType) and thing.__closure__:
-        for name, cell in zip(thing.__code__.co_freevars, thing.__closure__, strict=True):
+    elif isinstance(value, (set, frozenset)):
+        yield from (("{...}", part) for part in list(value))
+    elif isinstance(value, functools.partial):
+        yield ".func", value.func
+        yield from ((f".args[{position}]", part) for position, part in enumerate(value.args))
+        yield from ((f".keywords[{key!r}]", part) for key, part in value.keywords.items())
+    elif isinstance(value, types.FunctionType) and value.__closure__:
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__, strict=True):
             with contextlib.suppress(ValueError):
                 yield f".{name}", cell.cell_contents
-    if not isinstance(thing, type):
-        yield from ((f".{key}", part) for key, part in list(getattr(thing, "__dict__", {}).items()))
-    for slot in getattr(type(thing), "__slots__", ()):
-        if isinstance(slot, str) and hasattr(thing, slot):
-            yield f".{slot}", getattr(thing, slot)
+    if not isinstance(value, type):
+        yield from ((f".{key}", part) for key, part in list(getattr(value, "__dict__", {}).items()))
+    for slot in getattr(type(value), "__slots__", ()):
+        if isinstance(slot, str) and hasattr(value, slot):
+            yield f".{slot}", getattr(value, slot)

@@ -1,4 +1,4 @@
-"""An exception on its way from a worker to the trainer: it keeps its type, its words and its traceback."""
+"""Sends an exception from a worker to the trainer, with its type, message and traceback."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from feedline.faults import explain_shortage
 
 __all__ = ["RemoteError", "RemoteTraceback", "place"]
 
-# Raised in the trainer's `next`, these would mean something else: the end of the epoch, of the program.
-_MEANT_OTHERWISE = (StopIteration, StopAsyncIteration, GeneratorExit, SystemExit, KeyboardInterrupt)
-# What an OSError has beside its arguments.
+# Raised in the trainer's `next`, these would end the epoch or the program.
+_CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit, SystemExit, KeyboardInterrupt)
+# Attributes of an OSError that are not in its arguments.
 _OS_ERROR = ("errno", "strerror", "filename", "filename2")
 
 
 class _Text(str):
-    """A text that is shown as it is: KeyError shows the repr of its argument."""
+    """Text whose repr is the text itself: KeyError shows the repr of its argument."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class _Text(str):
 
 
 class RemoteTraceback(Exception):  # noqa: N818
-    """The traceback of the worker, as the cause of its exception."""
+    """The traceback in the worker, used as the cause of the exception in the trainer."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
@@ -40,7 +40,7 @@ class RemoteTraceback(Exception):  # noqa: N818
 
 @dataclass
 class RemoteError:
-    """What was raised in a worker."""
+    """An exception that was raised in a worker, in a form that can be sent."""
 
     kind: bytes | None
     name: str
@@ -48,87 +48,91 @@ class RemoteError:
     traceback: str
     position: int | None
     stage: str
-    # What an error of ours knows, which others have in their text alone.
+    # The attributes of a FeedlineError.
     details: dict[str, Any] = field(default_factory=dict)
-    # The error itself, where it never left the trainer.
+    # The error itself, if it was created in the trainer.
     original: BaseException | None = None
-    # The exception as it was raised, pickled.
+    # The pickled exception.
     exact: bytes | None = None
 
     @classmethod
     def of(
         cls, raised: BaseException, *, position: int | None = None, stage: str = "", exact: bool = False
     ) -> RemoteError:
-        """Keeps no reference to the exception: that would keep the frames alive. `exact`: it can be made
-        again as it was, also where its type needs more than a text."""
+        """Keeps no reference to the exception, which would keep its frames alive. With `exact`, it is pickled
+        too, so that it can be rebuilt even if its constructor needs more than a message."""
         explain_shortage(raised)
         text = "".join(traceback.format_exception(raised))
         kind: bytes | None = None
-        if not isinstance(raised, _MEANT_OTHERWISE):
+        if not isinstance(raised, _CONTROL_FLOW):
             try:
                 kind = pickle.dumps(type(raised))
             except Exception:
                 kind = None
         details = dict(vars(raised)) if isinstance(raised, FeedlineError) else {}
         details.pop("__notes__", None)
-        whole = _packed(raised) if exact else None
-        return cls(kind, type(raised).__name__, _said(raised), text, position, stage, details, exact=whole)
+        whole = _pickled(raised) if exact else None
+        return cls(
+            kind, type(raised).__name__, _first_line(raised), text, position, stage, details, exact=whole
+        )
 
     @classmethod
     def reported(cls, error: BaseException, *, position: int | None, stage: str) -> RemoteError:
-        """An error that the trainer has made itself, because there was nobody left to raise one."""
+        """An error that the trainer created, because the worker could not raise one any more."""
         message, *more = str(error).splitlines() or [""]
         name = type(error).__name__
         return cls(None, name, message, "\n".join(more), position, stage, original=error)
 
     def exception(self, where: str, details: str, *, exact: bool = True, **attributes: Any) -> BaseException:
-        """The exception to raise in the trainer, of the same type, with text that says where it was. Unless
-        it must be `exact`, a type that needs more than a text becomes a RuntimeError, as torch has it."""
+        """The exception to raise in the trainer, of the same type, with a message that says where it was
+        raised. Without `exact`, an exception whose constructor needs more than a message becomes a
+        RuntimeError, as in torch."""
         if self.original is not None:
             return self.original
         text = f"Caught {self.name} {where}.\nOriginal {self.traceback}{details}"
-        if self.kind is None and self.name in {kind.__name__ for kind in _MEANT_OTHERWISE}:
+        if self.kind is None and self.name in {kind.__name__ for kind in _CONTROL_FLOW}:
             text += (
-                f"\n{self.name} would have ended the epoch or the program without a word, "
-                "so it arrives as this error"
+                f"\n{self.name} would have ended the epoch or the program silently, "
+                "so this error is raised instead"
             )
         note = details.strip() or f"feedline: {where}"
-        exception = self._made(text, note if exact and self.exact is not None else None)
+        exception = self._rebuilt(text, note if exact and self.exact is not None else None)
         for name, value in attributes.items():
             try:
                 setattr(exception, name, value)
             except Exception:
-                # It guards its attributes: the text has it all.
+                # The class forbids setting attributes: the message has all details.
                 continue
         return exception
 
-    def _made(self, text: str, note: str | None) -> BaseException:
-        """With a `note`, it is made again as it was where its type needs more than a text."""
+    def _rebuilt(self, text: str, note: str | None) -> BaseException:
+        """The exception with this message. With a `note`, an exception whose constructor needs more than a
+        message is rebuilt from its pickle."""
         if self.kind is None:
             return RuntimeError(text)
         try:
             kind: Any = pickle.loads(self.kind)
             if kind is KeyError:
                 return KeyError(_Text(text))
-            made = kind(message=text) if getattr(kind, "message", None) else kind(text)
+            error = kind(message=text) if getattr(kind, "message", None) else kind(text)
         except Exception:
             return RuntimeError(text) if note is None else self.again(note)
-        if isinstance(made, FeedlineError):
-            made.__dict__.update(self.details)
-        return made if isinstance(made, BaseException) else RuntimeError(text)
+        if isinstance(error, FeedlineError):
+            error.__dict__.update(self.details)
+        return error if isinstance(error, BaseException) else RuntimeError(text)
 
     def again(self, note: str = "") -> BaseException:
-        """The exception as it was raised, whatever its type, with a note more and the traceback of the
-        worker as its cause. A RuntimeError that says so, if it cannot be made again."""
+        """The exception as it was raised, whatever its type, with an added note and the traceback of the
+        worker as its cause. If it cannot be rebuilt, a RuntimeError that says so."""
         error = self.original
         if error is None:
             try:
-                error = _unpacked(self.exact)
+                error = _unpickled(self.exact)
             except Exception as reason:
                 error = RuntimeError(f"{self.name}: {self.message}")
                 error.add_note(
-                    f"feedline: {self.name} could not be sent from the worker ({_said(reason)}), "
-                    "so it arrives as a RuntimeError"
+                    f"feedline: {self.name} could not be sent from the worker ({_first_line(reason)}), "
+                    "so a RuntimeError is raised instead"
                 )
             _set(error, "__cause__", RemoteTraceback(self.traceback))
         if note:
@@ -142,7 +146,7 @@ def _add_note(error: BaseException, note: str) -> None:
 
 
 def _set(error: BaseException, name: str, value: object) -> None:
-    """Also where a class of the user's guards its attributes."""
+    """Sets an attribute, even if a user's class overrides `__setattr__`."""
     with contextlib.suppress(Exception):
         BaseException.__setattr__(error, name, value)
 
@@ -152,8 +156,8 @@ def _set(error: BaseException, name: str, value: object) -> None:
 
 @dataclass
 class _Bare:
-    """An exception that pickle cannot make again: its class by name, and what it knows. Its constructor is
-    not called."""
+    """An exception that pickle cannot rebuild: the name of its class, its arguments and its attributes. Its
+    constructor is not called."""
 
     module: str
     name: str
@@ -175,14 +179,14 @@ class _Bare:
         missing = sorted(set(known) - set(attributes))
         return cls(kind.__module__, kind.__qualname__, arguments, attributes, missing)
 
-    def made(self) -> BaseException:
+    def rebuild(self) -> BaseException:
         try:
             parts = self.name.split(".")
             kind: Any = functools.reduce(getattr, parts, importlib.import_module(self.module))
         except Exception as reason:
             raise TypeError(f"there is no {self.module}.{self.name} here") from reason
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise TypeError(f"{self.module}.{self.name} is no exception here")
+            raise TypeError(f"{self.module}.{self.name} is not an exception here")
         error: BaseException = kind.__new__(kind, *self.arguments)
         for name, value in {"args": self.arguments, **self.attributes}.items():
             _set(error, name, value)
@@ -199,10 +203,10 @@ def _can_be_pickled(value: object) -> bool:
     return True
 
 
-def _packed(raised: BaseException) -> bytes | None:
+def _pickled(raised: BaseException) -> bytes | None:
     try:
         whole = pickle.dumps(raised)
-        # Many a class can be pickled and not made again, since its constructor wants other arguments.
+        # Many classes can be pickled but not unpickled, since their constructor takes other arguments.
         if type(pickle.loads(whole)) is type(raised):
             return whole
     except Exception:
@@ -213,22 +217,22 @@ def _packed(raised: BaseException) -> bytes | None:
         return None
 
 
-def _unpacked(packed: bytes | None) -> BaseException:
+def _unpickled(packed: bytes | None) -> BaseException:
     if packed is None:
         raise TypeError("it cannot be pickled")
-    made = pickle.loads(packed)
-    error = made.made() if isinstance(made, _Bare) else made
+    unpickled = pickle.loads(packed)
+    error = unpickled.rebuild() if isinstance(unpickled, _Bare) else unpickled
     if not isinstance(error, BaseException):
-        raise TypeError(f"a {type(error).__name__} arrived in its place")
+        raise TypeError(f"its pickle contains a {type(error).__name__}")
     return error
 
 
-def _said(raised: BaseException) -> str:
-    """Its words in one line; a `__str__` of the user's may fail too."""
+def _first_line(raised: BaseException) -> str:
+    """The first line of the message; a `__str__` of a user class may fail."""
     try:
         lines = str(raised).strip().splitlines()
     except Exception:
-        return f"<{type(raised).__name__} without words>"
+        return f"<{type(raised).__name__} without a message>"
     return lines[0] if lines else type(raised).__name__
 
 
@@ -240,7 +244,7 @@ def place(
     stage: str,
     path: str | None = None,
 ) -> str:
-    """Where something happened, in words."""
+    """Where something happened, as text: sample, position, batch and worker."""
     parts = []
     if stage == "collating":
         parts.append("while the samples were collated")

@@ -1,4 +1,4 @@
-"""One sample, tried as the policy says: again after a pause, once its source is back, or given up."""
+"""Retries a sample as the policy says: after a pause, once its source is available again, or not at all."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from feedline.faults import FaultPolicy, symptom
 
 __all__ = ["BAD", "FaultyResult", "PendingFault", "Retries"]
 
-# In the place of a sample that could not be made.
+# Takes the place of a sample that could not be loaded.
 BAD: Any = object()
 
 
 @dataclass
 class PendingFault:
-    """A sample that could not be made, or was made only after some tries."""
+    """A sample that could not be loaded, or only after retries."""
 
     position: int
     names: list[str]
@@ -29,16 +29,16 @@ class PendingFault:
     remote_error: RemoteError
     path: str | None
     attempts: int
-    # What the policy wants: "skip", "replace" or "raise"; "" if another try went well.
+    # The action of the policy: "skip", "replace" or "raise"; "" if a retry succeeded.
     action: str
 
 
 @dataclass
 class FaultyResult:
-    """A batch on its way to the trainer, with the faults of its samples, which are judged there.
+    """A batch with the faults of its samples, which the trainer judges.
 
-    `batch` is None if nothing is left of it, or if it is still to be completed: then the worker holds the
-    samples that are good, and `before` is what its journal said when it began.
+    `batch` is None if no sample is left, or if the batch must still be completed: then the worker holds the
+    good samples, and `before` is the worker's journal from before the batch.
     """
 
     batch: Any
@@ -48,7 +48,7 @@ class FaultyResult:
 
 
 class Retries:
-    """What is done in the process that makes samples, when one of them raises."""
+    """Handles samples that raise, in the process that loads them."""
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class Retries:
         folders: Iterable[str] = (),
         home: int | None = None,
     ) -> None:
-        """`stage` is what making a sample is called; `pause` waits; `notify` hears what becomes of the
-        source. Unless it `raises`, what is to be raised is a fault as any other, for others to raise.
-        `folders` were there when the loader was made. `home` is the worker's process: in a child that
-        was forked in it, nothing is retried."""
+        """`stage` is the name of the stage in messages; `pause` waits; `notify` is called with events of the
+        source. Without `raises`, the action "raise" is recorded as a fault, and the caller raises. `folders`
+        existed when the loader was created. `home` is the pid of the worker: in a child that was forked in
+        it, nothing is retried."""
         self._policy = _native.Policy(policy.config())
         self._sources = Sources(self._policy.patience, pause, notify, folders)
         self._pause = pause
@@ -73,11 +73,11 @@ class Retries:
         self._stage = stage
         self._raises = raises
         self._home = home
-        # Of the batch at hand, in order; the code that makes it empties it.
+        # The faults of the current batch, in order; the caller empties the list with `take`.
         self.bad: list[PendingFault] = []
 
     def again(self, raised: BaseException, make: Callable[[], Any], position: int, key: int = 0) -> Any:
-        """The sample after all, or BAD. Raises where the policy wants that."""
+        """Retries a sample that raised. Returns the sample or BAD, or raises if the policy says so."""
         attempt = 1
         self.end_if_forked(raised)
         while True:
@@ -96,11 +96,11 @@ class Retries:
                 continue
             if attempt > 1:
                 self.bad.append(self._bad(raised, names, os_error, position, attempt, ""))
-            self._sources.is_well()
+            self._sources.note_success()
             return sample
 
     def end_if_forked(self, raised: BaseException) -> None:
-        """A child that was forked in a worker is no worker: what ends it is raised on."""
+        """Raises the exception again in a child that was forked in a worker: it is not the worker."""
         if self._home is not None and os.getpid() != self._home:
             raise raised
 
@@ -110,7 +110,7 @@ class Retries:
         action, _ = self._policy.rule(names, os_error)
         if action == "raise" and self._raises:
             if attempt > 1:
-                raised.add_note(f"feedline: it was tried {attempt} times")
+                raised.add_note(f"feedline: after {attempt} attempts")
             raise raised
         self.bad.append(self._bad(raised, names, os_error, position, attempt, action))
         return BAD
@@ -130,20 +130,20 @@ class Retries:
         return PendingFault(position, names, os_error, remote_error, shown, attempts, action)
 
     def given_up(self, raised: BaseException, position: int) -> Any:
-        """BAD, for a sample that cannot be retried. Raises where the policy wants that."""
+        """Records a sample that cannot be retried. Returns BAD, or raises if the policy says so."""
         self.end_if_forked(raised)
         names, os_error = symptom(raised)
         return self._give_up(raised, names, os_error, position, 1)
 
     def know(self, folders: Iterable[str]) -> None:
-        """These folders were there."""
+        """Notes that these folders existed."""
         self._sources.know(folders)
 
-    def is_well(self) -> None:
-        """Other samples were made meanwhile: what failed was not the source."""
-        self._sources.is_well()
+    def note_success(self) -> None:
+        """Notes that other samples were loaded meanwhile, so the source is available."""
+        self._sources.note_success()
 
     def take(self) -> list[PendingFault]:
-        """The faults so far, which are then forgotten."""
+        """Returns the faults so far, and empties the list."""
         bad, self.bad = self.bad, []
         return bad

@@ -1,8 +1,8 @@
-"""Whether the folders that samples come from are still there.
+"""Detects whether the folders of samples are unavailable, and waits for them.
 
-A folder that is missing is no sign of a source that went away: a path may just be wrong. A source can only
-go away if it was there before, so each process remembers the folders in which it has opened files, and the
-trainer remembers what was there when the loader was made.
+A missing folder alone does not mean that a source is unavailable: the path may be wrong. A source must have
+been available before, so each process remembers the folders in which it has opened files, and the trainer
+remembers the folders that existed when the loader was created.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from feedline.faults import symptom
 
 __all__ = ["NamedFolders", "Sources", "folders_of"]
 
-# What a change of the breaker is called as an event.
+# The event of each change of the circuit breaker.
 _EVENTS = {
     "opened": "source_unavailable",
     "half open": "source_probed",
     "closed": "source_recovered",
     "gave up": "source_gone",
 }
-# Folders that a process remembers.
+# How many folders a process remembers.
 _MOST = 1 << 16
-# How deep the attributes of a data set are looked at, and how many entries of a list.
+# How deep the attributes of a data set are searched, and how many entries of a list.
 _DEPTH, _ENTRIES = 3, 4
 
 
-class _Opened:
-    """The folders in which this process has opened files, as they were when it did so for the first time."""
+class _OpenedFolders:
+    """The folders in which this process has opened files, if they were not empty at that time."""
 
     def __init__(self) -> None:
-        # By the words of the user, so that a file of a known folder costs next to nothing.
+        # Folders as the user writes them, so that a file in a known folder costs almost nothing.
         self._known: set[str] = set()
         self.folders: set[str] = set()
         self._is_listening = False
 
     def listen(self) -> None:
-        """From now on. A hook of the interpreter cannot be removed, so there is one for all."""
+        """Starts to record. An audit hook cannot be removed, so there is one for the process."""
         if not self._is_listening:
             self._is_listening = True
-            sys.addaudithook(self._hear)
+            sys.addaudithook(self._on_audit)
 
-    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def _on_audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open":
             return
         name = arguments[0]
@@ -59,26 +59,26 @@ class _Opened:
             return
         folder = name.rpartition("/")[0]
         if folder not in self._known:
-            self._look(folder, name)
+            self._add(folder, name)
 
-    def _look(self, folder: str, name: str) -> None:
-        # What is raised here would end the `open` of the user.
+    def _add(self, folder: str, name: str) -> None:
+        # An exception here would make the user's `open` fail.
         try:
             if len(self._known) < _MOST:
                 whole = str(Path(name).absolute().parent)
-                # One that is not there, or empty, may be so later.
-                if _is_there(whole):
+                # A folder that is missing or empty may become available later.
+                if _is_available(whole):
                     self._known.add(folder)
                     self.folders.add(whole)
         except Exception:
             return
 
 
-_opened = _Opened()
+_opened = _OpenedFolders()
 
 
 class Sources:
-    """Waits for the source of a sample, if it was there and is unavailable."""
+    """Waits for the source of a sample, if it was available before and is not now."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class Sources:
         notify: Callable[[str, dict[str, Any]], None] | None,
         folders: Iterable[str] = (),
     ) -> None:
-        """`folders` were there when the loader was made."""
+        """`folders` existed when the loader was created."""
         self._patience = patience
         self._pause = pause
         self._notify = notify
         self._folders = set(folders)
         self._breakers: dict[str, _native.Breaker] = {}
-        # The file that was there again at the last look.
+        # The missing file that existed again at the last check.
         self._tried_again: str | None = None
         if patience > 0:
             _opened.listen()
@@ -103,60 +103,60 @@ class Sources:
         self._folders.update(folders)
 
     def came_back(self, raised: BaseException) -> bool:
-        """Whether the source of a sample was unavailable and is back: the sample is worth another try."""
+        """Whether the source of a sample was unavailable and is available again, so that a retry makes
+        sense."""
         folder = _folder(raised)
         if folder is None or self._patience <= 0 or not _native.Policy.may_be_of_source(*symptom(raised)):
             return False
         root = self._root(folder)
         if root is None:
-            # It never was there.
+            # It was never available.
             return False
-        if _is_there(root):
+        if _is_available(root):
             return self._is_file_back(raised)
         breaker = self._breakers.get(root)
         if breaker is None:
             breaker = self._breakers[root] = _native.Breaker(self._patience)
         self._note(root, breaker.failed(False, time.monotonic()))
-        was_away = False
+        has_waited = False
         while True:
-            said, seconds = breaker.may_try(time.monotonic())
-            if said == "go":
-                return was_away
-            if said == "give up":
+            decision, seconds = breaker.may_try(time.monotonic())
+            if decision == "go":
+                return has_waited
+            if decision == "give up":
                 message = f"{root} has been unavailable for {self._patience:g} s"
                 raise SourceUnavailableError.explained(message, path=root) from raised
-            was_away = True
-            if said == "wait":
+            has_waited = True
+            if decision == "wait":
                 self._pause(seconds)
                 continue
             self._note(root, ["half open"])
-            if _is_there(root):
+            if _is_available(root):
                 self._note(root, breaker.worked(time.monotonic()))
             else:
                 self._note(root, breaker.failed(False, time.monotonic()))
 
     def _is_file_back(self, raised: BaseException) -> bool:
-        """Whether the source was unavailable when the file was opened, and is back before anybody could
-        look: a file that was not there is there now. Once in a row for each file: else the sample alone is
-        bad."""
+        """Whether the source was unavailable only when the file was opened: the file was missing and exists
+        now. True only once in a row for each file: the second time, the sample itself is bad."""
         name = os.fsdecode(getattr(raised, "filename", ""))
         is_back = isinstance(raised, FileNotFoundError) and name != self._tried_again and Path(name).exists()
         self._tried_again = name if is_back else None
         return is_back
 
     def _root(self, folder: str) -> str | None:
-        """The nearest folder, from this one upwards, that was there before: in it or below it lies one in
-        which something was read. None if that is the root of all files."""
+        """The nearest folder, from this one upwards, that was available before: it is, or contains, a known
+        folder. None if that is "/"."""
         known = self._folders | _opened.folders
         for above in (folder, *map(str, Path(folder).parents)):
             if above == os.sep:
                 return None
-            if above in known or any(one.startswith(above + os.sep) for one in known):
+            if above in known or any(other.startswith(above + os.sep) for other in known):
                 return above
         return None
 
-    def is_well(self) -> None:
-        """A sample was made: what failed before it was not the source."""
+    def note_success(self) -> None:
+        """Notes that a sample was loaded, so the source is available."""
         for folder, breaker in self._breakers.items():
             self._note(folder, breaker.worked(time.monotonic()))
 
@@ -189,50 +189,50 @@ class NamedFolders:
                 if type(part) is str or isinstance(part, PurePath):
                     _find(part, found, 0)
         new = found - self._known
-        there = {folder for folder in new if folder != os.sep and _is_there(folder)}
+        there = {folder for folder in new if folder != os.sep and _is_available(folder)}
         if len(self._known) < _MOST:
             self._known |= there
         return (found - new) | there
 
 
-def folders_of(thing: object) -> frozenset[str]:
-    """The folders that a data set or a function names in its attributes, or calls in their arguments, if they
-    are there."""
+def folders_of(obj: object) -> frozenset[str]:
+    """The folders that a data set or a function names in its attributes, closure or arguments, if they exist
+    and are not empty."""
     found: set[str] = set()
-    is_function = isinstance(thing, functools.partial) or hasattr(thing, "__closure__")
+    is_function = isinstance(obj, functools.partial) or hasattr(obj, "__closure__")
     if is_function:
-        _find(thing, found, _DEPTH + 1)
+        _find(obj, found, _DEPTH + 1)
     else:
-        _find(getattr(thing, "__dict__", thing), found, _DEPTH)
-    return frozenset(folder for folder in found if folder != os.sep and _is_there(folder))
+        _find(getattr(obj, "__dict__", obj), found, _DEPTH)
+    return frozenset(folder for folder in found if folder != os.sep and _is_available(folder))
 
 
-def _find(thing: Any, found: set[str], depth: int) -> None:
-    if isinstance(thing, (str, os.PathLike)):
+def _find(obj: Any, found: set[str], depth: int) -> None:
+    if isinstance(obj, (str, os.PathLike)):
         try:
-            name = os.fspath(thing)
+            name = os.fspath(obj)
             if isinstance(name, str) and os.sep in name and len(name) < 4096 and "\0" not in name:
                 path = Path(name).absolute()
                 found.add(str(path if path.is_dir() else path.parent))
         except OSError:
             return
-    elif depth and isinstance(thing, dict):
-        for value in list(thing.values())[:64]:
-            _find(value, found, depth - 1)
-    elif depth and isinstance(thing, (list, tuple)):
-        for value in thing[:_ENTRIES]:
-            _find(value, found, depth - 1)
-    elif depth and isinstance(thing, functools.partial):
-        _find([thing.func, thing.args, thing.keywords], found, depth - 1)
-    elif depth and hasattr(thing, "__closure__"):
-        _find(_closed_over(thing), found, depth - 1)
-    elif depth and hasattr(thing, "__dict__") and (hasattr(thing, "__getitem__") or callable(thing)):
-        # A data set of data sets, or a function that is an object.
-        _find(vars(thing), found, depth - 1)
+    elif depth and isinstance(obj, dict):
+        for inner in list(obj.values())[:64]:
+            _find(inner, found, depth - 1)
+    elif depth and isinstance(obj, (list, tuple)):
+        for inner in obj[:_ENTRIES]:
+            _find(inner, found, depth - 1)
+    elif depth and isinstance(obj, functools.partial):
+        _find([obj.func, obj.args, obj.keywords], found, depth - 1)
+    elif depth and hasattr(obj, "__closure__"):
+        _find(_closure_values(obj), found, depth - 1)
+    elif depth and hasattr(obj, "__dict__") and (hasattr(obj, "__getitem__") or callable(obj)):
+        # A data set that wraps others, or a callable object.
+        _find(vars(obj), found, depth - 1)
 
 
-def _closed_over(function: Any) -> list[Any]:
-    """What a function has from the one around it; some of it may not be set yet."""
+def _closure_values(function: Any) -> list[Any]:
+    """The values in the closure of a function; some cells may not be set yet."""
     values = []
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):
@@ -248,8 +248,8 @@ def _folder(raised: BaseException) -> str | None:
     return str(Path(os.fsdecode(name)).absolute().parent)
 
 
-def _is_there(folder: str) -> bool:
-    """A mount that has gone leaves an empty folder, or none."""
+def _is_available(folder: str) -> bool:
+    """Whether a folder exists and is not empty: a lost mount leaves an empty folder, or none."""
     try:
         with os.scandir(folder) as entries:
             return next(entries, None) is not None

@@ -1,4 +1,4 @@
-"""What can be seen of the state of an object at little cost, to notice that a program has changed it."""
+"""A cheap summary of the state of an object, to detect that the program has changed it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ __all__ = ["changes", "visible_state"]
 # How deep attributes are followed, and how many are compared.
 _DEPTH = 4
 _MOST = 1000
-# Letters of a value that are compared.
-_LETTERS = 80
+# How many characters of a value are compared.
+_CHARACTERS = 80
 
 
-def visible_state(thing: object) -> dict[str, str]:
-    """Attributes below an object, by their path: plain values as they are, containers by their size, tensors
-    and arrays by their shape. Content is not looked at: a data set may be large."""
+def visible_state(obj: object) -> dict[str, str]:
+    """The attributes of an object, by their path: plain values by their repr, containers by their size,
+    tensors and arrays by their shape. Their content is not compared, because a data set may be large."""
     found: dict[str, str] = {}
-    _visit(thing, "", found, set(), 0)
+    _visit(obj, "", found, set(), 0)
     return found
 
 
-def _visit(thing: object, path: str, found: dict[str, str], seen: set[int], depth: int) -> None:
-    if depth > _DEPTH or len(found) >= _MOST or id(thing) in seen:
+def _visit(obj: object, path: str, found: dict[str, str], seen: set[int], depth: int) -> None:
+    if depth > _DEPTH or len(found) >= _MOST or id(obj) in seen:
         return
-    seen.add(id(thing))
+    seen.add(id(obj))
     try:
-        attributes = dict(vars(thing))
+        attributes = dict(vars(obj))
     except TypeError:
         return
     for name, value in attributes.items():
@@ -41,24 +41,24 @@ def _visit(thing: object, path: str, found: dict[str, str], seen: set[int], dept
 
 
 def _short(value: Any) -> str | None:
-    """A value in a few buffers; None if it has attributes to be looked at instead."""
+    """A short text for a value; None if its attributes must be compared instead."""
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
-        return described(value, _LETTERS)
+        return described(value, _CHARACTERS)
     if isinstance(value, (list, tuple, dict, set, frozenset)):
         return f"{type(value).__name__} of {len(value)}"
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
-        # Tensors count the changes made in place.
+        # Tensors count their changes in place.
         version = getattr(value, "_version", "")
         return f"{type(value).__name__} {tuple(shape)} {version}".rstrip()
     return None
 
 
 def changes(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    """What differs, a line each."""
-    nothing = "absent"
+    """The differences, one per line."""
+    absent = "absent"
     return [
-        f"{name} was {before.get(name, nothing)} and is {now.get(name, nothing)}"
+        f"{name} was {before.get(name, absent)} and is {now.get(name, absent)}"
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
     ]

@@ -1,4 +1,4 @@
-"""What runs in a worker process: takes tasks, works, answers."""
+"""The main loop of a worker process: receives tasks, runs them and sends results."""
 
 from __future__ import annotations
 
@@ -22,77 +22,78 @@ from feedline._workers.zygote import DUMP_SIGNAL
 
 __all__ = ["EXHAUSTED", "Buffers", "Work", "Worker", "run"]
 
-# With which a worker ends that finds its connection to the trainer closed; its box tells the trainer why.
-_CUT_OFF = 1
+# The exit code of a worker whose connection was closed by code in it; its black box has the reason.
+_DISCONNECTED = 1
 
-# What a worker answers, and what it is at: the order is that of crates/feedline-py/src/connection.rs.
+# Kinds of results, activities, and kinds of messages: the order is that of
+# crates/feedline-py/src/connection.rs.
 READY, START_FAILED, RESULT, RAISED, _EXHAUSTED, _SURVIVED, _FAULTY = range(7)
 STARTING, WAITING, FETCHING, COLLATING, ANSWERING, PAUSING = range(6)
 _TASK, _RESUME, _STOP, _TRIAL = range(4)
 
 Buffers = list[_native.ReceivedBuffer]
-# What it is, the task, the sample that is tried alone, the task in words, and the buffers beside it.
-_Order = tuple[int, int, int | None, bytes, Buffers]
+# The kind, the task, the position of a sample to load alone, the body of the task, and its buffers.
+_Message = tuple[int, int, int | None, bytes, Buffers]
 
-# How long a zygote may take to end after its trainer, in seconds.
+# Seconds that a zygote may take to end after its trainer.
 _ZYGOTE_ENDS = 1.0
-# Returned by a task when there is nothing more.
+# The result of a task if the data set has no more samples.
 EXHAUSTED = object()
 
 
 class Worker(Protocol):
-    """What works, in one process."""
+    """Runs tasks in one process."""
 
     @property
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
-        """How pickle takes some types apart."""
+        """Reducers for pickle, by type."""
 
     def do(self, task: int, body: bytes, received: Buffers) -> object:
-        """The result of a task; `received` are the buffers that came with it."""
+        """Runs a task and returns its result; `received` are the buffers of the task."""
 
     def alone(self, body: bytes, received: Buffers, position: int) -> bool:
-        """Makes one sample of a task alone, and throws it away: does it kill? False if the task cannot be
-        taken apart: then it is done as a whole."""
+        """Loads one sample of a task alone and throws it away, to find out whether it kills the worker. False
+        if the samples of the task cannot be loaded alone: then the whole task is run."""
 
     def resume(self, body: bytes) -> None:
-        """A new epoch begins."""
+        """Starts a new epoch."""
 
     def where(self) -> tuple[int | None, str]:
         """The position in the batch and the stage at which an exception was raised."""
 
     def journal(self) -> bytes | None:
-        """What a replacement needs to go on from here."""
+        """The state that a replacement needs to continue from here."""
 
     def recall(self, journal: bytes | None) -> None:
-        """Goes on where a predecessor was."""
+        """Continues from the journal of a predecessor."""
 
     def blamed(self, result: Any) -> tuple[str, object]:
-        """What a result is called, and the part of it that the user has made, when it cannot be pickled."""
+        """For a result that cannot be pickled: its name, and the part of it that comes from user code."""
 
 
 class Work(Protocol):
-    """What the zygote holds: everything that workers need."""
+    """Everything that workers need; the zygote holds it."""
 
     worker_count: int
-    # Whether what has no name that the trainer knows may be sent by value.
+    # Whether objects that the trainer cannot import by name may be sent by value.
     values: bool
 
     def start(self, worker_id: int, connection: _native.WorkerConnection) -> Worker:
-        """In the worker, once."""
+        """Called once, in the worker."""
 
 
 def run(work: Work, worker_id: int, generation: int, descriptors: tuple[int, ...], trainer: int) -> None:
-    """The whole life of a worker."""
+    """Runs a worker until its process ends."""
     socket, arena, boxes, log, *inbox = descriptors
     connection = _native.WorkerConnection(
         worker_id, generation, work.worker_count, (socket, arena, boxes), *inbox
     )
     crash_log = _CrashLog(log)
     _native.go_first()
-    # As one of multiprocessing's own: current_process() tells of a daemon, what the parent wanted to be
-    # done at its exit is forgotten, standard input is closed.
+    # Started as multiprocessing starts its own processes: current_process() is a daemon, the exit handlers of
+    # the parent are dropped, and standard input is closed.
     process = multiprocessing.Process(
-        target=_live,
+        target=_run_worker,
         args=(work, worker_id, generation, connection, crash_log, trainer),
         name=f"feedline-worker-{worker_id}",
         daemon=True,
@@ -105,34 +106,34 @@ def run(work: Work, worker_id: int, generation: int, descriptors: tuple[int, ...
 
 
 class _CrashLog:
-    """Has the stack written into memory that outlives this process: when it crashes, and when the trainer
-    asks for it. The handler is C code: it needs neither the lock of the interpreter nor its help."""
+    """Writes the stack into memory that outlives this process, when it crashes and when the trainer requests
+    it. The handler is C code, which needs neither the GIL nor the interpreter."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._file = os.fstat(descriptor)
         faulthandler.enable(descriptor)
         faulthandler.register(DUMP_SIGNAL, descriptor, all_threads=True, chain=False)
-        # What a child of this process does when it crashes is no part of the worker's end.
+        # The crash of a child of this process is not a crash of the worker.
         os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
-        """Writes nothing from now on. A stack that is asked for is ignored again, as it was in the zygote."""
+        """Stops writing. Requests for a stack are ignored again, as in the zygote."""
         faulthandler.disable()
         faulthandler.unregister(DUMP_SIGNAL)
 
-    def look(self) -> None:
-        """Forgets a descriptor that the user's code has closed: a stack must not go to a file that was opened
-        under its number."""
+    def check(self) -> None:
+        """Stops writing if user code has closed the descriptor: a stack must not be written to another file
+        that has its number now."""
         try:
-            is_there = os.path.samestat(os.fstat(self._descriptor), self._file)
+            is_open = os.path.samestat(os.fstat(self._descriptor), self._file)
         except OSError:
-            is_there = False
-        if not is_there:
+            is_open = False
+        if not is_open:
             self.forget()
 
 
-def _live(
+def _run_worker(
     work: Work,
     worker_id: int,
     generation: int,
@@ -141,24 +142,24 @@ def _live(
     trainer: int,
 ) -> None:
     try:
-        is_abandoned = _work(work, worker_id, generation, connection, crash_log)
+        is_abandoned = _run_tasks(work, worker_id, generation, connection, crash_log)
     except BaseException as raised:
         if connection.is_left:
             end_child(f"worker {worker_id}", raised)
         if isinstance(raised, _native.CutOff):
-            crash_log.look()
-            sys.exit(_CUT_OFF)
-        # The trainer is gone: nobody is there to be told.
+            crash_log.check()
+            sys.exit(_DISCONNECTED)
+        # A broken pipe means that the trainer is gone.
         if not isinstance(raised, BrokenPipeError):
             raise
         is_abandoned = True
     if is_abandoned:
-        _end_zygote_without(trainer)
+        _end_orphaned_zygote(trainer)
 
 
-def _end_zygote_without(trainer: int) -> None:
-    """Kills a zygote whose trainer is gone and that does not notice it, because it hangs or is stopped. A
-    healthy one ends by itself, and this process with it."""
+def _end_orphaned_zygote(trainer: int) -> None:
+    """Kills the zygote if its trainer is gone and it does not notice, because it hangs or is stopped. A
+    healthy zygote ends by itself, and this process with it."""
     zygote = os.getppid()
     time.sleep(_ZYGOTE_ENDS)
     if _has_ended(trainer) and os.getppid() == zygote:
@@ -170,15 +171,15 @@ def _has_ended(process: int) -> bool:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0]
     except OSError:
         return True
-    # Nobody has asked how it ended.
+    # A zombie has ended, though its parent has not waited for it.
     return state in "ZX"
 
 
-def _work(
+def _run_tasks(
     work: Work, worker_id: int, generation: int, connection: _native.WorkerConnection, crash_log: _CrashLog
 ) -> bool:
-    """Whether the trainer is gone; else it has said that there is nothing more to do, or the worker could not
-    start."""
+    """Runs tasks until the end. Returns True if the trainer is gone, and False if it has stopped the worker
+    or if the worker could not start."""
     plain = Packer({}, values=work.values)
     try:
         worker = work.start(worker_id, connection)
@@ -194,27 +195,28 @@ def _work(
     is_new = True
     while True:
         connection.enter(WAITING)
-        order: _Order | None = connection.receive()
-        if order is None or order[0] == _STOP:
-            return order is None
-        succeeds = is_new and generation > 0
-        if order[0] != _TRIAL or not _try_alone(connection, worker, order, succeeds=succeeds):
-            _answer(connection, worker, packer, order, succeeds=succeeds)
+        message: _Message | None = connection.receive()
+        if message is None or message[0] == _STOP:
+            return message is None
+        is_replacement = is_new and generation > 0
+        if message[0] != _TRIAL or not _try_alone(connection, worker, message, is_replacement=is_replacement):
+            _run_task(connection, worker, packer, message, is_replacement=is_replacement)
             is_new = False
-        # What came with it is the trainer's again.
-        order = None
-        crash_log.look()
+        # Returns the buffers of the task to the trainer.
+        message = None
+        crash_log.check()
 
 
 def _try_alone(
-    connection: _native.WorkerConnection, worker: Worker, order: _Order, *, succeeds: bool
+    connection: _native.WorkerConnection, worker: Worker, message: _Message, *, is_replacement: bool
 ) -> bool:
-    """Whether a trial was survived; if there is none to be made, the task itself is to be done."""
-    _, task, position, body, received = order
+    """Loads one sample alone, and reports that the worker survived. False if the samples of the task cannot
+    be loaded alone: then the task itself must be run."""
+    _, task, position, body, received = message
     assert position is not None
     connection.begin(task)
     connection.reach(position)
-    if succeeds:
+    if is_replacement:
         worker.recall(connection.recall(task))
     before = worker.journal()
     try:
@@ -222,10 +224,10 @@ def _try_alone(
     except Exception:
         if connection.is_left:
             raise
-        # What it raises, it raises again when its batch is made.
+        # It raises again when its batch is loaded.
         is_over = True
     if is_over and before is not None:
-        # As if it had not been: the batch draws the random numbers that the trial has drawn.
+        # The batch must draw the same random numbers as without the trial.
         worker.recall(before)
     if is_over:
         connection.pack(_SURVIVED, task, [])
@@ -233,30 +235,30 @@ def _try_alone(
     return is_over
 
 
-def _answer(
+def _run_task(
     connection: _native.WorkerConnection,
     worker: Worker,
     packer: Packer,
-    order: _Order,
+    message: _Message,
     *,
-    succeeds: bool,
+    is_replacement: bool,
 ) -> None:
-    said, task, _, body, received = order
+    requested, task, _, body, received = message
     buffers: list[Any]
     kind = RESULT
     connection.begin(task)
     try:
-        if succeeds:
+        if is_replacement:
             worker.recall(connection.recall(task))
-        if said == _RESUME:
+        if requested == _RESUME:
             worker.resume(body)
             result: object = None
         else:
             result = worker.do(task, body, received)
     except BaseException as raised:
         if connection.is_left or isinstance(raised, _native.CutOff):
-            # A child that was forked in the user's code: what it raises says nothing of the sample. Or nobody
-            # can be told any more.
+            # In a child that was forked in user code, the exception is not a fault of the sample. Without a
+            # connection, it cannot be reported.
             raise
         position, stage = worker.where()
         kind, result = RAISED, RemoteError.of(raised, position=position, stage=stage, exact=True)
@@ -272,11 +274,11 @@ def _answer(
         error = not_picklable(blamed, name, raised, packer.pack)
         kind, buffers = RAISED, packer.pack(RemoteError.of(error, stage="answering", exact=True))
     connection.pack(kind, task, buffers)
-    # Before the answer leaves: what it lies in is the trainer's from then on.
+    # Before sending: from then on the memory of the result belongs to the trainer.
     del result
     buffers.clear()
-    note = worker.journal()
-    if note is not None:
-        connection.journal(task, note)
+    journal = worker.journal()
+    if journal is not None:
+        connection.journal(task, journal)
     connection.weigh()
     connection.send()

@@ -1,4 +1,4 @@
-"""The trainer's side of supervised workers: bears the zygote, hands tasks in, tells of deaths."""
+"""The trainer's side of supervised workers: starts the zygote, submits tasks, and reports deaths."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from feedline.errors import (
     WorkerNotStartedError,
 )
 
-# How long a look at a worker waits until it is forked, in seconds.
+# Seconds that `Handle.pid` waits until a worker is forked.
 _FORKED_WITHIN = 5.0
-# How long a refusal that may pass is allowed, in seconds, and what that looks like.
-_REFUSED_FOR = 20.0
-# Changes of the work that are told of at most.
+# Seconds during which starting a zygote is retried, and the errors for which it is.
+_RETRY_FOR = 20.0
+_TRANSIENT = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+# How many changes of the work a warning shows.
 _CHANGES = 8
-_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
-__all__ = ["Front", "GaveUp", "Handle", "WorkerPool", "died", "load"]
+__all__ = ["GaveUp", "Handle", "PoolOwner", "WorkerPool", "died", "load"]
 
 
 @dataclass(frozen=True)
 class GaveUp:
-    """A task that is not retried: one of its samples, at a position that may be known, "kills" or
-    "hangs". `journal` is what held when it began."""
+    """A task that is not retried, because one of its samples "kills" its worker or "hangs". `at` is the
+    position of the sample, if it is known; `journal` is the worker's journal from before the task."""
 
     task: int
     at: int | None
@@ -53,30 +53,30 @@ class GaveUp:
     journal: bytes | None
 
 
-class Front(Protocol):
-    """Whose workers they are: hears what becomes of them, and knows what they were at."""
+class PoolOwner(Protocol):
+    """The owner of a pool: it is called with the events of its workers, and knows which samples they load."""
 
     def explain(self, death: Death) -> Death:
-        """Fills in which sample a dead worker was at."""
+        """Adds the sample that a dead worker was loading."""
 
     def died(self, death: Death) -> None:
         """A worker has died."""
 
     def stalled(self, still: Stall, *, is_restarted_fresh: bool) -> None:
-        """A worker does not go on; if `is_restarted_fresh`, all are started anew from a fresh interpreter."""
+        """A worker makes no progress; if `is_restarted_fresh`, all are restarted from a fresh interpreter."""
 
     def zygote_event(self, name: str, text: str, *, warns: bool) -> None:
-        """Something is to be told of the process that forks the workers."""
+        """An event of the process that forks the workers."""
 
     def retired(self, reported: dict[str, Any]) -> None:
-        """A worker that leaked has been replaced."""
+        """A worker that leaked was replaced."""
 
     def noted(self, worker_id: int, name: str, details: dict[str, Any]) -> None:
-        """A worker has something to say."""
+        """A worker has sent an event."""
 
 
 class Handle:
-    """The worker of one worker, as `multiprocessing.Process` would show it."""
+    """A worker and its replacements, with the attributes of a `multiprocessing.Process`."""
 
     def __init__(self, worker_pool: WorkerPool, worker_id: int) -> None:
         self._worker_pool = weakref.ref(worker_pool)
@@ -87,7 +87,8 @@ class Handle:
 
     @property
     def pid(self) -> int | None:
-        """Its process; another one after the first was replaced. Waits for one that is being forked."""
+        """The process id; another one after the worker was replaced. Waits for a worker that is being
+        forked."""
         until = time.monotonic() + _FORKED_WITHIN
         while self.is_alive() and (self._presence() or (None,))[0] is None:
             if time.monotonic() > until:
@@ -103,22 +104,22 @@ class Handle:
         return presence
 
     def is_alive(self) -> bool:
-        """Whether somebody is there, or is being started."""
+        """Whether the worker runs or is being started."""
         worker_pool = self._worker_pool()
-        return worker_pool is not None and worker_pool.is_manned(self._worker_id)
+        return worker_pool is not None and worker_pool.has_worker(self._worker_id)
 
     def is_ready(self) -> bool:
-        """Whether it takes tasks."""
+        """Whether the worker takes tasks."""
         presence = self._presence()
         return presence is not None and presence[1]
 
     @property
     def exitcode(self) -> int | None:
-        """None while it lives. How its predecessors ended, the deaths of the loader tell."""
+        """None while the worker is alive. `deaths` of the loader shows how its predecessors ended."""
         return None if self.is_alive() else 0
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits until it is gone."""
+        """Waits until the worker has ended."""
         until = None if timeout is None else time.monotonic() + timeout
         while self.is_alive() and (until is None or time.monotonic() < until):
             time.sleep(0.005)
@@ -136,7 +137,7 @@ class Handle:
 
 
 class WorkerPool:
-    """Workers with a zygote of their own."""
+    """Workers and the zygote that forks them."""
 
     def __init__(
         self,
@@ -145,18 +146,18 @@ class WorkerPool:
         *,
         fresh: bool,
         name: str,
-        front: Front,
+        front: PoolOwner,
         zygote: Zygote | None = None,
     ) -> None:
-        """`fresh`: the zygote is a new interpreter, not a fork."""
+        """With `fresh`, the zygote is a new interpreter, not a fork."""
         self._work = work
         self._fresh = fresh
         self._name = name
-        # Not to be kept alive by what it keeps alive: who iterates is done when it is dropped.
+        # Weak: the owner keeps the pool alive, and must be collected when the user drops it.
         self._front = weakref.ref(front)
         self._home = os.getpid()
         self._payload = self._pickle() if fresh else None
-        # What could be seen of the work when the last zygote was forked.
+        # A summary of the work from when the last zygote was forked.
         self._state: dict[str, str] | None = None
         self.zygote = zygote
         self.deaths: list[Death] = []
@@ -191,20 +192,20 @@ class WorkerPool:
         self._processes.submit(task, body, worker_id, resume, task_buffers)
 
     def load(self, buffers: list[Any]) -> _native.TaskBuffers | None:
-        """Puts buffers where workers find them, to go with tasks."""
+        """Copies buffers into memory that workers can read, to be submitted with tasks."""
         return self._processes.load(buffers)
 
     @property
     def inbox_used(self) -> tuple[int, int]:
-        """Bytes of the inbox that are in use or warm, and the slots that somebody has."""
+        """The bytes of the inbox that are in use or warm, and the number of slots in use."""
         return self._processes.inbox_used
 
     def wake_by(self, epoch: _native.Epoch) -> None:
-        """Has a wait in `next` end when a native epoch has something to give."""
+        """Makes a waiting `next` return when a native epoch has an instruction."""
         epoch.wake(self._processes)
 
     def wake(self) -> None:
-        """Has a wait in `next` end at once."""
+        """Makes a waiting `next` return at once."""
         if self._home == os.getpid():
             self._processes.wake()
 
@@ -212,8 +213,8 @@ class WorkerPool:
         self._retired.add(worker_id)
         self._processes.retire(worker_id)
 
-    def is_manned(self, worker_id: int) -> bool:
-        """Whether a worker is at a worker, or will be."""
+    def has_worker(self, worker_id: int) -> bool:
+        """Whether a worker with this id runs or will be started."""
         if self._is_closed or self._failure is not None:
             return False
         return worker_id not in self._retired or self._processes.presence(worker_id) is not None
@@ -222,14 +223,14 @@ class WorkerPool:
         return None if self._is_closed else self._processes.presence(worker_id)
 
     def activity(self, worker_id: int) -> dict[str, Any] | None:
-        """What a worker is at, from its black box."""
+        """What a worker is doing, from its black box."""
         return None if self._is_closed else self._processes.activity(worker_id)
 
     def next(self, oldest: int, timeout: float | None = None) -> _native.TaskResult | GaveUp | None:
-        """The next result of a task, in the order in which they come; None after `timeout` seconds, or when
-        it was woken for something else.
+        """The next result of a task, in the order of arrival; None after `timeout` seconds, or when `wake`
+        was called.
 
-        Deaths are told on the way. Raises when the run is over.
+        Reports deaths to the owner meanwhile. Raises if the pool has failed.
         """
         while True:
             if self._failure is not None:
@@ -237,25 +238,25 @@ class WorkerPool:
             reported = self._processes.next(oldest, timeout)
             if reported is None:
                 return None
-            kind, thing = reported
+            kind, details = reported
             if kind == "answer":
-                answer: _native.TaskResult = thing
-                return answer
+                result: _native.TaskResult = details
+                return result
             if kind == "gave up":
-                return GaveUp(**thing)
+                return GaveUp(**details)
             if kind == "woken":
                 return None
-            self._hear(kind, thing)
+            self._handle_event(kind, details)
 
-    def _hear(self, kind: str, thing: Any) -> None:
-        """Takes note of what is no result."""
+    def _handle_event(self, kind: str, details: Any) -> None:
+        """Handles everything that is not a result."""
         front = self._front()
         if kind == "zygote":
-            self._start_zygote(fresh=thing)
+            self._start_zygote(fresh=details)
         elif kind == "failed":
-            self._failure = self._broken(thing)
+            self._failure = self._error(details)
         elif kind == "died":
-            death = Death.reported(thing)
+            death = Death.reported(details)
             if front is not None:
                 death = front.explain(death)
             self.deaths.append(death)
@@ -264,30 +265,30 @@ class WorkerPool:
         elif front is None:
             return
         elif kind == "retired":
-            front.retired(thing)
+            front.retired(details)
         elif kind == "zygote late":
-            name = "zygote_killed" if thing["is_killed"] else "zygote_slow"
-            front.zygote_event(name, _late(**thing), warns=True)
+            name = "zygote_killed" if details["is_killed"] else "zygote_slow"
+            front.zygote_event(name, _late_zygote_text(**details), warns=True)
         elif kind == "note":
-            worker_id, text = thing
-            name, details = json.loads(text)
-            front.noted(worker_id, name, details)
+            worker_id, text = details
+            name, event_details = json.loads(text)
+            front.noted(worker_id, name, event_details)
         else:
-            still = Stall.reported(thing)
+            stall = Stall.reported(details)
             is_restarted_fresh = kind == "reborn"
             front.stalled(
-                still.restarted_fresh(self._refresh()) if is_restarted_fresh else still,
+                stall.restarted_fresh(self._refresh()) if is_restarted_fresh else stall,
                 is_restarted_fresh=is_restarted_fresh,
             )
 
     def start(self) -> None:
-        """Bears the zygote now: the work is as it is at this moment."""
+        """Starts the zygote now, with the work in its present state."""
         reported = self._processes.next(0, 0.0)
         if reported is not None and reported[0] == "zygote":
             self._start_zygote(fresh=False)
 
     def _refresh(self) -> NotPicklableError | None:
-        """From now on zygotes are fresh interpreters; or else, why they cannot be."""
+        """Makes all later zygotes fresh interpreters; returns the reason if that is not possible."""
         if not self._fresh:
             try:
                 self._payload = self._pickle()
@@ -297,14 +298,14 @@ class WorkerPool:
         return None
 
     def _start_zygote(self, *, fresh: bool) -> None:
-        """Starts the zygote. `fresh`: workers that were forked hang, so a new interpreter is tried, if the
-        work can be sent to one."""
+        """Starts the zygote. With `fresh`, forked workers have hung, so a new interpreter is used if the work
+        can be pickled."""
         if fresh:
             self._refresh()
         if self.zygote is not None and not self.zygote.is_usable:
             self.zygote.end()
             self.zygote = None
-        until = time.monotonic() + _REFUSED_FOR
+        until = time.monotonic() + _RETRY_FOR
         wait = 0.01
         while True:
             try:
@@ -316,7 +317,7 @@ class WorkerPool:
                     self._compare_state()
                     self.zygote = Zygote.by_fork(self._work)
             except OSError as refusal:
-                if refusal.errno not in _PASSING or time.monotonic() > until:
+                if refusal.errno not in _TRANSIENT or time.monotonic() > until:
                     self._processes.zygote_refused()
                     self._failure = WorkerNotStartedError.explained(f"no process could be started: {refusal}")
                     return
@@ -327,8 +328,8 @@ class WorkerPool:
                 return
 
     def _compare_state(self) -> None:
-        """Workers that are forked from now on see the work as it is now: says so, if the program has changed
-        it since the workers before them were forked."""
+        """Reports a replaced zygote, and what the program has changed in the work since the last one was
+        forked: new workers see these changes."""
         before, self._state = self._state, visible_state(self._work)
         front = self._front()
         if before is None or front is None:
@@ -336,11 +337,11 @@ class WorkerPool:
         lines = changes(before, self._state)
         text = "the process that forks the workers has ended and is replaced"
         if lines:
-            text += "; your program has changed what it holds, and batches from now on are made with that:"
+            text += "; your program has changed the data set since, and new workers see the changes:"
             text += "".join(f"\n  {line}" for line in lines[:_CHANGES])
         front.zygote_event("zygote_replaced", text, warns=bool(lines))
 
-    def _broken(self, reported: dict[str, Any]) -> BaseException:
+    def _error(self, reported: dict[str, Any]) -> BaseException:
         why, worker = reported["why"], reported["worker"]
         history = describe(self.deaths)
         if why == "cannot start" and "answer" in reported:
@@ -367,15 +368,15 @@ class WorkerPool:
             )
         if why == "zygote hangs":
             text = "the process that forks the workers hangs, and so did those that replaced it"
-            hint = "look for os.register_at_fork handlers that wait, or use multiprocessing_context='spawn'"
+            hint = "look for os.register_at_fork handlers that block, or use multiprocessing_context='spawn'"
             return WorkerNotStartedError.explained(text, hint)
         text = reported.get("text", b"").decode(errors="replace")
-        hint = "what is above must work in a fresh interpreter; a fork of this one needs nothing: use fork"
+        hint = "the code above must work in a fresh interpreter; with fork it does not run: use fork"
         message = f"the process that holds the data set could not start\n{text}".rstrip()
         return WorkerNotStartedError.explained(message, hint)
 
     def close(self, *, keep_zygote: bool = False) -> None:
-        """Ends the workers and, unless it is kept, the zygote."""
+        """Ends the workers and, without `keep_zygote`, the zygote."""
         if self._is_closed or self._home != os.getpid():
             return
         self._is_closed = True
@@ -388,13 +389,13 @@ class WorkerPool:
                 self.zygote = None
 
 
-def _late(pid: int | None, process_state: str | None, *, is_killed: bool) -> str:
-    """A zygote that does not answer, in words."""
+def _late_zygote_text(pid: int | None, process_state: str | None, *, is_killed: bool) -> str:
+    """The text for a zygote that does not answer."""
     lines = [f"the process that forks the workers (pid {pid}) does not answer"]
     if is_killed:
-        lines[0] += "; it was killed and is replaced, and the batches of its workers are made again"
+        lines[0] += "; it was killed and is replaced, and the batches of its workers are recomputed"
     else:
-        lines[0] += ", but it uses the processor: it is given more time"
+        lines[0] += ", but it uses CPU time: it is given more time"
     lines += [] if process_state is None else [f"  how   {process_state}"]
     if is_killed:
         hint = "it runs your code only in handlers of os.register_at_fork, and while it is unpickled"
@@ -403,7 +404,7 @@ def _late(pid: int | None, process_state: str | None, *, is_killed: bool) -> str
 
 
 def died(deaths: list[Death], otherwise: str) -> WorkerDiedError:
-    """The error that tells of a death, with all that its certificate says."""
+    """The error for a death, with the text of its certificate."""
     if not deaths:
         return WorkerDiedError.explained(otherwise)
     last = deaths[-1]
@@ -413,10 +414,10 @@ def died(deaths: list[Death], otherwise: str) -> WorkerDiedError:
     )
 
 
-def load(answer: _native.TaskResult) -> Any:
-    """What an answer says, on the memory it came in."""
+def load(result: _native.TaskResult) -> Any:
+    """Unpickles a result without copying its buffers."""
     pickled: Any
-    pickled, *buffers = answer.open()
+    pickled, *buffers = result.open()
     return pickle.loads(pickled, buffers=buffers)
 
 
@@ -433,5 +434,5 @@ def _close_all() -> None:
 
 atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):
-    # In a child the crews are the parent's.
+    # In a forked child the pools belong to the parent.
     os.register_at_fork(after_in_child=_alive.clear)

@@ -1,8 +1,8 @@
 """The zygote: a small process with a single thread that holds the work and forks workers on demand.
 
-It is born by fork from the trainer, with everything the trainer has, or as a fresh interpreter to which
-the work is sent. It reaps its workers and reports how each ended. When the trainer is gone, by any
-means, it ends, and the kernel kills its workers with it.
+It is a fork of the trainer, with everything that the trainer has, or a fresh interpreter to which the work is
+sent. It reaps its workers and reports how each ended. When the trainer ends, for whatever reason, the zygote
+ends too, and the kernel kills its workers.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from feedline._workers.pickling import Payload
 
 __all__ = ["DUMP_SIGNAL", "Zygote"]
 
-# What the trainer asks for, and what is reported; crates/feedline-core/src/worker/zygote.rs reads them.
+# Requests of the trainer, and reports to it; crates/feedline-core/src/worker/zygote.rs has the same numbers.
 _FORK, _KILL, _LOAD, _DUMP, _CARRY, _PING = 1, 2, 3, 4, 5, 6
 _READY, _FORKED, _REFUSED, _ENDED, _FAILED, _ALIVE = 1, 2, 3, 4, 5, 6
 _HEAD = struct.Struct("<IIIi")
-# Descriptors in one packet; the kernel passes on 253 at most.
+# Descriptors in one packet; the kernel passes at most 253.
 _MOST_CARRIED = 250
-# Has a worker write down where it is. One that programs do not use for themselves.
+# Makes a worker write its stack. Programs rarely use this signal.
 DUMP_SIGNAL = signal.SIGRTMIN + 7
-# How often an old kernel, that cannot wait for processes, is asked how they are.
-_LOOK = 0.02
-# How long a zygote that was let go may take to end, in seconds, before it is killed.
-_PATIENCE = 0.5
+# Seconds between two checks of the workers on a kernel without pidfd.
+_POLL_SECONDS = 0.02
+# Seconds that a zygote may take to end before it is killed.
+_END_SECONDS = 0.5
 
 Work = Any
 
@@ -53,8 +53,7 @@ class Zygote:
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid = pid
-        # The bare descriptor: a socket object that is dropped unclosed complains, in whatever order things
-        # are collected.
+        # The bare descriptor: a socket object that is collected without being closed warns.
         self._channel: int | None = channel.detach()
         self._sent: bytes | None = None
         self._home = os.getpid()
@@ -63,11 +62,11 @@ class Zygote:
 
     @classmethod
     def by_fork(cls, work: Work) -> Zygote:
-        """A copy of this process: nothing is pickled."""
+        """Forks this process: nothing is pickled."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         trainer, dies_along = os.getpid(), _is_main_thread()
         for stream in (sys.stdout, sys.stderr):
-            # What is in the buffers would be written by both.
+            # Otherwise both processes would write the content of the buffers.
             with contextlib.suppress(Exception):
                 stream.flush()
         try:
@@ -77,22 +76,22 @@ class Zygote:
             theirs.close()
             raise
         if pid == 0:
-            _end_with(lambda: _serve_fork(ours, theirs, work, trainer, dies_along=dies_along))
+            _run_and_exit(lambda: _serve_fork(ours, theirs, work, trainer, dies_along=dies_along))
         theirs.close()
         return cls(pid, ours)
 
     @classmethod
     def by_spawn(cls) -> Zygote:
-        """A fresh interpreter, without work yet."""
+        """Starts a fresh interpreter, without work yet."""
         from multiprocessing import util
 
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments = f"{theirs.fileno()}, {os.getpid()}, dies_along={_is_main_thread()}"
         program = f"from feedline._workers.zygote import serve; serve({arguments})"
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        command = [os.fsencode(word) for word in (sys.executable, *flags, "-c", program)]
+        command = [os.fsencode(argument) for argument in (sys.executable, *flags, "-c", program)]
         try:
-            # As multiprocessing starts its own: a Popen object complains when it is dropped before its end.
+            # As multiprocessing does: a Popen object that is collected before its process ends warns.
             pid = util.spawnv_passfds(command[0], command, [theirs.fileno()])
         except OSError:
             ours.close()
@@ -102,13 +101,13 @@ class Zygote:
         return cls(pid, ours)
 
     def load(self, payload: Payload) -> bool:
-        """Sends the work. False if the zygote has just this already and need not load it again."""
+        """Sends the work. False if the zygote already has the same work."""
         if self._sent == payload.pickled:
             return False
         assert self._channel is not None
         channel = socket.socket(fileno=self._channel)
         tracker = _tracker()
-        place = pickle.dumps(
+        context = pickle.dumps(
             {
                 "path": sys.path,
                 "folder": str(Path.cwd()),
@@ -119,7 +118,7 @@ class Zygote:
         )
         carried = payload.descriptors + tracker
         with os.fdopen(os.memfd_create("feedline-work"), "wb") as file:
-            file.write(len(place).to_bytes(8, "little") + place + payload.pickled)
+            file.write(len(context).to_bytes(8, "little") + context + payload.pickled)
             file.flush()
             try:
                 for start in range(0, len(carried), _MOST_CARRIED):
@@ -132,13 +131,13 @@ class Zygote:
         return True
 
     def lend(self) -> int:
-        """Its channel's descriptor, for the supervisor of its workers."""
+        """Lends the descriptor of the channel to the supervisor of the workers."""
         assert self._channel is not None
         channel, self._channel = self._channel, None
         return channel
 
     def take_back(self, descriptor: int | None) -> None:
-        """The descriptor again, or None if the zygote is gone."""
+        """Takes the descriptor back; None if the zygote is gone."""
         self._channel = descriptor
 
     @property
@@ -146,16 +145,16 @@ class Zygote:
         return self._channel is not None
 
     def end(self) -> None:
-        """Lets it go, and waits until it is gone: it does nothing but end."""
+        """Ends the zygote, and waits until it has ended."""
         if self._is_ended or self._home != os.getpid():
             return
         self._is_ended = True
         if self._channel is not None:
-            # Closing alone says nothing to the other side while a fork of the trainer has a copy.
+            # Closing alone does not reach the other side while a fork of the trainer has a copy.
             with socket.socket(fileno=self._channel) as channel, contextlib.suppress(OSError):
                 channel.shutdown(socket.SHUT_RDWR)
             self._channel = None
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _END_SECONDS
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
                 if time.monotonic() > until:
@@ -167,8 +166,8 @@ _started: weakref.WeakSet[Zygote] = weakref.WeakSet()
 
 
 def _end_all() -> None:
-    """Before the modules that ending takes are gone: a loader may live until then, with a zygote that waits
-    for its next epoch."""
+    """Ends all zygotes at exit, while the modules that this needs still exist: a loader may keep a zygote for
+    its next epoch until then."""
     for zygote in list(_started):
         if zygote.is_usable:
             zygote.end()
@@ -178,50 +177,51 @@ atexit.register(_end_all)
 
 
 def _tracker() -> list[int]:
-    """The descriptor of the process that removes named semaphores and shared memory at the end, if there is
-    one. A zygote with one of its own would have them removed when it ends, while they are in use here."""
+    """The descriptor of the resource tracker, which removes named semaphores and shared memory at exit, if it
+    runs. A zygote with a tracker of its own would remove them when it ends, while they are in use here."""
     descriptor = resource_tracker._resource_tracker._fd  # type: ignore[attr-defined]
     return [] if descriptor is None else [descriptor]
 
 
 def _is_main_thread() -> bool:
-    """Whether the kernel may kill a zygote when the thread that starts it ends: another thread than the first
-    may end while the program goes on."""
+    """Whether the zygote may ask the kernel to kill it when the thread that starts it ends: a thread other
+    than the main thread may end while the program continues."""
     return threading.current_thread() is threading.main_thread()
 
 
 def serve(descriptor: int, trainer: int, *, dies_along: bool) -> NoReturn:
-    """The whole life of a zygote that is a fresh interpreter."""
+    """Runs a zygote in a fresh interpreter until it ends."""
     channel = socket.socket(fileno=descriptor)
-    _end_with(lambda: _live(channel, None, trainer, dies_along=dies_along))
+    _run_and_exit(lambda: _serve(channel, None, trainer, dies_along=dies_along))
 
 
 def _serve_fork(
     ours: socket.socket, theirs: socket.socket, work: Work, trainer: int, *, dies_along: bool
 ) -> None:
     ours.close()
-    _live(theirs, work, trainer, dies_along=dies_along)
+    _serve(theirs, work, trainer, dies_along=dies_along)
 
 
-def _live(channel: socket.socket, work: Work | None, trainer: int, *, dies_along: bool) -> None:
-    # A zygote that hangs, or is stopped, does not notice that the trainer is gone.
+def _serve(channel: socket.socket, work: Work | None, trainer: int, *, dies_along: bool) -> None:
+    # The kernel must do this, since a zygote that hangs or is stopped does not notice that the trainer is
+    # gone.
     if dies_along and not _native.die_with_parent(trainer):
         return
-    _WorkerProcess(channel, work, trainer).live()
+    _ZygoteProcess(channel, work, trainer).run()
 
 
 class _TrainerGoneError(Exception):
-    """The trainer does not hear any more."""
+    """The trainer has closed the channel."""
 
 
-def _end_with(live: Callable[[], None]) -> NoReturn:
-    """Runs the rest of a process; nothing of what stands above on the stack may run in it."""
+def _run_and_exit(run: Callable[[], None]) -> NoReturn:
+    """Runs a forked process to its end; it must never return to the callers on its stack."""
     code = 1
     try:
-        live()
+        run()
         code = 0
     except _TrainerGoneError:
-        # It ended first, by whatever means: nobody is there to be told, and nothing is wrong.
+        # The trainer ended first, which is not an error.
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -232,9 +232,9 @@ def _end_with(live: Callable[[], None]) -> NoReturn:
         os._exit(code)
 
 
-def _nothing(_number: int, _frame: object) -> None:
-    """Ctrl-C in a terminal reaches all processes: the trainer decides. Not SIG_IGN, which programs that
-    a data set starts would inherit."""
+def _ignore(_number: int, _frame: object) -> None:
+    """Ignores Ctrl-C, which reaches all processes of a terminal: the trainer decides. Not SIG_IGN, which
+    programs that a data set starts would inherit."""
 
 
 def _use_tracker(descriptor: int) -> None:
@@ -245,13 +245,13 @@ def _use_tracker(descriptor: int) -> None:
         os.close(descriptor)
 
 
-class _WorkerProcess:
-    """A zygote from its own side."""
+class _ZygoteProcess:
+    """The zygote's own side."""
 
     def __init__(self, channel: socket.socket, work: Work | None, trainer: int) -> None:
         self._channel = channel
         self._work = work
-        # Descriptors that go with the work that comes next.
+        # Descriptors of the work that is sent next.
         self._carried: list[int] = []
         self._workers: dict[int, tuple[int, int, int | None]] = {}
         self._poll = select.poll()
@@ -264,30 +264,32 @@ class _WorkerProcess:
         _native.restore_handlers()
         torch = sys.modules.get("torch")
         if torch is not None:
-            # Before anything else: the threads of OpenMP do not exist in a fork, and waiting for them
-            # is for ever.
+            # Before anything else: a fork does not have the threads of OpenMP, and would wait for them for
+            # ever.
             torch.set_num_threads(1)
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGINT, _nothing)
+        signal.signal(signal.SIGINT, _ignore)
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        # A worker that is asked for its stack before it can write one goes on.
+        # A request for its stack must not kill a worker that cannot write one yet.
         signal.signal(DUMP_SIGNAL, signal.SIG_IGN)
         with contextlib.suppress(OSError):
             self._trainer = os.pidfd_open(self._trainer_pid)
             self._poll.register(self._trainer, select.POLLIN)
 
-    def live(self) -> None:
+    def run(self) -> None:
         if self._work is not None:
-            self._be_ready()
+            self._report_ready()
         while True:
-            waits = self._trainer is not None and all(w[2] is not None for w in self._workers.values())
-            events = self._poll.poll(None if waits else _LOOK * 1000)
+            waits = self._trainer is not None and all(
+                watched is not None for *_, watched in self._workers.values()
+            )
+            events = self._poll.poll(None if waits else _POLL_SECONDS * 1000)
             if os.getppid() != self._trainer_pid or self._trainer in [fd for fd, _ in events]:
                 return
             self._reap()
             for descriptor, _ in events:
-                if descriptor == self._channel.fileno() and not self._hear():
+                if descriptor == self._channel.fileno() and not self._handle_request():
                     return
 
     def _report(self, kind: int, worker_id: int, generation: int, value: int, text: bytes = b"") -> None:
@@ -296,12 +298,12 @@ class _WorkerProcess:
         except (BrokenPipeError, ConnectionResetError) as gone:
             raise _TrainerGoneError from gone
 
-    def _be_ready(self) -> None:
-        # What is here now is shared with all workers; the collector would write to it and copy it.
+    def _report_ready(self) -> None:
+        # All objects are shared with the workers; the collector would write to their memory, which copies it.
         gc.freeze()
         self._report(_READY, 0, 0, 0)
 
-    def _hear(self) -> bool:
+    def _handle_request(self) -> bool:
         try:
             packet, descriptors, _, _ = socket.recv_fds(self._channel, 64, _MOST_CARRIED)
         except ConnectionResetError:
@@ -332,14 +334,14 @@ class _WorkerProcess:
             file.seek(0)
             content = memoryview(file.read())
         length = int.from_bytes(content[:8], "little")
-        place = pickle.loads(content[8 : 8 + length])
+        context = pickle.loads(content[8 : 8 + length])
         try:
-            sys.path[:] = place["path"]
-            sys.argv[:] = place["arguments"]
-            os.chdir(place["folder"])
-            multiprocessing.current_process().authkey = place["key"]
+            sys.path[:] = context["path"]
+            sys.argv[:] = context["arguments"]
+            os.chdir(context["folder"])
+            multiprocessing.current_process().authkey = context["key"]
             carried, self._carried = self._carried, []
-            if place["has_tracker"]:
+            if context["has_tracker"]:
                 _use_tracker(carried.pop())
             self._work = None
             gc.unfreeze()
@@ -350,7 +352,7 @@ class _WorkerProcess:
         except BaseException:
             self._report(_FAILED, 0, 0, 0, traceback.format_exc().encode()[-60000:])
             return False
-        self._be_ready()
+        self._report_ready()
         return True
 
     def _fork(self, worker_id: int, generation: int, descriptors: tuple[int, ...]) -> None:
@@ -361,7 +363,7 @@ class _WorkerProcess:
             self._report(_REFUSED, worker_id, generation, refusal.errno or 0)
         else:
             if pid == 0:
-                _end_with(lambda: self._become_worker(zygote, worker_id, generation, descriptors))
+                _run_and_exit(lambda: self._become_worker(zygote, worker_id, generation, descriptors))
             self._report(_FORKED, worker_id, generation, pid)
             watched: int | None = None
             with contextlib.suppress(OSError):
