@@ -1,4 +1,4 @@
-"""What a loader gave, as plain values that can be compared with `==` and shown when they differ."""
+"""Converts batches to plain values that can be compared with `==` and printed when they differ."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["described", "generator_state"]
 
 
 def described(value: object) -> Any:
-    """Type, kind of numbers, shape and content of a batch, of whatever structure. Where the numbers of a
-    tensor stand in memory is not part of it."""
+    """Types, dtypes, shapes and content of a batch of any structure. The memory layout of a tensor is not
+    part of it."""
     if isinstance(value, torch.Tensor):
         return _tensor(value)
     if isinstance(value, np.ndarray):
-        # Of objects, the bytes are addresses.
+        # The bytes of object arrays are addresses.
         content = [described(part) for part in value.flat] if value.dtype.hasobject else value.tobytes("A")
         order = "F" if value.flags.f_contiguous else "C"
         return type(value), str(value.dtype), value.shape, order, value.flags.writeable, content
@@ -50,6 +50,6 @@ def _tensor(tensor: torch.Tensor) -> Any:
 
 
 def generator_state(generator: torch.Generator | None = None) -> bytes:
-    """Of one generator, or of torch's global one."""
+    """The state of a generator; by default torch's global one."""
     state = torch.get_rng_state() if generator is None else generator.get_state()
     return state.numpy().tobytes()

@@ -1,4 +1,4 @@
-"""Batches of the native pipeline, to be compared."""
+"""Helpers that compare batches of the native pipeline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def indices(batches: Iterable[Batch]) -> list[int]:
 
 
 def kept(batches: Iterable[Batch]) -> list[dict[str, Any]]:
-    """Copies, so that nothing depends on the memory of the loader."""
+    """Copies of batches, which do not depend on the memory of the loader."""
     return [{name: np.array(value) for name, value in batch.items()} for batch in batches]
 
 

@@ -1,4 +1,4 @@
-"""What several test files need: small data sets made once."""
+"""Fixtures of several test files: small data sets that are made once."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 from pictures import encoded, photo, write
 
-# What older versions of torch and NumPy say about each other, and about themselves, in workers too.
+# Warnings of older versions of torch and NumPy about each other and about themselves, also in workers.
 OF_OLDER_VERSIONS = [
-    # torch before 2.6, of its own way to pickle tensors.
+    # torch before 2.6 warns about its own way to pickle tensors.
     "ignore:You are using `torch.load`:FutureWarning",
-    # NumPy, of what torch's own collate function does with its booleans.
+    # NumPy warns about what torch's collate function does with NumPy booleans.
     "ignore:In future, it will be an error for 'np.bool:DeprecationWarning",
 ]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell that starts the tests in the background has them ignore Ctrl-C, which some of them send.
+    # A shell that starts the tests in the background makes them ignore Ctrl-C, which some of them send.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for line in OF_OLDER_VERSIONS:
         config.addinivalue_line("filterwarnings", line)
-    # Most tests of faults skip samples on purpose; those of the warnings ask for them.
+    # Most tests of faults skip samples on purpose; the tests of warnings turn these on again.
     for name in ("SampleSkippedWarning", "SourceUnavailableWarning"):
         config.addinivalue_line("filterwarnings", f"ignore::feedline.errors.{name}")
 

@@ -1,4 +1,4 @@
-"""Feedline's random draws, written a second time: a function of seed, position and step alone."""
+"""A second implementation of Feedline's random draws: a function of seed, position and step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the batches of an epoch are when samples are skipped: the rule of docs/faults.md, as plain code."""
+"""The batches of an epoch with skipped samples: the rule of docs/faults.md as plain code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 def filled_batches(
     order: Sequence[int], bad: Collection[int], size: int, *, drop_last: bool = False
 ) -> list[list[int]]:
-    """The slot of a skipped sample is filled with the last sample that is not used yet."""
+    """Fills the slot of a skipped sample with the last sample that is not used yet."""
     planned = [list(order[first : first + size]) for first in range(0, len(order), size)]
     batches, _ = filled(planned, bad)
     return [batch for batch in batches if not (drop_last and len(batch) < size)]

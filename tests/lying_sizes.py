@@ -1,4 +1,4 @@
-"""Files whose sizes lie: holes of gigabytes, long lengths in headers, lines that unpack to megabytes."""
+"""Files with false sizes: holes of gigabytes, long lengths in headers, lines that decompress to megabytes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import shards
 __all__ = ["HUGE", "KINDS", "compressed", "sparse"]
 
 HUGE = 3 << 30
-# Of text, every byte is looked at.
+# Every byte of text is read.
 LARGE = 300 << 20
 
 
 def sparse(path: Path, *, at: int, size: int = HUGE, end: bytes = b"") -> None:
-    """A hole in a file, from a place on."""
+    """Makes a hole in a file, from an offset on."""
     with path.open("r+b" if path.exists() else "wb") as file:
         file.truncate(at + size)
         file.seek(at + size)
@@ -39,7 +39,7 @@ def tfrecord(folder: Path) -> str:
     path = shards.tfrecord(folder / "a.tfrecord", [b"good"])
     start = path.stat().st_size
     framed = shards.framed(b"x" * 100)
-    # A header whose checksum is right: the length is taken for what it says.
+    # A header with a correct checksum, so that readers trust its length.
     with path.open("ab") as file:
         length = HUGE.to_bytes(8, "little")
         file.write(length + shards.masked(length))
@@ -86,7 +86,7 @@ def compressed(folder: Path) -> str:
     return f"fl.jsonl({str(path)!r})"
 
 
-# How many samples are good, and how many are too large.
+# The number of good samples, and of samples that are too large.
 KINDS: list[tuple[Callable[[Path], str], int, int]] = [
     (picture, 1, 2),
     (tfrecord, 2, 1),

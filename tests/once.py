@@ -1,4 +1,4 @@
-"""Data that takes long to make, made once for all processes of a test run."""
+"""Makes expensive data once for all processes of a test run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["once"]
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """The folder of that name, filled by `make`; the processes that come later wait for the first."""
+    """The folder of that name, filled by `make`; later processes wait for the first."""
     root = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent

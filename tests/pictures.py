@@ -1,4 +1,4 @@
-"""Pictures that look like photographs, made from a seed, and files of them in every form."""
+"""Images that look like photographs, made from a seed, and files of them in every format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def photo(seed: int, width: int, height: int) -> Pixels:
 
 
 def noise(seed: int, *shape: int) -> Pixels:
-    """Bytes without any order, where every value occurs."""
+    """Random bytes in which every value occurs."""
     return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
 
 
@@ -51,7 +51,7 @@ def encoded(picture: Image.Image | Pixels, form: str = "JPEG", **options: Any) -
 
 
 def write(folder: Path, files: dict[str, bytes]) -> list[Path]:
-    """Puts files into a folder; their paths in the order given."""
+    """Writes files into a folder; returns their paths in the given order."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -59,19 +59,19 @@ def write(folder: Path, files: dict[str, bytes]) -> list[Path]:
 
 
 def opened(content: bytes, mode: str = "RGB") -> Pixels:
-    """What Pillow makes of a file, as rows, columns, channels."""
+    """The pixels of a file as decoded by Pillow: rows, columns, channels."""
     with Image.open(io.BytesIO(content)) as image, warnings.catch_warnings():
-        # Pillow advises to keep the alpha of a palette; here it is to be dropped.
+        # Pillow advises to keep the alpha of a palette; this function drops it.
         warnings.simplefilter("ignore")
         pixels = np.asarray(image.convert(mode))
     return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
 def png(samples: NDArray[Any], depth: int, *, interlaced: bool = False) -> bytes:
-    """A PNG of 1, 2, 3 or 4 channels, also in forms that Pillow reads but does not write."""
+    """A PNG of 1, 2, 3 or 4 channels, also in variants that Pillow reads but does not write."""
     height, width, channels = samples.shape
     color = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
-    # Where each pass begins, columns first, and its steps: one pass, or the seven of Adam7.
+    # The start of each pass, columns first, and its steps: one pass, or the seven of Adam7.
     passes = [(0, 0, 1, 1)]
     if interlaced:
         passes = [

@@ -1,4 +1,4 @@
-"""Programs that are run beside the tests, where a test needs a process of its own."""
+"""Runs programs for tests that need a process of their own."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 __all__ = ["answer", "descriptors", "endings", "run", "start", "threads"]
 
-# What a program can use without writing it: feedline is imported, `say` prints its answer.
+# The prelude of each program: it imports feedline, and `say` prints the program's answer.
 OPENING = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
 import feedline as fl
 
-# Whoever is started in the background inherits that Ctrl-C is ignored; here it is what is tested.
+# A process that is started in the background ignores Ctrl-C, which these programs test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 arguments = sys.argv[1:]
 
@@ -32,7 +32,7 @@ def memory(name):
 def descriptors():
     return len(os.listdir("/proc/self/fd")) - 1
 
-# Looks how many files of a folder are open, again and again, while its block runs.
+# Counts the open files of a folder repeatedly while its block runs.
 class Watch:
     def __init__(self, folder):
         self.folder, self.most, self.running = str(folder), 0, True
@@ -44,8 +44,8 @@ class Watch:
         while self.running:
             self.most = max(self.most, self.count())
     def count(self):
-        # A fork copies the table of descriptors at one instant. Reading the table of a process that runs
-        # sees one number close and another open meanwhile, and counts both.
+        # A fork copies the descriptor table at one instant. Reading the table of a running process
+        # may see one descriptor close and another open, and count both.
         child = os.fork()
         if child == 0:
             open_now = 255
@@ -70,14 +70,14 @@ class Watch:
 
 
 def start(program: str, *arguments: object) -> subprocess.Popen[str]:
-    """Starts a program; who starts it waits for it."""
+    """Starts a program; the caller must wait for it."""
     text = OPENING + textwrap.dedent(program)
     command = [sys.executable, "-c", text, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def run(program: str, *arguments: object, seconds: float = 200) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a program. One that does not end in time is killed: the test fails."""
+    """Exit code, stdout and stderr of a program, which is killed if it does not end in time."""
     with start(program, *arguments) as process:
         try:
             output, errors = process.communicate(timeout=seconds)
@@ -89,14 +89,14 @@ def run(program: str, *arguments: object, seconds: float = 200) -> tuple[int, st
 
 
 def answer(program: str, *arguments: object, seconds: float = 200) -> Any:
-    """What a program says, which must end well."""
+    """The answer of a program, which must succeed."""
     code, output, errors = run(program, *arguments, seconds=seconds)
     assert code == 0, errors
     return json.loads(output)
 
 
 def endings(opening: str, programs: list[str], *arguments: object) -> list[tuple[int, str]]:
-    """How programs end: exit code and stderr of each. Each is a fork of one interpreter, which has run
+    """Exit code and stderr of each program. Each program is a fork of one interpreter that has run
     `opening`, and ends as an interpreter does."""
     text = textwrap.dedent(opening) + textwrap.dedent(
         f"""
@@ -123,10 +123,10 @@ def endings(opening: str, programs: list[str], *arguments: object) -> list[tuple
 
 
 def threads() -> set[int]:
-    """The numbers of the threads of this process."""
+    """The ids of the threads of this process."""
     return {int(task.name) for task in Path("/proc/self/task").iterdir()}
 
 
 def descriptors() -> int:
-    """How many this process has open, but for the one that is opened to count them."""
+    """The number of open descriptors, without the one that is opened to count them."""
     return len(list(Path("/proc/self/fd").iterdir())) - 1

@@ -1,4 +1,4 @@
-"""Data sets of torch that several files of tests use."""
+"""torch data sets that several test files use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 
 
 class Noise(Dataset[Tensor]):
-    """Tensors of one size, each full of its index."""
+    """Tensors of one size, each filled with its index."""
 
     def __init__(self, length: int, size: int) -> None:
         self.length = length

@@ -1,4 +1,4 @@
-"""Writes shards for tests, with nothing but the standard library, so that no reader checks itself."""
+"""Writes shards for tests with the standard library only, so that no reader is checked against itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def masked(data: bytes) -> bytes:
 
 
 def framed(data: bytes) -> bytes:
-    """A record as it stands in a TFRecord file."""
+    """A record with its framing in a TFRecord file."""
     length = struct.pack("<Q", len(data))
     return length + masked(length) + data + masked(data)
 

@@ -1,7 +1,7 @@
-"""What TensorFlow makes of loaders: a program that runs every check below and prints what each found.
+"""A program that runs every check of `feedline.tensorflow` below and prints the results.
 
-A process of its own, because two devices must be declared before TensorFlow starts, and one process for all
-of them, because it starts slowly. `test_tensorflow.py` runs it and judges.
+It is a separate process, because two devices must be declared before TensorFlow starts, and one process for
+all checks, because TensorFlow starts slowly. `test_tensorflow.py` runs it and asserts the results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def check(function: Callable[[Path], Any]) -> Callable[[Path], Any]:
 
 
 def rows(count: int) -> dict[str, Any]:
-    """Numbers of several types, from which each sample can be told."""
+    """Numbers of several types that identify each sample."""
     numbers = np.arange(count)
     return {
         "id": numbers,
@@ -67,7 +67,7 @@ def on_replicas(two: Any, distributed_batches: Any) -> list[list[Any]]:
 
 
 class Opened:
-    """Counts how often each file of a folder is opened, by asking the kernel."""
+    """Counts with inotify how often each file of a folder is opened."""
 
     def __init__(self, folder: Path) -> None:
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -88,7 +88,7 @@ class Opened:
                 at += 16
                 name = events[at : at + length].rstrip(b"\0").decode()
                 at += length
-                # The folder itself has no name here.
+                # Events of the folder itself have no name.
                 found.update([name] if name else [])
 
 
@@ -163,7 +163,7 @@ def chosen_columns_come_as_tuples_and_one_alone(photos: Path) -> Any:
 
 
 def shards(folder: Path, count: int, records: int) -> str:
-    """TFRecord files by TensorFlow's own writer; each record tells its file and its number."""
+    """TFRecord files from TensorFlow's own writer; each record contains its file and its number."""
     folder.mkdir()
     for shard in range(count):
         with tf.io.TFRecordWriter(str(folder / f"{shard:02}.tfrecord")) as writer:
@@ -244,7 +244,7 @@ def the_number_of_batches_is_known(photos: Path) -> Any:
 def our_threads() -> list[str]:
     names = []
     for thread in Path("/proc/self/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # It has ended meanwhile.
+        with suppress(FileNotFoundError, ProcessLookupError):  # The thread has ended meanwhile.
             names.append((thread / "comm").read_text().strip())
     return [name for name in names if name.startswith("feedline")]
 
@@ -252,7 +252,7 @@ def our_threads() -> list[str]:
 @check
 def an_iteration_can_be_left(photos: Path) -> Any:
     pipeline = fl.images(photos).decode().center_crop(8).batch(2, index=True)
-    # So little is made ahead that threads wait for the consumer.
+    # A small prefetch, so that threads wait for the consumer.
     tensors = dataset(pipeline, prefetch=1000)
     left, during = [], []
     for _ in range(3):
@@ -358,7 +358,7 @@ def mistakes_are_refused(photos: Path) -> Any:
     return reported
 
 
-# ---- functions of Python ----
+# ---- Python functions ----
 
 
 def described(sample: dict[str, Any]) -> dict[str, Any]:
@@ -547,7 +547,7 @@ def replicas_have_shards_of_their_own(photos: Path) -> Any:
 
 @check
 def workers_with_an_input_context_each_have_their_replicas(photos: Path) -> Any:
-    """Two machines with two replicas each, as they would be asked."""
+    """Simulates two machines with two replicas each."""
     machines = []
     for number in range(2):
         context = tf.distribute.InputContext(
@@ -580,7 +580,7 @@ def model() -> Any:
 
 
 class Steps(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """How many batches each epoch had, and how many Keras expected."""
+    """Counts the batches of each epoch, and how many Keras expected."""
 
     def __init__(self) -> None:
         super().__init__()

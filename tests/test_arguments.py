@@ -1,4 +1,4 @@
-"""Arguments that are misspelt or cannot be are refused, with what was likely meant."""
+"""Misspelt or invalid arguments are refused with a suggestion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pipeline() -> Any:
     return fl.arrays({"x": np.zeros((8, 2), np.float32)})
 
 
-def test_a_misspelt_argument_is_refused_with_the_one_that_was_meant() -> None:
+def test_a_misspelt_argument_is_refused_with_a_suggestion() -> None:
     made: Any = DataLoader
     refused: list[tuple[Callable[[], Any], str, str]] = [
         (lambda: made([1], retries=3), "DataLoader() ", "did you mean faults=FaultPolicy(retry=...)?"),
@@ -47,7 +47,7 @@ def test_a_misspelt_argument_is_refused_with_the_one_that_was_meant() -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), np.float32("-inf")], ids=str)
-def test_a_number_that_is_not_finite_is_refused_with_its_name_and_no_other_setting(number: Any) -> None:
+def test_a_number_that_is_not_finite_is_refused_and_only_its_setting_is_named(number: Any) -> None:
     shown = str(float(number))
     made: Any = DataLoader
     refused: list[tuple[Callable[[], Any], str]] = [
@@ -82,34 +82,34 @@ def test_a_number_that_is_not_finite_is_refused_with_its_name_and_no_other_setti
         assert first == f"{name} must be a finite number, got {shown}", first
 
 
-def test_what_is_no_number_and_no_text_is_refused_with_the_place_where_it_is() -> None:
+def test_values_that_are_neither_numbers_nor_text_are_refused_with_their_place() -> None:
     with pytest.raises(
         InvalidArgumentError, match=r"^to_float: mean\['a'\]\[1\] must be a number, text, or .* got <obj"
     ):
         pipeline().to_float(mean={"a": [1, object()]})
 
 
-def test_help_shows_the_arguments_still() -> None:
+def test_help_still_shows_the_arguments() -> None:
     assert list(inspect.signature(FaultPolicy).parameters)[:2] == ["action", "retry"]
     assert "num_workers" in inspect.signature(DataLoader).parameters
     assert "threads" in inspect.signature(fl.Pipeline.loader).parameters
     assert (fl.Pipeline.batch.__doc__ or "").strip()
 
 
-def test_a_pipeline_is_not_iterated_over_and_says_what_is() -> None:
+def test_iterating_over_a_pipeline_is_refused_with_a_hint() -> None:
     with pytest.raises(TypeError, match=r"pipeline\.loader\(\)"):
         for _ in pipeline():
             pass
 
 
-def test_a_number_of_workers_that_is_none_is_refused_with_its_value() -> None:
+def test_an_invalid_number_of_workers_is_refused_with_its_value() -> None:
     for value in ("auto", None, 2.0, [1]):
         with pytest.raises(InvalidArgumentError, match="num_workers must be a whole number") as raised:
             DataLoader([1], num_workers=value)  # type: ignore[arg-type]
         assert f"got {value!r}" in str(raised.value)
 
 
-def test_sizes_are_read_alike_wherever_they_stand() -> None:
+def test_sizes_are_parsed_alike_in_every_argument() -> None:
     for size in ("4G", "4GB", "4GiB", "4 GB", "4g", 4 << 30):
         DataLoader([1], num_workers=1, max_worker_memory=size, memory=size)  # type: ignore[arg-type]
         fl.Executor(1, max_worker_memory=size, memory=size).shutdown()
@@ -124,7 +124,7 @@ def test_sizes_are_read_alike_wherever_they_stand() -> None:
             call()
 
 
-def test_what_only_workers_can_do_is_refused_without_workers() -> None:
+def test_arguments_that_need_workers_are_refused_without_workers() -> None:
     for name, value in (
         ("deadline", 5.0),
         ("stall", 5.0),
@@ -169,14 +169,14 @@ def arrays() -> fl.Pipeline:
     return fl.arrays({"x": np.arange(3)})
 
 
-def test_text_and_numbers_that_only_python_has_are_refused_by_name() -> None:
+def test_text_and_numbers_that_only_python_can_represent_are_refused_by_name() -> None:
     for mistake, said in MISTAKES:
         with pytest.raises(fl.FeedlineError, match=said):
             mistake()
 
 
 @pytest.mark.parametrize("header", [b"{'shape': (96", b"}", b"{'descr': '<u2', 'shape': (-1,)}", b"\0"])
-def test_an_npy_file_with_a_corrupt_header_is_a_bad_source(header: bytes, tmp_path: Path) -> None:
+def test_an_npy_file_with_a_corrupt_header_is_an_invalid_source(header: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     path.write_bytes(b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header + bytes(64))
     with pytest.raises(fl.errors.InvalidSourceError, match=r"a\.npy"):

@@ -1,4 +1,4 @@
-"""A short form of tools/attack: each family finds nothing, and the harness notices what does not hold."""
+"""A short form of tools/attack: each family finds nothing, and the harness notices violations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from marked_processes import marked
 
 TOOLS = Path(__file__).parents[1] / "tools"
 SEED = 1
-# How many rounds of each family: those that import torch take seconds.
+# Rounds of each family; those that import torch take seconds.
 ROUNDS = dict.fromkeys(families.FAMILIES, 1) | {"tampering": 2, "shards": 2, "names": 2, "pipelines": 2}
 
 
@@ -45,7 +45,7 @@ def test_lying_sizes_find_nothing_in_a_memory_cgroup() -> None:
 
 # ---- the harness itself ----
 
-# A family of its own: what it does is the name of the environment variable below.
+# An extra family; the environment variable below chooses what it does.
 BROKEN = """
 import os, subprocess, sys, time
 from collections import Counter
@@ -71,7 +71,7 @@ def attack(draws, folder):
 
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The family "broken", which the child finds as a module of the package."""
+    """The family "broken", which the child process imports as a module of the package."""
     (tmp_path / "sitecustomize.py").write_text(
         f"import attack, pathlib\nattack.__path__.append({str(tmp_path)!r})\n"
     )
@@ -92,7 +92,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatc
         ("leave", "processes are left behind"),
     ],
 )
-def test_what_does_not_hold_is_a_finding_with_the_command_that_repeats_it(
+def test_a_failed_check_is_a_finding_with_the_command_that_repeats_it(
     way: str, said: str, broken: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken.setenv("BROKEN", way)
@@ -127,7 +127,7 @@ def test_a_harness_that_is_terminated_ends_its_round(broken: pytest.MonkeyPatch,
     assert marked(marker) == []
 
 
-def test_what_a_machine_does_not_allow_is_no_finding(
+def test_an_attack_that_the_machine_does_not_allow_is_no_finding(
     broken: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken.setenv("BROKEN", "refuse")
@@ -179,7 +179,7 @@ def test_the_command_line_explains_itself_and_refuses_wrong_use() -> None:
         assert "usage:" in refused.stderr
 
 
-def test_only_errors_of_feedline_are_clean() -> None:
+def test_errors_other_than_feedline_errors_are_findings() -> None:
     from feedline.errors import InvalidArgumentError
 
     with only_clean_errors("a call") as raised:
@@ -192,7 +192,7 @@ def test_only_errors_of_feedline_are_clean() -> None:
         expect([], "does not hold")
 
 
-def test_bytes_outside_of_what_was_damaged_are_as_they_were() -> None:
+def test_bytes_outside_the_corrupted_range_do_not_change() -> None:
     draws, content = Random(SEED), bytes(range(200))
     for _ in range(2000):
         changed = damage(draws, content)

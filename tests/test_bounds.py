@@ -1,4 +1,4 @@
-"""Budgets hold: descriptors and memory stay within what was allowed, whatever the size of the data set."""
+"""Descriptors and memory stay within their budgets, for any size of the data set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, originals: list[Path]) -> Path:
-    """1500 names of these photos: each is a file of its own for whoever opens it."""
+    """1500 links to these photos; each counts as a separate file."""
     folder = tmp_path_factory.mktemp("linked")
     for number in range(1500):
         os.link(originals[number % len(originals)], folder / f"{number:04}.jpg")
@@ -51,10 +51,10 @@ def test_64_descriptors_are_enough_for_any_number_of_files(folder: Path, batch: 
     assert 0 < most <= files < 64
 
 
-def test_descriptors_that_the_program_takes_itself_while_an_epoch_runs_are_made_do_without(
+def test_an_epoch_continues_when_the_program_takes_descriptors(
     folder: Path,
 ) -> None:
-    # The rest is taken by the user after the budget was decided.
+    # The program takes the remaining descriptors after the budget was decided.
     program = """
     import resource
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -76,7 +76,7 @@ def test_descriptors_that_the_program_takes_itself_while_an_epoch_runs_are_made_
 @pytest.mark.parametrize(("files", "readers"), [(1, 8), (3, 2), (3, 16)])
 @pytest.mark.parametrize("batch", [1, 50])
 @pytest.mark.parametrize("prefetch", [0, "64MiB"])
-def test_no_more_files_are_open_than_were_allowed(
+def test_open_files_stay_within_the_budget(
     folder: Path, files: int, readers: int, batch: int, prefetch: int | str
 ) -> None:
     program = f"""
@@ -110,13 +110,13 @@ def test_the_limit_of_open_files_is_raised_to_what_the_system_allows(folder: Pat
 
 # ---- memory ----
 
-# The peak above what the process had before the loader was made; the last `held` batches are kept.
+# Prints the peak memory above that before the loader was made; keeps the last `held` batches.
 PEAK = """
     import numpy
     paths = sorted(Path(arguments[0]).iterdir())[: int(arguments[1])]
     held_at_once = int(arguments[2])
     pipeline = fl.files(paths){steps}
-    # What is loaded and allocated once, however long a run is.
+    # Load and allocate everything that a run needs once.
     next(iter(fl.files(paths[:1]){steps}.loader(threads=1, memory="8MiB")))
     before = memory("VmRSS")
     loader = pipeline.loader(memory={memory!r}, threads=4)
@@ -150,10 +150,10 @@ def test_memory_stays_within_its_budget_for_any_number_of_files(
 
 
 @pytest.mark.parametrize("count", [200, 1500])
-def test_batches_larger_than_their_budget_are_made_one_after_the_other_in_bounded_memory(
+def test_batches_larger_than_their_budget_are_made_one_by_one_in_bounded_memory(
     folder: Path, count: int
 ) -> None:
-    # A batch has 18.4 MiB, and of 32 MiB only 16 are for batches: one is in use and one in the making.
+    # A batch has 18.4 MiB, and 16 of 32 MiB are for batches: one is in use and one in progress.
     program = PEAK.format(steps=STEPS["pictures of one size"], memory="32MiB")
 
     peak, taken = answer(program, folder, count, 0)
@@ -162,15 +162,15 @@ def test_batches_larger_than_their_budget_are_made_one_after_the_other_in_bounde
     assert peak <= (16 + 3 * 18.4 + 64) * MIB
 
 
-def test_the_file_budget_is_not_eaten_by_epochs(folder: Path) -> None:
+def test_the_file_budget_does_not_shrink_from_epoch_to_epoch(folder: Path) -> None:
     paths = sorted(folder.iterdir())[:50]
     loader = fl.files(paths).batch(10).loader(files=2)
 
     assert [sum(len(batch["bytes"]) for batch in loader) for _ in range(20)] == [50] * 20
 
 
-def test_a_picture_larger_than_all_memory_that_was_allowed_is_still_delivered(tmp_path: Path) -> None:
-    # 1 MiB cannot hold 1200 x 900 pixels; it is better to take more than to wait for ever.
+def test_an_image_larger_than_the_memory_budget_is_still_delivered(tmp_path: Path) -> None:
+    # 1 MiB cannot hold 1200 x 900 pixels; exceeding the budget is better than waiting forever.
     paths = write(tmp_path, {f"{number}.jpg": encoded(photo(number, 1200, 900)) for number in range(4)})
     loader = fl.files(paths).decode().batch(2).loader(memory="1MiB", threads=3)
 

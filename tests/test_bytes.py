@@ -1,4 +1,4 @@
-"""Fields of bytes: a sequence of `bytes` that lie where they were read until somebody asks for them."""
+"""Fields of bytes: a sequence that makes each `bytes` object on request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def column(tmp_path: Path) -> fl.BytesList:
     return found
 
 
-def test_it_is_a_sequence_of_bytes(column: fl.BytesList) -> None:
+def test_a_bytes_list_is_a_sequence_of_bytes(column: fl.BytesList) -> None:
     assert isinstance(column, Sequence)
     assert (len(column), list(column), column.tolist()) == (4, VALUES, VALUES)
     assert [column[at] for at in (0, 3, -1, -4)] == [VALUES[at] for at in (0, 3, -1, -4)]
@@ -43,7 +43,7 @@ def test_it_is_a_sequence_of_bytes(column: fl.BytesList) -> None:
     assert b"".join(column) == b"".join(VALUES)
 
 
-def test_it_is_equal_to_a_list_of_the_same(column: fl.BytesList, tmp_path: Path) -> None:
+def test_a_bytes_list_equals_a_list_of_the_same_values(column: fl.BytesList, tmp_path: Path) -> None:
     (other,) = fl.tfrecord(shards.tfrecord(tmp_path / "same.tfrecord", VALUES), index=None).batch(4).loader()
     assert column == VALUES
     assert column == other["bytes"]
@@ -54,12 +54,12 @@ def test_it_is_equal_to_a_list_of_the_same(column: fl.BytesList, tmp_path: Path)
 
 
 @pytest.mark.parametrize("at", [4, -5])
-def test_what_is_not_there_is_an_index_error(column: fl.BytesList, at: int) -> None:
+def test_an_index_out_of_range_is_an_index_error(column: fl.BytesList, at: int) -> None:
     with pytest.raises(IndexError, match=str(at)):
         column[at]
 
 
-def test_what_is_no_index_is_refused(column: fl.BytesList) -> None:
+def test_an_invalid_index_is_refused(column: fl.BytesList) -> None:
     with pytest.raises(TypeError):
         column["one"]  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="float"):
@@ -70,7 +70,7 @@ def test_what_is_no_index_is_refused(column: fl.BytesList) -> None:
         column.index(b"two")
 
 
-def test_elsewhere_it_is_a_list(column: fl.BytesList) -> None:
+def test_a_bytes_list_is_pickled_and_copied_as_a_list(column: fl.BytesList) -> None:
     for other in (pickle.loads(pickle.dumps(column)), copy.copy(column), copy.deepcopy(column)):
         assert (type(other), other) == (list, VALUES)
 
@@ -89,7 +89,7 @@ def test_a_view_reads_without_a_copy_and_outlives_everything(column: fl.BytesLis
         again[0] = 1
 
 
-def test_batches_that_are_kept_are_whole(tmp_path: Path) -> None:
+def test_batches_that_are_kept_do_not_change(tmp_path: Path) -> None:
     records = [b"%d" % number for number in range(3000)]
     path = shards.tfrecord(tmp_path / "numbers.tfrecord", records)
     with fl.tfrecord(path, index=None).batch(7).loader(memory="1MiB") as loader:
@@ -97,7 +97,7 @@ def test_batches_that_are_kept_are_whole(tmp_path: Path) -> None:
     assert [record for batch in kept for record in batch["bytes"]] == records
 
 
-def test_what_a_filter_keeps_does_not_keep_its_neighbours_in_memory(tmp_path: Path) -> None:
+def test_a_sample_that_passes_a_filter_does_not_keep_its_neighbours_in_memory(tmp_path: Path) -> None:
     count, record = 20_000, b"x" * 4000
     path = tmp_path / "large.tfrecord"
     path.write_bytes(shards.framed(record) * count)

@@ -1,4 +1,4 @@
-"""Files beside the data, and the data themselves, change or lie: no wrong sample is delivered."""
+"""Data, and files beside the data, are changed or forged: no wrong sample is delivered."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_shard_that_is_replaced_between_two_epochs_is_a_fault(kind: str, tmp_p
     assert len(list(source(path).batch(4).loader())) > 0
 
 
-def test_a_shard_that_is_written_to_in_its_place_is_a_fault_that_can_be_skipped(tmp_path: Path) -> None:
+def test_a_shard_that_is_overwritten_in_place_is_a_fault_that_can_be_skipped(tmp_path: Path) -> None:
     paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
     for path in paths:
         write_csv(path, range(10, 20))
@@ -69,7 +69,7 @@ def test_a_shard_that_is_written_to_in_its_place_is_a_fault_that_can_be_skipped(
 
         seen = [int(x) for batch in loader for x in batch["x"]]
 
-    # The samples of the good shard fill the slots of those of the other.
+    # Samples of the good shard fill the slots of the others.
     assert sorted(seen) == list(range(10, 20))
 
 
@@ -131,11 +131,13 @@ def test_a_file_beside_the_data_that_never_ends_is_refused(
         with pytest.raises((InvalidSourceError, InvalidArgumentError), match="not a regular file") as caught:
             refused()
         assert isinstance(caught.value, FeedlineError)
-    # An index is only made anew.
+    # An index is only made again.
     assert len(list(fl.jsonl(path).batch(2).loader())) == 4
 
 
-def test_file_names_that_are_not_utf8_can_be_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_file_names_that_are_not_utf8_can_be_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / os.fsdecode(b"caf\xe9.csv")
     path.write_text("number\n17\n18\n")
     for command in ("show", "verify"):
@@ -149,7 +151,7 @@ def test_file_names_that_are_not_utf8_can_be_shown(tmp_path: Path, capfd: pytest
 FORGED = "a\x1b[2Jb\nok  all is well\u202egpj"
 
 
-def test_names_from_data_neither_move_the_cursor_nor_forge_a_line(
+def test_names_from_data_cannot_move_the_cursor_or_forge_a_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "pictures" / FORGED

@@ -1,4 +1,4 @@
-"""Filters and buckets, from outside: what is kept, what comes together, and that every run can be resumed."""
+"""Filters and buckets: which samples are kept, which come together, and that every run can be resumed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def numbers(count: int) -> fl.Pipeline:
 
 
 def texts(folder: Path, lengths: Sequence[int | None]) -> fl.Pipeline:
-    """Lines with so many tokens each; one without a length is corrupt."""
+    """Lines with the given numbers of tokens; `None` makes a corrupt line."""
     lines = [
         '{"tokens": [1, ' if length is None else json.dumps({"tokens": [at] * length, "word": "ab"[at % 2]})
         for at, length in enumerate(lengths)
@@ -96,7 +96,7 @@ def assert_resumes_after_every_batch(make: Callable[[], fl.Loader], epochs: int)
     ],
     ids=lambda value: None if callable(value) else repr(value),
 )
-def test_what_is_kept_is_what_python_would_keep(predicate: Any, kept: Callable[[int], bool]) -> None:
+def test_a_filter_keeps_what_python_would_keep(predicate: Any, kept: Callable[[int], bool]) -> None:
     with numbers(100).filter(predicate).batch(8, index=True).loader() as loader:
         found = batches(loader)
         report = accounted(loader)
@@ -106,7 +106,7 @@ def test_what_is_kept_is_what_python_would_keep(predicate: Any, kept: Callable[[
     assert report.expected == report.delivered == len(expected)
 
 
-def test_filters_add_up_and_come_behind_any_order() -> None:
+def test_filters_combine_and_follow_any_order() -> None:
     pipeline = numbers(60).shuffle(2).repeat(2).filter(fl.col("x") < 30).filter(fl.col("x") != 3)
     with pipeline.batch(7, index=True).loader() as loader:
         found = flat(batches(loader))
@@ -126,11 +126,11 @@ def test_texts_are_filtered_by_length_and_word(tmp_path: Path) -> None:
             assert flat(batches(loader)) == expected
 
 
-def test_what_is_filtered_out_is_not_decoded(tmp_path: Path) -> None:
+def test_filtered_samples_are_not_decoded(tmp_path: Path) -> None:
     paths = []
     for number in range(6):
         content = bytearray(encoded(photo(number, 20, 20), "PNG"))
-        if number % 2 == 0:  # The size can be read, and the pixels have another checksum.
+        if number % 2 == 0:  # The header is valid, and the pixels have a wrong checksum.
             content[len(content) // 2] ^= 1
         paths.append(tmp_path / f"{number}.png")
         paths[-1].write_bytes(content)
@@ -141,7 +141,7 @@ def test_what_is_filtered_out_is_not_decoded(tmp_path: Path) -> None:
         assert batches(loader) == [[1, 3], [5]]
 
 
-def test_few_that_are_kept_take_no_more_memory_than_many() -> None:
+def test_a_filter_that_keeps_few_samples_needs_little_memory() -> None:
     pipeline = fl.arrays({"x": np.arange(200_000), "wide": np.zeros((200_000, 64), np.uint8)})
     pipeline = pipeline.filter(fl.col("x") >= 199_990).batch(100, index=True)
     with pipeline.loader(memory="2MiB", prefetch="64KiB") as loader:
@@ -149,7 +149,7 @@ def test_few_that_are_kept_take_no_more_memory_than_many() -> None:
         assert accounted(loader).filtered == 199_990
 
 
-def test_a_filtered_run_goes_on_after_every_batch() -> None:
+def test_a_filtered_run_can_be_resumed_after_every_batch() -> None:
     pipeline = numbers(50).shuffle(1).filter((fl.col("x") < 20) | (fl.col("x") > 40)).batch(4, index=True)
     expected = assert_resumes_after_every_batch(pipeline.loader, epochs=2)
     assert len(flat(expected)) == 58
@@ -170,7 +170,7 @@ def test_faults_and_ranks_and_filters_add_up(tmp_path: Path) -> None:
     assert len(pipeline) == 60
 
 
-def test_functions_get_what_is_kept() -> None:
+def test_functions_get_the_samples_that_pass_the_filter() -> None:
     pipeline = numbers(50).shuffle(1).filter(fl.col("x") < 20).map(dict, threads=True).batch(4)
     with pipeline.loader(workers=2) as loader:
         found = [int(x) for batch in loader for x in batch["x"]]
@@ -178,7 +178,7 @@ def test_functions_get_what_is_kept() -> None:
     assert sorted(found) == list(range(20))
 
 
-def test_another_sample_is_found_among_those_that_are_kept(tmp_path: Path) -> None:
+def test_a_replacement_is_one_of_the_samples_that_pass_the_filter(tmp_path: Path) -> None:
     lengths = [None if at == 5 else at for at in range(200)]
     pipeline = texts(tmp_path, lengths).filter(fl.col("index").isin(range(10)))
     with pipeline.batch(4, index=True).loader(faults=fl.FaultPolicy("replace")) as loader:
@@ -188,7 +188,7 @@ def test_another_sample_is_found_among_those_that_are_kept(tmp_path: Path) -> No
     assert set(found) <= set(range(10)) - {5}
 
 
-def test_one_of_many_is_found_without_looking_at_all() -> None:
+def test_isin_accepts_many_values() -> None:
     these = range(0, 100_000, 2)
     with numbers(100_000).filter(fl.col("x").isin(these)).batch(1000, index=True).loader() as loader:
         assert flat(batches(loader)) == list(these)
@@ -215,7 +215,7 @@ def bucketed(
     sizes: Sequence[int] | None,
     drop_last: bool,
 ) -> Checked:
-    """The batches of an epoch, by a walk over the list."""
+    """The expected batches of an epoch, from a loop over the list."""
     sizes = sizes or [size] * (len(boundaries) + 1)
     open_batches: Checked = [[] for _ in sizes]
     found = []
@@ -248,19 +248,19 @@ def test_samples_of_similar_length_come_together_and_resume_exactly(
     drop_last: bool,
     data: st.DataObject,
 ) -> None:
-    spoilt: list[int | None] = [None if at in bad else length for at, length in enumerate(lengths)]
+    corrupt: list[int | None] = [None if at in bad else length for at, length in enumerate(lengths)]
     one_size = st.integers(1, 5)
     sizes = data.draw(
         st.none() | st.lists(one_size, min_size=len(boundaries) + 1, max_size=len(boundaries) + 1)
     )
-    pipeline = texts(tmp_path_factory.mktemp("texts"), spoilt).bucket("tokens", boundaries, sizes)
+    pipeline = texts(tmp_path_factory.mktemp("texts"), corrupt).bucket("tokens", boundaries, sizes)
     pipeline = pipeline.batch(size, drop_last=drop_last, pad=data.draw(st.booleans()), index=True)
 
     def make() -> fl.Loader:
         policy = fl.FaultPolicy("skip", limit=None)
         return pipeline.loader(faults=policy, threads=data.draw(st.sampled_from([1, 3])))
 
-    expected = bucketed(spoilt, size, boundaries, sizes, drop_last)
+    expected = bucketed(corrupt, size, boundaries, sizes, drop_last)
     with make() as loader:
         assert batches(loader) == expected
         assert len(loader) >= len(expected)
@@ -349,12 +349,12 @@ def mistakes() -> list[tuple[str, Callable[[], object], str]]:
 @pytest.mark.parametrize(
     ("call", "text"), [case[1:] for case in mistakes()], ids=[case[0] for case in mistakes()]
 )
-def test_what_cannot_be_is_refused_where_it_is_written(call: Callable[[], object], text: str) -> None:
+def test_an_invalid_call_is_refused_where_it_is_written(call: Callable[[], object], text: str) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         call()
     assert text in str(raised.value)
 
 
-def test_a_pipeline_tells_its_filter() -> None:
+def test_a_pipeline_shows_its_filter() -> None:
     pipeline = numbers(4).filter((fl.col("x") < 3) & ~fl.col("half").isin([1]))
     assert repr(pipeline).endswith(".filter(((col('x') < 3) & ~col('half').isin([1])))")

@@ -1,4 +1,4 @@
-"""What the documents say of the project is true: each test, file and page that they name exists."""
+"""Each test, file and page that the documents name exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGES = sorted(
 NAMED_TEST = re.compile(r"`(?P<file>[\w./-]+\.(?:rs|py))::(?P<test>\w+)`")
 NAMED_FILE = re.compile(r"`(?P<file>[\w-]+(?:/[\w.-]+)*/[\w-]+\.(?:rs|py|toml|txt|pyi))(?:::\w+)?`")
 LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#[^)]*)?\)")
-# What a path in a document may begin at.
+# Folders that a path in a document may be relative to.
 ROOTS = [
     ROOT,
     ROOT / "tests",
@@ -27,7 +27,7 @@ ROOTS = [
 ]
 
 
-def is_there(file: str, test: str) -> bool:
+def exists(file: str, test: str) -> bool:
     if file.endswith(".py"):
         candidates = [ROOT / "tests" / file, ROOT / file]
     else:
@@ -41,7 +41,7 @@ def test_every_test_that_a_document_names_exists(document: str) -> None:
     named = [match.groups() for match in NAMED_TEST.finditer((ROOT / document).read_text())]
 
     assert len(named) > 5
-    assert [f"{file}::{test}" for file, test in named if not is_there(file, test)] == []
+    assert [f"{file}::{test}" for file, test in named if not exists(file, test)] == []
 
 
 def test_every_file_and_page_that_a_page_names_exists() -> None:
@@ -54,7 +54,7 @@ def test_every_file_and_page_that_a_page_names_exists() -> None:
             if "://" not in target and not (page.parent / target).exists():
                 missing.append(f"{page.relative_to(ROOT)}: {target}")
         if page.name == "CHANGELOG.md":
-            # It also names what is gone.
+            # It also names files that no longer exist.
             continue
         for match in NAMED_FILE.finditer(text):
             files += 1

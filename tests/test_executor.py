@@ -1,4 +1,4 @@
-"""The pool that survives its workers: as `concurrent.futures` has it, and better where workers die."""
+"""The executor works like `concurrent.futures`, and survives workers that die."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import feedline._call_queue
 import numpy as np
 import pytest
 import torch
-from faults.remains import children, has_ended, nothing_left, soon
+from faults.remains import children, eventually, has_ended, nothing_left
 from faults.sets import WAYS, die
 from feedline import Executor
 from feedline.errors import NotPicklableError, TooManyDeathsError, WorkerDiedError, WorkerDiedWarning
@@ -37,11 +37,11 @@ pytestmark = [
 
 @pytest.fixture(autouse=True, scope="module")
 def warm() -> Iterator[None]:
-    """What torch and a pool make once for a process is there: here, threads that share a computation."""
+    """Uses torch and a pool once, so that their one-time set-up does not count as a leak."""
     double(torch.ones(1_000_000))
     with Executor(1) as pool:
         pool.submit(int).result()
-    # What is here now stays; to look at all of it again after each test takes longer than most of them.
+    # Objects that exist now stay. Collecting them after each test would take longer than most tests.
     gc.collect()
     gc.freeze()
     yield
@@ -50,7 +50,7 @@ def warm() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def leaves_nothing(warm: None) -> Iterator[None]:
-    """After each test, processes, threads, descriptors and shared memory are what they were before."""
+    """After each test, processes, threads, descriptors and shared memory are the same as before."""
     with nothing_left():
         yield
 
@@ -58,20 +58,20 @@ def leaves_nothing(warm: None) -> Iterator[None]:
 @pytest.fixture
 def pool() -> Iterator[Executor]:
     with Executor(2) as pool:
-        # pytest holds on to what a fixture gives for longer than the test.
+        # pytest keeps the value of a fixture for longer than the test.
         yield cast(Executor, weakref.proxy(pool))
 
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Path]:
-    """A file; calls wait until it is there."""
+    """A file; calls wait until it exists."""
     path = tmp_path / "gate"
     yield path
     path.touch()
 
 
 def wait_for(path: Path, value: Any = None) -> Any:
-    assert soon(path.exists, 30)
+    assert eventually(path.exists, 30)
     return value
 
 
@@ -101,13 +101,13 @@ def die_once(marker: Path, way: str, value: Any) -> Any:
 
 
 def count(path: Path, way: str) -> None:
-    """Notes that it was called, then dies."""
+    """Records the call, then dies."""
     with path.open("a") as file:
         file.write(".")
     die(way)
 
 
-# ---- as concurrent.futures ----
+# ---- like concurrent.futures ----
 
 
 def test_calls_have_arguments_and_results_as_in_the_pool_of_the_standard_library(pool: Executor) -> None:
@@ -146,7 +146,7 @@ def test_map_is_in_order_and_ends_with_the_shortest(pool: Executor) -> None:
     assert list(pool.map(square, [])) == []
 
 
-def test_map_raises_where_the_call_stands_in_the_order(pool: Executor) -> None:
+def test_map_raises_at_the_place_of_the_call(pool: Executor) -> None:
     results = pool.map(fail_at_three, range(6))
 
     assert [next(results) for _ in range(3)] == [0, 1, 2]
@@ -185,7 +185,7 @@ def test_map_takes_no_more_than_the_buffer_ahead(pool: Executor) -> None:
 
 def test_a_call_that_waits_is_cancelled_and_one_that_runs_is_not(pool: Executor, gate: Path) -> None:
     futures = [pool.submit(wait_for, gate, number) for number in range(12)]
-    assert soon(futures[0].running)
+    assert eventually(futures[0].running)
 
     assert not futures[0].cancel()
     assert futures[11].cancel()
@@ -220,7 +220,7 @@ def test_a_callback_can_submit(pool: Executor) -> None:
 # ---- shutdown ----
 
 
-def test_shutdown_waits_for_what_was_taken_and_takes_no_more(gate: Path) -> None:
+def test_shutdown_waits_for_submitted_calls_and_accepts_no_more(gate: Path) -> None:
     pool = Executor(2)
     futures = [pool.submit(square, number) for number in range(30)]
     pool.shutdown()
@@ -232,10 +232,10 @@ def test_shutdown_waits_for_what_was_taken_and_takes_no_more(gate: Path) -> None
     pool.shutdown()
 
 
-def test_shutdown_without_waiting_returns_and_the_calls_are_made(gate: Path) -> None:
+def test_shutdown_without_waiting_returns_and_the_calls_still_run(gate: Path) -> None:
     pool = Executor(1)
     futures = [pool.submit(wait_for, gate, number) for number in range(5)]
-    # Would it wait, the gate would stay shut.
+    # If shutdown waited, the gate would stay closed.
     pool.shutdown(wait=False)
     with pytest.raises(RuntimeError, match="after shutdown"):
         pool.submit(square, 1)
@@ -244,10 +244,10 @@ def test_shutdown_without_waiting_returns_and_the_calls_are_made(gate: Path) -> 
     assert [future.result(20) for future in futures] == list(range(5))
 
 
-def test_shutdown_that_cancels_makes_only_the_calls_that_run(gate: Path) -> None:
+def test_shutdown_that_cancels_completes_only_running_calls(gate: Path) -> None:
     pool = Executor(1)
     futures = [pool.submit(wait_for, gate, number) for number in range(10)]
-    assert soon(futures[0].running)
+    assert eventually(futures[0].running)
     pool.shutdown(wait=False, cancel_futures=True)
     gate.touch()
     pool.shutdown()
@@ -257,14 +257,14 @@ def test_shutdown_that_cancels_makes_only_the_calls_that_run(gate: Path) -> None
     assert all(future.cancelled() for future in futures[3:])
 
 
-def test_shutdown_of_an_idle_pool_does_not_wait_for_its_thread_to_look(
+def test_shutdown_of_an_idle_pool_does_not_wait_for_its_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(feedline._call_queue, "_LOOK", 1000.0)
     with Executor(1) as pool:
         pool.submit(square, 1).result(20)
     assert pool.workers == []
-    # Also where nobody has said that it is not needed any more.
+    # Also if the pool is dropped without a shutdown.
     dropped = Executor(1)
     dropped.submit(square, 1).result(20)
     thread = dropped._pool.thread
@@ -315,7 +315,7 @@ def test_a_callback_of_a_cancelled_call_may_use_the_pool_while_it_shuts_down(tmp
     assert answer(program, tmp_path / "gate", seconds=15) == ["cannot schedule new futures after shutdown"]
 
 
-def test_calls_are_made_before_the_interpreter_ends(tmp_path: Path) -> None:
+def test_calls_complete_before_the_interpreter_ends(tmp_path: Path) -> None:
     makers = ["concurrent.futures.ProcessPoolExecutor", "fl.Executor"]
     folders = [tmp_path / str(number) for number in range(4)]
     programs = []
@@ -346,13 +346,13 @@ def test_a_pool_that_is_dropped_ends_its_workers() -> None:
     pids = use()
 
     assert pids
-    assert soon(lambda: all(has_ended(pid) for pid in pids), 5)
+    assert eventually(lambda: all(has_ended(pid) for pid in pids), 5)
 
 
-# ---- what goes over ----
+# ---- arguments and results ----
 
 
-def test_lambdas_closures_and_local_classes_go_over(pool: Executor) -> None:
+def test_lambdas_closures_and_local_classes_can_be_sent(pool: Executor) -> None:
     factor = 3
 
     class Scale:
@@ -385,7 +385,7 @@ def test_a_callable_is_sent_as_it_is_at_each_call(pool: Executor) -> None:
     assert seen == [1, 2, 3]
 
 
-def test_large_arrays_and_tensors_come_back_whole_and_can_be_written(pool: Executor) -> None:
+def test_large_arrays_and_tensors_are_returned_unchanged_and_writable(pool: Executor) -> None:
     array = np.arange(1_000_000, dtype=np.float64).reshape(1000, 1000)
     tensor = torch.arange(1_000_000).view(1000, 1000)
 
@@ -472,7 +472,7 @@ def test_an_initializer_that_fails_ends_the_pool_with_its_own_exception() -> Non
 # ---- deaths ----
 
 
-def test_a_call_whose_worker_dies_is_made_again_unnoticed_by_the_others(tmp_path: Path) -> None:
+def test_a_call_whose_worker_dies_is_repeated_without_affecting_others(tmp_path: Path) -> None:
     squares = [number**2 for number in range(10)]
     with Executor(2, max_deaths=len(WAYS)) as pool:
         for way in WAYS:
@@ -494,7 +494,7 @@ def test_a_worker_that_is_killed_from_outside_is_replaced_and_the_warning_names_
         warnings.simplefilter("always")
         with Executor(2) as pool:
             future = pool.submit(wait_for, gate, "done")
-            assert soon(lambda: any(is_calling(pool, seat) for seat in range(2)))
+            assert eventually(lambda: any(is_calling(pool, seat) for seat in range(2)))
             (seat,) = [seat for seat in range(2) if is_calling(pool, seat)]
             pid = pool.workers[seat].pid
             assert pid is not None
@@ -515,9 +515,7 @@ def is_calling(pool: Executor, seat: int) -> bool:
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])
-def test_a_call_that_always_kills_is_made_so_often_and_is_the_only_one_to_fail(
-    tmp_path: Path, attempts: int
-) -> None:
+def test_a_call_that_always_kills_fails_alone_after_its_attempts(tmp_path: Path, attempts: int) -> None:
     path = tmp_path / "calls"
     with Executor(2, attempts=attempts) as pool:
         good = [pool.submit(square, number) for number in range(10)]
@@ -536,7 +534,7 @@ def test_a_call_that_always_kills_is_made_so_often_and_is_the_only_one_to_fail(
 
 def test_too_many_deaths_end_the_pool(tmp_path: Path) -> None:
     with Executor(1, max_deaths=3) as pool:
-        # Each of them kills once: none of them is to blame more than the others.
+        # Each call kills once, so no call is the cause more than another.
         calls = [pool.submit(die_once, tmp_path / f"{number}", "SIGKILL", number) for number in range(8)]
         errors = [call.exception(20) for call in calls]
         error = errors[-1]
@@ -547,18 +545,18 @@ def test_too_many_deaths_end_the_pool(tmp_path: Path) -> None:
             pool.submit(square, 1)
 
 
-def test_a_death_where_warnings_are_errors_does_not_break_the_pool(tmp_path: Path) -> None:
+def test_a_death_does_not_break_the_pool_if_warnings_are_errors(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with Executor(1) as pool:
             assert pool.submit(die_once, tmp_path / "died", "SIGKILL", "alive").result(20) == "alive"
 
 
-def test_the_zygote_is_killed_and_the_calls_are_made(gate: Path) -> None:
+def test_calls_complete_when_the_zygote_is_killed(gate: Path) -> None:
     with Executor(2) as pool:
         before = children(os.getpid())
         futures = [pool.submit(wait_for, gate, number) for number in range(6)]
-        assert soon(lambda: any(is_calling(pool, seat) for seat in range(2)))
+        assert eventually(lambda: any(is_calling(pool, seat) for seat in range(2)))
         (zygote,) = children(os.getpid()) - before
         os.kill(zygote, signal.SIGKILL)
         gate.touch()
@@ -566,7 +564,7 @@ def test_the_zygote_is_killed_and_the_calls_are_made(gate: Path) -> None:
 
 
 def test_workers_of_a_fresh_interpreter_are_replaced_too(tmp_path: Path) -> None:
-    # By value: a function of this file would have the interpreter import torch.
+    # By value: for a function of this module, the interpreter would have to import torch.
     def die_at_first(marker: Path) -> int:
         if not marker.exists():
             marker.touch()
@@ -581,7 +579,7 @@ def test_workers_of_a_fresh_interpreter_are_replaced_too(tmp_path: Path) -> None
 # ---- feedline.map ----
 
 
-def test_map_goes_over_an_endless_iterable_in_order_and_ends_its_workers_with_the_loop() -> None:
+def test_map_over_an_endless_iterable_is_in_order_and_ends_its_workers_with_the_loop() -> None:
     before = children(os.getpid())
     taken = []
     for result in feedline.map(square, itertools.count(), workers=2):
@@ -591,7 +589,7 @@ def test_map_goes_over_an_endless_iterable_in_order_and_ends_its_workers_with_th
     del result
 
     assert taken == [number**2 for number in range(50)]
-    assert soon(lambda: children(os.getpid()) == before, 5)
+    assert eventually(lambda: children(os.getpid()) == before, 5)
 
 
 @pytest.mark.parametrize(("chunksize", "ahead"), [(1, None), (1, 1), (4, None), (4, 7), (100, 1)])
@@ -601,7 +599,7 @@ def test_map_gives_what_the_builtin_gives(chunksize: int, ahead: int | None) -> 
     assert list(results) == list(map(pow, range(30), range(2, 40)))
 
 
-def test_map_survives_deaths_and_raises_what_calls_raise(tmp_path: Path) -> None:
+def test_map_survives_deaths_and_raises_exceptions_of_calls(tmp_path: Path) -> None:
     markers = [tmp_path / str(number) for number in range(4)]
     results = feedline.map(die_once, markers, WAYS, range(4), workers=2, max_deaths=10)
 
@@ -615,7 +613,7 @@ def test_map_that_is_never_iterated_leaves_nothing() -> None:
     results = feedline.map(square, range(10), workers=1)
     del results
 
-    assert soon(lambda: children(os.getpid()) == before, 5)
+    assert eventually(lambda: children(os.getpid()) == before, 5)
 
 
 # ---- arguments, threads ----

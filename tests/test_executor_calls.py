@@ -1,4 +1,4 @@
-"""What a pool says of its calls: in exceptions, in its report, in the quarantine file, in warnings."""
+"""How a pool names its calls in exceptions, its report, the quarantine file and warnings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import feedline
 import numpy as np
 import pytest
-from faults.remains import nothing_left, soon
+from faults.remains import eventually, nothing_left
 from faults.sets import die
 from feedline import CallReport, Executor, FailedCall, FaultPolicy, Skipped
 from feedline._call import Function, shown
@@ -31,7 +31,7 @@ RAISE = FaultPolicy("raise")
 
 @pytest.fixture(autouse=True, scope="module")
 def warm() -> Iterator[None]:
-    """What a pool makes once for a process is there."""
+    """Uses a pool once, so that its one-time set-up does not count as a leak."""
     with Executor(1) as pool:
         pool.submit(int).result()
     gc.collect()
@@ -42,7 +42,7 @@ def warm() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def leaves_nothing(warm: None) -> Iterator[None]:
-    """After each test, processes, threads, descriptors and shared memory are what they were before."""
+    """After each test, processes, threads, descriptors and shared memory are the same as before."""
     with nothing_left():
         yield
 
@@ -64,11 +64,11 @@ def kills(_value: object) -> None:
 
 
 def wait_for(path: Path) -> None:
-    assert soon(path.exists, 30)
+    assert eventually(path.exists, 30)
 
 
 class TwoArgumentsError(Exception):
-    """Can be pickled, and not made again from what was pickled."""
+    """Can be pickled, but not unpickled."""
 
     def __init__(self, one: int, other: int) -> None:
         super().__init__(f"{one} and {other}")
@@ -77,7 +77,7 @@ class TwoArgumentsError(Exception):
 
 
 class GuardedError(Exception):
-    """Has no attributes but its own."""
+    """Refuses new attributes."""
 
     __slots__ = ()
 
@@ -129,7 +129,7 @@ def test_an_exception_keeps_its_type_and_attributes_and_names_its_call(
         assert type(missing) is FileNotFoundError
         assert missing.filename == str(path)
 
-        # Pickle cannot make it again, so it is made without its constructor.
+        # It cannot be unpickled, so it is rebuilt without its constructor.
         error = pool.submit(raise_two_arguments).exception(20)
         assert type(error) is TwoArgumentsError
         assert (error.args, error.one) == (("1 and 2",), 1)
@@ -140,7 +140,7 @@ def test_an_exception_keeps_its_type_and_attributes_and_names_its_call(
 
 
 @pytest.mark.parametrize("faults", [None, SKIP], ids=["none", "skip"])
-def test_an_exception_that_cannot_be_sent_is_told_by_its_name_its_words_and_its_traceback(
+def test_an_exception_that_cannot_be_sent_arrives_with_its_name_message_and_traceback(
     faults: FaultPolicy | None,
 ) -> None:
     with Executor(1, faults=faults) as pool:
@@ -202,7 +202,7 @@ def test_attempts_count_deaths_and_retries(tmp_path: Path) -> None:
 
 
 class Hostile:
-    """Nothing can be asked of it."""
+    """All of its methods raise."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")
@@ -218,7 +218,7 @@ class Huge(str):
         return "x" * 10_000_000
 
 
-def test_a_call_is_named_in_few_words_whatever_its_arguments_are() -> None:
+def test_the_description_of_a_call_is_short_for_any_arguments() -> None:
     for argument, said in (
         (10**5000, "<int of 16610 bits>"),
         (Hostile(), "<Hostile>"),
@@ -295,12 +295,12 @@ def test_calls_that_wait_or_are_cancelled_are_counted(tmp_path: Path) -> None:
         gate.touch()
         for future in futures[:7]:
             future.result(20)
-        assert soon(lambda: pool.report().pending == 0)
+        assert eventually(lambda: pool.report().pending == 0)
         report = pool.report()
         assert (report.returned, report.cancelled) == (7, 1)
         gate.unlink()
         held = [pool.submit(wait_for, gate) for _ in range(8)]
-        assert soon(held[0].running)
+        assert eventually(held[0].running)
         pool.shutdown(wait=False, cancel_futures=True)
         gate.touch()
     report = pool.report()
@@ -313,14 +313,14 @@ def test_a_pool_that_breaks_counts_all_its_calls() -> None:
     with Executor(1, faults=FaultPolicy("skip", limit=1)) as pool:
         with pytest.raises(TooManyFaultsError):
             list(pool.map(parse, ["1", "{", "2", "{", "3", "{", *"456789"], chunksize=3))
-        assert soon(lambda: pool.report().pending == 0)
+        assert eventually(lambda: pool.report().pending == 0)
         report = pool.report()
 
     assert (report.submitted, report.skipped, report.failed) == (12, 1, 1)
     assert adds_up(report)
 
 
-def test_map_gives_a_report_of_its_calls_at_any_time() -> None:
+def test_map_has_a_report_of_its_calls_at_any_time() -> None:
     results = feedline.map(parse, ["1", "{", "3"], workers=1, faults=SKIP)
     assert results.report().submitted == 0
 
@@ -364,7 +364,7 @@ def test_the_quarantine_file_has_function_and_arguments(tmp_path: Path, action: 
     ]
 
 
-def test_calls_of_a_quarantine_file_are_not_made_again(tmp_path: Path) -> None:
+def test_calls_of_a_quarantine_file_are_not_repeated(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     texts = ["1", "{", "0.1", "[", "3"]
     policy = FaultPolicy("skip", limit=100, quarantine=path)
@@ -387,13 +387,13 @@ def test_calls_of_a_quarantine_file_are_not_made_again(tmp_path: Path) -> None:
             assert adds_up(report)
             with pytest.raises(CancelledError):
                 pool.submit(fails, 0.1 + 0.2, key=1e-7).result(20)
-            # Another function with the same arguments, and the same with others.
+            # Another function with the same arguments, and the same function with other arguments.
             assert pool.submit(returns, "{").result(20) == "{"
             assert pool.submit(parse, "{", strict=False).exception(20) is not None
     assert list(map(bool, feedline.map(parse, ["1", "{"], workers=1, exclude=path))) == [True, False]
 
 
-def test_what_cannot_be_recognised_in_a_quarantine_file_is_said(tmp_path: Path) -> None:
+def test_calls_that_cannot_be_recognised_in_a_quarantine_file_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     with Executor(1, faults=FaultPolicy("skip", limit=100, quarantine=path)) as pool:
         pool.submit(fails, b"bytes").exception(20)

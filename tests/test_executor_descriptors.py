@@ -33,7 +33,7 @@ def test_a_connection_that_is_an_argument_arrives(method: str) -> None:
         worker = pool.submit(say, theirs, "hello").result()
         assert worker != os.getpid()
         assert ours.recv() == ("hello", False, True)
-        # It is still ours too.
+        # This process still has its own copy.
         theirs.send("and here")
         assert ours.recv() == "and here"
 
@@ -101,7 +101,7 @@ def test_descriptors_of_calls_do_not_pile_up() -> None:
 
 
 @pytest.mark.parametrize("make", [multiprocessing.Lock, multiprocessing.Queue], ids=["Lock", "Queue"])
-def test_what_can_only_be_inherited_is_refused_and_named(make: Any) -> None:
+def test_arguments_that_can_only_be_inherited_are_refused_and_named(make: Any) -> None:
     _, theirs = multiprocessing.Pipe()
     with fl.Executor(workers=1) as pool:
         with pytest.raises(NotPicklableError, match=r"arguments\[1\]") as refused:

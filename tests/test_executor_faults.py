@@ -1,4 +1,4 @@
-"""Calls that raise, kill or hang in a pool: judged by the policy, and all other results arrive."""
+"""Calls that raise, kill or hang are judged by the policy, and all other results arrive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import feedline
 import pytest
-from faults.remains import nothing_left, soon
+from faults.remains import eventually, nothing_left
 from faults.sets import WAYS, die
 from feedline import Event, Executor, FaultPolicy, Skipped
 from feedline.errors import (
@@ -37,14 +37,13 @@ pytestmark = [
 
 SKIP = FaultPolicy("skip")
 REPLACE = FaultPolicy("replace", replacement=-1)
-# Longer than any good call takes, also where others use the processor.
 # Long enough that a healthy sample on a busy machine is never late by chance.
 DEADLINE = 2.5
 
 
 @pytest.fixture(autouse=True, scope="module")
 def warm() -> Iterator[None]:
-    """What a pool makes once for a process is there."""
+    """Uses a pool once, so that its one-time set-up does not count as a leak."""
     with Executor(1) as pool:
         pool.submit(int).result()
     gc.collect()
@@ -55,7 +54,7 @@ def warm() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def leaves_nothing(warm: None) -> Iterator[None]:
-    """After each test, processes, threads, descriptors and shared memory are what they were before."""
+    """After each test, processes, threads, descriptors and shared memory are the same as before."""
     with nothing_left():
         yield
 
@@ -96,7 +95,7 @@ def stops(number: int) -> int:
 
 
 def noted(folder: Path, number: int) -> int:
-    """How often a call was made before, this one included."""
+    """How often a call was made so far, including this time."""
     note = folder / str(number)
     with note.open("ab") as file:
         file.write(b".")
@@ -122,7 +121,7 @@ def breaks_at_first(folder: Path, number: int) -> int:
 
 
 def placed(results: Iterable[Any], count: int = 12) -> bool:
-    """Whether every result stands in the place of its call, and those of bad calls are marked."""
+    """Whether every result is at the place of its call, and bad calls are marked."""
     found = list(results)
     assert len(found) == count
     for number, result in enumerate(found):
@@ -130,11 +129,11 @@ def placed(results: Iterable[Any], count: int = 12) -> bool:
     return True
 
 
-# ---- what becomes of bad calls ----
+# ---- bad calls ----
 
 
 @pytest.mark.parametrize("function", [fails, kills], ids=lambda function: function.__name__)
-def test_calls_that_are_skipped_have_a_place_in_map_and_are_named(function: Any) -> None:
+def test_skipped_calls_keep_their_place_in_map_and_are_named(function: Any) -> None:
     for chunksize in (1, 5, 100):
         with Executor(2, faults=SKIP) as pool:
             assert placed(pool.map(function, range(12), chunksize=chunksize))
@@ -148,7 +147,7 @@ def test_calls_that_are_skipped_have_a_place_in_map_and_are_named(function: Any)
 
 
 @pytest.mark.parametrize("chunksize", [1, 5])
-def test_zip_pairs_arguments_with_results_whatever_is_skipped(chunksize: int) -> None:
+def test_zip_pairs_arguments_with_results_despite_skipped_calls(chunksize: int) -> None:
     numbers = range(12)
     with Executor(2, faults=SKIP) as pool:
         pairs = list(zip(numbers, pool.map(fails, numbers, chunksize=chunksize), strict=True))
@@ -171,7 +170,7 @@ def test_zip_pairs_arguments_with_results_whatever_is_skipped(chunksize: int) ->
 )
 def test_calls_that_pass_their_deadline_are_skipped_and_named(function: Any) -> None:
     with Executor(2, faults=SKIP, deadline=DEADLINE) as pool:
-        # Each worker has worked: else it might be the fork that is to blame.
+        # Each worker has completed a call: otherwise the fork could be the cause.
         list(pool.map(fails, [0] * 8))
         for chunksize in (1, 5):
             assert placed(pool.map(function, range(12), chunksize=chunksize))
@@ -201,7 +200,7 @@ def test_however_a_call_kills_its_future_gets_the_error_and_the_others_their_res
             assert "hint: " in str(error)
 
 
-def test_the_future_of_a_call_that_raised_gets_its_exception_and_it_is_counted() -> None:
+def test_a_future_gets_the_exception_of_its_call_and_the_report_counts_it() -> None:
     with Executor(2, faults=SKIP) as pool:
         error = pool.submit(fails, 3).exception(20)
         report = pool.report()
@@ -211,7 +210,7 @@ def test_the_future_of_a_call_that_raised_gets_its_exception_and_it_is_counted()
     assert (report.returned, report.skipped) == (0, 1)
 
 
-def test_what_is_given_stands_in_the_place_of_bad_results() -> None:
+def test_the_replacement_takes_the_place_of_bad_results() -> None:
     right = [-1 if number in BAD else number for number in range(12)]
     with Executor(2, faults=REPLACE, deadline=DEADLINE) as pool:
         list(pool.map(fails, [0] * 8))
@@ -228,7 +227,7 @@ def test_what_is_given_stands_in_the_place_of_bad_results() -> None:
 
 
 @pytest.mark.parametrize("chunksize", [1, 4])
-def test_calls_that_kill_at_first_are_made_again_until_they_have_a_result(
+def test_calls_that_kill_at_first_are_repeated_until_they_have_a_result(
     tmp_path: Path, chunksize: int
 ) -> None:
     with Executor(2, faults=SKIP, max_deaths=6) as pool:
@@ -242,7 +241,7 @@ def test_calls_that_kill_at_first_are_made_again_until_they_have_a_result(
         assert len(pool.deaths) == 2 + 4
 
 
-def test_a_call_that_hangs_once_is_made_again_where_the_policy_says_so(tmp_path: Path) -> None:
+def test_a_call_that_hangs_once_is_repeated_if_the_policy_says_so(tmp_path: Path) -> None:
     with Executor(2, faults=FaultPolicy(retry=1), deadline=DEADLINE) as pool:
         list(pool.map(fails, [0] * 8))
         assert list(pool.map(hangs_at_first, [tmp_path] * 12, range(12))) == list(range(12))
@@ -250,7 +249,7 @@ def test_a_call_that_hangs_once_is_made_again_where_the_policy_says_so(tmp_path:
         assert len(pool.deaths) == 2
 
 
-def test_a_call_that_breaks_for_a_moment_is_made_again_where_the_policy_says_so(tmp_path: Path) -> None:
+def test_a_call_with_a_transient_error_is_repeated_if_the_policy_says_so(tmp_path: Path) -> None:
     with Executor(2, faults=FaultPolicy(retry=2, backoff=0.001)) as pool:
         assert list(pool.map(breaks_at_first, [tmp_path] * 12, range(12), chunksize=4)) == list(range(12))
 
@@ -264,7 +263,7 @@ def test_many_killers_do_not_break_the_pool() -> None:
         results = list(pool.map(kills, numbers))
 
         assert [result for result in results if not isinstance(result, Skipped)] == [0, 1, 2, 4]
-        # Three deaths for each of them: more than are allowed if they are no faults.
+        # Three deaths for each call: more than max_deaths if they were not faults.
         assert len(pool.deaths) == 12
         assert pool.submit(fails, 5).result(20) == 5
 
@@ -273,7 +272,7 @@ def test_many_killers_do_not_break_the_pool() -> None:
 
 
 @pytest.mark.parametrize("function", [kills, hangs], ids=lambda function: function.__name__)
-def test_without_a_policy_map_raises_where_the_bad_call_stands_and_others_go_on(function: Any) -> None:
+def test_without_a_policy_map_raises_at_the_bad_call_and_others_continue(function: Any) -> None:
     with Executor(2, deadline=DEADLINE) as pool:
         list(pool.map(fails, [0] * 8))
         results = pool.map(function, range(6))
@@ -284,7 +283,7 @@ def test_without_a_policy_map_raises_where_the_bad_call_stands_and_others_go_on(
         assert pool.submit(fails, 5).result(20) == 5
 
 
-def test_a_call_that_hangs_is_told_with_its_stack() -> None:
+def test_a_call_that_hangs_is_reported_with_its_stack() -> None:
     with Executor(1, deadline=DEADLINE) as pool:
         pool.submit(fails, 0).result(20)
         error = pool.submit(hangs, 3).exception(20)
@@ -295,7 +294,7 @@ def test_a_call_that_hangs_is_told_with_its_stack() -> None:
         assert part in str(error)
 
 
-def test_a_call_in_a_parcel_is_named_itself_where_it_kills_or_hangs() -> None:
+def test_a_call_in_a_chunk_that_kills_or_hangs_is_named_itself() -> None:
     with Executor(1, deadline=DEADLINE) as pool:
         pool.submit(fails, 0).result(20)
         for function in (kills, hangs):
@@ -310,7 +309,7 @@ def test_a_call_in_a_parcel_is_named_itself_where_it_kills_or_hangs() -> None:
 
 
 @pytest.mark.parametrize("function", [fails, kills], ids=lambda function: function.__name__)
-def test_one_fault_more_than_the_limit_breaks_the_pool_and_every_future_hears_of_it(function: Any) -> None:
+def test_one_fault_more_than_the_limit_breaks_the_pool_and_every_future(function: Any) -> None:
     with Executor(2, faults=FaultPolicy("skip", limit=1)) as pool:
         futures = [pool.submit(function, number) for number in [*range(12), 3, 3]]
         errors = [future.exception(20) for future in futures]
@@ -348,7 +347,7 @@ def test_a_pool_that_broke_closes_its_quarantine_file_and_goes_with_its_exceptio
         broken = weakref.ref(pool._pool)
         del pool, caught
         # What its frames keep is gone with the exception, without the garbage collector.
-        assert soon(lambda: broken() is None)
+        assert eventually(lambda: broken() is None)
     finally:
         gc.enable()
 
@@ -368,7 +367,7 @@ def test_replace_by_type_needs_what_stands_in_the_place_of_results() -> None:
         Executor(1, faults=FaultPolicy("skip", by_type={KeyError: "replace"}))
 
 
-def test_a_rule_for_a_class_of_errors_decides_over_the_rest() -> None:
+def test_a_rule_for_a_class_of_errors_overrides_the_policy() -> None:
     policy = FaultPolicy("skip", by_type={"WorkerDiedError": "raise"})
     with Executor(2, faults=policy) as pool:
         assert placed(pool.map(fails, range(12)))
@@ -376,10 +375,10 @@ def test_a_rule_for_a_class_of_errors_decides_over_the_rest() -> None:
             list(pool.map(kills, range(12)))
 
 
-# ---- what is heard ----
+# ---- events ----
 
 
-def test_events_tell_of_every_decision() -> None:
+def test_every_decision_is_an_event() -> None:
     events: list[Event] = []
     with Executor(1, faults=SKIP, deadline=DEADLINE, on_event=events.append) as pool:
         for function in (fails, kills, hangs):
@@ -393,7 +392,7 @@ def test_events_tell_of_every_decision() -> None:
 
 
 def test_an_on_event_that_fails_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    # pytest keeps what is logged, and with it the frames of who has raised.
+    # pytest keeps log records, and with them the frames of the exception.
     monkeypatch.setattr(logging.getLogger("feedline"), "propagate", False)
 
     def fail(event: Event) -> None:
@@ -404,23 +403,23 @@ def test_an_on_event_that_fails_breaks_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def waits(gate: Path) -> str:
-    assert soon(gate.exists, 30)
+    assert eventually(gate.exists, 30)
     return gate.name
 
 
-def test_a_call_that_stalls_is_told_of_once_with_its_stack_and_has_its_result(tmp_path: Path) -> None:
+def test_a_call_that_stalls_is_reported_once_with_its_stack_and_has_its_result(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     events: list[Event] = []
 
-    def hear(event: Event) -> None:
+    def record(event: Event) -> None:
         events.append(event)
         if event.name == "worker_stalled":
-            # So long that it would be told of again.
+            # Long enough that a second report would come.
             threading.Timer(0.3, gate.touch).start()
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with Executor(1, stall=0.1, on_event=hear) as pool:
+        with Executor(1, stall=0.1, on_event=record) as pool:
             assert pool.submit(waits, gate).result(20) == "gate"
             assert pool.deaths == []
 
@@ -434,20 +433,20 @@ def test_a_call_that_stalls_is_told_of_once_with_its_stack_and_has_its_result(tm
 # ---- workers that are renewed ----
 
 
-def whoever(number: int) -> tuple[int, int]:
+def number_and_pid(number: int) -> tuple[int, int]:
     return number, os.getpid()
 
 
-def test_workers_are_renewed_after_so_many_calls_and_no_result_is_lost() -> None:
+def test_workers_are_renewed_after_their_maximum_of_calls_and_no_result_is_lost() -> None:
     events: list[Event] = []
     made: list[tuple[int, int]] = []
     with Executor(2, max_samples_per_worker=20, on_event=events.append) as pool:
 
         def make_more() -> bool:
-            made.extend(pool.map(whoever, range(len(made), len(made) + 50)))
+            made.extend(pool.map(number_and_pid, range(len(made), len(made) + 50)))
             return any(event.name == "worker_renewed" for event in events)
 
-        assert soon(make_more)
+        assert eventually(make_more)
         assert pool.deaths == []
     assert [number for number, _ in made] == list(range(len(made)))
     assert len({pid for _, pid in made}) > 2
@@ -456,7 +455,7 @@ def test_workers_are_renewed_after_so_many_calls_and_no_result_is_lost() -> None
 # ---- locks that were held when the workers were forked ----
 
 
-def test_workers_forked_with_a_lock_held_come_anew_from_a_fresh_interpreter(tmp_path: Path) -> None:
+def test_workers_forked_with_a_held_lock_are_restarted_from_a_fresh_interpreter(tmp_path: Path) -> None:
     (tmp_path / "locked.py").write_text(
         textwrap.dedent(
             """

@@ -1,4 +1,4 @@
-"""The pages of the errors: each kind has one, its program raises it, the command line prints it."""
+"""Error pages: each kind has one, its program raises the error, the command line prints the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = {
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, errors.FeedlineError) and kind.code
 }
-# Bugs of Feedline cannot be had at will.
+# A bug in Feedline cannot be caused at will.
 BUGS = {"FL207", "FL503"}
 
 
@@ -32,13 +32,13 @@ def block(code: str, language: str) -> str:
 
 
 def without_numbers(text: str) -> str:
-    """Processes and seconds are others each time."""
+    """Replaces process ids and seconds, which differ each time."""
     return re.sub(r"[\d.]+", "0", text)
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the programs of the pages are started in."""
+    """The folder in which the programs of the pages run."""
     folder = tmp_path_factory.mktemp("errors")
     assert _native.run(["feedline", "demo", "--keep", str(folder / "photos")]) == 0
     examples = [shards.example({"image_raw": b"pixels", "label": [number]}) for number in range(3)]
@@ -54,7 +54,7 @@ def test_every_error_has_a_page_and_every_page_an_error() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(KINDS))
-def test_the_program_of_a_page_raises_its_error_with_the_words_shown(code: str, photos: Path) -> None:
+def test_the_program_of_a_page_raises_its_error_with_the_text_shown(code: str, photos: Path) -> None:
     program = block(code, "python")
     assert bool(program) is (code not in BUGS)
     if not program:
@@ -62,7 +62,7 @@ def test_the_program_of_a_page_raises_its_error_with_the_words_shown(code: str, 
 
     _, _, said = run("os.chdir(arguments[0])\n" + program, photos)
 
-    # Where code lies and what speaks for a cause is another matter on each machine.
+    # Paths of code and the evidence for a cause differ from machine to machine.
     shown = [line for line in block(code, "text").splitlines() if not line.startswith(("  code", "  why"))]
     assert f"feedline.errors.{KINDS[code].__name__}: " in shown[0]
     lines = without_numbers(said).splitlines()

@@ -1,4 +1,4 @@
-"""Samples that cannot be made: what is raised, what is skipped, what is put in their place."""
+"""Bad samples: what is raised, what is skipped, and what replaces them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def small(paths: Sequence[Path], size: int = 3) -> fl.Pipeline:
 
 
 def taken(loader: fl.Loader) -> tuple[list[list[int]], FeedlineError | None]:
-    """The indices of each batch, and the error that ended them."""
+    """The indices of each batch, and the error that ended the epoch."""
     batches: list[list[int]] = []
     try:
         for batch in loader:
@@ -100,7 +100,7 @@ def test_a_bad_file_is_raised_with_its_name_after_the_batches_before_it(
 
 
 @pytest.mark.parametrize("decoded", [False, True])
-def test_a_file_that_is_gone_is_raised_with_its_name_after_the_batches_before_it(
+def test_a_missing_file_is_raised_with_its_name_after_the_batches_before_it(
     tmp_path: Path, decoded: bool
 ) -> None:
     paths = write(tmp_path, {f"cat/{number}.jpg": JPEG for number in range(8)})
@@ -116,7 +116,7 @@ def test_a_file_that_is_gone_is_raised_with_its_name_after_the_batches_before_it
     assert "no such file" in str(error)
 
 
-def test_a_folder_in_the_place_of_a_file_is_raised_with_its_name(tmp_path: Path, photos: list[Path]) -> None:
+def test_a_folder_instead_of_a_file_is_raised_with_its_name(tmp_path: Path, photos: list[Path]) -> None:
     batches, error = taken(small([*photos[:3], tmp_path]).loader())
 
     assert batches == [[0, 1, 2]]
@@ -125,7 +125,7 @@ def test_a_folder_in_the_place_of_a_file_is_raised_with_its_name(tmp_path: Path,
     assert "not a regular file" in str(error)
 
 
-def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_instead_of_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
     program = """
     os.mkfifo(arguments[0])
     try:
@@ -140,7 +140,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: P
 def test_the_first_bad_sample_in_order_is_raised_for_any_number_of_threads(
     tmp_path: Path, photos: list[Path]
 ) -> None:
-    # The later one is found at once, the earlier one only after a large picture was decoded.
+    # The later fault is found at once, the earlier one only after a large image is decoded.
     large = encoded(photo(2, 1500, 1200), "PNG")
     paths = write(tmp_path, {"large.png": large[: len(large) - 30], "empty.jpg": b""})
     for threads in (1, 2, 8):
@@ -151,7 +151,7 @@ def test_the_first_bad_sample_in_order_is_raised_for_any_number_of_threads(
         assert error.index == 3
 
 
-def test_the_iterator_is_at_its_end_after_an_error(tmp_path: Path) -> None:
+def test_the_iterator_is_exhausted_after_an_error(tmp_path: Path) -> None:
     paths = write(tmp_path, {"a.jpg": b"", "b.jpg": JPEG})
     running = iter(small(paths).loader())
     with pytest.raises(errors.CorruptImageError):
@@ -173,7 +173,7 @@ def test_the_iterator_is_at_its_end_after_an_error(tmp_path: Path) -> None:
     ],
     ids=["JPEG", "progressive JPEG", "PNG", "interlaced PNG", "WebP", "lossless WebP", "WebP with alpha"],
 )
-def test_a_picture_cut_anywhere_is_a_fault_never_silently_gray(tmp_path: Path, content: bytes) -> None:
+def test_an_image_truncated_anywhere_is_a_fault_never_silently_gray(tmp_path: Path, content: bytes) -> None:
     lengths = sorted(
         {*range(0, len(content), 1 + len(content) // 500), *range(len(content) - 64, len(content))}
     )
@@ -182,20 +182,20 @@ def test_a_picture_cut_anywhere_is_a_fault_never_silently_gray(tmp_path: Path, c
 
     batches, error = taken(loader)
 
-    # Nothing is left, so that is an error.
+    # No good sample is left, which is an error.
     assert type(error) is errors.TooManyFaultsError
     assert [lengths[index] for (index,) in batches] == [], f"of {len(content)} bytes"
     assert {fault.kind for fault in loader.report().faults} <= {"CorruptImageError", "UnknownFormatError"}
 
 
-def test_no_byte_of_a_picture_can_be_spoilt_so_that_the_run_breaks(tmp_path: Path) -> None:
+def test_no_corrupt_byte_of_an_image_breaks_the_run(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     contents = {}
     for form, content in {"jpeg": JPEG, "png": PNG, "webp": WEBP}.items():
         for number in range(150):
-            spoilt = bytearray(content)
-            spoilt[random.integers(len(content))] ^= 1 << random.integers(8)
-            contents[f"{number}.{form}"] = bytes(spoilt)
+            corrupt = bytearray(content)
+            corrupt[random.integers(len(content))] ^= 1 << random.integers(8)
+            contents[f"{number}.{form}"] = bytes(corrupt)
     loader = small(write(tmp_path, contents)).loader(faults=SKIP)
 
     batches, error = taken(loader)
@@ -207,7 +207,7 @@ def test_no_byte_of_a_picture_can_be_spoilt_so_that_the_run_breaks(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_picture_that_claims_to_be_huge_is_refused_before_any_memory_is_taken(
+def test_an_image_that_claims_to_be_huge_is_refused_before_memory_is_allocated(
     tmp_path: Path, photos: list[Path], name: str
 ) -> None:
     program = """
@@ -226,7 +226,7 @@ def test_a_picture_that_claims_to_be_huge_is_refused_before_any_memory_is_taken(
     assert grown < 8 << 20
 
 
-def test_the_limit_of_pixels_is_the_users(photos: list[Path]) -> None:
+def test_the_user_sets_the_limit_of_pixels(photos: list[Path]) -> None:
     # The first photo has 60 x 80 pixels.
     allowed = fl.files(photos[:1]).decode(max_pixels=4800).batch(1)
     assert next(iter(allowed.loader()))["image"].shape == (1, 80, 60, 3)
@@ -270,7 +270,7 @@ def test_an_odd_first_sample_is_the_one_that_does_not_fit(photos: list[Path]) ->
 
 @pytest.fixture(scope="module")
 def bad(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A bad file of every kind that is found soon."""
+    """A bad file of every kind that is detected quickly."""
     contents = {name: content for name, (content, _) in BAD.items() if "bomb" not in name}
     return write(
         tmp_path_factory.mktemp("bad"), {f"{at}.jpg": content for at, content in enumerate(contents.values())}
@@ -278,7 +278,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def mixed(photos: list[Path], bad: list[Path], places: set[int]) -> list[Path]:
-    """The photos, with bad files in these places."""
+    """The photos, with bad files at these indices."""
     return [bad[at % len(bad)] if at in places else path for at, path in enumerate(photos)]
 
 
@@ -311,9 +311,7 @@ def test_the_last_samples_fill_the_slots_of_skipped_ones(
     assert {fault.index for fault in report.faults} == places
 
 
-def test_the_pixels_of_good_samples_do_not_change_by_skipping_others(
-    photos: list[Path], bad: list[Path]
-) -> None:
+def test_skipping_samples_does_not_change_the_pixels_of_others(photos: list[Path], bad: list[Path]) -> None:
     def images(paths: list[Path]) -> dict[int, Any]:
         pipeline = fl.files(paths).decode().random_resized_crop(16).flip().batch(5, index=True)
         batches = list(pipeline.loader(seed=2, faults=SKIP))
@@ -411,7 +409,7 @@ def test_too_many_faults_name_the_last_sample(photos: list[Path], bad: list[Path
     assert (error.index, error.path, error.stage) == (8, str(paths[8]), "worker")
 
 
-def test_the_limit_is_for_each_epoch_anew(photos: list[Path], bad: list[Path]) -> None:
+def test_the_limit_counts_each_epoch_by_itself(photos: list[Path], bad: list[Path]) -> None:
     loader = small(mixed(photos, bad, {2, 23})).loader(faults=fl.FaultPolicy("skip", limit=2))
 
     assert [taken(loader)[1] for _ in range(3)] == [None] * 3
@@ -421,7 +419,7 @@ def test_the_limit_is_for_each_epoch_anew(photos: list[Path], bad: list[Path]) -
 
 
 def replaced_by(slot: int, places: set[int], count: int) -> int:
-    """The first good one of those that are tried, by draws that the epoch and the slot decide."""
+    """The first good sample of the candidates, which the epoch and the slot decide."""
     retries = (Draws(0, slot, attempt).below(count) for attempt in range(8))
     return next(index for index in retries if index not in places)
 
@@ -432,7 +430,7 @@ def replaced_by(slot: int, places: set[int], count: int) -> int:
     size=st.integers(1, 9),
     threads=st.sampled_from([1, 2, 3, 8]),
 )
-def test_replacing_fills_every_batch_with_samples_that_the_slot_alone_decides(
+def test_the_epoch_and_the_slot_alone_decide_a_replacement(
     photos: list[Path], bad: list[Path], places: set[int], size: int, threads: int
 ) -> None:
     loader = small(mixed(photos, bad, places), size).loader(threads=threads, seed=6, faults=REPLACE)
@@ -447,7 +445,7 @@ def test_replacing_fills_every_batch_with_samples_that_the_slot_alone_decides(
     assert {fault.index for fault in report.faults} == places
 
 
-def test_a_replacement_is_the_whole_other_sample(photos: list[Path], bad: list[Path]) -> None:
+def test_a_replacement_has_all_fields_of_the_other_sample(photos: list[Path], bad: list[Path]) -> None:
     places = {0, 1, 7, 8, 22, 23}
     paths = mixed(photos, bad, places)
     pipeline = fl.files(paths, labels=range(100, 124)).decode().resize((8, 8)).batch(5, index=True)
@@ -463,7 +461,7 @@ def test_a_replacement_is_the_whole_other_sample(photos: list[Path], bad: list[P
             np.testing.assert_array_equal(image, good[int(index)])
 
 
-def test_where_all_are_bad_there_is_no_replacement(bad: list[Path]) -> None:
+def test_if_all_samples_are_bad_there_is_no_replacement(bad: list[Path]) -> None:
     batches, error = taken(small(bad).loader(faults=REPLACE))
 
     assert batches == []
@@ -472,10 +470,8 @@ def test_where_all_are_bad_there_is_no_replacement(bad: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("count", [8, 60])
-def test_a_shape_that_does_not_fit_is_replaced_by_one_that_does_if_one_is_found(
-    tmp_path: Path, count: int
-) -> None:
-    # Only the first is wide, so that only itself fits to it.
+def test_a_sample_that_does_not_fit_is_replaced_if_one_that_fits_is_found(tmp_path: Path, count: int) -> None:
+    # Only the first is wide, so no other sample fits it.
     wide, high = write(tmp_path, {"0.jpg": encoded(photo(1, 30, 20)), "1.jpg": encoded(photo(1, 20, 30))})
     program = f"""
     paths = arguments[:1] + arguments[1:] * {count - 1}
@@ -549,6 +545,6 @@ def test_an_error_of_a_run_survives_being_pickled(tmp_path: Path) -> None:
     assert other.path == str(paths[0])
 
 
-def test_errors_are_also_what_python_calls_them() -> None:
+def test_errors_are_also_the_builtin_classes_that_python_raises() -> None:
     assert issubclass(errors.InvalidArgumentError, ValueError)
     assert issubclass(errors.OutOfMemoryError, MemoryError)

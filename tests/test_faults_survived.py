@@ -1,4 +1,4 @@
-"""Faults that are survived: retried, waited for, made up for, written down and left out the next time."""
+"""Faults that a run survives: retries, waits for sources, fills, quarantine and exclusion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JPEG = encoded(photo(1, 40, 30))
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """60 files that are no pictures."""
+    """60 files that are not images."""
     return write(tmp_path / "data", {f"{number:02}.jpg": b"%d" % number for number in range(60)})
 
 
@@ -40,7 +40,7 @@ def flat(batches: list[list[int]]) -> list[int]:
 # ---- retried ----
 
 
-def test_what_may_pass_is_tried_again_and_told(files: list[Path]) -> None:
+def test_a_transient_error_is_retried_and_reported(files: list[Path]) -> None:
     reported: list[fl.Event] = []
     policy = fl.FaultPolicy(retry=20, backoff=0.001)
     pipeline = fl.files(files).batch(8, index=True)
@@ -57,7 +57,7 @@ def test_what_may_pass_is_tried_again_and_told(files: list[Path]) -> None:
     assert retried[0].details["path"] == str(files[retried[0].details["index"]])
 
 
-def test_tries_are_counted_and_the_last_one_is_judged(files: list[Path]) -> None:
+def test_attempts_are_counted_and_the_last_one_is_judged(files: list[Path]) -> None:
     loader = (
         fl.files(files[:6])
         .batch(8, index=True)
@@ -76,7 +76,7 @@ def test_tries_are_counted_and_the_last_one_is_judged(files: list[Path]) -> None
     assert all("input/output error" in fault.reason for fault in report.faults)
 
 
-def test_a_class_that_is_named_has_its_own_rule(tmp_path: Path) -> None:
+def test_by_type_gives_a_class_its_own_rule(tmp_path: Path) -> None:
     paths = write(
         tmp_path, {"0.jpg": JPEG, "1.jpg": JPEG[:-200], "2.jpg": JPEG, "3.jpg": b"text", "4.jpg": JPEG}
     )
@@ -94,7 +94,7 @@ def test_a_class_that_is_named_has_its_own_rule(tmp_path: Path) -> None:
     assert (fault.index, fault.attempts) == (1, 3)
 
 
-def test_closing_ends_the_wait_for_another_try(files: list[Path]) -> None:
+def test_closing_ends_the_wait_for_a_retry(files: list[Path]) -> None:
     loader = (
         fl.files(files)
         .batch(8)
@@ -113,7 +113,7 @@ def test_closing_ends_the_wait_for_another_try(files: list[Path]) -> None:
 # ---- the limit ----
 
 
-def test_half_a_data_set_is_noticed_soon_and_few_early_faults_are_borne(tmp_path: Path) -> None:
+def test_many_faults_end_the_run_early_and_a_few_early_faults_are_allowed(tmp_path: Path) -> None:
     paths = write(tmp_path, {f"{number:03}.jpg": b"x" for number in range(400)})
     policy = fl.FaultPolicy("skip", limit=0.1, window=50)
 
@@ -144,7 +144,7 @@ def test_half_a_data_set_is_noticed_soon_and_few_early_faults_are_borne(tmp_path
 # ---- quarantine and exclude ----
 
 
-def test_what_was_written_down_can_be_left_out_the_next_time(files: list[Path], tmp_path: Path) -> None:
+def test_quarantined_samples_can_be_excluded_from_the_next_run(files: list[Path], tmp_path: Path) -> None:
     bad = tmp_path / "deep" / "bad.jsonl"
     pipeline = fl.files(files).shuffle(3).batch(7, index=True)
     first = pipeline.loader(
@@ -194,7 +194,7 @@ def test_ranks_stay_even_without_excluded_samples(files: list[Path], tmp_path: P
         ("what", "line 1 is not a fault"),
     ],
 )
-def test_a_list_that_does_not_fit_is_refused(
+def test_an_invalid_quarantine_file_is_refused(
     files: list[Path], tmp_path: Path, content: str, said: str
 ) -> None:
     (tmp_path / "bad.jsonl").write_text(content)
@@ -211,7 +211,7 @@ def test_a_list_that_does_not_fit_is_refused(
     seed=st.integers(0, 1000), world=st.integers(1, 4), size=st.integers(1, 7), drop_last=st.booleans(),
     threads=st.sampled_from([1, 2, 5]),
 )  # fmt: skip
-def test_every_rank_has_as_many_batches_whatever_it_has_skipped(
+def test_ranks_have_equal_batches_whatever_they_skip(
     photos: list[Path], seed: int, world: int, size: int, drop_last: bool, threads: int
 ) -> None:
     def run(rank: int, threads: int) -> tuple[list[list[int]], fl.Report]:
@@ -230,11 +230,11 @@ def test_every_rank_has_as_many_batches_whatever_it_has_skipped(
         if world > 1:
             assert len(batches) == len(runs[0][0])
             repeated = len(flat(batches)) - len(set(flat(batches)))
-            # Padding of the shards and drop_last repeat and leave out some too.
+            # The padding of shards and drop_last also repeat and leave out some samples.
             assert repeated <= report.repeated + 1
 
 
-def test_on_request_batches_keep_their_boundaries_and_are_smaller(files: list[Path]) -> None:
+def test_without_fill_batches_keep_their_boundaries_and_are_smaller(files: list[Path]) -> None:
     chaos = {"seed": 5, "raise": 0.4}
 
     def run(**arguments: Any) -> fl.Loader:
@@ -267,7 +267,7 @@ def test_a_replacement_is_drawn_from_the_ranks_own_samples(files: list[Path]) ->
 
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Path]:
-    """A mounted folder with pictures in it, if mounting is allowed here."""
+    """A mounted folder with images, if mounting is allowed on this machine."""
     write(tmp_path / "disk", {f"cat/{number:02}.jpg": JPEG for number in range(60)})
     point = tmp_path / "mounted"
     point.mkdir()
@@ -281,10 +281,10 @@ def bound(disk: Path, point: Path) -> bool:
     return subprocess.run(["mount", "--bind", disk, point], check=False, capture_output=True).returncode == 0
 
 
-def test_nothing_is_skipped_because_a_mount_was_gone(mount: Path, tmp_path: Path) -> None:
+def test_no_sample_is_skipped_because_a_mount_went_away(mount: Path, tmp_path: Path) -> None:
     reported: list[str] = []
 
-    def hear(event: fl.Event) -> None:
+    def record(event: fl.Event) -> None:
         reported.append(event.name)
         if event.name == "source_probed" and reported.count("source_probed") == 2:
             assert bound(tmp_path / "disk", mount)
@@ -293,7 +293,7 @@ def test_nothing_is_skipped_because_a_mount_was_gone(mount: Path, tmp_path: Path
         fl.images(mount)
         .decode()
         .batch(4, index=True)
-        .loader(faults=fl.FaultPolicy("skip", patience=60.0), prefetch=0, files=1, on_event=hear)
+        .loader(faults=fl.FaultPolicy("skip", patience=60.0), prefetch=0, files=1, on_event=record)
     )
     running = iter(loader)
     found = next(running)["index"].tolist()
@@ -308,7 +308,7 @@ def test_nothing_is_skipped_because_a_mount_was_gone(mount: Path, tmp_path: Path
     assert any("is back after" in note for note in loader.report().notes)
 
 
-def test_a_folder_that_stays_away_ends_the_run_and_is_named(tmp_path: Path, caplog: Any) -> None:
+def test_a_folder_that_stays_unavailable_ends_the_run_and_is_named(tmp_path: Path, caplog: Any) -> None:
     data = tmp_path / "data"
     write(data, {f"cat/{number:02}.jpg": JPEG for number in range(60)})
     policy = fl.FaultPolicy("skip", patience=0.5)
@@ -328,7 +328,7 @@ def test_a_folder_that_stays_away_ends_the_run_and_is_named(tmp_path: Path, capl
     assert "the source is unavailable" in caplog.text
 
 
-def test_a_folder_that_never_was_there_is_no_source_that_is_away(tmp_path: Path) -> None:
+def test_a_folder_that_never_existed_is_no_unavailable_source(tmp_path: Path) -> None:
     paths = [tmp_path / "never" / f"{number}.jpg" for number in range(8)]
     loader = fl.files(paths).batch(4).loader(faults=fl.FaultPolicy("skip", retry=3, limit=None))
 
@@ -339,10 +339,10 @@ def test_a_folder_that_never_was_there_is_no_source_that_is_away(tmp_path: Path)
     assert not [note for note in loader.report().notes if "unavailable" in note]
 
 
-# ---- what is told ----
+# ---- reports ----
 
 
-def test_a_batch_that_is_waited_for_long_is_explained_once(files: list[Path], caplog: Any) -> None:
+def test_a_long_wait_for_a_batch_is_explained_once(files: list[Path], caplog: Any) -> None:
     loader = (
         fl.files(files[:2])
         .batch(1)
@@ -357,7 +357,7 @@ def test_a_batch_that_is_waited_for_long_is_explained_once(files: list[Path], ca
     assert f"reading sample 0 ({files[0]}) for 0." in stalls[0]
 
 
-def test_an_epoch_with_faults_is_summed_up_in_the_log(files: list[Path], caplog: Any) -> None:
+def test_the_log_summarises_an_epoch_with_faults(files: list[Path], caplog: Any) -> None:
     loader = fl.files(files).batch(8).loader(faults=fl.FaultPolicy("skip"), chaos={"seed": 1, "raise": 0.1})
 
     with caplog.at_level(logging.INFO, "feedline"):
@@ -394,7 +394,7 @@ def test_the_slowest_samples_are_named(files: list[Path]) -> None:
     assert {slow.stage for slow in slowest} <= {"fetch", "worker"}
 
 
-def test_trouble_leaves_no_thread_and_no_descriptor_behind(tmp_path: Path) -> None:
+def test_faults_leave_no_thread_and_no_descriptor_behind(tmp_path: Path) -> None:
     write(tmp_path / "data", {f"{number}.jpg": b"x" for number in range(40)})
     program = """
     import threading

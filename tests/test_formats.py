@@ -1,4 +1,4 @@
-"""Files as others write them: empty shards, compressions, odd names, NaN in JSON; casts and paths."""
+"""Files as other programs write them: empty shards, compressions, odd names, NaN in JSON; casts and paths."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def written(folder: Path, counts: list[int]) -> list[Path]:
 
 
 @pytest.mark.filterwarnings("ignore::feedline.errors.EmptyShardWarning")
-def test_shards_without_records_are_interleaved_as_tensorflow_does_it(tmp_path: Path) -> None:
+def test_empty_shards_are_interleaved_as_tensorflow_does(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     draw = np.random.default_rng(11)
     cases = [([3, 0, 7, 1, 4], 2, 1)]
@@ -90,7 +90,7 @@ def kind(tf: Any, path: Any) -> Any:
     return tf.where(is_packed, "GZIP", "")
 
 
-def test_a_shard_without_records_is_noted_and_ends_no_run(tmp_path: Path) -> None:
+def test_an_empty_shard_is_noted_and_does_not_end_the_run(tmp_path: Path) -> None:
     empty_tar = tarred(tmp_path / "empty.tar", [])
     makes: list[tuple[Callable[..., fl.Pipeline], bytes, list[bytes]]] = [
         (fl.tfrecord, shards.framed(b"one"), [b"", gzip.compress(b""), zlib.compress(b"")]),
@@ -119,7 +119,7 @@ def test_a_shard_without_records_is_noted_and_ends_no_run(tmp_path: Path) -> Non
 
 
 def skippable(data: bytes) -> bytes:
-    """As pzstd writes it: a frame that readers skip, then zstd."""
+    """The format of pzstd: a skippable frame, then zstd."""
     import pyarrow  # type: ignore[import-untyped]
 
     packed: bytes = pyarrow.compress(data, "zstd", asbytes=True)
@@ -157,7 +157,7 @@ def test_every_format_is_read_in_every_compression(tmp_path: Path) -> None:
             assert found == expected, (format_, name)
 
 
-def test_a_compression_that_cannot_be_read_is_named_and_not_called_damaged(tmp_path: Path) -> None:
+def test_an_unsupported_compression_is_named_and_not_called_corrupt(tmp_path: Path) -> None:
     files = {
         "lz4": b"\x04\x22\x4d\x18" + b"x" * 600,
         "snappy": b"\xff\x06\x00\x00sNaPpY" + b"x" * 600,
@@ -177,7 +177,7 @@ def test_a_compression_that_cannot_be_read_is_named_and_not_called_damaged(tmp_p
 # ---- tar ----
 
 
-def test_of_two_values_in_a_pax_header_the_last_counts(tmp_path: Path) -> None:
+def test_the_last_of_two_values_in_a_pax_header_counts(tmp_path: Path) -> None:
     def record(key: str, value: str) -> bytes:
         rest = f" {key}={value}\n"
         length = len(rest) + 1
@@ -203,7 +203,7 @@ def test_of_two_values_in_a_pax_header_the_last_counts(tmp_path: Path) -> None:
     assert (batch["__key__"], batch["txt"]) == (["last"], ["text"])
 
 
-def test_odd_extensions_can_be_asked_for_and_break_no_shard(tmp_path: Path) -> None:
+def test_odd_extensions_can_be_requested_and_break_no_shard(tmp_path: Path) -> None:
     names = ["a..txt", "a.my;ext", "a. txt", "a.", "a.jpg", "a.seg.png"]
     path = tarred(tmp_path / "a.tar", [(name, name.encode()) for name in names])
     batch = first(fl.tar(path))
@@ -224,7 +224,7 @@ def test_odd_extensions_can_be_asked_for_and_break_no_shard(tmp_path: Path) -> N
     }
 
 
-def test_arrays_come_in_c_order_and_native_bytes_however_they_were_saved(tmp_path: Path) -> None:
+def test_arrays_are_converted_to_c_order_and_native_bytes(tmp_path: Path) -> None:
     plain = np.arange(24, dtype="int32").reshape(2, 3, 4)
     for array in [np.asfortranarray(plain), plain.astype(">i4"), np.asfortranarray(plain.astype(">i4"))]:
         path = tarred(tmp_path / "a.tar", [("a.npy", npy(array)), ("b.npy", npy(array))])
@@ -236,7 +236,7 @@ def test_arrays_come_in_c_order_and_native_bytes_however_they_were_saved(tmp_pat
         assert (flat["npy"] == np.concatenate([plain, plain])).all()
 
 
-def test_an_array_of_another_type_is_a_fault_that_names_it_and_never_bytes(tmp_path: Path) -> None:
+def test_an_array_of_an_unexpected_type_is_a_fault_that_names_the_type(tmp_path: Path) -> None:
     for dtype, name in [("complex64", "<c8"), ("M8[s]", r"<M8\[s\]"), ("U3", "<U3")]:
         members = [("a.npy", npy(np.zeros(2, dtype))), ("b.npy", npy(np.zeros(2, dtype)))]
         path = tarred(tmp_path / "a.tar", members)
@@ -278,7 +278,7 @@ def test_the_numbers_that_python_writes_to_json_are_read(tmp_path: Path) -> None
         first(fl.jsonl(path).parse({"x": fl.int64()}))
 
 
-def test_a_varint_with_bits_beyond_the_64th_is_what_protobuf_makes_of_it(tmp_path: Path) -> None:
+def test_a_varint_with_bits_beyond_the_64th_is_read_as_protobuf_does(tmp_path: Path) -> None:
     example_pb2 = pytest.importorskip("tensorflow.core.example.example_pb2")
 
     def message(number: int, inside: bytes) -> bytes:
@@ -297,14 +297,14 @@ def test_a_varint_with_bits_beyond_the_64th_is_what_protobuf_makes_of_it(tmp_pat
 # ---- names of columns ----
 
 
-def test_two_columns_of_one_name_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_two_columns_with_the_same_name_are_refused_before_anything_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"tok": [1, 2], "tok_lengths": 7}\n')
     both = {"tok": fl.int64(shape=[None]), "tok_lengths": fl.int64()}
     tar = tarred(tmp_path / "a.tar", [("a.tok", b"1 2"), ("a.tok_lengths", b"7")])
     texts = {"tok": fl.text(shape=[None]), "tok_lengths": fl.int64()}
     lengths = fl.arrays({"tok_lengths": np.arange(1)})
-    picture = tarred(tmp_path / "p.tar", [("a.png", b"not looked at"), ("a.image_shape", b"1")])
+    picture = tarred(tmp_path / "p.tar", [("a.png", b"not read"), ("a.image_shape", b"1")])
     shape = fl.tar(picture).parse({"png": fl.bytes_(), "image_shape": fl.int64()})
     cases: list[Callable[[], Any]] = [
         lambda: fl.jsonl(path).parse(both),
@@ -326,7 +326,7 @@ def test_two_columns_of_one_name_are_refused_before_anything_is_read(tmp_path: P
 # ---- casts ----
 
 
-def test_tokens_reach_an_embedding(tmp_path: Path) -> None:
+def test_cast_tokens_can_index_an_embedding(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     path = tmp_path / "train.bin"
     np.arange(65_500, 65_500 + 33, dtype="uint16").tofile(path)
@@ -352,7 +352,7 @@ def test_numbers_of_every_source_are_cast_by_name(tmp_path: Path) -> None:
     assert next(iter(mapped.batch(3).loader(workers=1)))["t"] == ["int8"] * 3
 
 
-def test_casts_that_mean_nothing_are_refused() -> None:
+def test_meaningless_casts_are_refused() -> None:
     two = fl.arrays({"x": np.zeros(3), "y": np.zeros(3)})
     cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: two.cast("int64"), 'which field.*"x", "y"'),
@@ -386,7 +386,7 @@ def test_paths_may_be_bytes_patterns_braces_and_lists_of_these(tmp_path: Path) -
     ]
     for paths, expected in cases:
         assert [bytes(record) for record in first(fl.tfrecord(paths))["bytes"]] == expected, paths
-        # Each file is a record of 16 bytes more than it holds.
+        # Each file is one record with 16 bytes of framing.
         assert len(first(fl.files(paths))["bytes"]) == len(expected)
     assert len(fl.tokens([f"{folder}/b-{{00..01}}.bin", f"{folder}/a*.bin"], "uint16", 3)) == 3
     assert len(fl.images(os.fsencode(make_images(tmp_path)))) == 1
@@ -398,7 +398,7 @@ def make_images(folder: Path) -> Path:
     return folder / "photos"
 
 
-def test_what_is_not_on_this_machine_is_said_to_be_unsupported() -> None:
+def test_remote_paths_are_refused_as_unsupported() -> None:
     for make in (
         fl.tfrecord,
         fl.tar,
@@ -417,7 +417,7 @@ def test_what_is_not_on_this_machine_is_said_to_be_unsupported() -> None:
                 make(path)
 
 
-def test_a_length_in_the_place_of_a_type_is_named(tmp_path: Path) -> None:
+def test_a_length_instead_of_a_type_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         errors.InvalidArgumentError, match=r"dtype must be the name of a type, got 129"
     ) as caught:
@@ -425,7 +425,7 @@ def test_a_length_in_the_place_of_a_type_is_named(tmp_path: Path) -> None:
     assert '"uint16", 129' in str(caught.value)
 
 
-def test_nothing_is_warned_of_where_all_shards_have_records(tmp_path: Path) -> None:
+def test_there_is_no_warning_if_all_shards_have_records(tmp_path: Path) -> None:
     shards.tfrecord(tmp_path / "a", [b"1"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

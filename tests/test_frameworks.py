@@ -1,7 +1,7 @@
-"""The training code of others: with Feedline's DataLoader it sees the batches that torch's own would give it,
-and a worker that is killed does not end the run.
+"""Training frameworks get the same batches from Feedline's DataLoader as from torch's, and a worker that is
+killed does not end the run.
 
-What is run are the examples, each in two copies of which only the import of DataLoader differs.
+Each example runs in two copies that differ only in the import of DataLoader.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ OURS = "from feedline.torch import DataLoader\n"
 THEIRS = "from torch.utils.data import DataLoader\n"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
-# Beside each program, as the module `frame`.
+# The module `frame` beside each program.
 FRAME = """
 import contextlib, io, json, os, runpy, signal, traceback
 from pathlib import Path
 from torch.utils.data import Dataset, get_worker_info
 
-# There as soon as a worker has been killed, by whichever process: the one in its place must not die as well.
+# Exists once any process has killed a worker: the replacement must not die, too.
 DONE = Path("done").absolute()
 
 def kill_once(index, fatal):
@@ -54,13 +54,13 @@ class MortalBatches(Mortal):
             kill_once(index, len(self) // 2)
         return self.dataset.__getitems__(indices)
 
-def attempt(deed, *arguments):
+def attempt(action, *arguments):
     try:
-        return deed(*arguments)
+        return action(*arguments)
     except Exception:
         return traceback.format_exc()
 
-# What the example prints when it is run as a program. In this process: most of its time goes into imports.
+# The output of the example as a program. It runs in this process, because imports take most of the time.
 def printed(example):
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -179,7 +179,7 @@ Ask = Callable[[str], Any]
 
 
 def lay_out(folder: Path, example: str) -> None:
-    """The program for an example, and the example with either import."""
+    """Writes the program for an example, and the example with either import."""
     text = (EXAMPLES / f"{example}.py").read_text()
     assert text.count(OURS) == 1
     for name, content in {"ours": text, "theirs": text.replace(OURS, THEIRS)}.items():
@@ -190,7 +190,7 @@ def lay_out(folder: Path, example: str) -> None:
 
 
 def run(folder: Path, *command: str, seconds: float = 150) -> str:
-    """What a Python program prints; it must end well, and in time."""
+    """The output of a Python program, which must succeed in time."""
     process = subprocess.Popen(
         [sys.executable, *command],
         cwd=folder,
@@ -198,7 +198,7 @@ def run(folder: Path, *command: str, seconds: float = 150) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # So that all it has started can be ended with it.
+        # A session of its own, so that its children can be ended with it.
         start_new_session=True,
     )
     with process:
@@ -214,7 +214,7 @@ def run(folder: Path, *command: str, seconds: float = 150) -> str:
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
-    """What the program for an example says. Each is run once, because most of its time goes into imports."""
+    """The answer of the program for an example. Each runs once, because imports take most of its time."""
 
     @cache
     def outcome(example: str) -> Any:
@@ -224,7 +224,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
         try:
             return json.loads(run(folder, *launcher, "program.py").splitlines()[-1])
         except AssertionError as error:
-            # Kept like an answer: a program that hangs once shall not be waited for by every test.
+            # Cached like an answer: not every test shall wait for a program that hangs.
             return error
 
     def ask(example: str) -> Any:
@@ -253,7 +253,7 @@ def test_the_batches_are_those_of_torch(ask: Ask, example: str) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", PROGRAMS)
-def test_a_killed_worker_costs_no_sample(ask: Ask, example: str) -> None:
+def test_a_killed_worker_loses_no_sample(ask: Ask, example: str) -> None:
     said = ask(example)
     assert said["has_died"]
     assert [count for _, count, _ in epochs(said, "after_death")] == [SAMPLES[example]] * 2
@@ -262,7 +262,7 @@ def test_a_killed_worker_costs_no_sample(ask: Ask, example: str) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", PROGRAMS)
 def test_a_killed_worker_changes_no_batch(ask: Ask, example: str) -> None:
-    # Nor what is drawn at random in a worker: the crops of the images.
+    # This includes random numbers drawn in a worker: the crops of the images.
     said = ask(example)
     assert epochs(said, "after_death") == epochs(said, "theirs")
 
@@ -286,7 +286,7 @@ def test_accelerate_rebuilds_the_loader_as_ours_and_others_as_theirs(ask: Ask) -
 @pytest.mark.parametrize("example", PROGRAMS)
 def test_the_example_can_be_run(ask: Ask, tmp_path: Path, example: str) -> None:
     if example == "train_ddp":
-        # A process group cannot be made a second time under one torchrun.
+        # A process group cannot be created twice under one torchrun.
         lines = run(tmp_path, *TORCHRUN, str(EXAMPLES / f"{example}.py")).splitlines()
     else:
         lines = ask(example)["printed"]

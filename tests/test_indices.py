@@ -1,4 +1,4 @@
-"""Which samples an epoch has: what is excluded, what ranks repeat for it, and where each is found again."""
+"""The samples of an epoch: exclusion, repetition for ranks, and lookup by index."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SIZES = st.lists(st.integers(0, 5), max_size=12)
 
 
 def numbered(sizes: list[int]) -> list[list[int]]:
-    """Batches of these sizes, of the numbers from 0."""
+    """Batches of these sizes with the numbers from 0 on."""
     numbers = itertools.count()
     return [list(itertools.islice(numbers, size)) for size in sizes]
 
 
 class Counts:
-    """Adds up what it is told."""
+    """Counts excluded and dropped samples."""
 
     def __init__(self) -> None:
         self.left_out = 0
@@ -51,11 +51,11 @@ def leave_out(
     return list(left), counts
 
 
-# ---- what is excluded ----
+# ---- exclusion ----
 
 
 @given(SIZES, st.sets(st.integers(0, 40)), st.booleans())
-def test_what_is_not_excluded_comes_once_in_order_and_is_told_if_dropped(
+def test_samples_that_are_not_excluded_come_once_in_order_and_dropped_ones_are_reported(
     sizes: list[int], excluded: set[int], drop_last: bool
 ) -> None:
     given_ = numbered(sizes)
@@ -68,12 +68,12 @@ def test_what_is_not_excluded_comes_once_in_order_and_is_told_if_dropped(
     assert len(came) + counts.dropped == len(right)
     assert counts.dropped == 0 or drop_last
     assert counts.left_out == sum(sizes) - len(right)
-    # Sizes stay; only the last batch may be short.
+    # Batches keep their sizes; only the last one may be short.
     assert [len(batch) for batch, _ in batches][:-1] == sizes[: len(batches)][:-1]
 
 
 @given(SIZES, st.sets(st.integers(0, 40)), st.booleans())
-def test_with_ranks_the_sizes_of_all_batches_stay_as_long_as_one_sample_is_left(
+def test_with_ranks_all_batches_keep_their_sizes_while_one_sample_is_left(
     sizes: list[int], excluded: set[int], drop_last: bool
 ) -> None:
     given_ = numbered(sizes)
@@ -106,7 +106,7 @@ def test_with_ranks_the_sizes_of_all_batches_stay_as_long_as_one_sample_is_left(
     ],
     ids=repr,
 )
-def test_an_index_of_any_kind_is_found_again_as_the_file_has_it(index: Any) -> None:
+def test_an_index_of_any_type_is_recognised_in_a_quarantine_file(index: Any) -> None:
     import json
 
     written = json.loads(json.dumps(in_json(index)))
@@ -115,24 +115,24 @@ def test_an_index_of_any_kind_is_found_again_as_the_file_has_it(index: Any) -> N
     assert [batch for batch, _ in batches] == [[99]]
 
 
-def test_a_number_that_is_not_whole_is_no_other_index() -> None:
+def test_a_fraction_does_not_match_an_integer_index() -> None:
     assert in_json(2.5) != 2
     assert in_json(np.float32(2.5)) != 2
 
 
-def test_keys_that_a_file_has_as_lists_are_tuples_here() -> None:
+def test_keys_that_are_lists_in_the_file_are_tuples() -> None:
     _, counts = leave_out([[(1, 2), (3, (4, 5))]], set())
     assert counts.left_out == 0
     excluded = keys([[1, 2], [3, [4, 5]]])
     assert {in_json((1, 2)), in_json((3, (4, 5)))} == excluded
 
 
-def test_what_is_repeated_in_place_of_excluded_samples_is_told_with_its_batch() -> None:
+def test_samples_repeated_for_excluded_ones_are_reported_with_their_batch() -> None:
     batches, _ = leave_out([[0, 1], [2, 3]], {1, 3}, ranks=2)
     assert batches == [([0, 2], 0), ([0, 2], 2)]
 
 
-# ---- what was planned ----
+# ---- planned batches ----
 
 
 @given(st.lists(st.integers(1, 5), max_size=200), st.booleans(), st.data())

@@ -1,4 +1,4 @@
-"""The rules for crates in deny.toml, and the check that holds Cargo.lock to them."""
+"""The rules for crates in deny.toml, and the check of Cargo.lock against them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long things live: memory, threads, descriptors, epochs, and the process itself."""
+"""Lifetimes of memory, threads, descriptors, epochs and the process itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import feedline as fl
 import numpy as np
 import pytest
 import torch
-from faults.remains import soon
+from faults.remains import eventually
 from feedline.errors import ClosedError
 from numpy.typing import NDArray
 from pictures import encoded, noise, photo, write
@@ -25,12 +25,12 @@ IMAGES = noise(1, 400, 16, 16, 3)
 
 
 def arrays(**budget: Any) -> fl.Loader:
-    """200 batches of two pictures."""
+    """200 batches of two images."""
     return fl.arrays({"image": IMAGES}).batch(2, index=True).loader(**budget)
 
 
 def files(photos: list[Path], **settings: Any) -> fl.Loader:
-    """24 batches of one picture."""
+    """24 batches of one image."""
     return fl.files(photos).shuffle(1).decode().resize((16, 16)).batch(1, index=True).loader(**settings)
 
 
@@ -43,14 +43,14 @@ def indices(batches: Iterator[dict[str, Any]] | fl.Loader) -> list[int]:
 
 
 def all_gone_but(before: set[int]) -> bool:
-    """Whether no thread is left but those; one that has ended is still listed for some moments."""
-    return soon(lambda: not threads() - before)
+    """Waits until only these threads are left; a thread that has ended is still listed for a moment."""
+    return eventually(lambda: not threads() - before)
 
 
 # ---- memory ----
 
 
-def test_arrays_can_be_written_and_are_made_for_vectors(photos: list[Path]) -> None:
+def test_arrays_are_writable_and_aligned(photos: list[Path]) -> None:
     for batch in files(photos):
         assert batch["image"].flags.writeable
         assert batch["image"].flags.c_contiguous
@@ -59,7 +59,7 @@ def test_arrays_can_be_written_and_are_made_for_vectors(photos: list[Path]) -> N
         batch["image"] += 1
 
 
-def test_memory_of_batches_that_were_dropped_is_used_again() -> None:
+def test_memory_of_dropped_batches_is_reused() -> None:
     # Room for 16 batches of 2 x 16 x 16 x 3 bytes and their indices.
     loader = arrays(prefetch=16 * 1552, threads=1)
 
@@ -69,7 +69,7 @@ def test_memory_of_batches_that_were_dropped_is_used_again() -> None:
     assert len(set(addresses)) <= 32
 
 
-def test_memory_of_an_epoch_is_used_again_in_the_next() -> None:
+def test_memory_of_an_epoch_is_reused_in_the_next() -> None:
     loader = arrays(prefetch=16 * 1552, threads=1)
 
     first = {address(batch["image"]) for batch in loader}
@@ -78,7 +78,7 @@ def test_memory_of_an_epoch_is_used_again_in_the_next() -> None:
     assert len(first | second) <= 32
 
 
-def test_memory_of_a_batch_is_used_again_only_when_its_last_view_is_gone() -> None:
+def test_memory_of_a_batch_is_reused_only_when_its_last_view_is_gone() -> None:
     loader = arrays(prefetch=4 * 1552)
     running = iter(loader)
     image = next(running)["image"]
@@ -104,7 +104,7 @@ def test_batches_that_are_kept_keep_their_content_beyond_any_budget() -> None:
     np.testing.assert_array_equal(np.concatenate([batch["image"] for batch in batches]), IMAGES)
 
 
-def test_what_the_user_writes_into_a_batch_is_not_seen_in_later_ones(photos: list[Path]) -> None:
+def test_writes_to_a_batch_are_not_visible_in_later_ones(photos: list[Path]) -> None:
     loader = files(photos, prefetch=1)
     clean = [batch["image"].copy() for batch in files(photos)]
 
@@ -144,7 +144,7 @@ def test_a_batch_can_be_dropped_in_another_thread() -> None:
 # ---- torch ----
 
 
-def test_tensors_lie_on_the_memory_of_the_batch_and_it_is_used_again() -> None:
+def test_tensors_share_the_memory_of_the_batch_and_it_is_reused() -> None:
     loader = arrays(prefetch=16 * 1552, threads=1)
 
     addresses = [batch["image"].data_ptr() for batch in loader.torch()]
@@ -153,7 +153,7 @@ def test_tensors_lie_on_the_memory_of_the_batch_and_it_is_used_again() -> None:
     assert len(set(addresses)) <= 32
 
 
-def test_a_tensor_and_its_numpy_array_are_one_memory_that_outlives_the_loader() -> None:
+def test_a_tensor_and_its_numpy_array_share_memory_that_outlives_the_loader() -> None:
     loader = arrays()
     tensor = next(iter(loader.torch()))["image"]
     array = tensor.numpy()
@@ -267,10 +267,10 @@ ENDS = [
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("prefetch", [0, "64MiB"])
-def test_however_an_epoch_ends_no_thread_and_no_descriptor_is_left(
+def test_no_thread_and_no_descriptor_is_left_however_an_epoch_ends(
     photos: list[Path], end: Callable[[fl.Loader], None], prefetch: int | str
 ) -> None:
-    # Many rounds: threads are met at another moment of their work each time.
+    # Many rounds: each one catches the threads at another moment of their work.
     for _ in range(10):
         before = threads(), descriptors()
         loader = files(photos, prefetch=prefetch)
@@ -305,7 +305,7 @@ def test_a_loader_that_is_garbage_in_a_cycle_leaves_no_thread(photos: list[Path]
     assert all_gone_but(before)
 
 
-def test_a_loader_that_was_only_made_has_no_threads(photos: list[Path]) -> None:
+def test_an_unused_loader_has_no_threads(photos: list[Path]) -> None:
     before = threads(), descriptors()
 
     loader = files(photos)
@@ -330,18 +330,18 @@ def test_after_a_break_the_next_epoch_begins(photos: list[Path]) -> None:
     assert indices(loader) == epochs[2]
 
 
-# Many rounds: an epoch can be left at any moment of its work.
+# Many rounds: an epoch can be abandoned at any moment of its work.
 ROUNDS = 40
 
 
 def left_epochs(photos: list[Path], leave: Callable[[fl.Loader], object]) -> Iterator[Iterator[Any]]:
-    """Epochs of which one batch was taken and which were left then, in the midst or when all was ready."""
+    """Epochs that were abandoned after one batch, in the middle or when all batches were ready."""
     for number in range(ROUNDS):
         before = threads()
         loader = files(photos, prefetch="64MiB" if number % 2 else 0)
         running = iter(loader)
         next(running)
-        # Where there is room for all batches, they lie ready when the threads have ended.
+        # If there is room for all batches, they are ready when the threads have ended.
         assert number % 2 == 0 or all_gone_but(before)
         kept_alive = leave(loader)
         yield running
@@ -356,11 +356,11 @@ def ending(running: Iterator[Any]) -> str:
     return "a batch"
 
 
-def test_a_second_epoch_ends_the_first_which_says_so(photos: list[Path]) -> None:
+def test_a_second_epoch_ends_the_first_which_raises_closed_error(photos: list[Path]) -> None:
     assert Counter(map(ending, left_epochs(photos, iter))) == {"ClosedError": ROUNDS}
 
 
-def test_an_epoch_of_a_closed_loader_says_so(photos: list[Path]) -> None:
+def test_an_epoch_of_a_closed_loader_raises_closed_error(photos: list[Path]) -> None:
     assert Counter(map(ending, left_epochs(photos, fl.Loader.close))) == {"ClosedError": ROUNDS}
 
 
@@ -370,9 +370,9 @@ def use(epoch: fl.Epoch[Any]) -> None:
 
 
 @pytest.mark.timeout(300)
-# The last of these does nothing: the epoch is only dropped.
+# The last of these only drops the epoch.
 @pytest.mark.parametrize("end", [use, fl.Epoch.close, id])
-def test_an_epoch_that_was_left_does_not_disturb_the_next(
+def test_an_abandoned_epoch_does_not_disturb_the_next(
     photos: list[Path], end: Callable[[fl.Epoch[Any]], object]
 ) -> None:
     whole = files(photos)
@@ -389,7 +389,7 @@ def test_an_epoch_that_was_left_does_not_disturb_the_next(
         assert indices(second) == expected
 
 
-def test_an_epoch_that_was_left_does_not_move_the_checkpoint(photos: list[Path]) -> None:
+def test_an_abandoned_epoch_does_not_move_the_checkpoint(photos: list[Path]) -> None:
     for _ in range(ROUNDS):
         loader = files(photos, prefetch=0)
         first = iter(loader)
@@ -403,7 +403,7 @@ def test_an_epoch_that_was_left_does_not_move_the_checkpoint(photos: list[Path])
 
 
 @pytest.mark.timeout(300)
-def test_a_name_can_be_given_to_the_next_epoch_while_it_holds_the_last(photos: list[Path]) -> None:
+def test_a_variable_can_be_rebound_from_one_epoch_to_the_next(photos: list[Path]) -> None:
     loader = files(photos, prefetch=0)
     for _ in range(3):
         running = iter(loader)
@@ -412,7 +412,7 @@ def test_a_name_can_be_given_to_the_next_epoch_while_it_holds_the_last(photos: l
     assert len(list(running)) == 23
 
 
-def test_a_closed_loader_cannot_be_used_but_looked_at(photos: list[Path]) -> None:
+def test_a_closed_loader_cannot_be_used_but_has_a_report(photos: list[Path]) -> None:
     loader = files(photos)
     next(iter(loader))
     loader.close()
@@ -478,7 +478,7 @@ def test_closing_in_another_thread_ends_a_wait(slow: Path) -> None:
 
 
 @pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)"])
-def test_a_fork_is_told_that_the_loader_is_not_its_own_and_ends(photos: list[Path], leave: str) -> None:
+def test_using_a_loader_in_a_forked_child_is_an_error(photos: list[Path], leave: str) -> None:
     program = f"""
     loader = fl.files(arguments).decode().resize((8, 8)).batch(1, index=True).loader(prefetch=4000, threads=2)
     running = iter(loader)
@@ -516,7 +516,7 @@ def test_a_fork_is_told_that_the_loader_is_not_its_own_and_ends(photos: list[Pat
     assert taken == 24
 
 
-def test_a_fork_that_never_touches_the_loader_ends(photos: list[Path]) -> None:
+def test_a_forked_child_that_never_uses_the_loader_ends(photos: list[Path]) -> None:
     program = """
     loader = fl.files(arguments).decode().resize((8, 8)).batch(1).loader(prefetch=4000)
     running = iter(loader)
@@ -533,7 +533,7 @@ def test_a_fork_that_never_touches_the_loader_ends(photos: list[Path]) -> None:
 def test_ctrl_c_ends_a_wait_for_a_batch_at_once(
     slow: Path, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
-    # One thread needs seconds for the only batch; the signal comes while the consumer waits for it.
+    # One thread needs seconds for the only batch; the signal arrives while the consumer waits for it.
     program = """
     loader = fl.files(arguments * 64).decode().resize((8, 8)).batch(64).loader(threads=1)
     running = iter(loader)
@@ -541,7 +541,7 @@ def test_ctrl_c_ends_a_wait_for_a_batch_at_once(
     def press():
         pressed.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
-    # In the middle between two looks for signals, which are 50 ms apart.
+    # Halfway between two checks for signals, which are 50 ms apart.
     threading.Timer(0.225, press).start()
     try:
         next(running)
@@ -558,7 +558,7 @@ def test_ctrl_c_ends_a_wait_for_a_batch_at_once(
     record_testsuite_property("seconds_until_closed", closed)
 
 
-def test_a_loader_can_be_used_on_after_ctrl_c(photos: list[Path], slow: Path) -> None:
+def test_a_loader_can_still_be_used_after_ctrl_c(photos: list[Path], slow: Path) -> None:
     program = """
     pipeline = fl.files(arguments[:1] * 16 + arguments[1:]).decode().resize((8, 8))
     loader = pipeline.batch(16, index=True).loader(threads=1)
@@ -605,7 +605,7 @@ def test_the_interpreter_ends_while_an_epoch_runs(photos: list[Path]) -> None:
         assert outcome == (code, ""), program
 
 
-def test_an_error_of_the_user_in_a_loop_is_what_ends_the_program(photos: list[Path]) -> None:
+def test_an_exception_in_the_users_loop_ends_the_program(photos: list[Path]) -> None:
     program = """
     for batch in fl.files(arguments).decode().resize((8, 8)).batch(1).loader():
         1 / 0

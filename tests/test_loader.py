@@ -1,4 +1,4 @@
-"""Order, batches, settings and checkpoints, as a user of the builder sees them."""
+"""Order, batches, settings and checkpoints of native pipelines."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_the_length_is_the_number_of_batches(size: int, drop_last: bool) -> None
     assert loader.report().dropped == (rest if drop_last else 0)
 
 
-def test_a_pipeline_says_how_many_samples_it_has(photos: list[Path]) -> None:
+def test_the_length_of_a_pipeline_is_its_number_of_samples(photos: list[Path]) -> None:
     assert len(fl.files(photos).decode().batch(5)) == len(photos)
 
 
-def test_the_index_says_which_samples_of_the_source_a_batch_has(photos: list[Path]) -> None:
+def test_the_index_column_names_the_samples_of_a_batch(photos: list[Path]) -> None:
     loader = fl.files(photos).shuffle(1).batch(5, index=True).loader()
 
     for batch in loader:
@@ -49,14 +49,14 @@ def test_the_index_says_which_samples_of_the_source_a_batch_has(photos: list[Pat
         assert batch["bytes"] == [photos[index].read_bytes() for index in batch["index"]]
 
 
-def test_bytes_come_where_nothing_is_decoded(tree: Path) -> None:
+def test_without_decode_samples_are_bytes(tree: Path) -> None:
     for batch in fl.images(tree).batch(7).loader():
         assert isinstance(batch["bytes"], fl.BytesList)
         assert all(isinstance(content, bytes) for content in batch["bytes"])
         assert len(batch["bytes"]) == len(batch["label"])
 
 
-def test_padded_pictures_stand_in_the_corner_with_their_shapes_beside_them(photos: list[Path]) -> None:
+def test_padded_images_are_in_the_corner_and_their_shapes_in_a_column(photos: list[Path]) -> None:
     for batch in fl.files(photos).decode().batch(5, pad=True, index=True).loader():
         shapes = batch["image_shape"]
         assert batch["image"].shape[1:] == tuple(shapes.max(axis=0))
@@ -67,7 +67,7 @@ def test_padded_pictures_stand_in_the_corner_with_their_shapes_beside_them(photo
             assert int(image.sum()) == int(picture.sum()), "what is around the picture is not zero"
 
 
-def test_padded_floats_with_channels_first_stand_in_the_corner(photos: list[Path]) -> None:
+def test_padded_floats_with_channels_first_are_in_the_corner(photos: list[Path]) -> None:
     batch = next(iter(fl.files(photos).decode().to_float().batch(4, pad=True).loader()))
 
     for image, shape, path in zip(batch["image"], batch["image_shape"], photos, strict=False):
@@ -78,14 +78,14 @@ def test_padded_floats_with_channels_first_stand_in_the_corner(photos: list[Path
         assert not image[:, :, shape[2] :].any()
 
 
-def test_shapes_come_with_padding_also_where_they_are_equal(photos: list[Path]) -> None:
+def test_padding_adds_shapes_even_if_they_are_equal(photos: list[Path]) -> None:
     batch = next(iter(fl.files(photos).decode().resize((8, 9)).batch(4, pad=True).loader()))
 
     assert batch["image"].shape == (4, 8, 9, 3)
     assert batch["image_shape"].tolist() == [[8, 9, 3]] * 4
 
 
-def test_pictures_of_one_size_need_no_padding(tmp_path: Path) -> None:
+def test_images_of_one_size_need_no_padding(tmp_path: Path) -> None:
     contents = {f"{number}.png": encoded(noise(number, 6, 7, 3), "PNG") for number in range(4)}
     paths = write(tmp_path, contents)
 
@@ -135,7 +135,7 @@ def test_random_crops_differ_from_epoch_to_epoch_and_by_seed(photos: list[Path])
 
 @pytest.mark.parametrize("remainder", ["pad", "drop", "uneven"])
 @pytest.mark.parametrize(("samples", "world"), [(20, 4), (21, 4), (3, 4), (7, 1)])
-def test_the_ranks_together_have_the_epoch(samples: int, world: int, remainder: Remainder) -> None:
+def test_all_ranks_together_have_the_epoch(samples: int, world: int, remainder: Remainder) -> None:
     pipeline = numbers(samples).shuffle(5)
     parts = [
         indices(pipeline.shard(rank, world, remainder).batch(2, index=True).loader()) for rank in range(world)
@@ -171,14 +171,14 @@ def test_without_an_environment_there_is_one_rank(monkeypatch: pytest.MonkeyPatc
     assert indices(numbers(5).shard().batch(5, index=True).loader()) == list(range(5))
 
 
-def test_an_environment_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_in_the_environment_that_is_not_a_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "first")
 
     with pytest.raises(InvalidArgumentError, match="first"):
         numbers(5).shard()
 
 
-# ---- what must not matter ----
+# ---- threads and budgets ----
 
 SPLIT_BUDGETS: list[dict[str, Any]] = [
     {"prefetch": 0},
@@ -229,7 +229,7 @@ def test_batches_of_arrays_and_padded_ones_are_the_same_for_any_threads(
 # ---- checkpoints ----
 
 
-def spoilt(photos: list[Path], folder: Path, bad: Sequence[int]) -> list[Path]:
+def corrupt(photos: list[Path], folder: Path, bad: Sequence[int]) -> list[Path]:
     """The photos, some of them truncated."""
     contents = [path.read_bytes() for path in photos]
     return write(
@@ -251,10 +251,10 @@ def spoilt(photos: list[Path], folder: Path, bad: Sequence[int]) -> list[Path]:
         ((0, 4, 5, 6, 13, 23), fl.FaultPolicy("replace")),
     ],
 )
-def test_a_run_resumed_after_any_batch_goes_on_as_the_run_itself(
+def test_a_run_resumed_after_any_batch_continues_identically(
     tmp_path: Path, photos: list[Path], bad: Sequence[int], policy: fl.FaultPolicy, drop_last: bool
 ) -> None:
-    paths = spoilt(photos, tmp_path, bad)
+    paths = corrupt(photos, tmp_path, bad)
     pipeline = fl.files(paths).shuffle(3).decode().random_resized_crop(16).flip()
     pipeline = pipeline.batch(5, index=True, drop_last=drop_last)
     loader = pipeline.loader(faults=policy)
@@ -268,13 +268,13 @@ def test_a_run_resumed_after_any_batch_goes_on_as_the_run_itself(
     for taken, checkpoint in enumerate(checkpoints):
         again = pipeline.loader(threads=3, faults=policy)
         again.resume(checkpoint)
-        # What is left of the epoch, which may be nothing, and those after it.
+        # The rest of the epoch, which may be empty, and the epochs after it.
         rest = [batch for _ in range(3) for batch in kept(again)]
         assert_same(rest[: len(whole) - taken], whole[taken:])
 
 
 def test_faults_before_a_checkpoint_still_count_against_the_limit(tmp_path: Path, photos: list[Path]) -> None:
-    paths = spoilt(photos, tmp_path, (0, 1, 20))
+    paths = corrupt(photos, tmp_path, (0, 1, 20))
     pipeline = fl.files(paths).decode().resize((8, 8)).batch(4)
     policy = fl.FaultPolicy("skip", limit=2)
     loader = pipeline.loader(faults=policy)
@@ -298,7 +298,7 @@ def test_a_checkpoint_of_a_finished_epoch_leads_to_the_next() -> None:
     assert indices(again) == indices(loader)
 
 
-def test_a_loader_can_be_taken_back_to_an_earlier_checkpoint_of_its_own() -> None:
+def test_a_loader_can_resume_from_its_own_earlier_checkpoint() -> None:
     loader = numbers(20).shuffle(1).batch(6, index=True).loader()
     running = iter(loader)
     next(running)
@@ -310,8 +310,8 @@ def test_a_loader_can_be_taken_back_to_an_earlier_checkpoint_of_its_own() -> Non
     assert indices(loader) == rest
 
 
-def test_resuming_ends_the_epoch_that_runs() -> None:
-    # Many rounds: the epoch is met at another moment of its work each time.
+def test_resuming_ends_the_running_epoch() -> None:
+    # Many rounds: each one catches the epoch at another moment of its work.
     for _ in range(20):
         loader = numbers(2000).batch(2).loader(prefetch=0)
         running = iter(loader)
@@ -355,7 +355,7 @@ def test_a_checkpoint_of_other_transforms_files_or_seed_is_refused(photos: list[
 
 
 @pytest.mark.parametrize("text", ["", "hello", "{}", "[]", "null", '{"version":1}'])
-def test_a_text_that_is_no_checkpoint_is_refused(text: str) -> None:
+def test_an_invalid_checkpoint_is_refused(text: str) -> None:
     with pytest.raises(CheckpointMismatchError, match="not a checkpoint"):
         numbers(20).batch(6).loader().resume(text)
 
@@ -449,7 +449,7 @@ MISPLACED: list[tuple[str, Build]] = [
 
 
 @pytest.mark.parametrize("build", [build for _, build in MISPLACED], ids=[name for name, _ in MISPLACED])
-def test_a_call_in_the_wrong_place_is_refused_with_advice(build: Build) -> None:
+def test_a_call_out_of_order_is_refused_with_a_hint(build: Build) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         build(fl.files(["never-opened.jpg"]))
 
@@ -458,7 +458,7 @@ def test_a_call_in_the_wrong_place_is_refused_with_advice(build: Build) -> None:
 
 
 @pytest.mark.parametrize("image", [noise(1, 5, 9, 8, 4), noise(1, 5, 9, 8), np.zeros((5, 9, 8, 3))])
-def test_an_array_that_is_no_picture_cannot_be_resized(image: NDArray[Any]) -> None:
+def test_an_array_that_is_not_an_image_cannot_be_resized(image: NDArray[Any]) -> None:
     with pytest.raises(InvalidArgumentError, match="resize needs a picture"):
         fl.arrays({"image": image}).resize(3)
 
@@ -468,7 +468,7 @@ def test_arrays_cannot_be_decoded() -> None:
         numbers(3).decode()
 
 
-def test_a_pipeline_is_not_changed_by_what_is_built_on_it() -> None:
+def test_building_on_a_pipeline_does_not_change_it() -> None:
     start = fl.files(["a.jpg"]).decode()
     before = start.settings
 
@@ -478,7 +478,7 @@ def test_a_pipeline_is_not_changed_by_what_is_built_on_it() -> None:
     assert start.batch(3).settings[-1]["size"] == 3
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_numbers_are_accepted_as_numbers() -> None:
     pipeline = fl.files(["a.jpg"]).decode().resize(np.array([4, 5])).batch(np.int64(3))  # type: ignore[arg-type]
 
     assert [call.get("size") for call in pipeline.settings] == [None, [4, 5], 3]
@@ -502,7 +502,7 @@ def test_the_report_adds_up_while_an_epoch_runs_and_after_it() -> None:
     assert "20 samples delivered" in str(report)
 
 
-def test_what_was_decided_is_what_was_asked_for() -> None:
+def test_decided_shows_the_requested_values() -> None:
     loader = (
         fl.files(["a.jpg"]).batch(2).loader(threads=3, readers=5, files=7, prefetch="2MiB", memory="64MiB")
     )

@@ -1,4 +1,4 @@
-"""Functions of Python in a native pipeline: what they get and give, and what becomes of their faults."""
+"""Python functions in a native pipeline: arguments, results and faults."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def raises_in_batch(*bad: int) -> Callable[[Any], Any]:
     return check
 
 
-# ---- what functions get and give ----
+# ---- arguments and results ----
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_functions_before_and_after_batch_follow_one_another_in_order(threads: bool) -> None:
+def test_functions_before_and_after_batch_are_called_in_order(threads: bool) -> None:
     pipeline = (
         numbers()
         .shuffle(5)
@@ -115,7 +115,7 @@ def test_functions_run_in_worker_processes_and_with_threads_in_this_one() -> Non
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_a_function_gets_one_decoded_picture_of_whatever_size(threads: bool, photos: list[Path]) -> None:
+def test_a_function_gets_one_decoded_image_in_its_own_size(threads: bool, photos: list[Path]) -> None:
     def look(sample: dict[str, Any]) -> dict[str, Any]:
         image = sample["image"]
         return {"shape": np.array(image.shape), "corner": image[:8, :8], "keys": sorted(sample)}
@@ -134,7 +134,7 @@ def test_a_function_gets_one_decoded_picture_of_whatever_size(threads: bool, pho
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_files_that_are_not_decoded_come_as_bytes(threads: bool, photos: list[Path]) -> None:
+def test_functions_get_files_that_are_not_decoded_as_bytes(threads: bool, photos: list[Path]) -> None:
     pipeline = fl.files(photos).map(lambda sample: len(sample["bytes"]), threads=threads).batch(24)
     with pipeline.loader(workers=1) as loader:
         lengths: Any = next(iter(loader))
@@ -147,7 +147,7 @@ class Pair(NamedTuple):
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_arrays_numbers_and_tensors_are_stacked_and_all_else_is_listed(threads: bool) -> None:
+def test_arrays_numbers_and_tensors_are_stacked_and_everything_else_is_a_list(threads: bool) -> None:
     def make(sample: dict[str, Any]) -> Any:
         x = int(sample["x"])
         return Pair(
@@ -182,7 +182,7 @@ def test_the_view_for_torch_has_tensors_on_the_same_memory(threads: bool) -> Non
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_what_a_function_changes_in_place_changes_its_own_sample_only(threads: bool) -> None:
+def test_changes_in_place_affect_only_the_functions_own_sample(threads: bool) -> None:
     source = np.arange(FEW * 5000, dtype=np.float64).reshape(FEW, 5000)
 
     def change(sample: dict[str, Any]) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def test_what_a_function_changes_in_place_changes_its_own_sample_only(threads: b
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_batches_that_are_kept_stay_what_they_were(threads: bool) -> None:
+def test_kept_batches_do_not_change(threads: bool) -> None:
     def fill(sample: dict[str, Any]) -> dict[str, Any]:
         return {"a": np.full(20_000, sample["x"])}
 
@@ -206,7 +206,7 @@ def test_batches_that_are_kept_stay_what_they_were(threads: bool) -> None:
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_pictures_of_different_shapes_are_padded_on_request(threads: bool, photos: list[Path]) -> None:
+def test_images_of_different_shapes_are_padded_on_request(threads: bool, photos: list[Path]) -> None:
     pipeline = fl.files(photos).decode().map(same, threads=threads)
     with pipeline.batch(5, pad=True).loader(workers=2) as loader:
         ours = list(loader)
@@ -269,7 +269,7 @@ def test_random_numbers_depend_on_seed_and_position_alone() -> None:
     assert len({int(batch["drawn"]) for batch in one}) == len(one)
 
 
-def test_a_context_says_which_sample_of_which_epoch_it_is() -> None:
+def test_the_context_has_the_epoch_and_index_of_the_sample() -> None:
     batches = drawn(2, False)
     assert np.concatenate([batch["position"] for batch in batches]).tolist() == list(range(2 * FEW))
     assert np.concatenate([batch["epoch"] for batch in batches]).tolist() == [0] * FEW + [1] * FEW
@@ -279,7 +279,7 @@ def test_a_context_says_which_sample_of_which_epoch_it_is() -> None:
         assert batch["first"] == batch["position"][0]
 
 
-def test_generators_that_a_process_has_one_of_are_seeded_for_each_sample_in_workers() -> None:
+def test_global_generators_are_seeded_for_each_sample_in_workers() -> None:
     def draws(sample: dict[str, Any]) -> dict[str, Any]:
         return {"r": python_random.random(), "n": np.random.random(), "t": torch.rand(())}
 
@@ -304,7 +304,7 @@ def test_normal_numbers_of_another_bit_generator_depend_on_the_position_alone() 
     np.random.mtrand.set_bit_generator(np.random.PCG64(0))
     try:
         right = made(1, 4)
-        # Normal numbers come in pairs: workers are forked while the second one of another pair waits.
+        # Normal numbers are drawn in pairs: workers are forked while the second number of a pair is pending.
         np.random.randn()
         np.testing.assert_array_equal(made(3, 5), right)
     finally:
@@ -337,7 +337,7 @@ def test_the_slots_of_skipped_samples_are_filled_from_the_end_of_the_epoch(
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_what_is_raised_comes_after_the_batches_before_it_and_names_the_sample(
+def test_an_exception_comes_after_the_batches_before_it_and_names_the_sample(
     threads: bool, photos: list[Path]
 ) -> None:
     def check(sample: dict[str, Any]) -> Any:
@@ -358,7 +358,7 @@ def test_what_is_raised_comes_after_the_batches_before_it_and_names_the_sample(
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_native_faults_and_those_of_functions_are_judged_together_in_order(
+def test_native_faults_and_faults_of_functions_are_judged_together_in_order(
     threads: bool, tmp_path: Path
 ) -> None:
     content = encoded(photo(1, 20, 20))
@@ -390,7 +390,7 @@ def test_native_faults_and_those_of_functions_are_judged_together_in_order(
             seen: list[int] = []
             with pytest.raises(TooManyFaultsError) as raised:
                 seen.extend(int(label) for batch in loader for label in batch["label"])
-            # The fifth bad one, in the order of judging.
+            # The fifth bad sample, in the order of judging.
             assert (raised.value.index, seen) == (judged[4], [*batches[0], *batches[1]])
 
     with pipeline.loader(workers=2, exclude=quarantine) as loader:
@@ -399,7 +399,7 @@ def test_native_faults_and_those_of_functions_are_judged_together_in_order(
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_a_native_fault_is_raised_after_what_comes_before_it(threads: bool, tmp_path: Path) -> None:
+def test_a_native_fault_is_raised_after_the_batches_before_it(threads: bool, tmp_path: Path) -> None:
     content = encoded(photo(1, 20, 20))
     paths = write(tmp_path, {f"{number}.jpg": b"no" if number == 7 else content for number in range(9)})
     pipeline = fl.files(paths, labels=list(range(9))).decode().map(same, threads=threads).batch(3)
@@ -413,7 +413,7 @@ def test_a_native_fault_is_raised_after_what_comes_before_it(threads: bool, tmp_
 
 
 class Flaky:
-    """Fails at some samples, the first times."""
+    """Fails at some samples the first few times."""
 
     def __init__(self, folder: Path, times: int, *bad: int) -> None:
         self.folder = folder
@@ -432,7 +432,7 @@ class Flaky:
 
 @pytest.mark.parametrize("threads", PLACES)
 @pytest.mark.parametrize("call", ["map", "map_batch", "both"])
-def test_a_sample_is_tried_again_as_it_was(threads: bool, call: str, tmp_path: Path) -> None:
+def test_a_retry_gets_the_sample_unchanged(threads: bool, call: str, tmp_path: Path) -> None:
     flaky = Flaky(tmp_path, 2, 0, 8)
     source = fl.arrays({"x": np.repeat(np.arange(16)[:, None], 1000, 1)})
     if call == "both":
@@ -520,7 +520,7 @@ def test_fields_that_are_missing_or_of_another_type_are_faults(threads: bool) ->
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_a_function_that_returns_nothing_is_told_so(threads: bool) -> None:
+def test_a_function_that_returns_nothing_is_a_clear_error(threads: bool) -> None:
     def forgets(sample: dict[str, Any]) -> None:
         sample["x"] += 1
 
@@ -572,7 +572,7 @@ def test_a_filter_leaves_out_samples_and_the_others_move_up(threads: bool) -> No
     assert (report.delivered, report.skipped, report.filtered, report.expected) == (13, 1, 9, 14)
 
 
-# ---- a run that goes on ----
+# ---- resuming ----
 
 
 def run_of(faults: Iterable[int], size: int, with_batches: bool, filters: bool, threads: bool = False) -> Any:
@@ -601,7 +601,7 @@ def same_batches(ours: list[Any], theirs: list[Any]) -> bool:
     st.booleans(),
     st.integers(0, 100),
 )
-def test_a_run_resumed_after_any_batch_goes_on_as_the_run_itself(
+def test_a_run_resumed_after_any_batch_continues_identically(
     policy: str, faults: set[int], size: int, with_batches: bool, filters: bool, stop: int
 ) -> None:
     pipeline = run_of(faults, size, with_batches, filters, threads=True)
@@ -620,7 +620,7 @@ def test_a_run_resumed_after_any_batch_goes_on_as_the_run_itself(
     assert same_batches(rest, whole[at:])
 
 
-def test_what_workers_have_made_ahead_does_not_count_as_delivered() -> None:
+def test_samples_made_ahead_do_not_count_as_delivered() -> None:
     with run_of([3, 4], 3, True, False).loader(workers=3, faults=SKIP) as loader:
         whole = list(loader)
         assert len(whole) == 10
@@ -629,8 +629,8 @@ def test_what_workers_have_made_ahead_does_not_count_as_delivered() -> None:
         next(epoch)
         checkpoint = loader.checkpoint()
         rest = list(epoch)
-        stands = [(state["epoch"], state["slot"]) for state in map(json.loads, (before, checkpoint))]
-        assert stands == [(1, 0), (1, 3)]
+        places = [(state["epoch"], state["slot"]) for state in map(json.loads, (before, checkpoint))]
+        assert places == [(1, 0), (1, 3)]
         assert loader.report().delivered == 2 * 29
         loader.resume(checkpoint)
         assert same_batches(list(loader), rest)
@@ -647,7 +647,7 @@ def test_a_checkpoint_of_other_functions_is_refused() -> None:
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_every_rank_has_as_many_batches_whatever_it_has_skipped(threads: bool) -> None:
+def test_ranks_have_equal_batches_whatever_they_skip(threads: bool) -> None:
     def rank(number: int, bad: tuple[int, ...], with_batches: bool) -> tuple[list[list[int]], Any]:
         pipeline = numbers(26).shuffle(1).shard(number, 2).map(raises_at(*bad), threads=threads).batch(4)
         if with_batches:
@@ -665,7 +665,7 @@ def test_every_rank_has_as_many_batches_whatever_it_has_skipped(threads: bool) -
             assert [report.repeated for _, report in made] == [report.skipped for _, report in made]
 
 
-# ---- what is refused ----
+# ---- refusals ----
 
 
 @pytest.mark.parametrize(
@@ -690,7 +690,7 @@ def test_every_rank_has_as_many_batches_whatever_it_has_skipped(threads: bool) -
         (lambda: numbers().map(same).loader(), "there is no batch size"),
     ],
 )
-def test_a_wrong_call_is_refused_at_once_with_advice(build: Callable[[], Any], said: str) -> None:
+def test_a_wrong_call_is_refused_at_once_with_a_hint(build: Callable[[], Any], said: str) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         build()
     assert said in str(raised.value)
@@ -706,7 +706,7 @@ def test_settings_and_functions_are_shown() -> None:
         assert "workers=2, deadline=5.0" in repr(loader)
 
 
-def test_what_cannot_be_sent_back_is_named() -> None:
+def test_a_result_that_cannot_be_pickled_is_named() -> None:
     with (
         numbers().map(lambda sample: {"lock": threading.Lock()}).batch(2).loader(workers=1) as loader,
         pytest.raises(NotPicklableError, match=r"\['lock'\]"),
@@ -715,7 +715,7 @@ def test_what_cannot_be_sent_back_is_named() -> None:
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_a_closed_loader_is_told_so(threads: bool) -> None:
+def test_a_closed_loader_raises_closed_error(threads: bool) -> None:
     loader = numbers().map(same, threads=threads).batch(2).loader(workers=1)
     epoch = iter(loader)
     next(epoch)
@@ -742,7 +742,7 @@ def test_a_context_that_spawns_sends_the_functions_by_value() -> None:
         assert xs(loader) == [[factor * x for x in range(FEW)]]
 
 
-def test_events_tell_of_faults_and_epochs() -> None:
+def test_faults_and_epochs_are_events() -> None:
     reported: list[str] = []
     with (
         numbers()
@@ -765,7 +765,7 @@ def test_threads_run_functions_side_by_side() -> None:
         assert xs(loader) == chunks(range(6), 2)
 
 
-def test_the_slowest_samples_are_told() -> None:
+def test_the_report_has_the_slowest_samples() -> None:
     def slow(sample: dict[str, Any]) -> dict[str, Any]:
         time.sleep(0.2 if sample["x"] == 13 else 0)
         return sample
@@ -773,5 +773,5 @@ def test_the_slowest_samples_are_told() -> None:
     with numbers().map(slow).batch(4).loader(workers=1) as loader:
         list(loader)
         slowest = {one.index: one.seconds for one in loader.report().slowest}
-    # On a busy machine others may take long as well.
+    # On a busy machine, other samples may be slow, too.
     assert slowest[13] >= 0.2

@@ -1,4 +1,4 @@
-"""Columns behind functions: one that changes nothing gives the batches of the native pipeline."""
+"""Columns after functions: a function that changes nothing gives the batches of the native pipeline."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def with_both(pipeline: fl.Pipeline, *, threads: bool) -> fl.Pipeline:
     return pipeline.filter(keep, threads=threads).map(same, threads=threads)
 
 
-def comes(pipeline: fl.Pipeline, **settings: Any) -> tuple[list[Any], list[tuple[Any, str]]]:
-    """The batches, in words that are equal if types and values are; and the faults."""
+def outcome_of(pipeline: fl.Pipeline, **settings: Any) -> tuple[list[Any], list[tuple[Any, str]]]:
+    """The batches, described so that equal types and values compare equal, and the faults."""
     batches: list[Any] = []
     with pipeline.loader(faults=SKIP, **settings) as loader:
         try:
@@ -76,17 +76,17 @@ LINES = st.lists(
 
 @settings(max_examples=30, deadline=None)
 @given(lines=LINES, size=st.integers(1, 4))
-def test_whatever_the_json_a_function_that_changes_nothing_changes_nothing(
+def test_a_function_that_changes_nothing_changes_no_batch_for_any_json(
     lines: list[Sample], size: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        # Compressed: then samples move up in the place of a skipped one with and without functions.
+        # Compressed, so that samples move up after a skipped one with and without functions.
         path = Path(folder) / "lines.jsonl.gz"
         path.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
-        native = comes(fl.jsonl(path).batch(size))
+        native = outcome_of(fl.jsonl(path).batch(size))
         for add in (with_map, with_filter, with_both):
-            assert comes(add(fl.jsonl(path), threads=True).batch(size), workers=1) == native
-        assert comes(fl.jsonl(path).batch(size).map_batch(same, threads=True), workers=1) == native
+            assert outcome_of(add(fl.jsonl(path), threads=True).batch(size), workers=1) == native
+        assert outcome_of(fl.jsonl(path).batch(size).map_batch(same, threads=True), workers=1) == native
 
 
 RECORDS: list[Sample] = [
@@ -141,20 +141,20 @@ SOURCES: dict[str, Callable[[Path], fl.Pipeline]] = {
 
 @pytest.mark.parametrize("threads", PLACES)
 @pytest.mark.parametrize("name", SOURCES)
-def test_of_every_kind_of_records_batches_are_the_same_with_functions(
+def test_batches_of_every_kind_of_record_are_the_same_with_functions(
     name: str, threads: bool, tmp_path: Path
 ) -> None:
     pipeline = SOURCES[name](tmp_path)
-    native = comes(pipeline.batch(2))
+    native = outcome_of(pipeline.batch(2))
     assert sum(len(next(iter(batch.values()))) > 0 for batch in native[0]) == 3
     assert (
-        comes(with_both(pipeline, threads=threads).batch(2).map_batch(same, threads=threads), workers=1)
+        outcome_of(with_both(pipeline, threads=threads).batch(2).map_batch(same, threads=threads), workers=1)
         == native
     )
-    assert comes(pipeline.batch(2).map_batch(same, threads=threads), workers=1) == native
+    assert outcome_of(pipeline.batch(2).map_batch(same, threads=threads), workers=1) == native
 
 
-# ---- what a function makes of values ----
+# ---- values that a function changes ----
 
 
 def made(change: Callable[[Sample], Sample], folder: Path, size: int = 5) -> list[Any]:
@@ -164,7 +164,7 @@ def made(change: Callable[[Sample], Sample], folder: Path, size: int = 5) -> lis
     return batches
 
 
-def test_numbers_that_a_function_makes_of_values_are_stacked(tmp_path: Path) -> None:
+def test_numbers_that_a_function_makes_from_values_are_stacked(tmp_path: Path) -> None:
     def lengths(sample: Sample) -> Sample:
         return {"t": len(sample["t"]), "m": str(sample["m"]) == "None", "e": np.float32(1)}
 
@@ -174,7 +174,7 @@ def test_numbers_that_a_function_makes_of_values_are_stacked(tmp_path: Path) -> 
     assert described(batch["e"]) == ("float32", (5,), [1.0] * 5)
 
 
-def test_whole_numbers_among_others_are_stacked_with_them(tmp_path: Path) -> None:
+def test_integers_among_floats_are_stacked_with_them(tmp_path: Path) -> None:
     def scores(sample: Sample) -> Sample:
         score = [1, 2.5, 3, 4, 0.5][int(sample["id"])]
         return {"score": score, "n": score, "inner": {"score": score}}
@@ -186,7 +186,7 @@ def test_whole_numbers_among_others_are_stacked_with_them(tmp_path: Path) -> Non
         assert np.concatenate([batch["inner"]["score"] for batch in batches]).tolist() == [1, 2.5, 3, 4, 0.5]
 
 
-def test_values_of_which_a_function_has_changed_some_stay_a_list(tmp_path: Path) -> None:
+def test_values_that_a_function_changes_in_some_samples_stay_a_list(tmp_path: Path) -> None:
     def fill(sample: Sample) -> Sample:
         sample["n"] = 0 if sample["n"] is None else sample["n"]
         sample["m"] = {**sample["m"], "z": 1} if isinstance(sample["m"], dict) else sample["m"]
@@ -202,7 +202,7 @@ def test_values_of_which_a_function_has_changed_some_stay_a_list(tmp_path: Path)
 
 
 @pytest.mark.parametrize("threads", PLACES)
-def test_one_odd_sample_is_the_fault_wherever_it_stands_in_its_batch(threads: bool) -> None:
+def test_one_odd_sample_is_the_fault_at_any_place_in_its_batch(threads: bool) -> None:
     for odd in (0, 1, 3, 4) if threads else (0,):
 
         def shaped(sample: Sample, odd: int = odd) -> Sample:
@@ -219,7 +219,7 @@ def test_one_odd_sample_is_the_fault_wherever_it_stands_in_its_batch(threads: bo
         )
 
 
-def test_odd_samples_are_raised_replaced_limited_and_resumed_alike() -> None:
+def test_odd_samples_are_raised_replaced_limited_and_resumed_like_other_faults() -> None:
     def shaped(sample: Sample) -> Sample:
         return {"x": sample["x"], "a": np.zeros(3 if sample["x"] in (0, 5, 6) else 5)}
 
@@ -252,11 +252,11 @@ def test_odd_samples_are_raised_replaced_limited_and_resumed_alike() -> None:
         checkpoint = loader.checkpoint()
     with pipeline.loader(workers=2, faults=SKIP) as loader:
         loader.resume(checkpoint)
-        # Of samples 4 to 7, two and two are alike: the first one decides.
+        # Samples 4 to 7 form two equal groups: the first sample decides.
         assert xs(loader) == [[4, 10, 9, 7], [8]]
 
 
-def test_what_a_sample_is_made_of_is_described() -> None:
+def test_the_structure_of_a_sample_is_described() -> None:
     table: list[tuple[Any, Any]] = [
         (("number",), "a number of int64 or float64"),
         (("array", "<f4", ()), "a number of float32"),
@@ -282,7 +282,7 @@ async def waits(sample: Sample) -> Any:
     return sample
 
 
-def test_what_is_no_function_of_a_sample_is_refused_at_once_with_a_hint() -> None:
+def test_an_object_that_is_not_a_function_of_a_sample_is_refused_with_a_hint() -> None:
     pipeline: Any = fl.arrays({"x": np.arange(5)})
     table: list[tuple[Callable[[], Any], str]] = [
         (lambda: pipeline.map({"x": 1}), r"map: give a function of a sample, got \{'x': 1\}"),
@@ -299,7 +299,7 @@ def test_what_is_no_function_of_a_sample_is_refused_at_once_with_a_hint() -> Non
             wrong()
 
 
-def test_a_filter_that_returns_an_array_is_told_what_it_must_return() -> None:
+def test_the_error_of_a_filter_that_returns_an_array_says_what_to_return() -> None:
     def several(sample: Sample) -> Any:
         return np.array([True, False])
 

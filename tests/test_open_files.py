@@ -1,4 +1,4 @@
-"""A file that is open across a fork has one offset for all workers, which gives wrong samples silently."""
+"""Warnings about open files: after a fork, workers share one offset, which silently gives wrong samples."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_open_file_in_a_data_set_is_warned_of_once(file: Path) -> None:
+def test_an_open_file_in_a_data_set_gives_one_warning(file: Path) -> None:
     with file.open("rb") as opened:
         loader = DataLoader(Holding(file=opened), num_workers=2)
         with pytest.warns(SharedFileWarning, match="dataset.file is the open file") as caught:
@@ -52,8 +52,8 @@ def test_an_open_file_in_a_data_set_is_warned_of_once(file: Path) -> None:
             list(loader)
 
 
-def test_an_open_file_of_h5py_is_named_by_whatever_of_it_a_data_set_holds(tmp_path: Path) -> None:
-    # An older torch is tested without it.
+def test_an_open_h5py_file_is_named_for_any_h5py_object_in_the_data_set(tmp_path: Path) -> None:
+    # The environments of older torch versions lack h5py.
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "numbers.h5"
     with h5py.File(path, "w") as made:
@@ -65,12 +65,12 @@ def test_an_open_file_of_h5py_is_named_by_whatever_of_it_a_data_set_holds(tmp_pa
                 assert len(list(loader)) == 4
             (warning,) = caught
             assert str(path) in str(warning.message)
-        # Where only the file was closed, nothing can be read from what is left.
+        # If only the file was closed, its objects cannot be read.
         left = opened["part/x"]
     assert shared_files(Holding(file=opened, left=left), "dataset") == []
 
 
-def test_an_open_file_of_h5py_in_a_function_of_map_or_an_executor_is_named(tmp_path: Path) -> None:
+def test_an_open_h5py_file_in_a_function_of_map_or_an_executor_is_named(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "numbers.h5", "w") as made:
         made["x"] = np.arange(8)
@@ -89,7 +89,7 @@ def test_an_open_file_of_h5py_in_a_function_of_map_or_an_executor_is_named(tmp_p
             fl.Executor(2, initializer=print, initargs=(rows,)).shutdown()
 
 
-def test_where_no_offset_is_shared_there_is_no_warning(file: Path) -> None:
+def test_there_is_no_warning_if_no_offset_is_shared(file: Path) -> None:
     with file.open("rb") as opened, warnings.catch_warnings():
         warnings.simplefilter("error")
         for workers in (0, 1):
@@ -129,7 +129,7 @@ def reader(opened: Any) -> Any:
     return lambda place: opened.seek(place)
 
 
-def test_what_has_no_offset_to_share_is_no_such_file(file: Path, tmp_path: Path) -> None:
+def test_objects_without_an_offset_give_no_warning(file: Path, tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     endless: list[Any] = []
     endless.append(endless)
@@ -138,7 +138,7 @@ def test_what_has_no_offset_to_share_is_no_such_file(file: Path, tmp_path: Path)
         assert shared_files(Holding(held=held, endless=endless, path=file), "dataset") == []
 
 
-def test_looking_costs_the_same_for_any_size_of_a_data_set() -> None:
+def test_the_search_costs_the_same_for_any_size_of_a_data_set() -> None:
     class Part:
         looks = 0
 
@@ -155,7 +155,7 @@ def test_looking_costs_the_same_for_any_size_of_a_data_set() -> None:
     assert looks[0] == looks[1] > 0
 
 
-def test_an_open_file_in_a_function_of_map_is_warned_of_once(file: Path) -> None:
+def test_an_open_file_in_a_function_of_map_gives_one_warning(file: Path) -> None:
     with file.open("rb") as opened:
 
         def read(sample: dict[str, Any]) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _place(_: int) -> int:
     return 0 if _opened is None else int(_opened.tell())
 
 
-def test_an_open_file_in_the_module_of_a_called_function_is_warned_of_once(
+def test_an_open_file_in_the_module_of_a_called_function_gives_one_warning(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with file.open("rb") as opened, fl.Executor(workers=2) as executor:
@@ -194,7 +194,7 @@ def test_an_open_file_in_the_module_of_a_called_function_is_warned_of_once(
             assert executor.submit(_place, 1).result() == 0
 
 
-def test_an_open_file_among_the_arguments_of_an_initializer_is_warned_of(file: Path) -> None:
+def test_an_open_file_among_the_arguments_of_an_initializer_gives_a_warning(file: Path) -> None:
     with file.open("rb") as opened:
         with pytest.warns(SharedFileWarning, match=r"initargs\[0\] is the open file"):
             executor = fl.Executor(workers=2, initializer=id, initargs=(opened,))

@@ -1,4 +1,4 @@
-"""The order of samples, from outside: calls mean what they say, and every run can be resumed."""
+"""The order of samples: what each call means, and that every run can be resumed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def numbers(start: int, count: int) -> fl.Pipeline:
 
 
 def order(pipeline: fl.Pipeline, epochs: int = 1, **settings: Any) -> list[int]:
-    """The samples of some epochs, by value."""
+    """The samples of some epochs, as values."""
     with pipeline.batch(7).loader(**settings) as loader:
         return [int(x) for _ in range(epochs) for batch in loader for x in batch["x"]]
 
 
-# ---- what the calls mean ----
+# ---- the calls ----
 
 
-def test_take_skip_and_repeat_mean_what_they_do_with_lists() -> None:
+def test_take_skip_and_repeat_work_as_on_lists() -> None:
     whole = list(range(40))
     assert order(numbers(0, 40).skip(5).take(20)) == whole[5:][:20]
     assert order(numbers(0, 40).take(20).skip(5)) == whole[:20][5:]
@@ -35,7 +35,7 @@ def test_take_skip_and_repeat_mean_what_they_do_with_lists() -> None:
     assert order(numbers(0, 40).repeat(2).skip(35).take(10)) == (whole * 2)[35:][:10]
 
 
-def test_the_order_of_shuffle_and_take_is_their_meaning() -> None:
+def test_shuffle_and_take_apply_in_the_order_of_the_calls() -> None:
     taken = order(numbers(0, 100).take(10).shuffle(3))
     assert sorted(taken) == list(range(10))
     assert taken != list(range(10))
@@ -44,7 +44,7 @@ def test_the_order_of_shuffle_and_take_is_their_meaning() -> None:
     assert sorted(drawn) != list(range(10))
 
 
-def test_a_shuffle_behind_a_shard_stays_within_the_rank() -> None:
+def test_a_shuffle_after_a_shard_stays_within_the_rank() -> None:
     for epoch in range(2):
         within = [order(numbers(0, 40).shard(rank, 4).shuffle(5), epoch + 1)[-10:] for rank in range(4)]
         assert [{x % 4 for x in part} for part in within] == [{0}, {1}, {2}, {3}]
@@ -52,7 +52,7 @@ def test_a_shuffle_behind_a_shard_stays_within_the_rank() -> None:
     assert {x % 4 for x in over} != {0}
 
 
-def test_repeated_passes_are_shuffled_anew() -> None:
+def test_repeated_passes_are_shuffled_again() -> None:
     passes = [order(numbers(0, 30).shuffle(2).repeat(3))[at : at + 30] for at in (0, 30, 60)]
     assert all(sorted(found) == list(range(30)) for found in passes)
     assert passes[0] != passes[1] != passes[2]
@@ -65,7 +65,7 @@ def test_a_buffer_shuffles_each_run_within_itself() -> None:
     assert found != sorted(found)
 
 
-def test_one_behind_another_and_each_with_its_own_order() -> None:
+def test_concatenated_sources_keep_their_own_order() -> None:
     three = numbers(0, 10).concat(numbers(100, 5), numbers(200, 3))
     assert order(three) == [*range(10), *range(100, 105), *range(200, 203)]
     assert sorted(order(three.shuffle(1))) == sorted(order(three))
@@ -115,7 +115,7 @@ def test_a_mixture_has_its_proportions_in_every_period() -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_parts_come_in_their_own_order_and_begin_anew(seed: int | None) -> None:
+def test_parts_of_a_mixture_keep_their_own_order_and_start_again(seed: int | None) -> None:
     small, large = numbers(0, 5).shuffle(1), numbers(100, 60).shuffle(2)
     found = order(fl.mix([(small, 0.5), (large, 0.5)], seed=seed, samples=48), epochs=3)
     assert [x for x in found if x < 100] == order(small, epochs=15)[:72]
@@ -128,7 +128,7 @@ def test_ranks_share_a_mixture() -> None:
     assert sorted(x for rank in ranks for x in rank) == [*range(30), *range(100, 110)]
 
 
-def test_mixtures_can_be_mixed_and_go_on() -> None:
+def test_mixtures_can_be_mixed_and_resumed() -> None:
     inner = fl.mix({numbers(0, 4): 1, numbers(100, 4): 1})
     outer = fl.mix([(inner, 2), (numbers(200, 4), 1)]).take(6)
     assert Counter(x // 100 for x in order(outer)) == {0: 2, 1: 2, 2: 2}
@@ -170,12 +170,12 @@ def assert_resumes_after_every_batch(pipeline: fl.Pipeline, epochs: int) -> None
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_every_order_goes_on_after_every_batch(name: str) -> None:
+def test_every_order_can_be_resumed_after_every_batch(name: str) -> None:
     assert_resumes_after_every_batch(ORDERS[name]().batch(4, index=True), epochs=2)
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_every_order_is_the_same_whatever_the_threads(name: str) -> None:
+def test_every_order_is_the_same_for_any_number_of_threads(name: str) -> None:
     first = order(ORDERS[name](), 3, threads=1)
     assert first == order(ORDERS[name](), 3, threads=5, prefetch=0)
 
@@ -188,7 +188,7 @@ def test_a_checkpoint_of_another_order_is_refused() -> None:
             other.batch(3).loader().resume(checkpoint)
 
 
-def test_excluded_samples_are_as_if_they_had_never_been_there(tmp_path: Path) -> None:
+def test_excluded_samples_are_as_if_they_did_not_exist(tmp_path: Path) -> None:
     quarantine = tmp_path / "bad.jsonl"
     quarantine.write_text(
         '{"index": 1, "kind": "CorruptImageError"}\n{"index": 10, "kind": "CorruptImageError"}\n'
@@ -217,7 +217,7 @@ def mistakes() -> Iterator[tuple[str, Callable[[], object], str]]:
     yield "take after batch", lambda: ten.batch(2).take(5), "take cannot follow batch"
     yield "a mixture of nothing", lambda: fl.mix({}), "{}"
     yield "a weight of nothing", lambda: fl.mix({ten: 0}), "got 0"
-    yield "a weight in words", lambda: fl.mix({ten: "much"}), "much"  # type: ignore[dict-item]
+    yield "a weight that is text", lambda: fl.mix({ten: "much"}), "much"  # type: ignore[dict-item]
     yield "a mixture of numbers", lambda: fl.mix({5: 1.0}), "5"  # type: ignore[dict-item]
     yield "a mixture of batches", lambda: fl.mix({ten.batch(2): 1.0}), "batch"
     yield "a weight too small", lambda: fl.mix([(ten, 1), (ten, 1e-6)]), "0.000001"
@@ -228,7 +228,7 @@ def mistakes() -> Iterator[tuple[str, Callable[[], object], str]]:
 @pytest.mark.parametrize(
     ("call", "text"), [case[1:] for case in mistakes()], ids=[case[0] for case in mistakes()]
 )
-def test_what_cannot_be_is_refused_where_it_is_written(call: Callable[[], object], text: str) -> None:
+def test_an_invalid_call_is_refused_where_it_is_written(call: Callable[[], object], text: str) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         call()
     assert text in str(raised.value)
@@ -241,7 +241,7 @@ def test_sources_with_other_fields_are_refused_with_the_difference() -> None:
         fl.mix([(numbers(0, 5), 1), (fl.arrays({"x": np.zeros((5, 2), int)}), 1)])
 
 
-def test_a_pipeline_tells_how_it_was_made() -> None:
+def test_a_pipeline_shows_how_it_was_made() -> None:
     mixture = fl.mix({numbers(0, 4).take(2): 0.5}, seed=1).shuffle(2)
     assert repr(mixture) == "mix({arrays(x: int64[4]).take(samples=2): 0.5}).shuffle(seed=2)"
     assert repr(numbers(0, 1).concat(numbers(0, 2))) == "arrays(x: int64[1]).concat(arrays(x: int64[2]))"

@@ -1,4 +1,4 @@
-"""What stands behind the shorter arrays of a batch: zeros, or what the user says."""
+"""Padding of the shorter arrays of a batch: zeros, or a number of the user."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Way = Callable[[fl.Pipeline], fl.Pipeline]
         ({}, 0, 0.0),
     ],
 )
-def test_the_shorter_ones_are_padded_with_what_was_said(
+def test_shorter_samples_are_padded_with_the_given_number(
     lines: fl.Pipeline, way: Way, pad: Any, token: int, weight: float
 ) -> None:
     with way(lines).batch(4, pad=pad).loader() as loader:
@@ -67,7 +67,7 @@ def test_the_shorter_ones_are_padded_with_what_was_said(
 
 
 @both_ways
-def test_pictures_stand_in_what_was_said(tmp_path: Path, way: Way) -> None:
+def test_images_are_padded_with_the_given_number(tmp_path: Path, way: Way) -> None:
     for number, size in enumerate([(8, 5), (4, 9)]):
         (tmp_path / f"{number}.png").write_bytes(encoded(photo(number, *size), "PNG"))
     pictures = fl.files(str(tmp_path / "*.png")).decode()
@@ -93,7 +93,7 @@ def test_pictures_stand_in_what_was_said(tmp_path: Path, way: Way) -> None:
         (float("nan"), "nan"),
     ],
 )
-def test_what_cannot_be_padded_so_is_refused_where_it_is_written(tmp_path: Path, pad: Any, said: str) -> None:
+def test_invalid_padding_is_refused_where_it_is_written(tmp_path: Path, pad: Any, said: str) -> None:
     (tmp_path / "0.png").write_bytes(encoded(photo(0, 8, 5), "PNG"))
     with pytest.raises(InvalidArgumentError) as raised:
         fl.files(str(tmp_path / "*.png")).decode().batch(2, pad=pad)
@@ -109,7 +109,7 @@ def test_what_cannot_be_padded_so_is_refused_where_it_is_written(tmp_path: Path,
         ({"label": 1}, "pad names 'label'"),
     ],
 )
-def test_behind_a_function_it_is_refused_when_the_batch_is_made(
+def test_invalid_padding_after_a_function_is_refused_when_the_batch_is_made(
     lines: fl.Pipeline, pad: dict[str, float], said: str
 ) -> None:
     pipeline = by_a_function(lines).batch(4, pad=pad)

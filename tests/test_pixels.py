@@ -1,4 +1,4 @@
-"""The pixels are Pillow's and torchvision's, bit for bit: both are run beside Feedline."""
+"""Pixels equal those of Pillow and torchvision bit for bit; the tests run both beside Feedline."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def test_decoded_pixels_are_pillows(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_gray_of_16_bits_is_its_upper_byte(tmp_path: Path, mode: Mode) -> None:
-    # Pillow makes nearly all of it white; this is the documented difference.
+def test_16_bit_gray_gives_the_upper_byte(tmp_path: Path, mode: Mode) -> None:
+    # Pillow clips nearly all pixels to white; this difference is documented.
     samples = np.random.default_rng(1).integers(0, 1 << 16, (31, 29, 1))
     paths = write(tmp_path, {"a.png": png(samples, 16), "b.png": png(samples, 16, interlaced=True)})
 
@@ -139,7 +139,7 @@ def test_a_file_is_decoded_by_its_content_whatever_its_name(tmp_path: Path, form
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("rest", [b"\0" * 100, b"\xff" * 7, b"\n", encoded(photo(2, 9, 9))])
-def test_bytes_behind_the_end_of_a_picture_do_no_harm(tmp_path: Path, form: str, rest: bytes) -> None:
+def test_bytes_after_the_end_of_an_image_are_ignored(tmp_path: Path, form: str, rest: bytes) -> None:
     content = encoded(photo(3, 40, 30), form)
     paths = write(tmp_path, {"a": content + rest})
 
@@ -148,7 +148,7 @@ def test_bytes_behind_the_end_of_a_picture_do_no_harm(tmp_path: Path, form: str,
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("form", ["PNG", "WEBP"])
-def test_of_an_animation_the_first_picture_is_decoded(tmp_path: Path, form: str, mode: Mode) -> None:
+def test_the_first_frame_of_an_animation_is_decoded(tmp_path: Path, form: str, mode: Mode) -> None:
     frames = [Image.fromarray(photo(seed, 40, 30)) for seed in range(3)]
     content = encoded(frames[0], form, save_all=True, append_images=frames[1:])
     paths = write(tmp_path, {"a": content})
@@ -173,7 +173,7 @@ def test_orient_turns_as_pillows_exif_transpose_does(tmp_path: Path, form: str, 
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_orient_turns_before_the_picture_is_resized_and_cropped(tmp_path: Path, orientation: int) -> None:
+def test_orient_turns_before_the_image_is_resized_and_cropped(tmp_path: Path, orientation: int) -> None:
     paths = write(tmp_path, {"a": turned("JPEG", orientation)})
     with Image.open(paths[0]) as image:
         upright = tensor(np.asarray(ImageOps.exif_transpose(image).convert("RGB")))
@@ -185,14 +185,14 @@ def test_orient_turns_before_the_picture_is_resized_and_cropped(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_orientation_is_ignored_unless_asked_for(tmp_path: Path, orientation: int) -> None:
+def test_orientation_is_ignored_unless_requested(tmp_path: Path, orientation: int) -> None:
     content = turned("JPEG", orientation)
     paths = write(tmp_path, {"a": content})
 
     np.testing.assert_array_equal(made(fl.files(paths).decode())[0], opened(content))
 
 
-# ---- resizing and the middle ----
+# ---- resizing and center crops ----
 
 sides = st.integers(1, 190)
 targets = st.one_of(st.integers(1, 150), st.tuples(st.integers(1, 150), st.integers(1, 150)))
@@ -231,11 +231,11 @@ def test_resized_pixels_are_torchvisions(
     form=st.sampled_from(["JPEG", "progressive", "PNG"]), mode=st.sampled_from(MODES),
     filter=st.sampled_from(FILTERS),
 )  # fmt: skip
-def test_the_middle_of_a_resized_picture_is_torchvisions(
+def test_the_center_crop_of_a_resized_image_is_torchvisions(
     folder: Path, width: int, height: int, size: int | tuple[int, int], crop: tuple[int, int],
     form: str, mode: Mode, filter: Filter,
 ) -> None:  # fmt: skip
-    # Only a region of a JPEG is decoded for this, and a crop may be larger than the picture.
+    # Only a region of a JPEG is decoded, and a crop may be larger than the image.
     container = "PNG" if form == "PNG" else "JPEG"
     content = encoded(photo(6, width, height), container, progressive=form == "progressive")
     paths = write(folder, {"middle": content})
@@ -259,7 +259,7 @@ def test_every_region_of_a_jpeg_has_the_pixels_of_the_whole(tmp_path: Path, subs
             np.testing.assert_array_equal(image, pixels_of(vision.center_crop(whole, [height, width])))
 
 
-def test_a_center_crop_larger_than_the_picture_has_black_around_it(tmp_path: Path) -> None:
+def test_a_center_crop_larger_than_the_image_is_padded_with_black(tmp_path: Path) -> None:
     content = encoded(photo(8, 21, 10))
     paths = write(tmp_path, {"a.jpg": content})
 
@@ -270,9 +270,7 @@ def test_a_center_crop_larger_than_the_picture_has_black_around_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("filter", FILTERS)
-def test_a_large_photo_made_small_and_a_small_one_made_large_are_torchvisions(
-    tmp_path: Path, filter: Filter
-) -> None:
+def test_a_reduced_and_an_enlarged_photo_are_torchvisions(tmp_path: Path, filter: Filter) -> None:
     cases: list[tuple[int, int, int | tuple[int, int]]] = [
         (2001, 1501, 224),
         (1501, 2003, (60, 333)),
@@ -294,7 +292,7 @@ def test_a_large_photo_made_small_and_a_small_one_made_large_are_torchvisions(
 
 @pytest.fixture(scope="module")
 def many(folder: Path) -> list[Path]:
-    """80 pictures of all proportions, of all formats."""
+    """80 images of all proportions and formats."""
     random = np.random.default_rng(2)
     contents = {}
     for number in range(80):
@@ -336,7 +334,7 @@ def test_random_resized_crops_and_flips_are_torchvisions_with_the_same_draws(
 
 
 @pytest.mark.parametrize("filter", FILTERS)
-def test_a_flip_before_a_crop_is_done_before_it(many: list[Path], filter: Filter) -> None:
+def test_a_flip_before_a_crop_is_applied_before_it(many: list[Path], filter: Filter) -> None:
     pipeline = fl.files(many).decode().flip(0.5).random_resized_crop(40, filter=filter)
 
     for position, (path, image) in enumerate(zip(many, made(pipeline, seed=3), strict=True)):
@@ -369,7 +367,7 @@ def test_random_crops_with_padding_are_torchvisions_with_the_same_draws(
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])
-def test_a_certain_flip_is_always_or_never_done(photos: list[Path], p: float) -> None:
+def test_a_flip_with_probability_1_or_0_is_always_or_never_applied(photos: list[Path], p: float) -> None:
     for path, image in zip(photos, made(fl.files(photos).decode().flip(p)), strict=True):
         picture = opened(path.read_bytes())
         np.testing.assert_array_equal(image, picture[:, ::-1] if p else picture)
@@ -418,7 +416,7 @@ def test_cast_keeps_every_value_in_every_type(tmp_path: Path, dtype: str, layout
     np.testing.assert_array_equal(image, picture if layout == "HWC" else picture.transpose(2, 0, 1))
 
 
-# ---- the decoder's own shrinking ----
+# ---- scaled decoding ----
 
 
 @pytest.mark.parametrize("factor", [2, 4, 8])
@@ -440,7 +438,7 @@ def test_scaled_crops_are_near_the_exact_pixels(tmp_path: Path) -> None:
     exact = made(fl.files(paths).decode().random_resized_crop(64, scale=(0.3, 1.0)))
     scaled = made(fl.files(paths).decode(scaled=True).random_resized_crop(64, scale=(0.3, 1.0)))
 
-    # The crop begins at a whole pixel of the smaller picture, up to 7 pixels away from where it should.
+    # The crop starts at a whole pixel of the smaller image, up to 7 pixels from its exact place.
     differences = [np.abs(one.astype(int) - other).mean() for one, other in zip(exact, scaled, strict=True)]
     assert max(differences) < 12
     assert max(differences) > 0, "the decoder did not shrink anything"

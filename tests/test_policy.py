@@ -1,4 +1,4 @@
-"""The policy for faults: what it refuses, what it means, what the ledger makes of it."""
+"""Fault policies: refused settings, their meaning, and how the ledger applies them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from feedline.faults import ANOTHER, hint_for, symptom
         ({"replacement": 7}, "replacement=7"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused_with_its_value(arguments: dict[str, Any], value: str) -> None:
+def test_an_invalid_policy_is_refused_with_its_value(arguments: dict[str, Any], value: str) -> None:
     with pytest.raises(errors.InvalidArgumentError) as caught:
         fl.FaultPolicy(**arguments)
 
@@ -58,7 +58,7 @@ def test_a_policy_that_cannot_be_is_refused_with_its_value(arguments: dict[str, 
     assert value in str(caught.value)
 
 
-def test_a_refusal_points_to_the_help_of_what_was_refused() -> None:
+def test_an_error_for_an_argument_points_to_the_right_help() -> None:
     for refused, place in (
         (lambda: fl.FaultPolicy(limit="few"), "feedline.FaultPolicy"),  # type: ignore[arg-type]
         (lambda: fl.FaultPolicy(by_type={int: 2}), "feedline.FaultPolicy"),  # type: ignore[dict-item]
@@ -79,7 +79,7 @@ def test_the_default_limit_is_half_and_none_is_no_limit() -> None:
     assert fl.FaultPolicy.parse(unlimited.text) == unlimited
 
 
-def test_advice_to_skip_is_left_out_where_the_policy_does_that() -> None:
+def test_the_hint_to_skip_is_left_out_if_the_policy_skips() -> None:
     hint = (
         'report the code named above to its library; skip the sample with faults=FaultPolicy(action="skip")'
     )
@@ -108,7 +108,7 @@ def test_a_policy_is_the_same_as_text_and_after_being_pickled() -> None:
     assert fl.FaultPolicy.parse("") == fl.FaultPolicy()
 
 
-def test_a_text_that_is_no_policy_is_refused_with_its_value() -> None:
+def test_an_invalid_policy_text_is_refused_with_its_value() -> None:
     for text, shown in (
         ("retry=many", "many"), ("action=ignore", "ignore"), ("retries=2", "retries"), ("retry", "retry"),
     ):  # fmt: skip
@@ -119,16 +119,16 @@ def test_a_text_that_is_no_policy_is_refused_with_its_value() -> None:
 
 
 class StrangeError(ValueError):
-    """An error of the user's."""
+    """An exception class of the user."""
 
 
-def test_numpys_numbers_are_numbers() -> None:
+def test_numpy_numbers_are_accepted_as_numbers() -> None:
     policy = fl.FaultPolicy("skip", retry=np.int64(2), limit=np.float64(0.25))  # type: ignore[arg-type]
 
     assert policy.text == "action=skip,retry=2,limit=0.25"
 
 
-def test_an_exception_is_told_by_its_classes_and_its_number() -> None:
+def test_an_exception_is_classified_by_its_classes_and_its_errno() -> None:
     names, number = symptom(FileNotFoundError(errno.ENOENT, "gone"))
     assert (names, number) == (["FileNotFoundError", "OSError", "Exception", "BaseException"], errno.ENOENT)
 
@@ -139,7 +139,7 @@ def test_an_exception_is_told_by_its_classes_and_its_number() -> None:
     assert names[:2] == ["CorruptImageError", "FeedlineError"]
 
 
-def test_the_most_particular_class_decides_and_names_need_no_module() -> None:
+def test_the_most_specific_class_decides_and_names_need_no_module() -> None:
     policy = fl.FaultPolicy(
         "skip", retry=1, by_type={ValueError: 7, "StrangeError": "raise", FileNotFoundError: "replace"}
     )
@@ -151,7 +151,7 @@ def test_the_most_particular_class_decides_and_names_need_no_module() -> None:
     assert native.rule(*symptom(OSError())) == ("skip", 1)
 
 
-def test_only_what_may_pass_is_tried_again_unless_it_was_named() -> None:
+def test_only_transient_errors_are_retried_unless_by_type_names_others() -> None:
     native = _native.Policy(fl.FaultPolicy(retry=2, by_type={KeyError: 1}).config())
 
     def waits(error: BaseException, attempt: int = 1) -> bool:
@@ -193,7 +193,7 @@ class Judged:
         return record.verdict.name, self.ledger.record(names, os_error, json.dumps(line), record.verdict)
 
 
-def test_what_an_engine_judges_a_ledger_counts_and_tells() -> None:
+def test_a_ledger_counts_the_verdicts_of_the_engine_and_issues_events() -> None:
     judged = Judged(fl.FaultPolicy("skip", limit=2, by_type={KeyError: "replace"}))
     ledger = judged.ledger
     ledger.epoch_started(0, 10)
@@ -319,7 +319,7 @@ def test_two_processes_share_a_quarantine_file_and_one_that_is_killed_loses_noth
     assert len(set(found)) == len(found) <= 100 + len(said) + 1
 
 
-def test_a_file_that_is_no_quarantine_is_refused_with_the_line(tmp_path: Path) -> None:
+def test_an_invalid_quarantine_file_is_refused_with_the_line(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"index": [1, "b"], "kind": "A"}\n\n{"index": 5, "ki')
     assert _native.excluded(tmp_path) == [[1, "b"]]
 

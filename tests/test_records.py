@@ -1,4 +1,4 @@
-"""Records from outside: order, faults with their places, indices, manifests, compressed shards, tokens."""
+"""Records: order, faults with their places, indices, manifests, compressed shards, tokens."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_shuffle_and_ranks_share_all_records(tmp_path: Path) -> None:
     assert seen[0] != sorted(seen[0])
 
 
-def test_every_flip_of_a_shard_is_named_and_costs_no_other_record(tmp_path: Path) -> None:
+def test_every_flipped_byte_of_a_shard_is_named_and_affects_no_other_record(tmp_path: Path) -> None:
     whole = b"".join(shards.framed(record) for record in RECORDS[:4])
     starts = np.cumsum([0, *(16 + len(record) for record in RECORDS[:4])])
     path = tmp_path / "a.tfrecord"
@@ -81,7 +81,7 @@ def test_every_flip_of_a_shard_is_named_and_costs_no_other_record(tmp_path: Path
         assert fault.offset == starts[hit]
 
 
-def test_every_cut_of_a_shard_is_named_but_between_two_records(tmp_path: Path) -> None:
+def test_every_truncation_of_a_shard_is_named_except_between_two_records(tmp_path: Path) -> None:
     whole = b"".join(shards.framed(record) for record in RECORDS[:4])
     starts = [int(start) for start in np.cumsum([0, *(16 + len(record) for record in RECORDS[:4])])]
     path = tmp_path / "a.tfrecord"
@@ -89,7 +89,7 @@ def test_every_cut_of_a_shard_is_named_but_between_two_records(tmp_path: Path) -
         path.write_bytes(whole[:length])
         loader = skipping(fl.tfrecord(path, index=None))
         complete = sum(1 for start in starts[1:] if start <= length)
-        # Of a shard without a whole record nothing is left, which is an error.
+        # A shard without a complete record gives no good sample, which is an error.
         with contextlib.nullcontext() if complete else contextlib.suppress(errors.TooManyFaultsError):
             assert records_of(loader) == RECORDS[:complete]
         faults = loader.report().faults
@@ -99,7 +99,7 @@ def test_every_cut_of_a_shard_is_named_but_between_two_records(tmp_path: Path) -
             assert [fault.kind for fault in faults] == ["CorruptRecordError"], length
 
 
-def test_a_cut_between_two_records_is_noticed_by_the_index_or_a_manifest(tmp_path: Path) -> None:
+def test_the_index_or_a_manifest_shows_a_truncation_between_two_records(tmp_path: Path) -> None:
     path = shards.tfrecord(tmp_path / "a.tfrecord", RECORDS)
     fl.tfrecord(path)
     shards.tfrecord(path, RECORDS[:3])
@@ -161,7 +161,7 @@ def test_compressed_shards_come_in_order_and_again_in_the_next_epoch(tmp_path: P
     assert records_of(loader) == expected
 
 
-def test_a_compressed_shard_that_is_cut_keeps_what_came_before(tmp_path: Path) -> None:
+def test_a_truncated_compressed_shard_keeps_the_records_before(tmp_path: Path) -> None:
     records = [os.urandom(200) for _ in range(100)]
     data = gzip.compress(b"".join(map(shards.framed, records)))
     path = tmp_path / "a.tfrecord.gz"
@@ -231,7 +231,7 @@ def test_a_token_file_that_shrinks_is_a_fault_and_no_bus_error(tmp_path: Path) -
     assert len(loader.report().faults) == 100
 
 
-def test_arrays_stand_beside_records(tmp_path: Path) -> None:
+def test_arrays_can_be_zipped_with_records(tmp_path: Path) -> None:
     path = shards.tfrecord(tmp_path / "a", [b"%d" % number for number in range(10)])
     weights = np.arange(10, dtype=np.float32)
     loader = fl.tfrecord(path).zip(fl.arrays({"weight": weights})).shuffle(1).batch(3).loader()
@@ -243,7 +243,7 @@ def test_arrays_stand_beside_records(tmp_path: Path) -> None:
         fl.tfrecord(path).zip(fl.arrays({"weight": weights[:9]}))
 
 
-# Nobody checks the types of what users type.
+# Users do not run a type checker.
 UNTYPED: Any = fl
 
 
@@ -269,8 +269,8 @@ def test_wrong_arguments_are_refused_at_once(tmp_path: Path, call: Any, said: st
         call(tmp_path)
 
 
-def test_a_long_run_of_bad_records_does_not_stop_the_good_ones_behind_it(tmp_path: Path) -> None:
-    # Lists are made only so far ahead of the consumer; what is skipped must not count as that.
+def test_a_long_run_of_bad_records_does_not_stop_the_good_ones_after_it(tmp_path: Path) -> None:
+    # Lists are made only a few batches ahead of the consumer; skipped samples must not count towards that.
     good = shards.framed(b"g" * (1 << 20))
     bad = good[:-1] + bytes([good[-1] ^ 1])
     path = tmp_path / "a.tfrecord"
@@ -324,7 +324,7 @@ def test_fields_of_examples_become_columns(tmp_path: Path) -> None:
         ({"label": fl.int64(shape=[2])}, "label.*2"),
     ],
 )
-def test_a_field_that_is_not_as_wanted_is_a_fault_that_names_it(
+def test_a_field_of_another_type_or_shape_is_a_fault_that_names_it(
     tmp_path: Path, fields: dict[str, Any], said: str
 ) -> None:
     path = shards.tfrecord(tmp_path / "a", map(shards.example, EXAMPLES))
@@ -333,7 +333,7 @@ def test_a_field_that_is_not_as_wanted_is_a_fault_that_names_it(
     assert (caught.value.record, caught.value.path) == (0, str(path))
 
 
-def test_the_schema_of_a_file_can_be_typed_as_it_is(tmp_path: Path) -> None:
+def test_the_schema_of_a_file_is_valid_python(tmp_path: Path) -> None:
     path = shards.tfrecord(tmp_path / "a", map(shards.example, EXAMPLES))
     text = fl.example_schema(path)
     made = eval(f"fl.tfrecord(path){text}", {"fl": fl, "path": path})
@@ -346,7 +346,7 @@ def png(number: int) -> bytes:
     return encoded(photo(number, 32, 24), "PNG")
 
 
-def test_pictures_in_records_are_decoded_and_their_neighbours_kept(tmp_path: Path) -> None:
+def test_images_in_records_are_decoded_and_other_fields_kept(tmp_path: Path) -> None:
     path = shards.tfrecord(
         tmp_path / "a", (shards.example({"image_raw": png(number), "label": [number]}) for number in range(9))
     )
@@ -397,7 +397,7 @@ def test_a_compressed_tar_is_a_stream_of_the_same_samples(tmp_path: Path, ending
     assert ours == [list(batch["cls"]) for batch in fl.tar(plain).batch(7).loader()]
 
 
-def test_a_cut_tar_is_named_and_never_a_silent_end(tmp_path: Path) -> None:
+def test_a_truncated_tar_is_a_fault_and_never_a_silent_end(tmp_path: Path) -> None:
     whole = shards.tar(tmp_path / "whole.tar", samples_of_tar(5)).read_bytes()
     path = tmp_path / "a.tar"
     for length in [700, 5000, 12_000, len(whole) // 2]:
@@ -438,7 +438,7 @@ def test_lines_of_json_and_rows_of_csv_have_fields(tmp_path: Path) -> None:
     assert batch["age"].tolist() == [36, 7]
 
 
-def test_a_line_that_is_no_json_is_a_fault_with_its_number(tmp_path: Path) -> None:
+def test_a_line_that_is_not_json_is_a_fault_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": 0}\n{"id": \n{"id": 2}\n')
     loader = skipping(fl.jsonl(path).parse({"id": fl.int64()}))
@@ -493,7 +493,7 @@ def test_a_bad_first_record_is_a_fault_like_any_other(tmp_path: Path, kind: str)
     assert batch[name].ravel().tolist() == [2, 1]
 
 
-def test_nothing_but_bad_lines_are_faults_and_no_bytes(tmp_path: Path) -> None:
+def test_a_file_of_only_bad_lines_gives_faults_and_not_bytes(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text("{\n{\n")
     policy = fl.FaultPolicy("skip", limit=None)
@@ -543,7 +543,7 @@ def tensorflow_texts(lists: list[list[str]]) -> list[bytes]:
     ]
 
 
-def test_a_shard_that_was_mended_is_good_again(tmp_path: Path) -> None:
+def test_a_shard_that_was_fixed_is_good_again(tmp_path: Path) -> None:
     whole = b"".join(shards.framed(b"%d" % number) for number in range(5))
     path, cache = tmp_path / "a.tfrecord", str(tmp_path / "cache")
 
@@ -559,13 +559,13 @@ def test_a_shard_that_was_mended_is_good_again(tmp_path: Path) -> None:
     clock = itertools.count(10**18, 10**9)
     assert [len(records(content)) for content in (whole + b"\5\0", whole)] == [5, 5]
     assert faults == [1, 0]
-    # One that is cut stays so, however often it is touched.
+    # A truncated shard stays a fault, even if its time changes.
     assert [len(records(content)) for content in (whole[:-17], whole[:-17], whole)] == [4, 4, 5]
     assert faults[2:] == [1, 1, 0]
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo"])
-def test_a_pattern_passes_over_nothing_that_is_named_so(tmp_path: Path, kind: str) -> None:
+def test_a_pattern_that_matches_something_other_than_a_file_is_refused(tmp_path: Path, kind: str) -> None:
     shards.tfrecord(tmp_path / "a.tfrecord", [b"1"])
     odd = tmp_path / "b.tfrecord"
     odd.symlink_to(tmp_path / "gone") if kind == "link" else os.mkfifo(odd)

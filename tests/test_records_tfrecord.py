@@ -1,7 +1,7 @@
 """TFRecord and tf.train.Example as TensorFlow writes and reads them.
 
-Small files that it wrote are in golden/tfrecord, with what its parsers made of them; many more are made by
-`written_by_tensorflow.py`, in a process of its own.
+golden/tfrecord has small files that TensorFlow wrote, with the results of its parsers.
+`written_by_tensorflow.py` makes many more, in a separate process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of TensorFlow, and found.json, which says what it reads from them."""
+    """Files written by TensorFlow, and found.json with the results of its parsers."""
 
     def write(folder: Path) -> None:
         done = subprocess.run([sys.executable, str(PROGRAM), str(folder)], capture_output=True, text=True)
@@ -70,7 +70,7 @@ def value_of(written: dict[str, Any]) -> Any:
 
 
 def assert_same(got: Any, expected: Any, of: str) -> None:
-    """The same to the bit: NaN, and the sign of zero."""
+    """Compares bit for bit, including NaN and the sign of zero."""
     if isinstance(expected, np.ndarray):
         got = np.asarray(got)
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape), of
@@ -119,7 +119,7 @@ def test_values_are_those_of_the_parser_that_the_golden_file_names(
             assert_same(value, value_of(written), f"{key} of record {number}")
 
 
-def test_a_file_without_records_is_noted_and_not_a_silent_end() -> None:
+def test_a_file_without_records_is_noted() -> None:
     names = [name for case in CASES for name in case["files"] if not case["records"]]
     assert len(names) == 2
     for name in names:
@@ -162,7 +162,7 @@ def test_a_record_of_64_mib_comes_whole(written: Path, compression: str) -> None
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_a_schema_reads_what_it_was_made_of(written: Path, compression: str) -> None:
+def test_a_schema_reads_the_file_that_it_was_made_from(written: Path, compression: str) -> None:
     for kind in ("examples", "sequences"):
         path = written / f"{kind}-{compression}"
         text = fl.example_schema(path, records=1000)
@@ -204,7 +204,7 @@ def test_missing_and_mistyped_features_are_named_with_what_was_found(tmp_path: P
         assert found == "is missing" or wanted in reason
 
 
-def test_a_record_that_is_no_example_is_a_fault_of_its_own(tmp_path: Path) -> None:
+def test_a_record_that_is_not_an_example_is_a_fault(tmp_path: Path) -> None:
     good = shards.example({"label": [1]})
     path = shards.tfrecord(tmp_path / "a.tfrecord", [good, b"\x0a\xff\xff\x7f", b"\x07", good])
     loader = (
@@ -219,7 +219,7 @@ def test_a_record_that_is_no_example_is_a_fault_of_its_own(tmp_path: Path) -> No
         assert "no tf.train.Example" in fault.reason
 
 
-def test_fields_can_be_typed_again() -> None:
+def test_the_repr_of_a_field_is_valid_python() -> None:
     for field in [
         fl.bytes_(),
         fl.bytes_(shape=[None], default=[]),
@@ -263,7 +263,7 @@ def test_a_wrong_field_is_refused_where_it_is_written(text: str, message: str) -
     assert message in str(caught.value)
 
 
-def test_parse_refuses_what_the_records_cannot_hold() -> None:
+def test_parse_refuses_fields_that_the_records_cannot_have() -> None:
     pipeline = fl.tfrecord(GOLDEN / "kinds.tfrecord")
     for fields, message in [
         ([1], "give fields by name"),

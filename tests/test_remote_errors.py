@@ -1,4 +1,4 @@
-"""An exception of a worker keeps its type on every front, also where its type needs more than a text."""
+"""An exception from a worker keeps its type on every front, even if its constructor needs more arguments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parse(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
-def test_a_policy_of_a_torch_loader_raises_the_type_that_was_raised() -> None:
+def test_a_torch_loader_with_a_policy_keeps_the_type_of_an_exception() -> None:
     for workers in (0, 1):
         loader = DataLoader(Texts(), num_workers=workers, faults=fl.FaultPolicy("raise"))
         with pytest.raises(json.JSONDecodeError) as raised:
@@ -40,7 +40,7 @@ def test_a_policy_of_a_torch_loader_raises_the_type_that_was_raised() -> None:
             assert any("at sample 3" in note for note in raised.value.__notes__)
 
 
-def test_a_function_of_a_pipeline_raises_the_type_that_was_raised() -> None:
+def test_a_pipeline_keeps_the_type_of_an_exception_of_a_function() -> None:
     for threads in (False, True):
         loader = fl.arrays({"number": np.arange(6)}).map(parse, threads=threads).batch(2).loader(workers=1)
         with pytest.raises(json.JSONDecodeError) as raised:
@@ -50,6 +50,6 @@ def test_a_function_of_a_pipeline_raises_the_type_that_was_raised() -> None:
         assert any("at sample 3" in note for note in raised.value.__notes__)
 
 
-def test_without_a_policy_a_torch_loader_keeps_the_rule_of_torch() -> None:
+def test_a_torch_loader_without_a_policy_raises_as_torch_does() -> None:
     with pytest.raises(RuntimeError, match="Caught JSONDecodeError in DataLoader worker process 0"):
         list(DataLoader(Texts(), num_workers=1))

@@ -1,4 +1,4 @@
-"""Sizes that lie: a sample that no budget can hold is a fault of that sample, and takes no memory."""
+"""False sizes: a sample that no budget can hold is a fault of that sample and allocates no memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from lying_sizes import KINDS, compressed
 
-# Loads what is good in a process of its own, and says what was delivered, skipped, and the memory it took.
+# Loads the good samples in a separate process; prints delivered and skipped samples, and the memory used.
 PROGRAM = """
 import json, resource, sys, warnings
 import feedline as fl
@@ -41,7 +41,7 @@ def test_a_sample_that_does_not_fit_is_skipped_and_takes_no_memory(
     delivered, skipped, megabytes, report = load(make(tmp_path))
 
     assert (delivered, skipped) == (good, bad), report
-    # The end of a compressed line is looked for in what is unpacked, up to a limit.
+    # The end of a compressed line is searched in the decompressed bytes, up to a limit.
     assert megabytes < (500 if make is compressed else 200), report
     if make is not compressed:
         assert "may take 64.0 MiB" in report

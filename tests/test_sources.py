@@ -1,4 +1,4 @@
-"""Where samples come from: folders of classes, files, arrays in memory."""
+"""Sources: class folders, files, arrays in memory."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_links_to_folders_and_files_are_followed_as_torchvision_does(tmp_path: P
     assert_as_image_folder(tmp_path / "root")
 
 
-def test_hidden_files_and_files_that_are_no_images_are_passed_over(tmp_path: Path) -> None:
+def test_hidden_files_and_files_that_are_not_images_are_skipped(tmp_path: Path) -> None:
     names = [
         "cat/1.jpg",
         "cat/.2.jpg",
@@ -162,7 +162,7 @@ def link_to_itself(root: Path) -> Path:
         (link_to_itself, "itself", "check"),
     ],
 )
-def test_a_folder_that_is_not_as_it_must_be_is_refused_with_a_hint(
+def test_an_invalid_folder_is_refused_with_a_hint(
     tmp_path: Path, spoil: Callable[[Path], Path], named: str, advice: str
 ) -> None:
     root = spoil(tmp_path)
@@ -177,7 +177,7 @@ def test_a_folder_that_is_not_as_it_must_be_is_refused_with_a_hint(
 
 @contextmanager
 def without_the_rights_of_root() -> Iterator[None]:
-    """Root may read every folder: for a while it is nobody."""
+    """Runs the block as the user nobody, because root may read every folder."""
     if os.geteuid() != 0:
         yield
         return
@@ -188,7 +188,7 @@ def without_the_rights_of_root() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_folder_that_may_not_be_read_is_refused_with_a_hint() -> None:
+def test_an_unreadable_folder_is_refused_with_a_hint() -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         root.chmod(0o755)
@@ -202,7 +202,7 @@ def test_a_folder_that_may_not_be_read_is_refused_with_a_hint() -> None:
         (root / "cat").chmod(0o755)
 
 
-def test_a_name_that_is_no_text_is_found_and_named(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_found_and_named(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path) + b"/cat"
     Path(os.fsdecode(folder)).mkdir()
     path = folder + b"/\xff\xfe.jpg"
@@ -231,7 +231,7 @@ def test_files_without_labels_have_none(photos: list[Path]) -> None:
     assert list(next(iter(fl.files(photos).batch(2).loader()))) == ["bytes"]
 
 
-def test_labels_may_be_numbers_of_numpy(photos: list[Path]) -> None:
+def test_labels_may_be_numpy_numbers(photos: list[Path]) -> None:
     labels = np.arange(len(photos), dtype=np.uint8)
 
     batch = next(iter(fl.files(photos, labels=list(labels)).batch(24).loader()))
@@ -248,7 +248,7 @@ def test_a_pattern_finds_files_below_any_folder_sorted_and_no_folders(tmp_path: 
     assert batch["bytes"] == [b"a/1.jpg", b"a/c/3.jpg", b"a/folder.jpg/5.jpg", b"b/2.jpg"]
 
 
-def test_one_path_is_one_file_also_when_it_is_no_text(photos: list[Path]) -> None:
+def test_one_path_of_any_type_is_one_file(photos: list[Path]) -> None:
     for path in (photos[3], str(photos[3])):
         assert len(fl.files(path)) == 1
 
@@ -263,7 +263,7 @@ def test_one_path_is_one_file_also_when_it_is_no_text(photos: list[Path]) -> Non
         ([3], None, "3"),
     ],
 )
-def test_files_that_cannot_be_are_refused(paths: Any, labels: Any, named: str) -> None:
+def test_invalid_lists_of_files_are_refused(paths: Any, labels: Any, named: str) -> None:
     with pytest.raises(InvalidSourceError) as caught:
         fl.files(paths, labels)
 
@@ -271,7 +271,7 @@ def test_files_that_cannot_be_are_refused(paths: Any, labels: Any, named: str) -
 
 
 @pytest.mark.parametrize("label", ["cat", 1.5, 1 << 70, None])
-def test_a_label_that_is_no_whole_number_is_refused_with_its_value(label: Any) -> None:
+def test_a_label_that_is_not_an_integer_is_refused_with_its_value(label: Any) -> None:
     with pytest.raises(fl.FeedlineError) as caught:
         fl.files(["a", "b"], labels=[0, label])
 
@@ -299,7 +299,7 @@ def test_a_label_that_is_no_whole_number_is_refused_with_its_value(label: Any) -
     ],
 )
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3, 2), (0,), (1, 1)])
-def test_arrays_of_every_type_and_shape_come_back(dtype: str, shape: tuple[int, ...]) -> None:
+def test_arrays_of_every_type_and_shape_are_delivered_unchanged(dtype: str, shape: tuple[int, ...]) -> None:
     bits = noise(1, 11, *shape, np.dtype(dtype).itemsize)
     array = bits[..., 0] > 99 if dtype == "bool" else bits.view(dtype)[..., 0]
 
@@ -310,7 +310,7 @@ def test_arrays_of_every_type_and_shape_come_back(dtype: str, shape: tuple[int, 
 
 
 @pytest.mark.parametrize("slice_of", [slice(None, None, 2), slice(3, None, 5), slice(4, 5), slice(1, 9)])
-def test_rows_that_lie_apart_are_read_where_they_are(slice_of: slice) -> None:
+def test_rows_that_are_not_contiguous_are_read_in_place(slice_of: slice) -> None:
     array = np.random.default_rng(1).normal(size=(20, 3))[slice_of]
 
     batches = kept(fl.arrays({"x": array}).batch(3).loader())
@@ -318,7 +318,7 @@ def test_rows_that_lie_apart_are_read_where_they_are(slice_of: slice) -> None:
     np.testing.assert_array_equal(np.concatenate([batch["x"] for batch in batches]), array)
 
 
-def test_a_row_that_is_repeated_without_memory_of_its_own_is_repeated() -> None:
+def test_a_broadcast_row_is_repeated() -> None:
     array = np.broadcast_to(np.arange(3), (5, 3))
 
     batch = next(iter(fl.arrays({"x": array}).batch(5).loader()))
@@ -326,7 +326,7 @@ def test_a_row_that_is_repeated_without_memory_of_its_own_is_repeated() -> None:
     np.testing.assert_array_equal(batch["x"], array)
 
 
-def test_arrays_that_may_not_be_written_are_read() -> None:
+def test_read_only_arrays_are_accepted() -> None:
     array = np.arange(6)
     array.flags.writeable = False
 
@@ -393,7 +393,7 @@ def test_an_array_named_index_is_not_mixed_up_with_the_index_of_samples() -> Non
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_an_array_named_image_is_a_picture(channels: int) -> None:
+def test_an_array_named_image_is_an_image(channels: int) -> None:
     images = noise(2, 6, 9, 8, channels)
 
     pipeline = fl.arrays({"image": images, "y": np.arange(6)}).random_crop(5).flip().batch(6)
@@ -409,7 +409,7 @@ def test_an_array_named_image_is_a_picture(channels: int) -> None:
     assert batch["y"].tolist() == list(range(6))
 
 
-def test_an_array_of_pictures_is_as_files_of_the_same_pixels(tmp_path: Path) -> None:
+def test_an_array_of_images_equals_files_with_the_same_pixels(tmp_path: Path) -> None:
     images = noise(3, 8, 20, 24, 3)
     paths = write(tmp_path, {f"{number}.png": encoded(image, "PNG") for number, image in enumerate(images)})
 

@@ -1,6 +1,6 @@
-"""`feedline.tensorflow`: what TensorFlow sees is what the loader gives, once, on one replica or several.
+"""`feedline.tensorflow` gives TensorFlow the samples of the loader once, on one replica or several.
 
-The checks run in `tensors.py`, in a process of their own.
+The checks run in `tensors.py`, in a separate process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture(scope="module")
 def find(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Find:
-    """What a check found."""
+    """The result of a check."""
 
     def check(folder: Path) -> None:
         command = [sys.executable, str(PROGRAM), str(tree)]
@@ -74,16 +74,16 @@ def test_an_array_is_not_copied(find: Find) -> None:
     assert find("an_array_is_the_memory_of_the_batch") is True
 
 
-def test_bytes_come_whole_also_with_zeros_at_their_end(find: Find) -> None:
+def test_bytes_keep_the_zeros_at_their_end(find: Find) -> None:
     types, are_whole = find("bytes_come_whole")
     assert (types, are_whole) == (["string", "string"], [True] * 4)
 
 
-def test_chosen_columns_come_as_tuples_and_one_alone(find: Find) -> None:
+def test_chosen_columns_are_tuples_and_a_single_one_is_a_tensor(find: Find) -> None:
     assert find("chosen_columns_come_as_tuples_and_one_alone") == [[4, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
 
 
-def test_what_differs_in_length_is_ragged(find: Find) -> None:
+def test_columns_of_different_lengths_are_ragged(find: Find) -> None:
     found = find("what_differs_in_length_is_ragged")
     assert found["spec"] == [True, True, [3, None, 4], ["id", "box", "words", "name"]]
     boxes = [[[float(number)] * 4] * (number % 3) for number in range(5)]
@@ -117,20 +117,20 @@ def test_the_number_of_batches_is_known_unless_samples_may_be_skipped(find: Find
     }
 
 
-def test_an_iteration_can_be_left_and_leaves_no_thread(find: Find) -> None:
+def test_an_abandoned_iteration_leaves_no_thread(find: Find) -> None:
     left, during, after, whole, after_replicas = find("an_iteration_can_be_left")
     assert left == [[0, 1]] * 3
     assert (during, after, after_replicas) == ([True] * 3, [], [])
     assert flat(whole) == list(range(24))
 
 
-def test_a_resumed_epoch_is_the_rest_and_the_next_one_whole(find: Find) -> None:
+def test_a_resumed_epoch_is_the_rest_and_the_next_one_is_complete(find: Find) -> None:
     rest, whole, _ = find("a_resumed_epoch_is_the_rest")
     assert rest == [[4, 5], [6, 7], [8, 9]]
     assert whole == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
 
 
-def test_a_loader_that_is_resumed_too_late_says_so(find: Find) -> None:
+def test_resuming_a_loader_too_late_is_an_error(find: Find) -> None:
     reported = find("a_resumed_epoch_is_the_rest")[2]
     assert "the epoch ended after 3 of 5 batches: it was resumed from a checkpoint" in reported
     assert "call loader.resume() before feedline.tensorflow.dataset(loader)" in reported
@@ -148,12 +148,12 @@ def test_an_error_names_sample_file_and_hint(find: Find) -> None:
     assert first[2].startswith("hint: ")
 
 
-def test_the_error_itself_can_be_had(find: Find) -> None:
+def test_unwrapped_raises_the_original_error(find: Find) -> None:
     index, path, has_hint, has_cause = find("an_error_says_what_it_would_say_without_tensorflow")[3]
     assert (index, Path(path).name, has_hint, has_cause) == (4, "4.jpg", True, True)
 
 
-def test_errors_of_others_pass_unchanged(find: Find) -> None:
+def test_errors_of_other_code_are_unchanged(find: Find) -> None:
     assert find("errors_of_others_pass_unchanged") is True
 
 
@@ -173,10 +173,10 @@ def test_mistakes_are_refused_with_the_values_that_clash(find: Find) -> None:
         assert part in message
 
 
-# ---- functions of Python ----
+# ---- Python functions ----
 
 
-def test_functions_make_tensors_of_what_they_return(find: Find) -> None:
+def test_results_of_functions_become_tensors(find: Find) -> None:
     spec, expected, epochs, are_equal, length, names = find("functions_make_tensors_of_what_they_return")
     assert spec == {
         "id": ["int64", [None]],
@@ -184,14 +184,14 @@ def test_functions_make_tensors_of_what_they_return(find: Find) -> None:
         "name": ["string", [None]],
         "raw": ["string", [None]],
     }
-    # To look at a batch does not take it away.
+    # Inspecting a batch does not consume it.
     assert epochs == expected
     assert expected[0] != expected[1]
     assert (are_equal, length) == (True, 3)
     assert names == [f"n{number}" for number in range(7)]
 
 
-def test_functions_of_batches_may_return_anything_that_tensors_hold(find: Find) -> None:
+def test_batch_functions_may_return_anything_that_tensors_hold(find: Find) -> None:
     shape, dtype, reported, first, numbers = find(
         "functions_of_batches_may_return_anything_that_tensors_hold"
     )
@@ -200,18 +200,18 @@ def test_functions_of_batches_may_return_anything_that_tensors_hold(find: Find) 
     assert numbers == [[0, 1, 2], [3, 4]]
 
 
-def test_variable_lengths_stay_ragged_behind_functions(find: Find) -> None:
+def test_variable_lengths_stay_ragged_after_functions(find: Find) -> None:
     assert find("variable_lengths_stay_ragged_behind_functions") == [
         [[0, 1], [[], [[1.0] * 4]], [0, 1]],
         [[2, 3], [[[2.0] * 4] * 2, []], [2, 3]],
     ]
 
 
-def test_filters_leave_the_length_open(find: Find) -> None:
+def test_with_a_filter_the_length_is_unknown(find: Find) -> None:
     assert find("filters_leave_the_length_open") == [[[0, 2, 4], [6]], True]
 
 
-def test_what_no_tensor_holds_is_refused(find: Find) -> None:
+def test_values_that_no_tensor_can_hold_are_refused(find: Find) -> None:
     (objects, shapes, known), chosen = find("what_no_tensor_holds_is_refused")
     assert "'meta' is a list of set, which cannot be a tensor" in objects
     assert "a batch has float64 of (1, 2) as 'x', not float64 of (None, 1)" in shapes
@@ -219,7 +219,7 @@ def test_what_no_tensor_holds_is_refused(find: Find) -> None:
     assert chosen == [[0, 1], [2, 3]]
 
 
-def test_an_exception_of_a_function_can_be_had(find: Find) -> None:
+def test_unwrapped_raises_the_exception_of_a_function(find: Find) -> None:
     text, has_cause = find("an_exception_of_a_function_can_be_had")
     assert "six is not there" in text
     assert has_cause
@@ -273,13 +273,13 @@ def test_replicas_have_shards_of_their_own_and_open_no_file_twice(find: Find) ->
     assert opened == [[f"{shard:02}.tfrecord", 1] for shard in range(5)]
     assert sorted(flat(by_record[0]) + flat(by_record[1])) == everything
     assert abs(len(flat(by_record[0])) - len(flat(by_record[1]))) == 1
-    # The first 20 of all, not of each.
+    # The first 20 samples of all files, not of each file.
     assert sorted(flat(counted[0]) + flat(counted[1])) == everything[:20]
 
 
 def test_machines_divide_the_samples_and_tensorflow_does_not_divide_again(find: Find) -> None:
     (first, second), whole = find("workers_with_an_input_context_each_have_their_replicas")
-    # The replicas of a machine take batches in turns.
+    # The replicas of a machine take turns.
     assert first == [[[0, 4], [1, 5], [8, 12], [9, 13]], "OFF"]
     assert second == [[[2, 6], [3, 7], [10, 14], [11, 15]], "OFF"]
     assert whole == "AUTO"

@@ -1,4 +1,4 @@
-"""What users test their own programs with: faults on purpose, and what must hold in spite of them."""
+"""feedline.testing: faults on purpose, and checks that must hold despite them."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def test_the_same_seed_makes_the_same_faults_at_about_the_rate() -> None:
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5, "often", True])
-def test_a_rate_that_is_none_is_refused_with_its_value(rate: Any) -> None:
+def test_an_invalid_rate_is_refused_with_its_value(rate: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=str(rate)):
         chaos(Numbers(), kill=rate)
 
 
-def test_what_chaos_cannot_befall_is_refused() -> None:
+def test_chaos_refuses_unsupported_objects() -> None:
     with pytest.raises(InvalidArgumentError, match="7"):
         chaos(7, kill=0.5)
 
 
-def test_a_loader_is_left_as_it_is_and_its_double_has_the_faults() -> None:
+def test_chaos_leaves_the_loader_unchanged_and_returns_a_faulty_copy() -> None:
     loader = DataLoader(Numbers(), batch_size=4, faults=fl.FaultPolicy("skip"))
     chaotic = chaos(loader, seed=1, raise_=0.2)
 
@@ -91,7 +91,7 @@ def test_a_native_pipeline_can_have_faults_too(tmp_path: Path) -> None:
 
 
 class Loses:
-    """A loader that says less than it should."""
+    """A loader whose report lacks samples."""
 
     def __init__(self) -> None:
         self._loader = DataLoader(Numbers(), batch_size=4)
@@ -104,7 +104,7 @@ class Loses:
         return type(report)(**{**report.__dict__, "delivered": report.delivered // 2})
 
 
-def test_what_is_lost_is_noticed() -> None:
+def test_a_lost_sample_is_noticed() -> None:
     with pytest.raises(AssertionError, match="30 samples were delivered and 0 skipped, but 60 were expected"):
         assert_accounted(Loses())
 

@@ -1,4 +1,4 @@
-"""The examples of tf.data and of Feedline: the same shards give the same batches."""
+"""The examples of tf.data and of Feedline give the same batches from the same shards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ say([counts, equal])
 
 
 @pytest.mark.timeout(300)
-def test_both_give_equal_batches_on_every_rank(tmp_path: Path) -> None:
+def test_both_examples_give_equal_batches_on_every_rank(tmp_path: Path) -> None:
     counts, equal = answer(EXAMPLES, FOLDER, tmp_path, seconds=280)
 
     # 62 records in the first shard, one more in each that follows.

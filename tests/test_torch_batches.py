@@ -1,4 +1,4 @@
-"""What batches are made of, and how they lie in memory: as with torch's own."""
+"""The content and the memory layout of batches are those of torch's own loader."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from samples_of_torch import Noise
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-# A loader: torch's class or ours.
+# A loader class: torch's or ours.
 Kind = type[torch.utils.data.DataLoader[Any]]
 Arguments = dict[str, Any]
 THEIRS: Kind = torch.utils.data.DataLoader
 OURS: Kind = feedline.torch.DataLoader
 
-# Prototypes of torch say so when they are made or taken apart.
+# torch warns when prototype features are used.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*prototype stage"),
     pytest.mark.filterwarnings("ignore:ComplexHalf support"),
@@ -43,7 +43,7 @@ pytestmark = [
 
 
 class Listed(Dataset[Any]):
-    """Each sample is made where it is asked for."""
+    """Each sample is made on request."""
 
     def __init__(self, makers: Sequence[Callable[[], Any]]) -> None:
         self.makers = makers
@@ -87,7 +87,7 @@ class OwnTensor(Tensor):
 
 
 def numbers(kind: torch.dtype, *shape: int) -> Tensor:
-    """Any bits, the same each time, of any kind of number."""
+    """Arbitrary but fixed bits of any dtype."""
     tensor = torch.empty(shape, dtype=kind)
     if tensor.numel() > 0:
         high = 2 if kind is torch.bool else 120
@@ -151,7 +151,7 @@ def test_samples_are_collated_as_torch_does(name: str) -> None:
     [None, {"x": None}, object(), np.array(["cat"]), np.array([None])],
     ids=lambda sample: repr(sample)[:20],
 )
-def test_what_torch_cannot_collate_is_refused_in_its_words(sample: Any) -> None:
+def test_samples_that_torch_cannot_collate_raise_torchs_message(sample: Any) -> None:
     def refusal(kind: Kind, workers: int) -> str:
         with pytest.raises(TypeError, match="default_collate") as caught:
             list(kind(Listed([lambda: sample]), num_workers=workers))
@@ -168,7 +168,7 @@ def test_samples_of_different_shapes_are_refused() -> None:
         list(OURS(dataset, batch_size=2, num_workers=1))
 
 
-def test_rows_of_a_tensor_data_set_come_as_lists() -> None:
+def test_rows_of_a_tensor_data_set_are_lists() -> None:
     dataset = TensorDataset(torch.arange(6.0), torch.arange(6))
 
     ours = described(list(OURS(dataset, batch_size=2, num_workers=2)))
@@ -176,7 +176,7 @@ def test_rows_of_a_tensor_data_set_come_as_lists() -> None:
     assert ours == described(list(THEIRS(dataset, batch_size=2)))
 
 
-# ---- anything, through a collate function that leaves it as it is ----
+# ---- any object, with a collate function that returns it unchanged ----
 
 KINDS = [
     kind
@@ -300,11 +300,11 @@ def passed() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", PASSED)
-def test_whatever_a_worker_gives_arrives_as_it_was(name: str) -> None:
+def test_results_of_a_worker_arrive_unchanged(name: str) -> None:
     assert described(passed()[name]) == described(PASSED[name]())
 
 
-# Torch's own loses signs, scales, the order of bytes, and that an array may not be written.
+# torch's own loader loses signs, scales, the byte order and the read-only flag of arrays.
 ONLY_OURS = {"negated", "conjugated", "quantized", "array that may not be written"}
 ONLY_OURS |= {"array of >i4", "array of >i4, large"}
 
@@ -317,11 +317,11 @@ def passed_by_torch() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [name for name in PASSED if name not in ONLY_OURS])
-def test_whatever_a_worker_gives_arrives_as_with_torch(name: str) -> None:
+def test_results_of_a_worker_arrive_as_with_torch(name: str) -> None:
     assert described(passed()[name]) == passed_by_torch()[name]
 
 
-def test_an_array_of_no_dimension_arrives() -> None:
+def test_an_array_without_dimensions_arrives() -> None:
     dataset = Listed([lambda: {"x": np.array(2.5)}])
 
     (batch,) = OURS(dataset, batch_size=None, collate_fn=as_it_is, num_workers=1)
@@ -356,13 +356,13 @@ def halves() -> Any:
     return whole, whole[:2000], whole[1000:].view(30, 100)
 
 
-def test_views_of_one_memory_arrive_with_their_own_values() -> None:
+def test_views_of_shared_memory_arrive_with_their_own_values() -> None:
     (ours,) = OURS(Listed([halves]), batch_size=None, collate_fn=as_it_is, num_workers=1)
 
     assert described(ours) == described(halves())
 
 
-def test_views_of_one_memory_arrive_with_memory_of_their_own_unlike_torchs() -> None:
+def test_views_of_shared_memory_arrive_with_separate_memory_unlike_torchs() -> None:
     def shared(kind: Kind) -> list[float]:
         (batch,) = kind(Listed([halves]), batch_size=None, collate_fn=as_it_is, num_workers=1)
         batch[0].fill_(5)
@@ -391,7 +391,7 @@ def large_and_small() -> Any:
 
 
 @pytest.mark.parametrize("collate", [None, as_it_is])
-def test_batches_can_be_written_to(collate: Any) -> None:
+def test_batches_are_writable(collate: Any) -> None:
     loader = OURS(Listed([large_and_small] * 6), batch_size=2, collate_fn=collate, num_workers=2)
 
     for batch in loader:
@@ -400,7 +400,7 @@ def test_batches_can_be_written_to(collate: Any) -> None:
 
 
 class Cached(Dataset[Any]):
-    """Gives the same memory again and again, and writes to it in between. `keep` makes it."""
+    """Returns the same memory repeatedly, and writes to it in between. `keep` makes the memory."""
 
     def __init__(self, keep: Callable[[], Any], *, changes: bool) -> None:
         self.keep = keep
@@ -429,7 +429,7 @@ KEPT: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kept", KEPT)
-def test_what_the_trainer_writes_does_not_reach_what_a_worker_keeps(kept: str) -> None:
+def test_writes_of_the_trainer_do_not_reach_memory_that_a_worker_keeps(kept: str) -> None:
     dataset = Cached(KEPT[kept], changes=False)
 
     for batch in OURS(dataset, batch_size=None, collate_fn=as_it_is, num_workers=1):
@@ -438,7 +438,7 @@ def test_what_the_trainer_writes_does_not_reach_what_a_worker_keeps(kept: str) -
 
 
 @pytest.mark.parametrize("kept", KEPT)
-def test_what_a_worker_writes_does_not_reach_what_the_trainer_has(kept: str) -> None:
+def test_writes_of_a_worker_do_not_reach_batches_of_the_trainer(kept: str) -> None:
     dataset = Cached(KEPT[kept], changes=True)
 
     batches = list(OURS(dataset, batch_size=None, collate_fn=as_it_is, num_workers=1))
@@ -448,7 +448,7 @@ def test_what_a_worker_writes_does_not_reach_what_the_trainer_has(kept: str) -> 
 
 
 class Remembering:
-    """A collate function that gives its first batch again and again."""
+    """A collate function that always returns its first batch."""
 
     def __init__(self) -> None:
         self.batch: Any = None
@@ -468,12 +468,12 @@ def test_a_batch_that_a_collate_function_keeps_is_not_changed_by_the_trainer() -
 
 
 def with_rest(samples: Any) -> Any:
-    """More of the arena is used than arrives."""
+    """Uses more of the arena than it returns."""
     whole = default_collate(samples)
     return whole[1:], whole[:1].clone(), whole[:, ::2]
 
 
-def test_parts_of_what_was_collated_arrive_with_their_own_values() -> None:
+def test_parts_of_a_collated_batch_arrive_with_their_own_values() -> None:
     dataset = Listed([lambda: numbers(torch.float32, 50, 60)] * 8)
 
     ours = described(list(OURS(dataset, batch_size=4, collate_fn=with_rest, num_workers=2)))
@@ -493,7 +493,7 @@ def maps(pid: int) -> int:
 
 
 @pytest.mark.parametrize("collate", [None, as_it_is])
-def test_memory_of_batches_that_are_dropped_is_used_again(collate: Any) -> None:
+def test_memory_of_dropped_batches_is_reused(collate: Any) -> None:
     more: Arguments = {"batch_size": 2, "collate_fn": collate, "num_workers": 1}
     running: Any = iter(OURS(Noise(1200, 100_000), **more))
     for _ in range(30):
@@ -520,7 +520,7 @@ def test_batches_that_are_kept_need_no_descriptors() -> None:
 
 
 @pytest.mark.parametrize("collate", [None, as_it_is])
-def test_batches_beyond_the_memory_that_was_allowed_still_arrive(collate: Any) -> None:
+def test_batches_beyond_the_memory_budget_still_arrive(collate: Any) -> None:
     more: Arguments = {"collate_fn": collate, "num_workers": 2, "memory": "4MiB"}
 
     batches = list(OURS(Noise(20, 300_000), batch_size=2, **more))
@@ -529,7 +529,7 @@ def test_batches_beyond_the_memory_that_was_allowed_still_arrive(collate: Any) -
     assert firsts == list(range(20))
 
 
-def test_a_batch_larger_than_the_memory_that_was_allowed_still_arrives() -> None:
+def test_a_batch_larger_than_the_memory_budget_still_arrives() -> None:
     more: Arguments = {"num_workers": 1, "memory": "2MiB"}
 
     batches = list(OURS(Noise(3, 2_000_000), **more))
@@ -551,7 +551,7 @@ def test_batches_outlive_their_loader() -> None:
     assert [float(batch.max()) for batch in batches] == list(range(6))
 
 
-def test_batches_outlive_an_epoch_that_is_left() -> None:
+def test_batches_outlive_an_abandoned_epoch() -> None:
     running = iter(OURS(Noise(60, 5000), num_workers=2))
     batches = [next(running) for _ in range(5)]
     del running
@@ -597,7 +597,7 @@ def test_batches_can_be_dropped_by_another_thread() -> None:
 def test_without_an_accelerator_nothing_is_pinned_and_torchs_warning_comes(workers: int) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is an accelerator")
-    # torch before 2.9 does not look whether there is one that is named, and fails.
+    # torch before 2.9 does not check whether the named accelerator exists, and fails.
     version = tuple(map(int, torch.__version__.split(".")[:2]))
     named: Arguments = {"pin_memory_device": "cuda"} if version >= (2, 9) else {}
 
@@ -612,7 +612,7 @@ def test_without_an_accelerator_nothing_is_pinned_and_torchs_warning_comes(worke
 
     assert (said, pinned) == unpinned(THEIRS)
     assert pinned == [False] * 4
-    # torch before 2.8 says nothing.
+    # torch before 2.8 does not warn.
     assert any("pin_memory" in line for line in said) or version < (2, 8)
 
 
@@ -634,7 +634,7 @@ def content(storage: Any) -> tuple[type, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["untyped", "typed", "shared"])
-# None, some that travel in a frame, and some that travel in shared memory.
+# Empty, small enough for a frame, and large enough for shared memory.
 @pytest.mark.parametrize("numbers", [0, 5, 5000])
 def test_a_storage_arrives_as_with_torchs_loader(kind: str, numbers: int) -> None:
     def made(loader: Kind) -> Any:
@@ -657,7 +657,7 @@ class Holds(Dataset[Any]):
 
 
 @pytest.mark.parametrize("kind", ["untyped", "typed", "shared"])
-def test_a_storage_in_a_data_set_or_an_argument_reaches_a_worker_and_comes_back(kind: str) -> None:
+def test_a_storage_in_a_data_set_or_an_argument_reaches_a_worker_and_returns(kind: str) -> None:
     given = storage(kind, 5)
     spawned = OURS(Holds(given), batch_size=None, num_workers=1, multiprocessing_context="spawn")
     assert [content(one) for one in spawned] == [content(given)]

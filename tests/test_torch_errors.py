@@ -1,4 +1,4 @@
-"""What goes wrong in a worker is told in the trainer: torch's type and words, and then where it was."""
+"""Exceptions of a worker reach the trainer with torch's type and message, and with their place."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import pytest
 import torch
 import torch.utils.data
 from alike import described
-from faults.remains import has_ended, soon
+from faults.remains import eventually, has_ended
 from feedline.errors import NotPicklableError
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-# A loader: torch's class or ours.
+# A loader class: torch's or ours.
 Kind = type[torch.utils.data.DataLoader[Any]]
 Arguments = dict[str, Any]
 THEIRS: Kind = torch.utils.data.DataLoader
 OURS: Kind = feedline.torch.DataLoader
 
-# A process of torch's that is not ended by its loader takes seconds to go away: as few of them as can be.
+# A worker that torch's loader does not end takes seconds to exit, so there are as few as possible.
 
 
 class Fails(Dataset[int]):
-    """Ten samples; for some of them, something is done instead."""
+    """Ten samples; some of them perform an action instead."""
 
     def __init__(self, deeds: dict[int, Callable[[], Any]]) -> None:
         self.deeds = deeds
@@ -44,10 +44,10 @@ class FailsWhole(Fails):
 
 
 def raising(error: BaseException | type[BaseException], *arguments: Any) -> Callable[[], Any]:
-    def deed() -> Any:
+    def action() -> Any:
         raise error(*arguments) if isinstance(error, type) else error
 
-    return deed
+    return action
 
 
 def as_it_is(samples: Any) -> Any:
@@ -59,7 +59,7 @@ def failing(error: BaseException | type[BaseException], *arguments: Any, at: int
 
 
 def seen(loader: Any) -> list[Any]:
-    """Batches, and in their place the exceptions, until the end."""
+    """Batches, or exceptions in their place, until the end."""
     running = iter(loader)
     result: list[Any] = []
     while len(result) < 50:
@@ -68,13 +68,13 @@ def seen(loader: Any) -> list[Any]:
         except StopIteration:
             break
         except BaseException as error:
-            # Its frames would keep the iterator, and torch's workers with it.
+            # Its frames would keep the iterator alive, and torch's workers with it.
             result.append(error.with_traceback(None) if loader.num_workers > 0 else error)
     return result
 
 
 def caught_from(loader: Any) -> BaseException:
-    """The one exception of an epoch."""
+    """The only exception of an epoch."""
     errors = [batch for batch in seen(loader) if isinstance(batch, BaseException)]
     assert len(errors) == 1, errors
     return errors[0]
@@ -84,11 +84,11 @@ def place_of(error: Any) -> tuple[Any, ...]:
     return error.index, error.position, error.batch, error.worker
 
 
-# ---- type, words and place ----
+# ---- type, message and place ----
 
 
 class DescribedError(Exception):
-    """Takes a keyword, which torch fills in where the class has an attribute of its name."""
+    """Takes a keyword, which torch passes if the class has an attribute of that name."""
 
     message = "no words"
 
@@ -97,14 +97,14 @@ class DescribedError(Exception):
 
 
 class PickyError(Exception):
-    """Cannot be made of a text."""
+    """Cannot be constructed from a text."""
 
     def __init__(self, code: int, *, reason: str) -> None:
         super().__init__(f"code {code}: {reason}")
 
 
 class GuardedError(ValueError):
-    """Does not let itself be told anything."""
+    """Has a read-only attribute."""
 
     @property
     def index(self) -> str:
@@ -137,10 +137,10 @@ CASES: dict[str, tuple[Callable[[], Any], type[BaseException], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_exception_has_its_type_torchs_words_its_traceback_and_its_place(name: str) -> None:
-    deed, kind, text = CASES[name]
+def test_an_exception_has_its_type_torchs_message_its_traceback_and_its_place(name: str) -> None:
+    action, kind, text = CASES[name]
 
-    error = caught_from(OURS(Fails({5: deed}), batch_size=2, num_workers=2))
+    error = caught_from(OURS(Fails({5: action}), batch_size=2, num_workers=2))
 
     assert type(error) is kind
     lines = str(error).splitlines()
@@ -153,7 +153,7 @@ def test_an_exception_has_its_type_torchs_words_its_traceback_and_its_place(name
     assert place_of(error) == (5, 1, 2, 0)
 
 
-def test_the_first_line_and_the_last_of_the_traceback_are_torchs_and_the_epoch_goes_on_as_torchs() -> None:
+def test_the_first_and_last_line_of_the_traceback_and_the_rest_of_the_epoch_are_torchs() -> None:
     dataset = Fails({3: raising(KeyError, "label"), 6: picky, 7: raising(DescribedError, "words")})
 
     ours = seen(OURS(dataset, batch_size=2, num_workers=2))
@@ -180,7 +180,7 @@ def test_a_local_class_of_exceptions_arrives_as_a_runtime_error() -> None:
     assert "nobody knows it" in str(error)
 
 
-def test_an_exception_that_guards_an_attribute_is_told_the_others() -> None:
+def test_an_exception_with_a_read_only_attribute_gets_the_others() -> None:
     error: Any = caught_from(OURS(failing(GuardedError, "x"), batch_size=2, num_workers=1))
 
     assert type(error) is GuardedError
@@ -206,7 +206,7 @@ def test_without_batches_the_sample_is_named() -> None:
     assert "at sample 5" in str(error).splitlines()[-1]
 
 
-def test_of_whole_batches_all_indices_are_named() -> None:
+def test_with_getitems_all_indices_of_the_batch_are_named() -> None:
     dataset = FailsWhole({5: raising(ValueError, "x")})
 
     error = caught_from(OURS(dataset, batch_size=4, num_workers=1))
@@ -232,7 +232,7 @@ def test_an_exception_of_the_collate_function_names_batch_and_worker() -> None:
     assert place_of(error) == ([4, 5], None, 2, 0)
 
 
-def test_after_an_exception_the_epoch_goes_on_with_the_next_batch() -> None:
+def test_after_an_exception_the_epoch_continues_with_the_next_batch() -> None:
     dataset = Fails({2: raising(ValueError, "x"), 3: raising(ValueError, "y"), 9: raising(ValueError, "z")})
 
     for workers in (0, 2):
@@ -241,7 +241,7 @@ def test_after_an_exception_the_epoch_goes_on_with_the_next_batch() -> None:
         assert shown == [[0, 1], None, [4, 5], [6, 7], None]
 
 
-def test_workers_that_stay_go_on_after_an_exception_in_the_epochs_after_it() -> None:
+def test_persistent_workers_continue_in_the_epochs_after_an_exception() -> None:
     loader = OURS(failing(ValueError, "x"), batch_size=2, num_workers=2, persistent_workers=True)
 
     for _ in range(3):
@@ -257,7 +257,7 @@ def test_every_sample_may_fail() -> None:
     assert [error.index for error in errors] == list(range(10))
 
 
-# ---- where else it may go wrong ----
+# ---- other places ----
 
 
 def fail_to_start(worker: int) -> None:
@@ -269,7 +269,7 @@ def fail_to_start_with_exit(worker: int) -> None:
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_an_exception_of_the_init_function_comes_at_the_first_batch(persistent: bool) -> None:
+def test_an_exception_of_worker_init_fn_is_raised_at_the_first_batch(persistent: bool) -> None:
     more: Arguments = {"num_workers": 1, "persistent_workers": persistent}
     running = iter(OURS(Fails({}), worker_init_fn=fail_to_start, **more))
 
@@ -280,7 +280,7 @@ def test_an_exception_of_the_init_function_comes_at_the_first_batch(persistent: 
     assert "in fail_to_start" in str(caught.value)
 
 
-def test_an_exit_in_the_init_function_is_an_error() -> None:
+def test_an_exit_in_worker_init_fn_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="Caught SystemExit in DataLoader worker process 0"):
         list(OURS(Fails({}), worker_init_fn=fail_to_start_with_exit, num_workers=1))
 
@@ -309,7 +309,7 @@ def test_a_loader_whose_workers_did_not_start_can_be_iterated_again(persistent: 
 
 
 class Streams(IterableDataset[Any]):
-    """Three samples of each worker. `start` is what its `__iter__` does first, `step` before each one."""
+    """Three samples in each worker. `__iter__` calls `start` first, and `step` before each sample."""
 
     def __init__(self, start: Callable[[int], None], step: Callable[[int], None]) -> None:
         self.start = start
@@ -323,7 +323,7 @@ class Streams(IterableDataset[Any]):
 
 
 class _Stream:
-    """No generator: it goes on after an exception."""
+    """Not a generator: it continues after an exception."""
 
     def __init__(self, step: Callable[[int], None]) -> None:
         self.step = step
@@ -345,30 +345,30 @@ def fine(_count: int) -> None:
     pass
 
 
-def at(count: int, deed: Callable[[], Any]) -> Callable[[int], None]:
+def at(count: int, action: Callable[[], Any]) -> Callable[[int], None]:
     def step(reached: int) -> None:
         if reached == count:
-            deed()
+            action()
 
     return step
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_exception_of_an_iterables_start_comes(workers: int) -> None:
+def test_an_exception_of_iter_is_raised(workers: int) -> None:
     dataset = Streams(at(1, raising(ValueError, "no stream")), fine)
 
     with pytest.raises(ValueError, match="no stream"):
         list(OURS(dataset, num_workers=workers))
 
 
-def test_an_exception_of_an_iterables_start_comes_at_the_first_batch_with_workers() -> None:
+def test_with_workers_an_exception_of_iter_is_raised_at_the_first_batch() -> None:
     running = iter(OURS(Streams(at(1, raising(ValueError, "no stream")), fine), num_workers=1))
 
     with pytest.raises(ValueError, match="Caught ValueError in DataLoader worker process 0"):
         next(running)
 
 
-def test_an_exception_of_an_iterables_start_in_a_later_epoch_comes_too() -> None:
+def test_an_exception_of_iter_in_a_later_epoch_is_raised_too() -> None:
     dataset = Streams(at(2, raising(ValueError, "no second stream")), fine)
     loader = OURS(dataset, num_workers=1, persistent_workers=True)
     assert len(list(loader)) == 5
@@ -378,7 +378,7 @@ def test_an_exception_of_an_iterables_start_in_a_later_epoch_comes_too() -> None
 
 
 @pytest.mark.parametrize("batch_size", [None, 2])
-def test_an_iterable_goes_on_after_an_exception_as_with_torch(batch_size: int | None) -> None:
+def test_an_iterable_continues_after_an_exception_as_with_torch(batch_size: int | None) -> None:
     dataset = Streams(fine, at(3, raising(ValueError, "a bad line")))
 
     def shown(kind: Kind) -> list[Any]:
@@ -416,10 +416,10 @@ class Order:
 
 
 @pytest.mark.parametrize(("workers", "after"), [(0, 4), (2, 0), (2, 9)])
-def test_an_exception_of_the_sampler_comes_unchanged_at_the_same_moment(workers: int, after: int) -> None:
+def test_an_exception_of_the_sampler_is_raised_unchanged_at_the_same_moment(workers: int, after: int) -> None:
     def moment(kind: Kind) -> tuple[int, str]:
         count, text = 0, ""
-        # What pytest catches it keeps, and torch's workers with it.
+        # pytest keeps caught exceptions, and torch's workers with them.
         try:
             for _ in kind(Fails({}), sampler=Order(after), num_workers=workers):
                 count += 1
@@ -433,7 +433,7 @@ def test_an_exception_of_the_sampler_comes_unchanged_at_the_same_moment(workers:
     assert ours[1] == "no more indices"
 
 
-# ---- exceptions that mean something else ----
+# ---- exceptions with a special meaning ----
 
 OTHERWISE: list[type[BaseException]] = [
     StopIteration,
@@ -446,7 +446,7 @@ OTHERWISE: list[type[BaseException]] = [
 
 @pytest.mark.parametrize("kind", OTHERWISE)
 @pytest.mark.parametrize("batch_size", [None, 2])
-def test_what_would_end_the_epoch_or_the_program_is_an_error(
+def test_exceptions_that_would_end_the_epoch_or_the_program_are_errors(
     kind: type[BaseException], batch_size: int | None
 ) -> None:
     batches = seen(OURS(failing(kind, "x"), batch_size=batch_size, num_workers=2))
@@ -455,12 +455,12 @@ def test_what_would_end_the_epoch_or_the_program_is_an_error(
     assert type(error) is RuntimeError
     assert f"Caught {kind.__name__} in DataLoader worker process" in str(error)
     assert error.index == 5  # type: ignore[attr-defined]
-    # The whole epoch, but for the one batch.
+    # The whole epoch except one batch.
     assert len(batches) == 10 // (batch_size or 1)
 
 
 @pytest.mark.parametrize("kind", OTHERWISE)
-def test_an_epoch_without_workers_is_never_short_either(kind: type[BaseException]) -> None:
+def test_an_epoch_without_workers_is_never_short(kind: type[BaseException]) -> None:
     batches = seen(OURS(failing(kind, "x"), batch_size=2))
 
     (error,) = [batch for batch in batches if isinstance(batch, BaseException)]
@@ -481,11 +481,11 @@ def test_a_collate_function_cannot_end_the_epoch(dataset: Any, workers: int) -> 
 
 
 class StopsWhole(FailsWhole):
-    """Asks an iterator of its own for one sample too many."""
+    """Calls `next` once too often on its own iterator."""
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_whole_batches_cannot_end_the_epoch(workers: int) -> None:
+def test_getitems_cannot_end_the_epoch(workers: int) -> None:
     dataset = StopsWhole({5: raising(StopIteration)})
 
     with pytest.raises(RuntimeError, match="StopIteration"):
@@ -499,7 +499,7 @@ def test_a_sampler_may_end_the_epoch() -> None:
 # ---- without workers ----
 
 
-def test_without_workers_the_exception_is_the_very_same_with_a_note() -> None:
+def test_without_workers_the_exception_is_the_same_object_with_a_note() -> None:
     original = ValueError("bad pixel")
 
     error = caught_from(OURS(failing(original), batch_size=2))
@@ -525,7 +525,7 @@ def test_without_workers_the_exception_is_the_very_same_with_a_note() -> None:
     ],
     ids=["without batches", "whole batches", "iterable", "collate"],
 )
-def test_without_workers_the_note_says_what_is_known(arguments: Arguments, note: str) -> None:
+def test_without_workers_the_note_names_the_possible_samples(arguments: Arguments, note: str) -> None:
     error = caught_from(OURS(**{"dataset": failing(ValueError), **arguments}))
 
     assert [line.replace("at sample", "among samples") for line in error.__notes__] == [note]
@@ -538,10 +538,10 @@ def test_without_workers_the_traceback_leads_to_the_data_set() -> None:
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     assert last is not None
-    assert last.tb_frame.f_code.co_name == "deed"
+    assert last.tb_frame.f_code.co_name == "action"
 
 
-# ---- what cannot be pickled ----
+# ---- pickling errors ----
 
 
 class Holder:
@@ -550,7 +550,7 @@ class Holder:
 
 
 class Refuses:
-    """Cannot be pickled, in words of its own."""
+    """Refuses to be pickled with its own message."""
 
     def __init__(self, kind: type[BaseException]) -> None:
         self.kind = kind
@@ -582,7 +582,7 @@ HOPELESS: dict[str, tuple[Callable[[], Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", HOPELESS)
-def test_a_batch_that_cannot_be_pickled_is_told_with_the_path_to_what_is_to_blame(name: str) -> None:
+def test_a_batch_that_cannot_be_pickled_is_reported_with_the_path_to_the_cause(name: str) -> None:
     make, path, kind = HOPELESS[name]
     loader = OURS(Fails({3: make}), batch_size=None, collate_fn=as_it_is, num_workers=2)
 
@@ -598,7 +598,7 @@ def test_a_batch_that_cannot_be_pickled_is_told_with_the_path_to_what_is_to_blam
     assert place_of(error)[2:] == (3, 1)
 
 
-def test_an_error_of_feedline_keeps_its_hint_on_the_way() -> None:
+def test_a_feedline_error_from_a_worker_keeps_its_hint() -> None:
     (error,) = seen(OURS([threading.Lock()], batch_size=None, collate_fn=as_it_is, num_workers=1))  # type: ignore[arg-type]
 
     assert isinstance(error, NotPicklableError)
@@ -627,7 +627,7 @@ class Transforms(Dataset[int]):
     ],
     ids=["attribute", "container", "collate", "init"],
 )
-def test_a_data_set_that_cannot_go_to_a_fresh_interpreter_is_told_with_the_path(
+def test_a_data_set_that_cannot_be_sent_to_a_fresh_interpreter_is_reported_with_the_path(
     arguments: Arguments, path: str
 ) -> None:
     loader = OURS(**{"dataset": Fails({}), "num_workers": 1, "multiprocessing_context": "spawn", **arguments})
@@ -639,7 +639,7 @@ def test_a_data_set_that_cannot_go_to_a_fresh_interpreter_is_told_with_the_path(
     assert "cannot be pickled" in str(caught.value)
 
 
-def test_a_data_set_that_cannot_be_loaded_in_a_fresh_interpreter_is_told() -> None:
+def test_a_data_set_that_cannot_be_loaded_in_a_fresh_interpreter_is_reported() -> None:
     class Unloadable(Dataset[int]):
         def __len__(self) -> int:
             return 3
@@ -654,7 +654,7 @@ def test_a_data_set_that_cannot_be_loaded_in_a_fresh_interpreter_is_told() -> No
         list(OURS(Unloadable(), num_workers=1, multiprocessing_context="spawn"))
 
 
-# ---- waiting ----
+# ---- timeouts ----
 
 
 def hang() -> Any:
@@ -662,7 +662,7 @@ def hang() -> Any:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_batch_that_is_late_is_told_with_its_sample_and_its_worker_ends(workers: int) -> None:
+def test_a_late_batch_is_reported_with_its_sample_and_its_worker_ends(workers: int) -> None:
     loader = OURS(Fails({5: hang}), batch_size=2, num_workers=workers, timeout=60)
     running: Any = iter(loader)
     assert [batch.tolist() for batch in islice(running, 2)] == [[0, 1], [2, 3]]
@@ -673,22 +673,22 @@ def test_a_batch_that_is_late_is_told_with_its_sample_and_its_worker_ends(worker
 
     pids = [worker.pid for worker in running._workers]
     del running
-    assert soon(lambda: all(has_ended(pid) for pid in pids))
+    assert eventually(lambda: all(has_ended(pid) for pid in pids))
 
 
 def too_late(running: Any, seconds: float) -> str:
-    """What a timeout says. On a busy machine the worker may not have come to its sample yet."""
+    """The message of a timeout. On a busy machine the worker may not have reached its sample yet."""
     running._timeout = seconds
     with pytest.raises(RuntimeError) as caught:
         next(running)
     said = str(caught.value)
-    # It holds this frame, and the iterator with it.
+    # The exception holds this frame, and the iterator with it.
     del caught
     assert said.startswith(f"DataLoader timed out after {seconds} seconds\n")
     return said
 
 
-def test_an_iterator_can_wait_once_more_after_it_was_late() -> None:
+def test_an_iterator_can_wait_again_after_a_timeout() -> None:
     gate = torch.multiprocessing.get_context("fork").Event()
     running: Any = iter(OURS(Fails({0: gate.wait}), batch_size=None, num_workers=1, timeout=0.3))
     assert too_late(running, 0.3)
@@ -713,17 +713,17 @@ def late(_samples: Any) -> Any:
     ],
     ids=["collate", "iterable", "init", "out of order"],
 )
-def test_whatever_is_late_is_named(arguments: Arguments, text: str) -> None:
+def test_the_timeout_names_what_is_late(arguments: Arguments, text: str) -> None:
     running = iter(OURS(**{"dataset": Fails({}), "num_workers": 1, "timeout": 0.4, **arguments}))
 
-    assert soon(lambda: text in too_late(running, 0.4))
+    assert eventually(lambda: text in too_late(running, 0.4))
 
 
 @pytest.mark.parametrize("kind", [OURS, THEIRS])
 def test_a_timeout_without_workers_is_refused_by_iter(kind: Kind) -> None:
     loader = kind(Fails({}), timeout=1)
 
-    # Up to torch 2.9 it has no words.
+    # Up to torch 2.9 the error has no message.
     with pytest.raises(AssertionError, match=r"^$|requires timeout == 0"):
         iter(loader)
 
@@ -736,4 +736,4 @@ def test_workers_end_after_an_exception_too() -> None:
     pids = [worker.pid for worker in running._workers]
     del running
 
-    assert soon(lambda: all(has_ended(pid) for pid in pids))
+    assert eventually(lambda: all(has_ended(pid) for pid in pids))

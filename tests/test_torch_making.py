@@ -1,4 +1,4 @@
-"""How a loader is made: arguments, attributes, classes of it, pickles, as with torch's own."""
+"""Construction of a loader: arguments, attributes, subclasses and pickles, as with torch's own."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from feedline.errors import InvalidArgumentError
 from samples_of_torch import Noise
 from torch.utils.data import IterableDataset
 
-# A loader: torch's class or ours.
+# A loader class: torch's or ours.
 Kind = type[torch.utils.data.DataLoader[Any]]
 Arguments = dict[str, Any]
 THEIRS: Kind = torch.utils.data.DataLoader
 OURS: Kind = feedline.torch.DataLoader
 
 
-# ---- making a loader ----
+# ---- construction ----
 
 
 class Streamed(IterableDataset[int]):
@@ -67,7 +67,7 @@ REFUSED: list[Arguments] = [
 
 
 @pytest.mark.parametrize("arguments", REFUSED, ids=str)
-def test_a_wrong_argument_is_refused_in_torchs_words(arguments: Arguments) -> None:
+def test_a_wrong_argument_is_refused_with_torchs_message(arguments: Arguments) -> None:
     def refusal(kind: Kind) -> tuple[type[BaseException] | None, str]:
         try:
             kind(**{"dataset": [1, 2, 3], **arguments})
@@ -78,14 +78,14 @@ def test_a_wrong_argument_is_refused_in_torchs_words(arguments: Arguments) -> No
     assert refusal(OURS) == refusal(THEIRS)
 
 
-def test_a_prefetch_of_nothing_is_refused_by_iter() -> None:
+def test_a_prefetch_factor_of_zero_is_refused_by_iter() -> None:
     loader = OURS([1, 2, 3], num_workers=1, prefetch_factor=0)  # type: ignore[arg-type]
 
     with pytest.raises(AssertionError, match="prefetch_factor must be greater than 0"):
         iter(loader)
 
 
-def test_more_workers_than_processors_are_warned_of_in_torchs_words() -> None:
+def test_more_workers_than_processors_give_torchs_warning() -> None:
     def warnings(kind: Kind) -> list[str]:
         with pytest.warns(UserWarning, match="This DataLoader will create 99 worker processes") as caught:
             kind([1, 2, 3], num_workers=99)  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ def test_more_workers_than_processors_are_warned_of_in_torchs_words() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_wrong_setting_of_ours_is_refused_at_once_with_its_value(
+def test_a_wrong_feedline_argument_is_refused_at_once_with_its_value(
     arguments: Arguments, value: str, workers: int
 ) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
@@ -143,21 +143,21 @@ def test_a_wrong_setting_of_ours_is_refused_at_once_with_its_value(
     ],
     ids=str,
 )
-def test_a_good_argument_of_any_kind_of_number_is_taken(arguments: Arguments) -> None:
+def test_a_valid_argument_of_any_numeric_type_is_accepted(arguments: Arguments) -> None:
     loader = OURS([1, 2, 3], **{"num_workers": 1, **arguments})  # type: ignore[arg-type]
 
     assert torch.cat(list(loader)).tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_each_parameter_is_an_attribute_but_for_the_shuffle(workers: int) -> None:
+def test_each_parameter_except_shuffle_is_an_attribute(workers: int) -> None:
     loader = OURS([1, 2, 3], shuffle=True, num_workers=workers)  # type: ignore[arg-type]
     names = set(inspect.signature(OURS.__init__).parameters) - {"self", "shuffle"}
 
     assert {name for name in names if not hasattr(loader, name)} == set()
 
 
-def test_every_parameter_of_torchs_loader_is_taken_in_its_place() -> None:
+def test_every_parameter_of_torchs_loader_is_accepted_in_its_position() -> None:
     ours = list(inspect.signature(OURS.__init__).parameters.values())
     theirs = list(inspect.signature(THEIRS.__init__).parameters.values())
 
@@ -179,7 +179,7 @@ def test_attributes_are_torchs(arguments: Arguments) -> None:
         assert repr(getattr(ours, name)).split(" at ")[0] == repr(getattr(theirs, name)).split(" at ")[0]
 
 
-def test_a_loader_can_be_made_again_from_its_attributes() -> None:
+def test_a_loader_can_be_rebuilt_from_its_attributes() -> None:
     kind = feedline.torch.DataLoader
     loader = kind(Noise(5, 3), batch_size=2, num_workers=1, on_death="raise", max_deaths=7)
     names = set(inspect.signature(OURS.__init__).parameters) - {"self", "shuffle"}
@@ -194,7 +194,7 @@ def test_a_loader_can_be_made_again_from_its_attributes() -> None:
 @pytest.mark.parametrize(
     "name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
 )
-def test_what_torch_does_not_let_be_set_cannot_be_set(name: str) -> None:
+def test_attributes_that_torch_makes_read_only_are_read_only(name: str) -> None:
     def refusal(kind: Kind) -> str:
         loader = kind([1, 2, 3])  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="should not be set after") as caught:
@@ -205,7 +205,7 @@ def test_what_torch_does_not_let_be_set_cannot_be_set(name: str) -> None:
 
 
 class Whole(feedline.torch.DataLoader[int]):
-    """Of one type, with an argument more."""
+    """A subclass with one more argument."""
 
     def __init__(self, *arguments: Any, factor: int, **more: Any) -> None:
         self.factor = factor
@@ -215,7 +215,7 @@ class Whole(feedline.torch.DataLoader[int]):
         return (batch * self.factor for batch in super().__iter__())
 
 
-def test_a_class_can_be_made_of_ours_which_is_one_of_torchs() -> None:
+def test_a_subclass_of_our_loader_is_a_torch_loader() -> None:
     loader = Whole([1, 2, 3], factor=10, num_workers=1)
 
     assert torch.cat(list(loader)).tolist() == [10, 20, 30]

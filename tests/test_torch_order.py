@@ -1,4 +1,4 @@
-"""The order of torch's loader, and every random number it draws: ours must not be told from it."""
+"""The order and every random number are those of torch's loader."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-# A loader: torch's class or ours.
+# A loader class: torch's or ours.
 Kind = type[torch.utils.data.DataLoader[Any]]
 Arguments = dict[str, Any]
 THEIRS: Kind = torch.utils.data.DataLoader
 OURS: Kind = feedline.torch.DataLoader
 TAKES_IN_ORDER = "in_order" in inspect.signature(THEIRS.__init__).parameters
 
-# This machine may have fewer CPUs than a test has workers.
+# A test may have more workers than this machine has CPUs.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
@@ -71,7 +71,7 @@ class NoWholeBatches(Squares):
 
 
 class Backwards(Sampler[int]):
-    """Draws of its own at the start of each epoch, and remembers what it was asked for."""
+    """A sampler that draws random numbers at the start of each epoch, and records its calls."""
 
     def __init__(self, length: int = 23) -> None:
         self.length = length
@@ -92,8 +92,8 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def run(kind: Kind, arguments: Arguments, epochs: int = 2, *, ahead: bool = True) -> Any:
-    """Batches, and the states of the generators after each epoch. `ahead`: also those before the first
-    batch, where it matters that workers are given work ahead of it."""
+    """Batches, and the states of the generators after each epoch. `ahead`: also the states before the first
+    batch, which show how much work is ordered ahead."""
     torch.manual_seed(11)
     loader = kind(**arguments)
     generator = arguments.get("generator")
@@ -155,7 +155,7 @@ def test_batches_and_the_states_of_all_generators_are_torchs(case: str, workers:
 
     ours = run(OURS, arguments_of(case, num_workers=workers), epochs, ahead=workers == 0)
 
-    # Samples that draw nothing are the same without workers, which cost torch most of its time.
+    # Samples that draw nothing are the same without workers, and torch's workers take most of the time.
     assert ours == run(THEIRS, arguments_of(case), epochs, ahead=workers == 0)
 
 
@@ -214,7 +214,7 @@ def test_two_epochs_of_one_loader_can_run_side_by_side() -> None:
     assert both(OURS) == both(THEIRS)
 
 
-def test_an_epoch_that_is_left_draws_as_much_as_torchs() -> None:
+def test_an_abandoned_epoch_draws_as_many_random_numbers_as_torchs() -> None:
     def left(kind: Kind) -> Any:
         torch.manual_seed(1)
         loader = kind(Squares(), batch_size=2, shuffle=True, num_workers=2)
@@ -224,14 +224,14 @@ def test_an_epoch_that_is_left_draws_as_much_as_torchs() -> None:
     assert left(OURS) == left(THEIRS)
 
 
-def test_workers_are_there_as_soon_as_the_iterator_is() -> None:
+def test_workers_exist_as_soon_as_the_iterator_does() -> None:
     running: Any = iter(OURS(Squares(), num_workers=2))
 
     assert all(worker.is_alive() and worker.exitcode is None for worker in running._workers)
     assert all(Path(f"/proc/{worker.pid}").exists() for worker in running._workers)
 
 
-def test_leaving_a_loop_ends_its_workers_without_the_garbage_collector() -> None:
+def test_abandoning_a_loop_ends_its_workers_without_the_garbage_collector() -> None:
     running: Any = iter(OURS(Squares(), batch_size=2, num_workers=2))
     next(running)
     workers = running._workers
@@ -246,14 +246,14 @@ def test_leaving_a_loop_ends_its_workers_without_the_garbage_collector() -> None
         gc.enable()
 
 
-# ---- what is drawn ahead ----
+# ---- sampling ahead ----
 
 
 @pytest.mark.parametrize(
     ("workers", "prefetch", "in_order"),
     [(0, None, True), (1, 1, True), (2, None, True), (2, 1, True), (2, 4, True), (2, 2, False)],
 )
-def test_the_sampler_is_asked_at_the_same_moments(workers: int, prefetch: int | None, in_order: bool) -> None:
+def test_the_sampler_is_read_at_the_same_moments(workers: int, prefetch: int | None, in_order: bool) -> None:
     if not in_order and not TAKES_IN_ORDER:
         pytest.skip("torch before 2.6 has no in_order to compare with")
 
@@ -276,7 +276,7 @@ def test_the_sampler_is_asked_at_the_same_moments(workers: int, prefetch: int | 
 
 
 class Rolls(Dataset[Any]):
-    """Draws from each of the generators that a worker has, a different number of times."""
+    """Draws from each generator of a worker, a different number of times."""
 
     def __len__(self) -> int:
         return 12
@@ -310,17 +310,17 @@ def test_random_numbers_drawn_by_the_data_set_are_torchs(more: Arguments) -> Non
 
 
 def reported(_worker: int) -> None:
-    """Notes in the data set what a worker knows of itself."""
+    """Records the worker info in the data set."""
     info = get_worker_info()
     assert info is not None
     names = ("id", "num_workers", "seed", "rng", "worker_method")
     facts = {name: repr(getattr(info, name, None)) for name in names}
     facts["numbers"] = repr((random.random(), torch.rand(()), np.random.rand()))
-    assert isinstance(info.dataset, Told)
+    assert isinstance(info.dataset, WithWorkerInfo)
     info.dataset.facts = facts
 
 
-class Told(Dataset[Any]):
+class WithWorkerInfo(Dataset[Any]):
     def __init__(self) -> None:
         self.facts: Any = None
 
@@ -336,19 +336,24 @@ def as_it_is(samples: Any) -> Any:
     return samples
 
 
-def test_what_a_worker_knows_of_itself_and_changes_in_its_data_set_is_as_with_torch() -> None:
-    arguments = {"dataset": Told(), "collate_fn": as_it_is, "worker_init_fn": reported, "num_workers": 2}
+def test_worker_info_and_changes_of_the_data_set_in_a_worker_are_as_with_torch() -> None:
+    arguments = {
+        "dataset": WithWorkerInfo(),
+        "collate_fn": as_it_is,
+        "worker_init_fn": reported,
+        "num_workers": 2,
+    }
 
     ours = run(OURS, arguments, epochs=1)
 
     assert ours == run(THEIRS, arguments, epochs=1)
     assert "worker_method" in str(ours)
-    # Torch's own would need an interpreter for each worker.
+    # torch's own loader would need an interpreter for each worker.
     assert ours == run(OURS, {**arguments, "multiprocessing_context": "spawn"}, epochs=1)
 
 
-def test_the_trainer_is_no_worker() -> None:
-    dataset = Told()
+def test_the_trainer_has_no_worker_info() -> None:
+    dataset = WithWorkerInfo()
     loader = OURS(dataset, collate_fn=as_it_is, worker_init_fn=reported, num_workers=2)
 
     alone = list(OURS(dataset, collate_fn=as_it_is, worker_init_fn=reported))
@@ -359,11 +364,11 @@ def test_the_trainer_is_no_worker() -> None:
     assert dataset.facts is None
 
 
-# ---- workers that stay ----
+# ---- persistent workers ----
 
 
 class Counted(Dataset[Any]):
-    """Its copy in a worker counts what it has made."""
+    """Its copy in a worker counts the samples made."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -377,7 +382,7 @@ class Counted(Dataset[Any]):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_workers_that_stay_keep_their_data_set_and_their_generators(workers: int) -> None:
+def test_persistent_workers_keep_their_data_set_and_their_generators(workers: int) -> None:
     def counted(kind: Kind) -> Any:
         more: Arguments = {"num_workers": workers, "persistent_workers": True}
         return run(kind, {"dataset": Counted(), "batch_size": 2, "shuffle": True, **more}, epochs=3)
@@ -386,7 +391,7 @@ def test_workers_that_stay_keep_their_data_set_and_their_generators(workers: int
 
 
 @pytest.mark.parametrize("taken", [0, 1, 3])
-def test_iterating_again_starts_workers_that_stay_anew(taken: int) -> None:
+def test_iterating_again_restarts_persistent_workers(taken: int) -> None:
     def twice(kind: Kind) -> Any:
         torch.manual_seed(5)
         more: Arguments = {"num_workers": 2, "persistent_workers": True}
@@ -395,13 +400,13 @@ def test_iterating_again_starts_workers_that_stay_anew(taken: int) -> None:
         begun = described([next(first) for _ in range(taken)])
         second = iter(loader)
         assert second is first
-        # What had been asked for ahead is still made, so it counts.
+        # Samples ordered ahead are still made, so they count.
         return begun, described(list(second)), generator_state(), described(list(loader))
 
     assert twice(OURS) == twice(THEIRS)
 
 
-def test_workers_that_stay_are_the_same_processes() -> None:
+def test_persistent_workers_are_the_same_processes() -> None:
     loader: Any = OURS(Counted(), num_workers=2, persistent_workers=True)
     list(loader)
     before = [worker.pid for worker in loader._iterator._workers]
@@ -416,7 +421,7 @@ def test_workers_that_stay_are_the_same_processes() -> None:
 
 
 class Waits(Dataset[int]):
-    """Its first sample is not ready before its last one is under way."""
+    """Its first sample is ready only after its last one has started."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -456,7 +461,7 @@ def test_out_of_order_every_sample_comes_once(persistent: bool) -> None:
 
 
 class Shards(IterableDataset[Any]):
-    """A worker has as many samples as its length says; without workers, all of them."""
+    """Each worker has the number of samples of its length; without workers, all samples."""
 
     def __init__(self, lengths: Iterable[int], claims: int | None = None) -> None:
         self.lengths = list(lengths)
@@ -498,7 +503,9 @@ class Sized(Shards):
     ],
     ids=str,
 )
-def test_shards_that_end_at_different_times_come_as_from_torch(lengths: list[int], more: Arguments) -> None:
+def test_shards_that_end_at_different_times_are_delivered_as_by_torch(
+    lengths: list[int], more: Arguments
+) -> None:
     def sharded(kind: Kind) -> Any:
         random.seed(4)
         generator = seeded(3) if "generator" in more else None
@@ -511,7 +518,7 @@ def test_shards_that_end_at_different_times_come_as_from_torch(lengths: list[int
 @pytest.mark.parametrize(
     "more", [{"batch_size": 3}, {"batch_size": 3, "drop_last": True}, {"batch_size": None}], ids=str
 )
-def test_an_iterable_without_workers_comes_as_from_torch(more: Arguments) -> None:
+def test_an_iterable_without_workers_is_delivered_as_by_torch(more: Arguments) -> None:
     def alone(kind: Kind) -> Any:
         random.seed(4)
         return run(kind, {"dataset": Shards([4, 0, 7]), **more}), random.getstate()
@@ -529,7 +536,7 @@ def test_shards_out_of_order_lose_nothing(persistent: bool) -> None:
         assert rows == Counter((worker, n) for worker, length in enumerate([1, 13, 6]) for n in range(length))
 
 
-def test_an_iterable_that_stays_can_be_left_and_begun_again() -> None:
+def test_a_persistent_iterable_can_be_abandoned_and_restarted() -> None:
     def twice(kind: Kind) -> Any:
         torch.manual_seed(5)
         loader = kind(Shards([9, 4]), batch_size=2, num_workers=2, persistent_workers=True)
@@ -554,7 +561,7 @@ def test_an_iterable_without_a_length_has_none(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_each_batch_beyond_the_length_is_warned_of_in_torchs_words(workers: int) -> None:
+def test_each_batch_beyond_the_length_gives_torchs_warning(workers: int) -> None:
     def warnings(kind: Kind) -> list[tuple[str, str]]:
         loader = kind(Sized([2, 3], claims=3), batch_size=None, num_workers=workers)
         assert len(loader) == 3
@@ -571,7 +578,7 @@ def test_each_batch_beyond_the_length_is_warned_of_in_torchs_words(workers: int)
 @pytest.mark.parametrize(
     "more", [{"shuffle": True}, {"sampler": [1]}, {"batch_sampler": [[1]]}, {"shuffle": 0.5}], ids=str
 )
-def test_an_order_for_an_iterable_is_refused_in_torchs_words(more: Arguments) -> None:
+def test_an_order_for_an_iterable_is_refused_with_torchs_message(more: Arguments) -> None:
     def refusal(kind: Kind) -> str:
         with pytest.raises(ValueError, match="IterableDataset") as caught:
             kind(Shards([3]), **more)
@@ -616,7 +623,7 @@ PIPES: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("shuffle", [None, True])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("pipe", PIPES)
-def test_data_pipes_come_as_from_torch(pipe: str, workers: int, shuffle: bool | None) -> None:
+def test_data_pipes_are_delivered_as_by_torch(pipe: str, workers: int, shuffle: bool | None) -> None:
     def piped(kind: Kind) -> Any:
         random.seed(6)
         arguments = {"batch_size": 3, "shuffle": shuffle, "num_workers": workers}
@@ -625,7 +632,7 @@ def test_data_pipes_come_as_from_torch(pipe: str, workers: int, shuffle: bool | 
     assert piped(OURS) == piped(THEIRS)
 
 
-def test_data_pipes_in_workers_that_stay_come_as_from_torch() -> None:
+def test_data_pipes_in_persistent_workers_are_delivered_as_by_torch() -> None:
     def piped(kind: Kind) -> Any:
         more: Arguments = {"num_workers": 2, "persistent_workers": True}
         return run(kind, {"dataset": PIPES["a stream in shards"](), "batch_size": 3, **more}, epochs=3)
@@ -636,7 +643,7 @@ def test_data_pipes_in_workers_that_stay_come_as_from_torch() -> None:
 # ---- fresh interpreters ----
 
 
-def test_workers_of_a_fresh_interpreter_give_what_forks_give() -> None:
+def test_workers_of_a_fresh_interpreter_give_the_same_batches_as_forks() -> None:
     def drawn(context: str) -> Any:
         more: Arguments = {"num_workers": 2, "multiprocessing_context": context}
         return run(OURS, {"dataset": Shards([5, 2]), "batch_size": 2, **more})

@@ -1,4 +1,4 @@
-"""Faults name the file of a sample where the data set says which it is; another data set's are refused."""
+"""Faults name the file of a sample if the data set knows it; other data sets' quarantines are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 
 class Folder(Dataset[Any]):
-    """As torchvision's ImageFolder: `samples` holds (path, class)."""
+    """Like torchvision's ImageFolder: `samples` holds (path, class)."""
 
     def __init__(self, count: int = 8, bad: int | None = 5, name: str = "data") -> None:
         self.samples = [(f"{name}/{index}.jpg", 0) for index in range(count)]
@@ -107,7 +107,7 @@ class Properties(Plain):
         raise AssertionError("it may read the whole data set")
 
 
-def test_files_are_found_where_data_sets_keep_them_and_nothing_is_raised() -> None:
+def test_files_are_found_where_data_sets_keep_them() -> None:
     paths = [f"x/{index}.png" for index in range(8)]
     found = {
         "a list of names": (Plain(paths=paths), "x/5.png"),
@@ -168,7 +168,7 @@ def test_a_quarantine_file_of_another_data_set_is_refused(tmp_path: Path) -> Non
     ]
     for file, dataset in taken:
         assert len(list(DataLoader(dataset, exclude=file))) == len(dataset) - 1
-    # Samples that files know more of than these lines, which are of another program, are believed.
+    # Lines of another program without details of the data set are accepted.
     bare = tmp_path / "bare.jsonl"
     bare.write_text('{"index": 5, "kind": "CorruptImageError"}\n')
     assert len(list(DataLoader(Plain(), exclude=bare))) == 7

@@ -1,4 +1,4 @@
-"""What multiprocessing shares between processes reaches the workers, however they are started."""
+"""Shared multiprocessing objects reach the workers with every start method."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METHODS = ["fork", "spawn", "forkserver"]
 
 
 class Curriculum(Dataset[Any]):
-    """Tells the trainer what its workers do by all that multiprocessing has for it."""
+    """Reports the work of its workers to the trainer through every kind of shared object."""
 
     def __init__(self, context: Any) -> None:
         self.value = context.Value("i", 0)
@@ -50,9 +50,9 @@ class Curriculum(Dataset[Any]):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_multiprocessing_shares_reaches_workers(method: str) -> None:
+def test_shared_multiprocessing_objects_reach_workers(method: str) -> None:
     dataset = Curriculum(multiprocessing.get_context(method))
-    # A feeder thread in the trainer, which a fork does not have.
+    # A feeder thread in the trainer, which does not exist after a fork.
     dataset.queue.put("of the trainer")
     loader = DataLoader(dataset, num_workers=2, multiprocessing_context=method)
     assert torch.cat(list(loader)).tolist() == list(range(7, 15))
@@ -64,11 +64,11 @@ def test_what_multiprocessing_shares_reaches_workers(method: str) -> None:
     assert dataset.here.recv() == "by pipe"
     assert dataset.event.is_set()
     assert dataset.shared.tolist() == [5, 0]
-    # A tensor that the user has not shared is each worker's own.
+    # Each worker has its own copy of a tensor that is not shared.
     assert dataset.own.tolist() == [1, 1]
 
 
-def test_a_new_queue_of_the_same_data_set_is_not_taken_for_the_old_one() -> None:
+def test_a_new_queue_of_the_same_data_set_is_not_mistaken_for_the_old_one() -> None:
     context = multiprocessing.get_context("spawn")
     dataset = Curriculum(context)
     loader = DataLoader(dataset, num_workers=1, multiprocessing_context="spawn")

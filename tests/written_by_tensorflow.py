@@ -1,6 +1,6 @@
-"""Writes TFRecord files, and what TensorFlow's parsers make of them, into the folder that is named.
+"""Writes TFRecord files, and the results of TensorFlow's parsers, into the given folder.
 
-Runs in a process of its own, so that tests of memory and threads never see TensorFlow.
+Runs in a separate process, so that tests of memory and threads never import TensorFlow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def strings(values: Any) -> tf.train.Feature:
 
 
 def whole(random: np.random.Generator, count: int) -> list[int]:
-    """Numbers of every length as a varint."""
+    """Integers of every varint length."""
     numbers = random.integers(-(2**63), 2**63, count)
     return (numbers >> random.integers(0, 64, count)).tolist()  # type: ignore[no-any-return]
 
@@ -79,7 +79,7 @@ def parsed(records: list[bytes]) -> dict[str, Any]:
             "tags": tf.io.RaggedFeature(tf.int64),
         },
     )
-    return in_words(found)
+    return as_json(found)
 
 
 def some_sequences(random: np.random.Generator) -> list[bytes]:
@@ -112,13 +112,13 @@ def parsed_sequences(records: list[bytes]) -> dict[str, Any]:
     )
     frames = tf.RaggedTensor.from_tensor(lists.pop("frames"), lengths["frames"]).values.numpy()
     found = {**context, **lists, **{f"{name}_lengths": value for name, value in lengths.items()}}
-    words = in_words(found)
+    words = as_json(found)
     words["frames"] = {"list": [value.hex() for value in frames.tolist()]}
     return words
 
 
-def in_words(found: dict[str, Any]) -> dict[str, Any]:
-    """What the parser found, in JSON: ragged tensors joined and padded, with their lengths."""
+def as_json(found: dict[str, Any]) -> dict[str, Any]:
+    """The result of the parser as JSON: ragged tensors concatenated and padded, with their lengths."""
     words: dict[str, Any] = {}
     for name, value in found.items():
         if isinstance(value, tf.RaggedTensor):

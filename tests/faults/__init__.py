@@ -1,1 +1,1 @@
-"""Faults of worker processes, and what is left when all is over."""
+"""Tests of faults in worker processes; each test must leave nothing behind."""

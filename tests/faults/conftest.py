@@ -1,4 +1,4 @@
-"""Around each of these tests: what it takes of the system it gives back."""
+"""Fixtures for the tests of faults: each test must return all resources that it takes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from faults.trainers import Trainers
 
 @pytest.fixture(autouse=True, scope="session")
 def warm() -> Iterator[None]:
-    """Both loaders once, so that what they make once for a process is there."""
+    """Uses both loaders once, so that their one-time set-up does not count as a leak."""
     list(torch.utils.data.DataLoader(Drawn(4), num_workers=1))
     list(DataLoader(Drawn(4), num_workers=1))
-    # What is here now stays; to look at all of it again after each test takes longer than most of them.
+    # Objects that exist now stay. Collecting them after each test would take longer than most tests.
     gc.collect()
     gc.freeze()
     yield
@@ -30,7 +30,7 @@ def warm() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def quiet() -> Iterator[None]:
-    """pytest has every process that dies of a signal write its stack; here that is what is tested."""
+    """pytest makes every process that dies from a signal write its stack, which would disturb these tests."""
     was_enabled = faulthandler.is_enabled()
     faulthandler.disable()
     yield
@@ -40,7 +40,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainers]:
-    """Who starts programs."""
+    """Starts programs in processes of their own."""
     trainers = Trainers(tmp_path_factory.mktemp("trainers"))
     yield trainers
     trainers.close()
@@ -48,6 +48,6 @@ def trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainers]:
 
 @pytest.fixture(autouse=True)
 def leaves_nothing(warm: None, trainers: Trainers) -> Iterator[None]:
-    """After each test, processes, threads, descriptors and shared memory are what they were before."""
+    """After each test, processes, threads, descriptors and shared memory are the same as before."""
     with nothing_left():
         yield

@@ -1,4 +1,4 @@
-"""Functions that make a sample and fork on the way, in data sets, pipelines and pools."""
+"""Functions that make a sample and fork meanwhile, for data sets, pipelines and pools."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def all_samples() -> Sample:
 
 
 def child_collates(index: int) -> Sample:
-    """The child makes a batch of its own, as large as the worker's, while the worker goes on."""
+    """The child makes its own batch, as large as the worker's, while the worker continues."""
     child = os.fork()
     if child == 0:
         kept = [default_collate([torch.full((WIDTH,), -7)] * 4) for _ in range(4)]
@@ -86,7 +86,7 @@ def both_return(index: int) -> Sample:
 
 
 def square(number: int) -> int:
-    # Larger than what travels in a frame: the child has batches to write.
+    # Too large for a frame, so the child writes its batches to shared memory.
     return int(default_collate([torch.full((WIDTH,), number)] * 4)[0, 0]) ** 2
 
 
@@ -97,7 +97,7 @@ def has_executor(index: int) -> Sample:
 
 
 def has_pool(index: int) -> Sample:
-    # A worker is a daemon, which may have no children; people turn that off.
+    # A worker is a daemon, which may not have children; users turn that off.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.map(square, range(6)) == [0, 1, 4, 9, 16, 25]
@@ -129,7 +129,7 @@ POLICIES = {
 
 
 class OfSamples:
-    """A function of a pipeline that forks."""
+    """A pipeline function that forks."""
 
     def __init__(self, make: Callable[[int], Sample]) -> None:
         self.make = make

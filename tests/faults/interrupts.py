@@ -1,4 +1,4 @@
-"""A signal handler that raises at a chosen step of `next()`, and the fronts it is tried on."""
+"""A signal handler that raises at a chosen step of `next()`, and the fronts to test it on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAMPLES = 24
 
 
 class Alarm(Exception):  # noqa: N818
-    """Raised by the handler: a policy for faults would take it for one, if it came through."""
+    """The exception of the handler. A fault policy would take it for a fault if it reached the policy."""
 
 
 class Numbers(Dataset[Any]):
@@ -43,7 +43,7 @@ class Numbers(Dataset[Any]):
 
 
 class Stream(IterableDataset[Any]):
-    """An iterator that goes on after something was raised in it, as a generator does not."""
+    """An iterator that continues after an exception, unlike a generator."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter([torch.full((1000,), index) for index in range(SAMPLES)])
@@ -65,7 +65,7 @@ def arrays() -> Any:
 
 BAD = frozenset({3, 8, 9, 17})
 SKIP = fl.FaultPolicy("skip")
-# How a loader is made, and the samples that it does not deliver.
+# A factory of the loader, and the samples that it does not deliver.
 FRONTS: dict[str, tuple[Callable[[], Any], frozenset[int]]] = {
     "native": (lambda: arrays().batch(4).loader(), frozenset()),
     "native, as tensors": (lambda: arrays().batch(4).loader().torch(), frozenset()),
@@ -102,19 +102,19 @@ class Interrupter:
         self._home = os.getpid()
         self.sent = 0
         self.raised = 0
-        # A second exception within one call that takes longer than a second is raised at once, whatever is
-        # lost by it: so it is documented, and happens on a machine that is busy with other work.
+        # A second exception within one call that takes longer than a second is raised at once, even if
+        # batches are lost. That is documented, and happens on a busy machine.
         self.may_have_lost = False
 
     def __call__(self, frame: FrameType, _event: str, _argument: Any) -> Any:
         name = frame.f_code.co_filename
         if os.getpid() != self._home:
-            # A zygote that is forked inside of `next`.
+            # A zygote that is forked inside `next`.
             return None
         if not name.startswith(PACKAGE) and name != __file__:
             return None
         frame.f_trace_opcodes = True
-        # This file's own code is not to be interrupted, but the data sets in it are.
+        # Interrupt the data sets of this file, but not its other code.
         if frame.f_code in (batches.__code__, Interrupter.next.__code__, Interrupter._handle.__code__):
             return None
         if self._left == 0:
@@ -129,7 +129,7 @@ class Interrupter:
         raise Alarm
 
     def next(self, epoch: Iterator[Any]) -> Any:
-        """The next batch, or Alarm if that was raised instead."""
+        """Returns the next batch, or Alarm if the handler raised instead."""
         began, sent = time.monotonic(), self.sent
         sys.settrace(self)
         try:

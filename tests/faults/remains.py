@@ -1,4 +1,4 @@
-"""What a process has, before and after: children, threads, descriptors, shared memory."""
+"""Compares the resources of a process before and after: children, threads, descriptors, shared memory."""
 
 from __future__ import annotations
 
@@ -16,16 +16,25 @@ from typing import Any
 
 from programs import threads
 
-__all__ = ["children", "descends", "has_ended", "nothing_left", "parent", "shared_names", "soon", "zygote_of"]
+__all__ = [
+    "children",
+    "descendants",
+    "eventually",
+    "has_ended",
+    "nothing_left",
+    "parent",
+    "shared_names",
+    "zygote_of",
+]
 
 
-def soon(holds: Callable[[], object], seconds: float = 120) -> bool:
-    """Whether it holds before the time is over."""
+def eventually(holds: Callable[[], object], seconds: float = 120) -> bool:
+    """Waits until the condition holds; returns False if the time is over first."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
             return False
-        # Others need the processor to make it hold.
+        # Other processes need the processor to make the condition true.
         time.sleep(0.001)
     return True
 
@@ -39,7 +48,7 @@ def _status(pid: int) -> dict[str, str]:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone; one that nobody has reaped yet is."""
+    """Whether a process has ended; one that is not reaped yet counts as ended."""
     return _status(pid).get("State", "Z")[0] in "ZX"
 
 
@@ -62,18 +71,18 @@ def children(pid: int) -> set[int]:
     return found
 
 
-def descends(pid: int) -> set[int]:
-    """All processes that descend from one."""
+def descendants(pid: int) -> set[int]:
+    """All descendants of a process."""
     found: set[int] = set()
     for child in children(pid):
         found.add(child)
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found |= descends(child)
+            found |= descendants(child)
     return found
 
 
 def shared_names() -> set[str]:
-    """Names in /dev/shm that are ours; other programs have theirs there."""
+    """Feedline's and torch's names in /dev/shm, without those of other programs."""
     ours = ("feedline", f"_{os.getpid()}_")
     return {path.name for path in Path("/dev/shm").iterdir() if any(part in path.name for part in ours)}
 
@@ -99,7 +108,7 @@ def _all() -> tuple[set[Any] | Counter[str], ...]:
 
 
 def _more(before: tuple[set[Any] | Counter[str], ...]) -> list[str]:
-    """What there is now and was not before. What a test before this one had left may be gone meanwhile."""
+    """Resources that exist now and did not before. Leftovers of earlier tests may have gone meanwhile."""
     kinds = zip(_KINDS, before, _all(), strict=True)
     found = [f"{name}: {then} before, {now} after" for name, then, now in kinds if now - then]  # type: ignore[operator]
     if found:
@@ -114,11 +123,11 @@ def _stack(thread: threading.Thread) -> str:
 
 @contextlib.contextmanager
 def nothing_left(seconds: float = 30) -> Iterator[None]:
-    """What the block has taken of the system must be given back after it."""
+    """Asserts that the block returns all resources that it takes."""
     gc.collect()
     before = _all()
     yield
     gc.collect()
-    # A thread that has ended is still listed for some moments.
-    soon(lambda: not _more(before), seconds)
+    # A thread that has ended is still listed for a moment.
+    eventually(lambda: not _more(before), seconds)
     assert not (more := _more(before)), more

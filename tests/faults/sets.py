@@ -1,4 +1,4 @@
-"""Data sets that draw random numbers and die, and what torch's own loader makes of them."""
+"""Data sets that draw random numbers and die, and their batches from torch's own loader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from feedline._torch.supervised import WithWorkers
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset, IterableDataset
 
-from faults.remains import soon
+from faults.remains import eventually
 
 __all__ = [
     "WAYS",
@@ -40,21 +40,21 @@ Hook = Callable[[int], None]
 
 
 def nothing(_index: int) -> None:
-    """What a data set does that does not die."""
+    """The action of a data set that does not die."""
 
 
 def die(way: str) -> None:
-    """Ends this process by a signal or by itself."""
+    """Ends this process by a signal or by an exit."""
     if way.startswith("exit"):
         os._exit(int(way.split()[1]))
-    # Who was started by nohup inherits that a signal is ignored.
+    # A process that was started by nohup inherits an ignored signal.
     if signal.getsignal(signal.Signals[way]) is signal.SIG_IGN:
         signal.signal(signal.Signals[way], signal.SIG_DFL)
     os.kill(os.getpid(), signal.Signals[way])
 
 
 class Once:
-    """Dies at one index, but only the first time."""
+    """Dies at one index, only the first time."""
 
     def __init__(self, marker: Path, way: str, index: int) -> None:
         self.marker = marker
@@ -72,13 +72,13 @@ class Once:
 
 
 def draw(index: int) -> dict[str, Any]:
-    """A sample from all three generators; a batch of them does not fit into a frame."""
+    """Draws a sample from all three generators. A batch of such samples does not fit into a frame."""
     noise = torch.rand(500) + random.random() + np.random.rand()
     return {"index": index, "noise": noise, "number": random.gauss(0, 1), "array": np.random.randn(3)}
 
 
 class Drawn(Dataset[Any]):
-    """Samples that can be asked for one by one."""
+    """A map-style data set with `__getitem__`."""
 
     def __init__(self, count: int = 48, hook: Hook = nothing) -> None:
         self.count = count
@@ -89,20 +89,20 @@ class Drawn(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         sample = draw(index)
-        # Between the numbers and the sample: they must be drawn again, and be the same.
+        # Die between drawing and returning: the replacement must draw the same numbers again.
         self.hook(index)
         return sample
 
 
 class Listed(Drawn):
-    """Samples that are asked for by the batch."""
+    """A map-style data set with `__getitems__`."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         return [self[index] for index in indices]
 
 
 class Streamed(IterableDataset[Any]):
-    """Samples that come by themselves; each worker has every n-th."""
+    """An iterable data set; each worker has every n-th sample."""
 
     def __init__(self, count: int = 48, hook: Hook = nothing) -> None:
         self.count = count
@@ -125,17 +125,17 @@ _EXPECTED: dict[object, list[list[Any]]] = {}
 
 
 def expected(kind: type[Any], *, seed: int = 1, epochs: int = 1, **arguments: Any) -> list[list[Any]]:
-    """The epochs of torch's own loader, of workers that do not die; made once."""
+    """The epochs of torch's own loader with workers that do not die; computed once."""
     key = (kind, seed, epochs, tuple(sorted(arguments.items())))
     if key not in _EXPECTED:
         loader = torch.utils.data.DataLoader(kind(), generator=seeded(seed), **arguments)
-        # A copy: torch keeps a descriptor for each tensor that came from a worker.
+        # Copy: torch keeps a descriptor for each tensor from a worker.
         _EXPECTED[key] = [[copy.deepcopy(batch) for batch in loader] for _ in range(epochs)]
     return _EXPECTED[key]
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two batches, or lists of them, are the same to the last bit, types included."""
+    """Whether two batches, or lists of batches, are equal to the last bit, including types."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -150,22 +150,22 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def iterate(loader: DataLoader[Any]) -> WithWorkers:
-    """An iterator with workers, as one that has them."""
+    """An iterator with workers, typed as such."""
     iterator = iter(loader)
     assert isinstance(iterator, WithWorkers)
     return iterator
 
 
 def pid_of(iterator: WithWorkers, worker: int) -> int:
-    """The process of a worker, which may not be forked yet."""
-    assert soon(lambda: iterator._workers[worker].pid is not None)
+    """The process id of a worker; waits until the worker is forked."""
+    assert eventually(lambda: iterator._workers[worker].pid is not None)
     pid = iterator._workers[worker].pid
     assert pid is not None
     return pid
 
 
 def is_idle(iterator: WithWorkers, worker: int) -> bool:
-    """Whether a worker has answered everything that it was given."""
+    """Whether a worker has answered all of its tasks."""
     worker_pool = iterator._worker_pool
     assert worker_pool is not None
     doing = worker_pool.activity(worker)

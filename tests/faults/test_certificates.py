@@ -1,4 +1,4 @@
-"""What a worker died of: the certificate says what is known, and calls likely what is only likely."""
+"""Death certificates name the cause of a worker's death, and call a likely cause likely."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from feedline.errors import WorkerDiedError
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset
 
-from faults.remains import soon
+from faults.remains import eventually
 from faults.sets import Drawn, Once, die, expected, is_idle, is_same, iterate, pid_of, seeded
 from faults.trainers import Trainers
 
@@ -35,25 +35,25 @@ TWO: dict[str, Any] = {"batch_size": 4, "num_workers": 2}
 
 
 class FirstTime:
-    """Does something at one sample, but only the first time."""
+    """Performs an action at one sample, only the first time."""
 
-    def __init__(self, marker: Path, deed: Callable[[], object], index: int = 22) -> None:
+    def __init__(self, marker: Path, action: Callable[[], object], index: int = 22) -> None:
         self.marker = marker
-        self.deed = deed
+        self.action = action
         self.index = index
 
     def __call__(self, index: int) -> None:
-        # A worker does not look at itself after each of many samples that take next to no time.
+        # A worker does not check its own state after every quick sample.
         time.sleep(0.0005)
         if index != self.index or self.marker.exists():
             return
         self.marker.touch()
-        self.deed()
+        self.action()
 
 
-def dead_of(tmp_path: Path, deed: Callable[[], object], **settings: Any) -> feedline.Death:
-    """The one death of a run that loses nothing."""
-    dataset = Drawn(hook=FirstTime(tmp_path / "died", deed))
+def only_death(tmp_path: Path, action: Callable[[], object], **settings: Any) -> feedline.Death:
+    """Runs a loader that loses nothing and returns its only death."""
+    dataset = Drawn(hook=FirstTime(tmp_path / "died", action))
     loader = DataLoader(dataset, generator=seeded(1), **TWO, **settings)
     batches = list(loader)
     assert is_same(batches, expected(Drawn, **TWO)[0])
@@ -63,7 +63,7 @@ def dead_of(tmp_path: Path, deed: Callable[[], object], **settings: Any) -> feed
     return death
 
 
-def says(death: feedline.Death, *parts: str) -> None:
+def assert_mentions(death: feedline.Death, *parts: str) -> None:
     for part in (f"worker {death.worker} (pid {death.pid})", *parts):
         assert part in death.certificate
     assert death.certificate.endswith(f"hint: {death.hint}")
@@ -76,27 +76,27 @@ def read_nowhere() -> None:
     ctypes.string_at(0)
 
 
-def test_a_crash_in_native_code_is_told_with_the_line_of_python_that_called_it(tmp_path: Path) -> None:
-    death = dead_of(tmp_path, read_nowhere)
+def test_the_certificate_of_a_native_crash_has_the_python_line_that_called_it(tmp_path: Path) -> None:
+    death = only_death(tmp_path, read_nowhere)
 
     assert (death.cause, death.is_certain, death.signal) == ("crash in native code", True, "SIGSEGV")
     assert death.stack[0].startswith("string_at() at")
     assert death.code is not None
     assert death.code.startswith(f"read_nowhere() at {__file__}:")
-    # What called the user's code is always the same, and not shown.
+    # The frames below the user's code are always the same and are not shown.
     assert death.stack[-1].startswith(f"__getitem__() at {Path(__file__).with_name('sets.py')}")
-    says(death, "SIGSEGV", "sample 22, position 2, batch 5", death.code, "Segmentation fault")
+    assert_mentions(death, "SIGSEGV", "sample 22, position 2, batch 5", death.code, "Segmentation fault")
 
 
 def test_an_abort_is_a_crash(tmp_path: Path) -> None:
-    death = dead_of(tmp_path, os.abort)
+    death = only_death(tmp_path, os.abort)
 
     assert (death.cause, death.is_certain, death.signal) == ("crash in native code", True, "SIGABRT")
-    says(death, "SIGABRT", "Aborted", "__call__() at")
+    assert_mentions(death, "SIGABRT", "Aborted", "__call__() at")
 
 
 class Mapped:
-    """Reads a file that is mapped and was cut."""
+    """Reads a mapped file after it was truncated."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -108,15 +108,17 @@ class Mapped:
             content[2 * mmap.PAGESIZE]
 
 
-def test_a_mapped_file_that_was_cut_is_a_bus_error(tmp_path: Path) -> None:
-    death = dead_of(tmp_path, Mapped(tmp_path / "mapped"))
+def test_a_mapped_file_that_is_truncated_is_a_bus_error(tmp_path: Path) -> None:
+    death = only_death(tmp_path, Mapped(tmp_path / "mapped"))
 
     assert (death.cause, death.is_certain, death.signal) == ("bus error", True, "SIGBUS")
-    says(death, "a mapped file was cut", "__call__() at", "look whether the file of this sample is whole")
+    assert_mentions(
+        death, "a mapped file was cut", "__call__() at", "look whether the file of this sample is whole"
+    )
 
 
-def test_a_full_dev_shm_is_told_as_the_reason_of_a_bus_error(trainers: Trainers) -> None:
-    # CLONE_NEWNS, MS_REC | MS_PRIVATE. A file may be made larger than the room there is, but not written.
+def test_a_full_dev_shm_is_named_as_the_cause_of_a_bus_error(trainers: Trainers) -> None:
+    # CLONE_NEWNS, MS_REC | MS_PRIVATE. A file may be made larger than the free space, but not written.
     program = """
     import ctypes, mmap, warnings
     import torch
@@ -159,13 +161,13 @@ def test_a_full_dev_shm_is_told_as_the_reason_of_a_bus_error(trainers: Trainers)
     assert "make /dev/shm larger" in text
 
 
-# ---- ends that somebody wanted ----
+# ---- signals and exits ----
 
 
-def test_a_kill_by_hand_is_likely_from_outside(tmp_path: Path) -> None:
+def test_a_sigkill_is_likely_from_outside(tmp_path: Path) -> None:
     loader = DataLoader(Drawn(), generator=seeded(1), **TWO)
     iterator = iterate(loader)
-    assert soon(lambda: is_idle(iterator, 1))
+    assert eventually(lambda: is_idle(iterator, 1))
     os.kill(pid_of(iterator, 1), signal.SIGKILL)
 
     assert is_same(list(iterator), expected(Drawn, **TWO)[0])
@@ -173,15 +175,15 @@ def test_a_kill_by_hand_is_likely_from_outside(tmp_path: Path) -> None:
     assert (death.cause, death.is_certain, death.signal) == ("killed from outside", False, "SIGKILL")
     assert (death.stack, death.code) == ((), None)
     assert death.peak_bytes > 1 << 20
-    says(death, "SIGKILL", "while it had nothing to do", "look for the sender of SIGKILL")
+    assert_mentions(death, "SIGKILL", "while it had nothing to do", "look for the sender of SIGKILL")
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1"])
 def test_other_signals_are_likely_from_outside(tmp_path: Path, name: str) -> None:
-    death = dead_of(tmp_path, Kill(name))
+    death = only_death(tmp_path, Kill(name))
 
     assert (death.cause, death.is_certain, death.signal) == ("killed from outside", False, name)
-    says(death, name, "Feedline does not send")
+    assert_mentions(death, name, "Feedline does not send")
 
 
 class Kill:
@@ -197,12 +199,12 @@ class Exit:
         os._exit(3)
 
 
-def test_an_end_by_itself_is_told_with_its_code(tmp_path: Path) -> None:
-    death = dead_of(tmp_path, Exit())
+def test_a_worker_that_exits_is_reported_with_its_exit_code(tmp_path: Path) -> None:
+    death = only_death(tmp_path, Exit())
 
     assert (death.cause, death.is_certain) == ("ended by itself", True)
     assert (death.signal, death.exit_code) == (None, 3)
-    says(death, "exit code 3", "sample 22", "os._exit(3)")
+    assert_mentions(death, "exit code 3", "sample 22", "os._exit(3)")
 
 
 # ---- descriptors that code in a worker closes ----
@@ -213,7 +215,7 @@ def close_all() -> None:
 
 
 def close_all_and_open_others() -> None:
-    """Under the numbers of a worker's socket and of its crash log are other files then."""
+    """Opens other files under the numbers of the worker's socket and crash log."""
     os.closerange(3, 1000)
     for _ in range(10):
         # They stay open until the process ends.
@@ -227,17 +229,19 @@ def close_all_and_raise() -> None:
     raise OSError("the file was closed")
 
 
-@pytest.mark.parametrize("deed", [close_all, close_all_and_open_others, close_all_and_raise])
-def test_a_worker_whose_descriptors_are_closed_in_it_names_the_sample_that_did_it(
-    tmp_path: Path, deed: Callable[[], object]
+@pytest.mark.parametrize("action", [close_all, close_all_and_open_others, close_all_and_raise])
+def test_a_sample_that_closes_the_descriptors_of_its_worker_is_named(
+    tmp_path: Path, action: Callable[[], object]
 ) -> None:
-    death = dead_of(tmp_path, deed)
+    death = only_death(tmp_path, action)
 
     assert (death.cause, death.is_certain) == ("descriptors closed", True)
-    says(death, "closed its descriptors", "at sample 22", "connection to the trainer", "os.closerange()")
+    assert_mentions(
+        death, "closed its descriptors", "at sample 22", "connection to the trainer", "os.closerange()"
+    )
 
 
-def test_of_samples_that_take_no_time_all_are_named_that_may_have_closed_the_descriptors(
+def test_all_quick_samples_that_may_have_closed_the_descriptors_are_named(
     tmp_path: Path,
 ) -> None:
     marker = tmp_path / "closed"
@@ -256,7 +260,7 @@ def test_of_samples_that_take_no_time_all_are_named_that_may_have_closed_the_des
     assert [int(batch.sum()) for batch in loader] == [7998000, 23998000]
     (death,) = loader.deaths
     assert death.cause == "descriptors closed"
-    # Either is right: it is never another one that is blamed.
+    # Either sample is right; no other one is ever blamed.
     assert death.index == 6001 or isinstance(death.index, list)
 
 
@@ -272,7 +276,7 @@ def test_a_call_that_closes_the_descriptors_of_its_worker_is_named(tmp_path: Pat
         assert list(results) == list(range(40))
         (death,) = results.deaths
     assert death.cause == "descriptors closed"
-    says(death, "call(22)", "connection to the trainer")
+    assert_mentions(death, "call(22)", "connection to the trainer")
 
 
 def test_a_function_of_map_that_closes_the_descriptors_of_its_worker_is_named(tmp_path: Path) -> None:
@@ -292,7 +296,7 @@ def test_a_function_of_map_that_closes_the_descriptors_of_its_worker_is_named(tm
 
 
 @pytest.mark.parametrize("settings", [{"collate_fn": 4}, {"worker_init_fn": 1}], ids=str)
-def test_descriptors_that_no_sample_has_closed_are_told_with_the_stage(
+def test_descriptors_closed_outside_of_samples_are_reported_with_the_stage(
     tmp_path: Path, settings: dict[str, int]
 ) -> None:
     ((name, at),) = settings.items()
@@ -308,11 +312,11 @@ def test_descriptors_that_no_sample_has_closed_are_told_with_the_stage(
     (death,) = loader.deaths
     assert death.cause == "descriptors closed"
     assert death.index is None or name == "collate_fn"
-    says(death, {"collate_fn": "collated", "worker_init_fn": "while starting"}[name])
+    assert_mentions(death, {"collate_fn": "collated", "worker_init_fn": "while starting"}[name])
 
 
-def test_a_stack_is_not_written_to_a_file_under_the_number_of_the_last_words(tmp_path: Path) -> None:
-    """Only the descriptor of the crash log is closed: the worker goes on, without them."""
+def test_a_stack_is_not_written_to_a_file_that_took_the_number_of_the_crash_log(tmp_path: Path) -> None:
+    """Only the descriptor of the crash log is closed: the worker continues without it."""
 
     class Closes(Dataset[int]):
         def __len__(self) -> int:
@@ -331,7 +335,7 @@ def test_a_stack_is_not_written_to_a_file_under_the_number_of_the_last_words(tmp
 
     loader = DataLoader(Closes(), batch_size=2, num_workers=1, faults=FaultPolicy("skip"))
     numbers = {number for batch in loader for number in batch.tolist()}
-    # In the place of the bad one is another.
+    # Another sample has replaced the bad one.
     assert numbers == {0, 1, 2, 3, 4, 5, 7}
     assert (tmp_path / "other").read_bytes() == b""
 
@@ -340,7 +344,7 @@ def test_a_stack_is_not_written_to_a_file_under_the_number_of_the_last_words(tmp
 
 
 class LimitProcessor:
-    """As worker_init_fn: a worker may use little more of the processor than it has used."""
+    """A worker_init_fn that allows the worker little more processor time than it has used."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -358,17 +362,19 @@ def compute_for_ever() -> None:
         pass
 
 
-def test_a_limit_of_processor_time_is_told(tmp_path: Path) -> None:
+def test_an_exceeded_limit_of_processor_time_is_named(tmp_path: Path) -> None:
     limit = LimitProcessor(tmp_path / "limited")
-    death = dead_of(tmp_path, compute_for_ever, worker_init_fn=limit)
+    death = only_death(tmp_path, compute_for_ever, worker_init_fn=limit)
 
     assert (death.cause, death.signal) == ("limit of the system", "SIGXCPU")
-    # It is a limit of the worker, which the trainer does not have.
+    # Only the worker has this limit, not the trainer.
     assert death.is_certain is False
-    says(death, "SIGXCPU", "likely limit of the system", "processor time", "max_samples_per_worker=")
+    assert_mentions(
+        death, "SIGXCPU", "likely limit of the system", "processor time", "max_samples_per_worker="
+    )
 
 
-def test_a_limit_of_address_space_is_told_when_native_code_dies_of_it(trainers: Trainers) -> None:
+def test_a_limit_of_address_space_is_named_when_native_code_dies_of_it(trainers: Trainers) -> None:
     program = """
     import ctypes, resource, warnings
     import torch
@@ -384,7 +390,7 @@ def test_a_limit_of_address_space_is_told_when_native_code_dies_of_it(trainers: 
                 libc = ctypes.CDLL(None)
                 libc.malloc.restype = ctypes.c_void_p
                 libc.malloc.argtypes = [ctypes.c_size_t]
-                # As code that does not look whether it got what it asked for.
+                # Like code that does not check whether an allocation succeeded.
                 ctypes.memset(libc.malloc(64 << 30), 1, 4096)
             return index
 
@@ -400,7 +406,7 @@ def test_a_limit_of_address_space_is_told_when_native_code_dies_of_it(trainers: 
     assert "the address space is limited to 32.0 GiB" in text
 
 
-def test_a_limit_of_address_space_is_raised_when_python_notices_unless_it_is_named(
+def test_a_memory_error_from_a_limit_of_address_space_is_raised_unless_by_type_names_it(
     trainers: Trainers,
 ) -> None:
     program = """
@@ -441,7 +447,7 @@ LIMIT = 600 << 20
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A control group of little memory."""
+    """A cgroup with little memory."""
     folder = Path(f"/sys/fs/cgroup/memory/feedline-test-{os.getpid()}")
     try:
         folder.mkdir()
@@ -449,7 +455,7 @@ def group() -> Iterator[Path]:
     except OSError as refusal:
         pytest.skip(f"no control group can be made: {refusal}")
     yield folder
-    assert soon(lambda: not (folder / "cgroup.procs").read_text())
+    assert eventually(lambda: not (folder / "cgroup.procs").read_text())
     folder.rmdir()
 
 
@@ -469,7 +475,7 @@ class Hungry(torch.utils.data.Dataset):
         if index == 22 and not (self.marker and Path(self.marker).exists()):
             if self.marker:
                 Path(self.marker).touch()
-            # Each piece is written to, so that it is there.
+            # Write to each piece, so that its pages exist.
             kept = []
             while True:
                 kept.append(bytearray(os.urandom(1)) * (8 << 20))
@@ -478,14 +484,14 @@ class Hungry(torch.utils.data.Dataset):
 
 
 @pytest.mark.alone
-def test_a_worker_killed_for_want_of_memory_is_told_and_the_epoch_goes_on(
+def test_a_worker_killed_out_of_memory_is_reported_and_the_epoch_continues(
     trainers: Trainers, group: Path, tmp_path: Path
 ) -> None:
     program = HUNGRY + textwrap.dedent(
         """
         loader = DataLoader(Hungry(arguments[1]), batch_size=4, num_workers=2)
         running = iter(loader)
-        # One of each worker.
+        # One batch from each worker.
         batches = [next(running), next(running)]
         scores = [int(Path(f"/proc/{worker.pid}/oom_score_adj").read_text()) for worker in running._workers]
         indices = [int(index) for batch in [*batches, *running] for index in batch]
@@ -502,10 +508,10 @@ def test_a_worker_killed_for_want_of_memory_is_told_and_the_epoch_goes_on(
     )
 
     assert indices == list(range(40))
-    # Of all processes of the group, the kernel is to choose workers.
+    # The kernel must choose a worker among the processes of the cgroup.
     assert (scores, own) == ([1000, 1000], own_score)
     assert (cause, index) == ("out of memory", 22)
-    # What it shares with the trainer comes on top of what it had from the group.
+    # Memory shared with the trainer comes on top of the memory charged to the cgroup.
     assert peak > LIMIT // 2
     for part in (
         "SIGKILL",

@@ -1,4 +1,4 @@
-"""Programs that close descriptors which are not theirs, in the trainer."""
+"""Programs whose trainer closes descriptors of other code."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from programs import answer
 
-from faults.remains import has_ended, soon
+from faults.remains import eventually, has_ended
 from faults.trainers import Trainers
 
 pytestmark = pytest.mark.timeout(300)
 
-# Takes some of what a front gives, closes everything, and says what comes then and who had worked.
+# Takes some results of a front, closes all descriptors, and prints the next result and the worker pids.
 CLOSED = """
 import feedline.torch
 import numpy as np
@@ -38,7 +38,7 @@ results = fronts[arguments[0]]()
 next(results)
 processes = workers()
 os.closerange(3, 1000)
-# Numbers that were ours belong to others now.
+# Open other files under the numbers of the closed descriptors.
 others = [os.open("/dev/null", os.O_RDWR) for _ in range(50)] if arguments[1] == "reused" else []
 try:
     list(results)
@@ -52,7 +52,7 @@ say([come, are_intact, processes])
 
 @pytest.mark.parametrize("numbers", ["closed", "reused"])
 @pytest.mark.parametrize("front", ["torch", "map", "executor"])
-def test_closed_descriptors_end_the_run_with_an_error_that_says_so(
+def test_closed_descriptors_end_the_run_with_an_error_that_names_the_cause(
     front: str, numbers: str, trainers: Trainers
 ) -> None:
     trainer = trainers.start(CLOSED, front, numbers)
@@ -62,7 +62,7 @@ def test_closed_descriptors_end_the_run_with_an_error_that_says_so(
     assert are_intact
     assert trainer.wait() == 0
     assert len(processes) >= 2
-    assert soon(lambda: all(has_ended(process) for process in processes))
+    assert eventually(lambda: all(has_ended(process) for process in processes))
 
 
 READ_ON = """
@@ -113,7 +113,7 @@ say([report.delivered, report.skipped, (folder / "other.txt").read_text(),
 """
 
 
-def test_quarantine_lines_are_not_written_into_files_of_others(tmp_path: Path) -> None:
+def test_quarantine_lines_are_not_written_into_other_files(tmp_path: Path) -> None:
     from PIL import Image
 
     (tmp_path / "images" / "a").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Workers die, of whatever and whenever: every sample comes once, in order, bit for bit as without deaths."""
+"""Workers die of any cause at any time: every sample still comes once, in order, bit for bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from feedline.errors import TooManyDeathsError, WorkerDiedError, WorkerDiedWarni
 from feedline.torch import DataLoader
 from torch.utils.data import default_collate
 
-from faults.remains import has_ended, soon, zygote_of
+from faults.remains import eventually, has_ended, zygote_of
 from faults.sets import (
     SIGNALS,
     WAYS,
@@ -72,7 +72,7 @@ class DiesCollating:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_worker_that_dies_while_fetching_is_replaced_and_the_warning_says_at_which_sample(
+def test_a_worker_that_dies_while_fetching_is_replaced_and_the_warning_names_the_sample(
     tmp_path: Path, way: str
 ) -> None:
     loader = DataLoader(
@@ -135,7 +135,7 @@ def test_a_worker_that_dies_while_starting_is_replaced(tmp_path: Path, way: str)
 def test_a_worker_that_is_killed_while_it_is_idle_is_replaced(way: str) -> None:
     loader = DataLoader(Drawn(), generator=seeded(1), shuffle=False, **TWO)
     iterator = iterate(loader)
-    assert soon(lambda: is_idle(iterator, 0))
+    assert eventually(lambda: is_idle(iterator, 0))
     pid = pid_of(iterator, 0)
     os.kill(pid, signal.Signals[way])
 
@@ -147,7 +147,7 @@ def test_a_worker_that_is_killed_while_it_is_idle_is_replaced(way: str) -> None:
 
 
 class Killer:
-    """Kills a worker of an iterator again and again, at random moments."""
+    """Kills workers of an iterator repeatedly, at random moments."""
 
     def __init__(self, iterator: Any, draws: random.Random, kills: int) -> None:
         self.iterator = iterator
@@ -168,7 +168,7 @@ class Killer:
             if self.is_over.wait(self.draws.uniform(0, 0.1)):
                 return
             worker = self.draws.choice(self.iterator._workers)
-            # The first may strike while it starts. Three in a row that do would end the run, rightly.
+            # The first kill may hit a worker that starts. Three such kills in a row would end the run.
             while kill > 0 and not worker.is_ready():
                 if self.is_over.wait(0.001):
                     return
@@ -196,7 +196,7 @@ def test_epochs_are_the_same_with_workers_killed_at_random_moments(
     draws = random.Random(seed)
     loader = DataLoader(Drawn(), generator=seeded(seed), max_deaths=10_000, **settings)
     for epoch in range(epochs):
-        # Of three that find the same batch, that batch would be to blame.
+        # Three deaths at the same batch would make that batch the cause.
         batches = take_while_killing(loader, draws, kills=2)
         assert is_same(batches, right[epoch]), f"epoch {epoch} of seed {seed}"
     assert loader.deaths
@@ -226,7 +226,7 @@ def test_every_kind_of_loader_gives_the_same_batches_with_and_without_deaths(
     for epoch in range(4):
         iterator = iterate(loader)
         batches = []
-        # One for certain, the others by chance.
+        # One death is certain, the others are random.
         os.kill(pid_of(iterator, epoch % 2), signal.SIGKILL)
         with Killer(iterator, draws, 2):
             batches = list(iterator)
@@ -235,7 +235,7 @@ def test_every_kind_of_loader_gives_the_same_batches_with_and_without_deaths(
 
 
 class OtherBits:
-    """Has NumPy's global generator draw from other bits, once in each worker."""
+    """Gives NumPy's global generator another bit generator, once in each worker."""
 
     def __init__(self, kind: type[np.random.BitGenerator]) -> None:
         self.kind = kind
@@ -246,7 +246,7 @@ class OtherBits:
 
 
 class DrawnFromOtherBits(Drawn):
-    """As `Drawn`, but the data set chooses the bits when its first sample is asked for."""
+    """Like `Drawn`, but the data set chooses the bit generator at its first sample."""
 
     def __getitem__(self, index: int) -> Any:
         OtherBits(np.random.PCG64DXSM)(7)
@@ -254,7 +254,7 @@ class DrawnFromOtherBits(Drawn):
 
 
 @pytest.mark.parametrize("kind", [np.random.PCG64, np.random.Philox, np.random.SFC64, np.random.MT19937])
-def test_numpys_other_bit_generators_go_on_where_a_dead_worker_was(
+def test_numpys_other_bit_generators_continue_where_a_dead_worker_stopped(
     tmp_path: Path, kind: type[np.random.BitGenerator]
 ) -> None:
     settings = {**TWO, "worker_init_fn": OtherBits(kind)}
@@ -264,7 +264,7 @@ def test_numpys_other_bit_generators_go_on_where_a_dead_worker_was(
     assert len(loader.deaths) == 1
 
 
-def test_a_bit_generator_that_the_data_set_has_chosen_is_that_of_the_replacement_too(tmp_path: Path) -> None:
+def test_a_replacement_uses_the_bit_generator_that_the_data_set_chose(tmp_path: Path) -> None:
     dataset = DrawnFromOtherBits(hook=Once(tmp_path / "died", "SIGKILL", 22))
     loader = DataLoader(dataset, generator=seeded(1), **TWO)
 
@@ -273,14 +273,14 @@ def test_a_bit_generator_that_the_data_set_has_chosen_is_that_of_the_replacement
 
 
 def use_the_system(_worker: int) -> None:
-    """Has `random` draw from the system, which has no state."""
+    """Makes `random` draw from the system, which has no state."""
     system = random.SystemRandom()
     random._inst = system
     for name in ("random", "getstate", "setstate", "seed"):
         setattr(random, name, getattr(system, name))
 
 
-def test_a_generator_without_a_state_is_no_reason_to_fail(tmp_path: Path) -> None:
+def test_a_generator_without_a_state_is_accepted(tmp_path: Path) -> None:
     dataset = Drawn(hook=Once(tmp_path / "died", "SIGKILL", 22))
     loader = DataLoader(dataset, generator=seeded(1), worker_init_fn=use_the_system, **TWO)
     right = expected(Drawn, **TWO)[0]
@@ -290,7 +290,7 @@ def test_a_generator_without_a_state_is_no_reason_to_fail(tmp_path: Path) -> Non
     assert len(loader.deaths) == 1
 
 
-def test_without_order_every_batch_comes_once_with_deaths() -> None:
+def test_without_order_every_batch_comes_once_despite_deaths() -> None:
     right = {int(batch["index"][0]): batch for batch in expected(Drawn, shuffle=False, **TWO)[0]}
     loader = DataLoader(Drawn(), generator=seeded(1), in_order=False, max_deaths=100, **TWO)
     batches = take_while_killing(loader, random.Random(5), kills=4)
@@ -322,7 +322,7 @@ def test_a_batch_of_a_dead_worker_keeps_its_content_in_the_trainer() -> None:
     assert is_same([first, *rest], right)
 
 
-def test_all_workers_at_once_are_replaced() -> None:
+def test_all_workers_are_replaced_if_they_die_at_once() -> None:
     loader = DataLoader(Drawn(), generator=seeded(1), batch_size=4, num_workers=8)
     iterator = iterate(loader)
     for worker in range(8):
@@ -333,7 +333,7 @@ def test_all_workers_at_once_are_replaced() -> None:
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_the_run_goes_on_when_the_zygote_is_killed(context: str) -> None:
+def test_the_run_continues_when_the_zygote_is_killed(context: str) -> None:
     loader = DataLoader(Drawn(), generator=seeded(1), multiprocessing_context=context, **TWO)
     iterator = iterate(loader)
     batches = [next(iterator)]
@@ -342,8 +342,8 @@ def test_the_run_goes_on_when_the_zygote_is_killed(context: str) -> None:
     assert zygote != os.getpid()
 
     os.kill(zygote, signal.SIGKILL)
-    # Or they would be done with this epoch before it has taken them with it.
-    assert soon(lambda: all(has_ended(worker) for worker in workers))
+    # Otherwise the workers could finish this epoch before the zygote's death ends them.
+    assert eventually(lambda: all(has_ended(worker) for worker in workers))
     batches += list(iterator)
 
     assert is_same(batches, expected(Drawn, **TWO)[0])
@@ -351,19 +351,19 @@ def test_the_run_goes_on_when_the_zygote_is_killed(context: str) -> None:
     assert all("zygote" in str(death) for death in loader.deaths)
 
 
-def test_a_zygote_that_is_killed_in_every_epoch_of_persistent_workers_is_borne() -> None:
+def test_a_zygote_of_persistent_workers_may_be_killed_in_every_epoch() -> None:
     settings: dict[str, Any] = {**TWO, "persistent_workers": True}
     right = expected(Drawn, epochs=4, **settings)
     loader = DataLoader(Drawn(), generator=seeded(1), **settings)
     for epoch in range(4):
         iterator = iterate(loader)
-        # Made by a worker that is alive: those of the last zygote are replaced when batches are asked for.
+        # Workers of the last zygote are replaced when batches are requested, so this one is alive.
         first = next(iterator)
         zygote = zygote_of(pid_of(iterator, 0))
         os.kill(zygote, signal.SIGKILL)
         assert is_same([first, *iterator], right[epoch]), f"epoch {epoch}"
-        # It may take longer to die than the epoch lasts.
-        assert soon(functools.partial(has_ended, zygote))
+        # The zygote may take longer to die than the epoch lasts.
+        assert eventually(functools.partial(has_ended, zygote))
 
 
 # ---- how much is allowed ----
@@ -385,12 +385,12 @@ def test_a_sample_that_always_kills_ends_the_run_and_is_named() -> None:
     loader = DataLoader(Drawn(hook=AlwaysDies(17)), generator=seeded(1), **TWO)
     iterator = iterate(loader)
     batches: list[Any] = []
-    # Errors come only from next(), and after all that comes before in order.
+    # Errors are raised only by next(), after all earlier batches.
     with pytest.raises(WorkerDiedError) as caught:
         batches.extend(iter(iterator.__next__, None))
 
     assert is_same(batches, expected(Drawn, **TWO)[0][: len(batches)])
-    # Two deaths, and one alone: that is proof enough.
+    # Two deaths, and one in a trial.
     assert len(loader.deaths) == 3
     assert caught.value.deaths == tuple(loader.deaths)
     assert [death.index for death in loader.deaths] == [17, 17, 17]
@@ -415,7 +415,7 @@ def test_batches_before_the_one_that_always_kills_are_all_delivered() -> None:
 
 
 @pytest.mark.parametrize("most", [0, 1])
-def test_so_many_deaths_are_borne_and_one_more_ends_the_run(most: int) -> None:
+def test_max_deaths_are_allowed_and_one_more_ends_the_run(most: int) -> None:
     loader = DataLoader(Drawn(hook=AlwaysDies(5)), max_deaths=most, **TWO)
     with pytest.raises(TooManyDeathsError):
         list(loader)
@@ -430,7 +430,7 @@ def is_past(moment: float) -> bool:
     return time.monotonic() > moment
 
 
-def test_deaths_that_are_long_past_do_not_count() -> None:
+def test_deaths_before_the_window_do_not_count() -> None:
     one: dict[str, Any] = {"batch_size": 1, "num_workers": 1}
     loader = DataLoader(Drawn(), generator=seeded(1), max_deaths=1, death_window=0.05, **one)
     iterator = iterate(loader)
@@ -439,16 +439,16 @@ def test_deaths_that_are_long_past_do_not_count() -> None:
         batches.append(next(iterator))
         pid = pid_of(iterator, 0)
         os.kill(pid, signal.SIGKILL)
-        # A death counts from the moment at which it was noticed.
-        assert soon(functools.partial(is_another, iterator, pid))
-        assert soon(functools.partial(is_past, time.monotonic() + 0.06))
+        # A death counts from the moment at which it is noticed.
+        assert eventually(functools.partial(is_another, iterator, pid))
+        assert eventually(functools.partial(is_past, time.monotonic() + 0.06))
     batches += iterator
 
     assert is_same(batches, expected(Drawn, **one)[0])
     assert len(loader.deaths) == 4
 
 
-def test_where_deaths_are_to_be_raised_the_first_one_ends_the_run(tmp_path: Path) -> None:
+def test_with_on_death_raise_the_first_death_ends_the_run(tmp_path: Path) -> None:
     loader = DataLoader(Drawn(hook=Once(tmp_path / "died", "SIGBUS", 9)), on_death="raise", **TWO)
     iterator = iterate(loader)
     with pytest.raises(WorkerDiedError, match=r"worker 0 .*SIGBUS.* sample 9, position 1, batch 2") as caught:
@@ -459,7 +459,7 @@ def test_where_deaths_are_to_be_raised_the_first_one_ends_the_run(tmp_path: Path
         next(iterator)
 
 
-def test_a_loader_whose_run_has_ended_begins_a_new_one(tmp_path: Path) -> None:
+def test_a_loader_can_start_a_new_run_after_a_failed_one(tmp_path: Path) -> None:
     loader = DataLoader(Drawn(hook=Once(tmp_path / "died", "SIGKILL", 9)), on_death="raise", **TWO)
     with pytest.raises(WorkerDiedError):
         list(loader)
@@ -467,7 +467,7 @@ def test_a_loader_whose_run_has_ended_begins_a_new_one(tmp_path: Path) -> None:
     assert len(list(loader)) == 12
 
 
-def test_where_warnings_are_errors_next_raises_one_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_if_warnings_are_errors_next_raises_the_warning_and_no_sample_is_lost(tmp_path: Path) -> None:
     loader = DataLoader(Drawn(hook=Once(tmp_path / "died", "SIGKILL", 22)), generator=seeded(1), **TWO)
     iterator = iterate(loader)
     batches: list[Any] = []
@@ -480,7 +480,7 @@ def test_where_warnings_are_errors_next_raises_one_and_nothing_is_lost(tmp_path:
     assert is_same(batches, expected(Drawn, **TWO)[0])
 
 
-def test_a_death_that_nobody_waited_for_raises_nothing_outside_of_next() -> None:
+def test_a_death_between_two_batches_raises_only_in_next() -> None:
     loader = DataLoader(Drawn(), on_death="raise", **TWO)
     iterator = iterate(loader)
     next(iterator)

@@ -1,4 +1,4 @@
-"""What users' objects do in the thread of a pool: nothing of it breaks the pool or makes it hang."""
+"""User objects with hostile methods neither break a pool nor make it hang."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch.utils.data import Dataset
 pytestmark = pytest.mark.timeout(300)
 
 
-class Unspeakable:
-    """Nothing can be said of it."""
+class Undescribable:
+    """Cannot be described: its methods raise."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")
@@ -39,7 +39,7 @@ def same(argument: Any) -> Any:
 
 
 def test_a_call_whose_arguments_cannot_be_described_fails_alone() -> None:
-    arguments: list[Any] = [10**5000, Unspeakable(), [Unspeakable()], {"a": 10**5000}, "\x1b" * 10**6]
+    arguments: list[Any] = [10**5000, Undescribable(), [Undescribable()], {"a": 10**5000}, "\x1b" * 10**6]
     for argument, policy in itertools.product(arguments, (None, fl.FaultPolicy("skip", limit=None))):
         with fl.Executor(1, faults=policy) as pool:
             bad = pool.submit(fails, argument)
@@ -71,8 +71,8 @@ class Strange(torch.utils.data.Sampler[Any]):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_index_that_cannot_be_described_is_a_fault_as_any_other(workers: int) -> None:
-    for index in (Unspeakable(), 10**5000):
+def test_an_index_that_cannot_be_described_is_a_fault_like_any_other(workers: int) -> None:
+    for index in (Undescribable(), 10**5000):
         loader = DataLoader(
             Fails(), sampler=Strange(index), num_workers=workers, faults=fl.FaultPolicy("skip", limit=None)
         )
@@ -87,7 +87,7 @@ def exits(_future: Any) -> None:
     raise SystemExit(3)
 
 
-def test_a_callback_that_exits_ends_nothing_else() -> None:
+def test_a_callback_that_raises_system_exit_does_not_end_the_pool() -> None:
     with fl.Executor(2) as pool:
         futures = [pool.submit(same, number) for number in range(8)]
         for future in futures[::2]:
@@ -114,7 +114,7 @@ def test_a_result_that_exits_when_it_is_unpickled_is_the_error_of_its_call() -> 
 
 
 class Garbage:
-    """Submits a call when it is collected, in whatever thread that is."""
+    """Submits a call when it is garbage-collected, in any thread."""
 
     submit: Callable[[], Any] | None = None
 

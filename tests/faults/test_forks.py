@@ -1,4 +1,4 @@
-"""The user's code forks inside a worker: the child is not the worker, whatever it does."""
+"""User code forks inside a worker: the child never acts as the worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("make", WAYS)
-def test_a_child_of_a_worker_of_torch_changes_no_batch(make: Callable[[int], Sample]) -> None:
+def test_a_child_forked_in_a_torch_worker_changes_no_batch(make: Callable[[int], Sample]) -> None:
     for name, policy in POLICIES.items():
         for dataset in (Forking(make), ForkingBatches(make)):
             loader = DataLoader(dataset, batch_size=4, num_workers=2, faults=policy)
@@ -47,14 +47,14 @@ def test_a_child_of_a_worker_of_torch_changes_no_batch(make: Callable[[int], Sam
 
 
 @pytest.mark.parametrize("make", [has_executor, has_pool])
-def test_a_pool_inside_of_a_worker_changes_no_batch(make: Callable[[int], Sample]) -> None:
+def test_a_pool_inside_a_worker_changes_no_batch(make: Callable[[int], Sample]) -> None:
     loader = DataLoader(Forking(make), batch_size=4, num_workers=2)
 
     assert (torch.cat(list(loader)).numpy() == all_samples()).all()
 
 
 @pytest.mark.parametrize("make", WAYS)
-def test_a_child_of_a_worker_of_a_pool_answers_nothing(make: Callable[[int], Sample]) -> None:
+def test_a_child_forked_in_a_pool_worker_sends_no_result(make: Callable[[int], Sample]) -> None:
     for policy in POLICIES.values():
         with fl.Executor(2, faults=policy) as pool:
             seen = list(pool.map(make, range(SAMPLES), chunksize=3))
@@ -72,12 +72,12 @@ def run_pipeline(make: Callable[[int], Sample], *, threads: bool) -> None:
 
 
 @pytest.mark.parametrize("make", WAYS)
-def test_a_child_of_a_function_of_a_pipeline_changes_no_batch(make: Callable[[int], Sample]) -> None:
+def test_a_child_forked_in_a_pipeline_function_changes_no_batch(make: Callable[[int], Sample]) -> None:
     run_pipeline(make, threads=False)
 
 
-def test_a_child_of_a_thread_of_a_pipeline_changes_no_batch(trainers: Trainers) -> None:
-    """In a program of its own: a fork in a thread is known to disturb libraries that have threads."""
+def test_a_child_forked_in_a_pipeline_thread_changes_no_batch(trainers: Trainers) -> None:
+    """Runs in its own process: a fork in a thread disturbs libraries that have threads."""
     program = f"""
     sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
     from faults import forks, test_forks
@@ -92,7 +92,7 @@ def test_a_child_of_a_thread_of_a_pipeline_changes_no_batch(trainers: Trainers) 
     assert trainers.answer(program) == "done"
 
 
-def test_a_child_that_comes_back_is_explained(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_child_that_returns_is_ended_with_a_message(capfd: pytest.CaptureFixture[str]) -> None:
     list(DataLoader(Forking(both_return), batch_size=4, num_workers=1))
 
     assert (
@@ -113,7 +113,7 @@ def crash_in_child(index: int) -> Sample:
 
 
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerDiedWarning")
-def test_the_crash_of_a_child_is_no_part_of_the_workers_end() -> None:
+def test_the_crash_of_a_child_is_not_in_the_certificate_of_its_worker() -> None:
     loader = DataLoader(Forking(crash_in_child), batch_size=4, num_workers=1, faults=fl.FaultPolicy("skip"))
     list(loader)
 

@@ -1,4 +1,4 @@
-"""Workers that do not go on: samples that hang, hold the interpreter, or wait for a lock nobody has."""
+"""Workers that make no progress: samples that hang, hold the GIL, or wait for a lock that no thread holds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from feedline import Event, FaultPolicy
 from feedline.errors import DeadlineExceededError, WorkerStalledWarning
 from feedline.torch import DataLoader
 
-from faults.remains import has_ended, soon
+from faults.remains import eventually, has_ended
 from faults.sets import Drawn, Listed, Streamed, expected, is_idle, is_same, iterate, pid_of, seeded
 from faults.trainers import Trainers
 
@@ -45,12 +45,12 @@ def wait_for_a_lock() -> None:
 
 
 def backtrack() -> None:
-    """In C code that holds the lock of the interpreter, and looks at no signal."""
+    """Hangs in C code that holds the GIL and checks no signals."""
     re.match(r"(a+)+$", "a" * 60 + "b")
 
 
 def add_up() -> None:
-    """In C code that holds the lock of the interpreter."""
+    """Hangs in C code that holds the GIL."""
     sum(range(10**12))
 
 
@@ -59,7 +59,7 @@ def stop() -> None:
 
 
 class StoppedAtStart:
-    """Stops the worker that runs it first, before it can take a sample."""
+    """Stops the first worker that runs it, before its first sample."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -88,7 +88,7 @@ HANGS: list[Callable[[], None]] = [sleep_for_ever, wait_for_a_lock, backtrack, a
 
 
 class Hangs:
-    """Hangs at one sample, the first `times` that a worker comes to it; each time if None."""
+    """Hangs at one sample, the first `times` times; always if None."""
 
     def __init__(self, folder: Path, index: int, hang: Callable[[], None], times: int | None = None) -> None:
         self.folder = folder
@@ -103,7 +103,7 @@ class Hangs:
         with note.open("ab") as file:
             file.write(b".")
         if self.times is None or note.stat().st_size <= self.times:
-            # Only the hang itself: other samples must not be late by chance.
+            # Only the hang itself may be late, not other samples by chance.
             self.hang()
 
 
@@ -112,22 +112,22 @@ def without(batches: list[Any], index: int) -> list[list[int]]:
 
 
 def warned(run: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """What it gives, and its warnings of workers that stall."""
+    """The batches of a loader, and its warnings about workers that stall."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = run()
     return result, [str(one.message) for one in caught if one.category is WorkerStalledWarning]
 
 
-# ---- samples that never come back ----
+# ---- samples that never return ----
 
 
 @pytest.mark.parametrize("hang", HANGS, ids=lambda hang: hang.__name__)
-def test_a_sample_that_hangs_is_skipped_and_told_with_its_stack(
+def test_a_sample_that_hangs_is_skipped_and_reported_with_its_stack(
     tmp_path: Path, hang: Callable[[], None]
 ) -> None:
     dataset = Drawn(hook=Hangs(tmp_path, 10, hang))
-    # The first batch of each worker comes before it: else it might be the fork that is to blame.
+    # Each worker delivers a batch first: otherwise the fork could be the cause.
     loader = DataLoader(dataset, deadline=DEADLINE, faults=SKIP, **TWO)
 
     batches = list(loader)
@@ -139,7 +139,7 @@ def test_a_sample_that_hangs_is_skipped_and_told_with_its_stack(
     (fault,) = loader.report().faults
     assert (fault.index, fault.kind) == (10, "DeadlineExceededError")
     if hang is stop:
-        # Who is stopped runs no handler.
+        # A stopped process runs no signal handler.
         assert "it was stopped by a signal (SIGSTOP)" in death.why
     else:
         assert death.stack[0].startswith(hang.__name__) or hang.__name__ in death.stack[1]
@@ -162,7 +162,7 @@ def test_without_a_policy_a_hang_ends_the_run_with_the_sample_and_its_stack(tmp_
 
 
 @pytest.mark.parametrize("hang", [sleep_for_ever, stop], ids=lambda hang: hang.__name__)
-def test_a_sample_that_hangs_once_is_tried_again_and_nothing_is_lost(
+def test_a_sample_that_hangs_once_is_retried_and_nothing_is_lost(
     tmp_path: Path, hang: Callable[[], None]
 ) -> None:
     dataset = Drawn(hook=Hangs(tmp_path, 22, hang, times=1))
@@ -177,7 +177,7 @@ def test_a_sample_that_hangs_once_is_tried_again_and_nothing_is_lost(
     assert (report.delivered, report.skipped) == (48, 0)
 
 
-def test_a_sample_that_hangs_is_tried_as_often_as_the_policy_says(tmp_path: Path) -> None:
+def test_a_sample_that_hangs_is_retried_as_often_as_the_policy_says(tmp_path: Path) -> None:
     dataset = Drawn(hook=Hangs(tmp_path, 10, sleep_for_ever))
     policy = FaultPolicy("skip", retry=2, fill=False)
     loader = DataLoader(dataset, deadline=DEADLINE, faults=policy, **TWO)
@@ -190,7 +190,7 @@ def test_a_sample_that_hangs_is_tried_as_often_as_the_policy_says(tmp_path: Path
     assert (fault.index, fault.attempts) == (10, 3)
 
 
-def test_hangs_do_not_count_as_deaths_that_are_borne(tmp_path: Path) -> None:
+def test_hangs_do_not_count_towards_max_deaths(tmp_path: Path) -> None:
     dataset = Drawn(hook=Hangs(tmp_path, 10, sleep_for_ever))
     loader = DataLoader(dataset, deadline=DEADLINE, faults=SKIP, max_deaths=0, **TWO)
 
@@ -223,7 +223,7 @@ def test_the_hang_is_found_when_all_samples_of_a_batch_are_made_at_once(tmp_path
     assert [fault.index for fault in loader.report().faults] == [10]
 
 
-def test_an_iterable_data_set_that_hangs_once_is_iterated_anew_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_an_iterable_data_set_that_hangs_once_is_iterated_again_and_nothing_is_lost(tmp_path: Path) -> None:
     dataset = Streamed(hook=Hangs(tmp_path, 22, sleep_for_ever, times=1))
     policy = FaultPolicy(retry=1)
     loader = DataLoader(dataset, generator=seeded(2), deadline=DEADLINE, faults=policy, **TWO)
@@ -232,7 +232,7 @@ def test_an_iterable_data_set_that_hangs_once_is_iterated_anew_and_nothing_is_lo
 
 
 class Slow:
-    """Each sample takes a good part of the deadline, a batch more than the whole of it."""
+    """Each sample takes a large part of the deadline; a batch takes more than the deadline."""
 
     def __call__(self, _index: int) -> None:
         time.sleep(DEADLINE / 3)
@@ -245,10 +245,10 @@ def test_a_batch_may_take_longer_than_the_deadline_of_its_samples() -> None:
     assert loader.deaths == []
 
 
-def test_a_worker_stopped_while_it_was_idle_is_replaced_and_nobody_is_blamed() -> None:
+def test_a_worker_stopped_while_idle_is_replaced_and_no_sample_is_blamed() -> None:
     loader = DataLoader(Drawn(), generator=seeded(1), deadline=DEADLINE, **TWO)
     iterator = iterate(loader)
-    assert soon(lambda: is_idle(iterator, 0))
+    assert eventually(lambda: is_idle(iterator, 0))
     pid = pid_of(iterator, 0)
     os.kill(pid, signal.SIGSTOP)
 
@@ -262,7 +262,7 @@ def test_a_worker_stopped_while_it_was_idle_is_replaced_and_nobody_is_blamed() -
 
 
 class Gate:
-    """Waits at one sample until it was told of."""
+    """Waits at one sample until the stall was reported."""
 
     def __init__(self, gate: Path, index: int) -> None:
         self.gate = gate
@@ -273,18 +273,18 @@ class Gate:
             time.sleep(0.01)
 
 
-def test_a_worker_that_stalls_is_told_of_once_with_its_stack_and_goes_on(tmp_path: Path) -> None:
+def test_a_worker_that_stalls_is_reported_once_with_its_stack_and_continues(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     events: list[Event] = []
 
-    def hear(event: Event) -> None:
+    def record(event: Event) -> None:
         events.append(event)
         if event.name == "worker_stalled":
-            # So long that it would be told of again.
+            # Long enough that a second report would come.
             threading.Timer(2.5, gate.touch).start()
 
     dataset = Drawn(hook=Gate(gate, 10))
-    loader = DataLoader(dataset, generator=seeded(1), stall=1.0, on_event=hear, **TWO)
+    loader = DataLoader(dataset, generator=seeded(1), stall=1.0, on_event=record, **TWO)
 
     batches, reported = warned(lambda: list(loader))
 
@@ -296,7 +296,7 @@ def test_a_worker_that_stalls_is_told_of_once_with_its_stack_and_goes_on(tmp_pat
     assert loader.deaths == []
 
 
-def test_a_worker_that_stalls_and_then_passes_the_deadline_is_told_of_and_killed(tmp_path: Path) -> None:
+def test_a_worker_that_stalls_and_then_passes_the_deadline_is_reported_and_killed(tmp_path: Path) -> None:
     dataset = Drawn(hook=Hangs(tmp_path, 10, sleep_for_ever))
     loader = DataLoader(dataset, stall=1.0, deadline=2 * DEADLINE, faults=SKIP, **TWO)
 
@@ -307,7 +307,7 @@ def test_a_worker_that_stalls_and_then_passes_the_deadline_is_told_of_and_killed
     assert [death.cause for death in loader.deaths] == ["deadline passed"]
 
 
-def test_where_warnings_are_errors_a_stall_is_raised_by_next_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_if_warnings_are_errors_next_raises_a_stall_and_no_sample_is_lost(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     loader = DataLoader(Drawn(hook=Gate(gate, 10)), generator=seeded(1), stall=1.0, **TWO)
     iterator = iterate(loader)
@@ -322,14 +322,14 @@ def test_where_warnings_are_errors_a_stall_is_raised_by_next_and_nothing_is_lost
     assert is_same(batches, expected(Drawn, **TWO)[0])
 
 
-def test_a_worker_that_stalls_while_it_starts_is_told_of(tmp_path: Path) -> None:
+def test_a_worker_that_stalls_while_it_starts_is_reported(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 
-    def hear(event: Event) -> None:
+    def record(event: Event) -> None:
         if event.name == "worker_stalled":
             gate.touch()
 
-    loader = DataLoader(Drawn(), worker_init_fn=Gate(gate, 1), stall=1.0, on_event=hear, **TWO)
+    loader = DataLoader(Drawn(), worker_init_fn=Gate(gate, 1), stall=1.0, on_event=record, **TWO)
 
     batches, reported = warned(lambda: list(loader))
 
@@ -364,14 +364,14 @@ sys.path.insert(0, arguments[0])
 import locked, torch
 from feedline.torch import DataLoader
 
-names, told = [], []
+names, warned = [], []
 def warn(message, category, *_):
     if category is fl.errors.WorkerStalledWarning:
-        told.append(str(message))
+        warned.append(str(message))
 warnings.showwarning = warn
 warnings.simplefilter("always")
 
-# Until it may end, a thread holds the lock.
+# A thread holds the lock until it may end.
 is_held, may_end = threading.Event(), threading.Event()
 def hold():
     with locked.LOCK:
@@ -408,14 +408,14 @@ def module(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_workers_forked_with_a_lock_held_come_anew_from_a_fresh_interpreter(
+def test_workers_forked_with_a_held_lock_are_restarted_from_a_fresh_interpreter(
     trainers: Trainers, module: Path
 ) -> None:
     program = FORKED + textwrap.dedent(
         """
         batches = list(begin(locked.Locked()))
         let_go()
-        say([is_right(batches), names, told])
+        say([is_right(batches), names, warned])
         """
     )
 
@@ -428,14 +428,14 @@ def test_workers_forked_with_a_lock_held_come_anew_from_a_fresh_interpreter(
         assert part in text
 
 
-def test_workers_are_forked_anew_where_the_data_set_cannot_be_pickled_and_the_lock_is_free(
+def test_workers_are_forked_again_if_the_data_set_cannot_be_pickled_and_the_lock_is_free(
     trainers: Trainers, module: Path
 ) -> None:
     program = FORKED + textwrap.dedent(
         """
         iterator = begin(locked.Locked(kept=threading.Lock()))
         let_go()
-        say([is_right(iterator), names, told])
+        say([is_right(iterator), names, warned])
         """
     )
 
@@ -448,7 +448,7 @@ def test_workers_are_forked_anew_where_the_data_set_cannot_be_pickled_and_the_lo
         assert part in text
 
 
-def test_a_lock_that_stays_held_is_judged_as_a_hang_where_the_data_set_cannot_be_pickled(
+def test_a_lock_that_stays_held_is_a_hang_if_the_data_set_cannot_be_pickled(
     trainers: Trainers, module: Path
 ) -> None:
     program = FORKED + textwrap.dedent(

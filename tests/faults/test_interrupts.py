@@ -1,4 +1,4 @@
-"""A signal handler raises while `next()` runs, at any step of it: no batch is lost, on any front."""
+"""A signal handler raises at any step of `next()`: no batch is lost, on any front."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from feedline.torch import DataLoader
 
 from faults.interrupts import FRONTS, SAMPLES, Alarm, Interrupter, Numbers, arrays, batches, numbers_of, same
-from faults.remains import soon
+from faults.remains import eventually
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
@@ -26,7 +26,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[None]:
-    """Before any batch is made: of handlers that are set later it is only known after some batches."""
+    """Set before the first batch: handlers that are set later take effect only after some batches."""
     before = signal.signal(signal.SIGUSR2, Interrupter._handle)
     yield
     signal.signal(signal.SIGUSR2, before)
@@ -37,7 +37,7 @@ def test_an_exception_raised_at_any_step_of_next_loses_no_batch(front: str) -> N
     make, skipped = FRONTS[front]
     wanted = [numbers_of(batch) for batch in make()]
     assert sorted(itertools.chain(*wanted)) == sorted(set(range(SAMPLES)) - skipped)
-    # More than the steps of one batch: of signals that come faster than that, each ends a call.
+    # More than the steps of one batch: faster signals would each end a call.
     stride, raised = 1009, 0
 
     for first in range(0, stride, 97):
@@ -112,12 +112,12 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_results_that_are_dropped_while_others_are_made_do_not_wait(tmp_path: Path) -> None:
+def test_dropping_results_does_not_wait_for_running_calls(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     dropped: Any = fl.map(wait_for, [gate], workers=1)
     dropped._begin()
     pool = dropped._pool._pool
-    assert soon(lambda: pool._running)
+    assert eventually(lambda: pool._running)
 
     def forget(number: int) -> int:
         nonlocal dropped
@@ -127,13 +127,13 @@ def test_results_that_are_dropped_while_others_are_made_do_not_wait(tmp_path: Pa
     samples: Any = [0, 1]
     loader = DataLoader(samples, batch_size=1, collate_fn=lambda chosen: forget(chosen[0]))
 
-    # Waiting for the call would be for ever.
+    # Waiting for the call would never end.
     assert list(loader) == [0, 1]
     gate.touch()
-    assert soon(lambda: not pool.thread.is_alive())
+    assert eventually(lambda: not pool.thread.is_alive())
 
 
-def test_a_checkpoint_after_an_interrupt_has_the_batch_still_before_it() -> None:
+def test_a_checkpoint_after_an_interrupt_does_not_count_the_pending_batch() -> None:
     wanted = [numbers_of(batch) for batch in arrays().batch(4).loader()]
     for front in ("native", "map"):
         make = FRONTS[front][0]
@@ -147,8 +147,8 @@ def test_a_checkpoint_after_an_interrupt_has_the_batch_still_before_it() -> None
                 assert seen == (wanted if interrupted else [wanted[0], *wanted[2:]])
 
 
-def test_another_exception_is_raised_at_once_where_the_first_has_waited_for_long() -> None:
-    """A person who presses Ctrl-C again does not want to wait for a sampler that hangs."""
+def test_a_second_exception_is_raised_at_once_if_the_first_has_waited_long() -> None:
+    """A user who presses Ctrl-C again does not want to wait for a sampler that hangs."""
     pressed = threading.Event()
 
     class Sampler(torch.utils.data.Sampler[int]):
@@ -200,7 +200,7 @@ def test_two_threads_take_turns_at_one_iterator_and_both_see_its_end() -> None:
         assert sorted(itertools.chain(*seen)) == list(range(SAMPLES))
 
 
-def test_an_iterator_that_is_asked_for_a_batch_while_it_makes_one_says_so() -> None:
+def test_calling_next_inside_next_is_an_error() -> None:
     epochs: list[Any] = []
 
     class Sampler(torch.utils.data.Sampler[int]):

@@ -1,4 +1,4 @@
-"""Workers that leak are renewed in time and without a pause, and the batches do not show it."""
+"""Workers that leak are renewed in time and without a pause, and the batches stay the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from feedline._torch.supervised import WithWorkers
 from feedline.errors import WorkerDiedError
 from feedline.torch import DataLoader
 
-from faults.remains import children, has_ended, soon, zygote_of
+from faults.remains import children, eventually, has_ended, zygote_of
 from faults.sets import Drawn, Listed, Once, Streamed, expected, is_same, iterate, pid_of, seeded
 from faults.trainers import Trainers
 
@@ -30,9 +30,9 @@ pytestmark = [
 ]
 
 TWO: dict[str, Any] = {"batch_size": 4, "num_workers": 2}
-# So many that successors have something to do.
+# Enough samples that successors also work.
 COUNT = 96
-# So few that each worker is to be renewed when a third of them is delivered.
+# Few enough that each worker is renewed when a third of the samples is delivered.
 FEW: dict[str, Any] = {**TWO, "max_samples_per_worker": 8}
 
 
@@ -52,7 +52,7 @@ class ManyStreamed(Streamed):
 
 
 class Notes:
-    """What workers note, a line each, in a file that all of them have."""
+    """A file to which all workers append lines."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,7 +66,7 @@ class Notes:
 
 
 class Signed:
-    """Each sample is noted with who made it."""
+    """Notes for each sample which worker made it."""
 
     def __init__(self, notes: Notes) -> None:
         self.notes = notes
@@ -76,7 +76,7 @@ class Signed:
 
 
 class Started:
-    """As worker_init_fn: notes whether the one before at the same worker is there."""
+    """A worker_init_fn that notes whether the predecessor of the worker is alive."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,27 +94,27 @@ def pids(iterator: WithWorkers) -> list[int]:
 
 
 def are_others(iterator: WithWorkers, old: list[int]) -> bool:
-    """Whether none of the old workers is at its worker, or anywhere."""
+    """Whether every worker was replaced and no old process is left."""
     is_gone = not any(Path(f"/proc/{pid}").exists() for pid in old)
     return is_gone and not set(pids(iterator)) & set(old)
 
 
 def take_with_others(loader: DataLoader[Any]) -> list[Any]:
-    """All batches. After some of them is waited until each worker was renewed."""
+    """Takes all batches, and waits after some of them until each worker was renewed."""
     iterator = iterate(loader)
     old = pids(iterator)
     batches = [next(iterator) for _ in range(8)]
-    assert soon(lambda: are_others(iterator, old))
-    # The zygote tells of their end when it has reaped them.
-    assert soon(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old))
+    assert eventually(lambda: are_others(iterator, old))
+    # The zygote reports their end after it has reaped them.
+    assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old))
     return [*batches, *iterator]
 
 
-def retired(events: list[Event]) -> list[str]:
+def renewal_texts(events: list[Event]) -> list[str]:
     return [event.text for event in events if event.name == "worker_renewed"]
 
 
-# ---- so many samples, then another ----
+# ---- max_samples_per_worker ----
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_batches_are_the_same_bit_for_bit_when_workers_are_renewed(
         kind(), generator=seeded(1), max_samples_per_worker=8, on_event=events.append, **settings
     )
     with warnings.catch_warnings():
-        # Nobody dies, so nobody is warned.
+        # No worker dies, so there is no warning.
         warnings.simplefilter("error")
         batches = take_with_others(loader)
 
     assert is_same(batches, expected(kind, **settings)[0])
     assert loader.deaths == []
-    texts = retired(events)
+    texts = renewal_texts(events)
     assert texts
     assert loader.report().retired == tuple(texts)
 
@@ -154,10 +154,10 @@ def test_without_order_every_batch_comes_once_when_workers_are_renewed() -> None
     indices = sorted(batch["index"].tolist() for batch in take_with_others(loader))
 
     assert indices == [list(range(first, first + 4)) for first in range(0, COUNT, 4)]
-    assert retired(events)
+    assert renewal_texts(events)
 
 
-def test_workers_that_stay_are_renewed_in_any_epoch_with_the_same_batches() -> None:
+def test_persistent_workers_are_renewed_in_any_epoch_with_the_same_batches() -> None:
     settings: dict[str, Any] = {**TWO, "persistent_workers": True, "shuffle": True}
     right = expected(Drawn, epochs=4, **settings)
     events: list[Event] = []
@@ -169,20 +169,20 @@ def test_workers_that_stay_are_renewed_in_any_epoch_with_the_same_batches() -> N
         iterator = iterate(loader)
         old = pids(iterator)
         assert is_same(list(iterator), right[epoch]), f"epoch {epoch}"
-        assert soon(functools.partial(are_others, iterator, old))
-    assert retired(events)
+        assert eventually(functools.partial(are_others, iterator, old))
+    assert renewal_texts(events)
     assert loader.deaths == []
 
 
-def test_the_successor_is_there_before_the_old_worker_goes(tmp_path: Path) -> None:
+def test_the_successor_is_ready_before_the_old_worker_ends(tmp_path: Path) -> None:
     started = Started(tmp_path)
     iterator = iterate(DataLoader(Many(), worker_init_fn=started, **FEW))
     old = pids(iterator)
     for _ in range(8):
         next(iterator)
-    assert soon(lambda: are_others(iterator, old))
+    assert eventually(lambda: are_others(iterator, old))
 
-    # Not later: who starts when the epoch ends may be the last.
+    # Read the notes now: a worker that starts at the end of the epoch may find its predecessor gone.
     starts = started.notes.lines()
     assert starts == [["together"]] * len(starts)
     assert len(starts) >= 2
@@ -210,7 +210,7 @@ def test_the_event_names_the_batches_and_samples_that_the_old_worker_has_made(tm
         assert (first // 4, last // 4) == (first_batch, last_batch)
         assert event.text.startswith(f"worker {event.details['worker']} ")
         ranges.append((first, last))
-    # The first worker of each worker has begun with the first batch of its own.
+    # The first incarnation of each worker started with the worker's first batch.
     by_pid: dict[str, list[int]] = {}
     for pid, index in made.lines():
         by_pid.setdefault(pid, []).append(int(index))
@@ -228,7 +228,7 @@ def test_renewal_and_deaths_together_lose_nothing() -> None:
     for number, batch in enumerate(iterator):
         batches.append(batch)
         if number % 3 == 1 and number < 20:
-            # Whoever it is: worker, predecessor or successor.
+            # Any process: worker, predecessor or successor.
             found = sorted(children(zygote_of(pid_of(iterator, draws.randrange(2)))))
             os.kill(draws.choice(found), signal.SIGKILL)
 
@@ -237,7 +237,7 @@ def test_renewal_and_deaths_together_lose_nothing() -> None:
 
 
 class OnlyTheFirst:
-    """As worker_init_fn: no worker can start after the first two."""
+    """A worker_init_fn that lets only the first two workers start."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -275,7 +275,7 @@ class Kills:
 
 
 class Leaks:
-    """Keeps some megabytes of memory for each sample, and takes its time: memory is not looked at always."""
+    """Keeps some megabytes for each sample, and is slow, because memory is checked only now and then."""
 
     def __init__(self) -> None:
         self.kept: list[bytearray] = []
@@ -292,9 +292,9 @@ def resident_bytes() -> int:
     raise AssertionError("no VmRSS")
 
 
-def test_a_worker_that_holds_more_memory_than_it_may_is_renewed_with_the_same_batches() -> None:
+def test_a_worker_above_its_memory_limit_is_renewed_with_the_same_batches() -> None:
     with Executor(1) as pool:
-        # What a worker holds that has done nothing.
+        # The memory of a worker that has done nothing.
         limit = pool.submit(resident_bytes).result() + (16 << 20)
     events: list[Event] = []
     loader = DataLoader(
@@ -307,7 +307,7 @@ def test_a_worker_that_holds_more_memory_than_it_may_is_renewed_with_the_same_ba
     )
 
     assert is_same(take_with_others(loader), expected(Many, shuffle=True, **TWO)[0])
-    texts = retired(events)
+    texts = renewal_texts(events)
     assert texts
     assert all("max_worker_memory is" in text for text in texts)
     assert loader.deaths == []
@@ -316,11 +316,11 @@ def test_a_worker_that_holds_more_memory_than_it_may_is_renewed_with_the_same_ba
 # ---- descriptors ----
 
 
-def test_a_worker_that_leaks_descriptors_is_renewed_and_the_event_says_where_they_went(
+def test_a_worker_that_leaks_descriptors_is_renewed_and_the_event_names_the_samples(
     trainers: Trainers,
 ) -> None:
-    # It leaks beyond the share of its descriptors that is allowed, but not to the last one: when its
-    # successor is ready is up to the machine.
+    # It leaks beyond the allowed share of its descriptors, but not to the last one: the machine decides
+    # when its successor is ready.
     program = """
     import resource, warnings
     import torch
@@ -364,7 +364,7 @@ def test_a_worker_that_leaks_descriptors_is_renewed_and_the_event_says_where_the
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A control group of little memory."""
+    """A cgroup with little memory."""
     folder = Path(f"/sys/fs/cgroup/memory/feedline-test-{os.getpid()}")
     try:
         folder.mkdir()
@@ -372,7 +372,7 @@ def group() -> Iterator[Path]:
     except OSError as refusal:
         pytest.skip(f"no control group can be made: {refusal}")
     yield folder
-    assert soon(lambda: not (folder / "cgroup.procs").read_text())
+    assert eventually(lambda: not (folder / "cgroup.procs").read_text())
     folder.rmdir()
 
 
@@ -380,7 +380,7 @@ def group() -> Iterator[Path]:
 def test_when_memory_runs_short_the_worker_that_has_grown_most_is_renewed(
     trainers: Trainers, group: Path
 ) -> None:
-    # Worker 1 alone leaks.
+    # Only worker 1 leaks.
     program = """
     import warnings
     import torch
@@ -395,7 +395,7 @@ def test_when_memory_runs_short_the_worker_that_has_grown_most_is_renewed(
             return 200
         def __getitem__(self, index):
             if torch.utils.data.get_worker_info().id == 1:
-                # Until memory is short, and not to the last of it: when it is looked at is up to the machine.
+                # Until memory is short, but not to the last byte: the machine decides when memory is checked.
                 large = 16 if left() > 64 << 20 else 1 if left() > 20 << 20 else 0
                 self.kept.append(bytearray(b"x") * (large << 20))
                 time.sleep(0.02 if large < 16 else 0)
@@ -423,10 +423,10 @@ def test_when_memory_runs_short_the_worker_that_has_grown_most_is_renewed(
         assert "of memory was left for all processes, and it held" in text
 
 
-# ---- where deaths end the run ----
+# ---- on_death="raise" ----
 
 
-def test_renewal_is_no_death_where_deaths_are_to_be_raised(tmp_path: Path) -> None:
+def test_renewal_is_not_a_death_with_on_death_raise(tmp_path: Path) -> None:
     loader = DataLoader(Many(), generator=seeded(1), on_death="raise", max_deaths=0, **FEW)
     assert is_same(take_with_others(loader), expected(Many, **TWO)[0])
 

@@ -1,4 +1,4 @@
-"""Where the system gives little: descriptors, shared memory, memory, processes."""
+"""Runs on systems with few descriptors, little shared memory, little memory or few processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from faults.trainers import Trainers
 
 pytestmark = pytest.mark.timeout(300)
 
-# Batches of 8 KB: too large for a frame, so they lie in shared memory.
+# Batches of 8 KB: too large for a frame, so they are in shared memory.
 SETS = """
 import contextlib, ctypes, gc, resource, warnings
 import torch
@@ -70,8 +70,8 @@ def test_the_number_of_descriptors_does_not_grow_with_the_batches(trainers: Trai
     assert most < 64
 
 
-def test_batches_need_no_room_in_dev_shm(trainers: Trainers) -> None:
-    # CLONE_NEWNS, MS_REC | MS_PRIVATE; "size=0" would mean no limit, so the one page is used up.
+def test_batches_need_no_space_in_dev_shm(trainers: Trainers) -> None:
+    # CLONE_NEWNS, MS_REC | MS_PRIVATE; "size=0" would mean no limit, so a file uses up the only page.
     program = """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(0x20000) or libc.mount(b"none", b"/", None, 0x4000 | 0x40000, None):
@@ -117,7 +117,7 @@ def test_arenas_stay_within_the_budget_when_every_batch_is_kept(trainers: Traine
     assert 1 << 20 < most <= (64 << 20) + 2 * 8192
 
 
-def test_a_batch_larger_than_the_budget_passes(trainers: Trainers) -> None:
+def test_a_batch_larger_than_the_budget_is_delivered(trainers: Trainers) -> None:
     program = """
     say(is_right(DataLoader(Whole(12, 1_000_000), num_workers=2, memory="1MiB"), 12))
     """
@@ -130,9 +130,9 @@ def test_a_batch_larger_than_the_budget_passes(trainers: Trainers) -> None:
 
 @pytest.fixture
 def processes() -> Iterator[Path]:
-    """A control group for the number of processes."""
+    """A cgroup that limits the number of processes."""
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
-        pytest.skip("torch before 2.6 waits for ever, in set_num_threads, for a thread that is refused")
+        pytest.skip("torch before 2.6 waits forever in set_num_threads for a refused thread")
     root = Path("/sys/fs/cgroup/pids")
     folder = root / f"feedline-test-{os.getpid()}"
     try:
@@ -144,7 +144,7 @@ def processes() -> Iterator[Path]:
     folder.rmdir()
 
 
-# The trainer, a thread that raises the limit, the thread that watches, and the zygote: no worker.
+# The trainer, a thread that raises the limit, the watching thread and the zygote: no room for a worker.
 REFUSED = """
 group = Path(arguments[0])
 (group / "cgroup.procs").write_text(str(os.getpid()))
@@ -164,7 +164,7 @@ running = iter(DataLoader(Whole(20, 1000), num_workers=2))
 """
 
 
-def test_the_run_goes_on_when_forks_are_refused_for_a_moment(trainers: Trainers, processes: Path) -> None:
+def test_the_run_continues_when_forks_are_refused_for_a_moment(trainers: Trainers, processes: Path) -> None:
     program = """
     may_grow.set()
     first = next(running)

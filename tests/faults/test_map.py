@@ -1,4 +1,4 @@
-"""Functions that kill their worker, hang, or are killed: nothing else is lost, and nothing stays behind."""
+"""Functions that kill their worker, hang, or are killed: no other sample is lost and nothing leaks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import pytest
 from feedline.errors import DeadlineExceededError, TooManyDeathsError, WorkerDiedError, WorkerDiedWarning
 from filled import filled_batches
 
-from faults.remains import has_ended, soon, zygote_of
+from faults.remains import eventually, has_ended, zygote_of
 from faults.sets import WAYS, Once, die
 from faults.trainers import Trainers
 
@@ -39,13 +39,13 @@ KINDS = ["map", "map_batch", "both"]
 
 
 def samples(count: int = COUNT) -> fl.Pipeline:
-    """A batch of them does not fit into a frame."""
+    """Samples that are too large for a frame."""
     noise = np.random.default_rng(0).random((count, 3000))
     return fl.arrays({"x": np.arange(count), "noise": noise}).shuffle(7)
 
 
 def drawn(thing: dict[str, Any], random: np.random.Generator) -> dict[str, Any]:
-    """Changes in place what it got, and draws."""
+    """Changes its sample in place, and draws random numbers."""
     thing["noise"] += 1
     thing["drawn"] = thing["noise"] * random.random()
     return thing
@@ -62,7 +62,7 @@ def with_hook(hook: Callable[[int], None]) -> Callable[..., Any]:
 
 
 def nothing(_x: int) -> None:
-    """Does not die."""
+    """Does nothing."""
 
 
 def pipeline(kind: str, hook: Callable[[int], None] = nothing, count: int = COUNT) -> fl.Pipeline:
@@ -87,7 +87,7 @@ def expected(kind: str, count: int = COUNT) -> list[Any]:
 
 
 def slots(loader: Any) -> int:
-    """Slots of the inbox that somebody has."""
+    """The number of inbox slots in use."""
     taken: int = loader._backend._worker_pool.inbox_used[1]
     return taken
 
@@ -99,15 +99,15 @@ def bytes_of_inbox(loader: Any) -> int:
 
 def all_come_back(loader: Any) -> bool:
     gc.collect()
-    return soon(lambda: slots(loader) == 0, 5)
+    return eventually(lambda: slots(loader) == 0, 5)
 
 
-# ---- a death that passes ----
+# ---- deaths that do not repeat ----
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_worker_that_dies_is_replaced_and_its_samples_are_made_again_as_they_were(
+def test_a_worker_that_dies_is_replaced_and_its_samples_are_recomputed_identically(
     tmp_path: Path, way: str, kind: str
 ) -> None:
     once = Once(tmp_path / "died", way, 11)
@@ -137,7 +137,7 @@ def test_epochs_are_the_same_with_workers_killed_at_random_moments(kind: str) ->
     with pipeline(kind, count=60).loader(workers=3, max_deaths=10_000) as loader:
         start = loader.checkpoint()
         is_over = threading.Event()
-        # Who dies three times before it has started is given up, and on a busy machine starting takes long.
+        # Three deaths before a worker has started end the run, and on a busy machine starting takes long.
         kills: Counter[int] = Counter()
 
         def kill() -> None:
@@ -147,7 +147,7 @@ def test_epochs_are_the_same_with_workers_killed_at_random_moments(kind: str) ->
                     continue
                 worker_id = chance.randrange(len(workers))
                 pid = workers[worker_id].pid
-                # Zero would be this process and all of its group.
+                # Pid 0 would mean this process and all of its group.
                 if pid and kills[worker_id] < 2:
                     kills[worker_id] += 1
                     with contextlib.suppress(ProcessLookupError):
@@ -156,7 +156,7 @@ def test_epochs_are_the_same_with_workers_killed_at_random_moments(kind: str) ->
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            # Passes may be over before one is killed.
+            # An epoch may be over before a worker is killed.
             passes = itertools.count(1)
 
             def is_enough() -> bool:
@@ -164,7 +164,7 @@ def test_epochs_are_the_same_with_workers_killed_at_random_moments(kind: str) ->
                 assert is_same(loader, wanted)
                 return next(passes) >= 8 and bool(loader.deaths)
 
-            assert soon(is_enough)
+            assert eventually(is_enough)
         finally:
             is_over.set()
             killer.join()
@@ -193,7 +193,7 @@ def test_workers_that_are_killed_in_a_loop_leave_no_slot_no_descriptor_and_no_me
         assert seen[1:] == seen[:-1]
 
 
-def test_the_run_goes_on_when_the_zygote_is_killed() -> None:
+def test_the_run_continues_when_the_zygote_is_killed() -> None:
     with pipeline("both").loader(workers=2) as loader:
         epoch = iter(loader)
         batches = [next(epoch)]
@@ -202,7 +202,7 @@ def test_the_run_goes_on_when_the_zygote_is_killed() -> None:
         assert is_same(batches, expected("both"))
 
 
-def test_so_many_deaths_are_borne_and_one_more_ends_the_run_and_the_next_epoch_starts_anew(
+def test_max_deaths_are_allowed_one_more_ends_the_run_and_the_next_epoch_starts_fresh(
     tmp_path: Path,
 ) -> None:
     def kill(sample: dict[str, Any], context: Any) -> dict[str, Any]:
@@ -217,11 +217,11 @@ def test_so_many_deaths_are_borne_and_one_more_ends_the_run_and_the_next_epoch_s
         assert len(list(loader)) == 8
 
 
-# ---- what always kills ----
+# ---- samples that always kill ----
 
 
 class Kills:
-    """Kills whoever is at one of these, each time."""
+    """Kills the worker at each of these samples, every time."""
 
     def __init__(self, *xs: int) -> None:
         self.xs = frozenset(xs)
@@ -232,7 +232,9 @@ class Kills:
 
 
 @pytest.mark.parametrize("with_batches", [False, True])
-def test_a_sample_that_kills_is_found_and_skipped_and_all_others_are_delivered(with_batches: bool) -> None:
+def test_a_sample_that_kills_is_identified_and_skipped_and_all_others_are_delivered(
+    with_batches: bool,
+) -> None:
     made = samples().map(with_hook(Kills(3, 17))).batch(4)
     made = made.map_batch(drawn) if with_batches else made
     with made.loader(workers=2, faults=SKIP, max_deaths=100) as loader:
@@ -257,7 +259,7 @@ def test_the_samples_of_a_batch_that_kills_are_skipped_and_named_and_others_fill
     assert sorted(fault.index for fault in report.faults) == sorted(bad)
 
 
-def test_a_sample_that_kills_ends_the_run_where_that_is_wanted() -> None:
+def test_a_sample_that_kills_ends_the_run_with_action_raise() -> None:
     with (
         samples().map(with_hook(Kills(17))).batch(4).loader(workers=2, max_deaths=100) as loader,
         pytest.raises(WorkerDiedError) as raised,
@@ -267,7 +269,7 @@ def test_a_sample_that_kills_ends_the_run_where_that_is_wanted() -> None:
     assert len(raised.value.deaths) > 1
 
 
-# ---- what hangs ----
+# ---- functions that hang ----
 
 
 def hangs_at(x: int) -> Callable[[int], None]:
@@ -279,7 +281,7 @@ def hangs_at(x: int) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_takes_longer_than_its_deadline_is_ended_and_told_with_its_stack(kind: str) -> None:
+def test_a_function_that_exceeds_its_deadline_is_ended_and_reported_with_its_stack(kind: str) -> None:
     with pipeline(kind, hangs_at(17)).loader(workers=2, faults=SKIP, deadline=DEADLINE) as loader:
         delivered = {x for batch in loader for x in batch["x"].tolist()}
         report = loader.report()
@@ -289,7 +291,7 @@ def test_what_takes_longer_than_its_deadline_is_ended_and_told_with_its_stack(ki
     assert report.skipped == (1 if kind == "map" else 4)
 
 
-def test_a_deadline_that_was_passed_is_raised_where_that_is_wanted() -> None:
+def test_an_exceeded_deadline_is_raised_with_action_raise() -> None:
     with (
         pipeline("map", hangs_at(17)).loader(workers=2, deadline=DEADLINE) as loader,
         pytest.raises(DeadlineExceededError) as raised,
@@ -301,7 +303,7 @@ def test_a_deadline_that_was_passed_is_raised_where_that_is_wanted() -> None:
 # ---- memory ----
 
 
-def test_what_finds_no_room_in_the_inbox_travels_in_the_frame() -> None:
+def test_buffers_that_do_not_fit_into_the_inbox_travel_in_the_frame() -> None:
     large = np.arange(12 * 500_000, dtype=np.float64).reshape(12, 500_000)
     source = fl.arrays({"large": large})
     with (
@@ -315,7 +317,7 @@ def test_what_finds_no_room_in_the_inbox_travels_in_the_frame() -> None:
         assert all_come_back(loader)
 
 
-def test_a_function_may_keep_what_it_got_and_it_stays_as_it_is() -> None:
+def test_arrays_that_a_function_keeps_do_not_change() -> None:
     kept: list[tuple[Any, float]] = []
 
     def keep(batch: dict[str, Any]) -> dict[str, Any]:
@@ -329,7 +331,7 @@ def test_a_function_may_keep_what_it_got_and_it_stays_as_it_is() -> None:
             assert len(list(loader)) == 50
 
 
-# ---- the end ----
+# ---- closing ----
 
 
 def test_leaving_or_dropping_a_loader_leaves_nothing_behind() -> None:
@@ -355,7 +357,7 @@ def test_ctrl_c_ends_the_wait_and_the_epoch() -> None:
         due = next(at for at, batch in enumerate(expected("map")) if 17 in batch["x"])
 
         def interrupt() -> None:
-            assert soon(lambda: len(got) == due, 100)
+            assert eventually(lambda: len(got) == due, 100)
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)
@@ -390,4 +392,4 @@ def test_workers_end_with_the_trainer(trainers: Trainers, ending: str) -> None:
     if ending == "SIGKILL":
         os.kill(trainer.pid, signal.SIGKILL)
     trainer.wait()
-    assert soon(lambda: all(has_ended(pid) for pid in pids), 5)
+    assert eventually(lambda: all(has_ended(pid) for pid in pids), 5)

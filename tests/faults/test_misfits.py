@@ -1,4 +1,4 @@
-"""Samples that torch cannot collate: found by comparing them, named, and judged by the policy."""
+"""Samples that torch cannot collate are found by comparison, named, and judged by the policy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def good(index: int) -> Sample:
 
 
 class Pictures(Dataset[Any]):
-    """Good samples, and others in some places."""
+    """Good samples, and odd ones at some indices."""
 
     def __init__(self, odd: dict[int, Any], count: int = 12) -> None:
         self.odd = odd
@@ -46,14 +46,14 @@ class Pictures(Dataset[Any]):
 
 
 class Together(Pictures):
-    """As above, by the batch."""
+    """The same with `__getitems__`."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         return [self[index] for index in indices]
 
 
 class Stream(IterableDataset[Any]):
-    """As above, one after another."""
+    """The same as an iterable data set."""
 
     def __init__(self, odd: dict[int, Any], count: int = 12) -> None:
         self.pictures = Pictures(odd, count)
@@ -81,7 +81,7 @@ def blamed(samples: list[Any], collate: Callable[[Any], Any] = default_collate) 
     return {found.position: found.text for found in Fitting(collate, Draws()).misfits(samples)}
 
 
-# ---- which sample it is ----
+# ---- which sample is blamed ----
 
 
 def test_the_sample_that_differs_from_most_others_is_found_and_described() -> None:
@@ -121,7 +121,7 @@ def fails(samples: list[Any]) -> bool:
     return False
 
 
-def test_none_is_never_what_the_others_should_be() -> None:
+def test_none_is_always_the_sample_that_does_not_fit() -> None:
     assert list(blamed([None, good(1), None, None])) == [0, 2, 3]
     assert blamed([None, None]) == {0: "gives None", 1: "gives None"}
     assert blamed([{"a": None}, {"a": None}]) == dict.fromkeys((0, 1), 'gives None at ["a"]')
@@ -148,7 +148,7 @@ def test_a_difference_that_is_not_the_cause_is_not_blamed() -> None:
     assert list(blamed(lengths, by_value)) == [3]
 
 
-def test_where_no_comparison_explains_it_nobody_is_blamed() -> None:
+def test_if_no_difference_explains_the_error_no_sample_is_blamed() -> None:
     def broken(samples: list[Any]) -> Any:
         raise KeyError("labels")
 
@@ -157,7 +157,7 @@ def test_where_no_comparison_explains_it_nobody_is_blamed() -> None:
     assert blamed([good(0), good(1)], broken) == {}
 
 
-def test_two_groups_of_one_size_are_decided_by_what_fits_then_by_earlier_batches_or_named_both() -> None:
+def test_of_two_equal_groups_the_one_that_collates_then_the_earlier_batches_decide() -> None:
     assert list(blamed([object(), torch.zeros(2)])) == [0]
     both = blamed([torch.zeros(2), torch.zeros(3)])
     assert both == {
@@ -170,7 +170,7 @@ def test_two_groups_of_one_size_are_decided_by_what_fits_then_by_earlier_batches
     assert "unlike earlier samples" in fitting.misfits([object()])[0].text
 
 
-def test_the_search_draws_no_random_numbers_from_the_user() -> None:
+def test_the_search_does_not_advance_the_users_random_generators() -> None:
     def drawing(samples: list[Any]) -> Any:
         random.random()
         torch.rand(1)
@@ -182,7 +182,7 @@ def test_the_search_draws_no_random_numbers_from_the_user() -> None:
     assert torch.equal(torch.get_rng_state(), before[1])
 
 
-# ---- the default: it is raised ----
+# ---- default: the error is raised ----
 
 
 def test_the_exception_is_torchs_own_with_the_sample_in_a_note() -> None:
@@ -202,7 +202,7 @@ def test_the_exception_is_torchs_own_with_the_sample_in_a_note() -> None:
 
 
 @pytest.mark.parametrize("policy", [None, fl.FaultPolicy()], ids=["none", "raise"])
-def test_from_a_worker_the_exception_names_the_sample_and_the_loader_goes_on(policy: Any) -> None:
+def test_from_a_worker_the_exception_names_the_sample_and_the_loader_continues(policy: Any) -> None:
     iterator = iter(DataLoader(Pictures({5: wide}), 4, num_workers=1, faults=policy))
     next(iterator)
     with pytest.raises(RuntimeError, match="Caught RuntimeError in DataLoader worker process 0") as caught:
@@ -216,7 +216,7 @@ def test_from_a_worker_the_exception_names_the_sample_and_the_loader_goes_on(pol
         assert next(iterator)["id"].tolist() == [8, 9, 10, 11]
 
 
-# ---- the policy judges it ----
+# ---- the policy judges the sample ----
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -237,7 +237,7 @@ def test_samples_that_do_not_fit_are_skipped_and_named(workers: int, tmp_path: P
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_of_an_iterable_data_set_they_are_skipped_too(workers: int) -> None:
+def test_samples_of_an_iterable_data_set_that_do_not_fit_are_skipped(workers: int) -> None:
     loader = DataLoader(Stream(ODD), 4, num_workers=workers, faults=SKIP)
     assert ids(loader) == [[0, 1, 2, 3], [4, 7, 8, 10], [11]]
     assert loader.report().skipped == 3
@@ -248,7 +248,7 @@ def test_of_an_iterable_data_set_they_are_skipped_too(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_without_fill_their_batch_is_smaller_and_a_batch_of_none_does_not_come(workers: int) -> None:
+def test_without_fill_batches_with_misfits_are_smaller_and_empty_ones_are_left_out(workers: int) -> None:
     odd = {**ODD, **dict.fromkeys(range(8, 12), None)}
     for make in (Pictures, Stream):
         loader = DataLoader(make(odd), 4, num_workers=workers, faults=fl.FaultPolicy("skip", fill=False))
@@ -257,7 +257,7 @@ def test_without_fill_their_batch_is_smaller_and_a_batch_of_none_does_not_come(w
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_they_are_replaced_by_another_sample_or_by_the_one_that_was_given(workers: int) -> None:
+def test_a_sample_that_does_not_fit_is_replaced_by_another_sample_or_by_the_replacement(workers: int) -> None:
     loader = DataLoader(Pictures(ODD), 4, num_workers=workers, faults=fl.FaultPolicy("replace"))
     came = ids(loader)
     assert [len(batch) for batch in came] == [4, 4, 4]
@@ -270,7 +270,7 @@ def test_they_are_replaced_by_another_sample_or_by_the_one_that_was_given(worker
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_replacement_that_does_not_fit_is_an_error_that_says_so(workers: int) -> None:
+def test_a_replacement_that_does_not_fit_is_an_error(workers: int) -> None:
     policy = fl.FaultPolicy("replace", replacement={"image": torch.ones(2, 2), "id": -1})
     loader = DataLoader(Pictures({5: None}), 4, num_workers=workers, faults=policy)
     with pytest.raises(RuntimeError) as caught:
@@ -281,7 +281,7 @@ def test_a_replacement_that_does_not_fit_is_an_error_that_says_so(workers: int) 
 
 
 class Once(Pictures):
-    """Gives None the first time that one is asked for."""
+    """Returns None for one sample, the first time."""
 
     def __getitem__(self, index: int) -> Any:
         is_first = index == 5 and index not in self.asked
@@ -290,7 +290,7 @@ class Once(Pictures):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_another_try_may_fit(workers: int) -> None:
+def test_a_sample_may_fit_after_a_retry(workers: int) -> None:
     policy = fl.FaultPolicy("raise", by_type={TypeError: {"retry": 2}}, backoff=0.001)
     loader = DataLoader(Once({}), 4, num_workers=workers, faults=policy)
     assert ids(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
@@ -303,21 +303,21 @@ def test_another_try_may_fit(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_more_of_them_than_the_limit_end_the_run(workers: int) -> None:
+def test_more_misfits_than_the_limit_end_the_run(workers: int) -> None:
     policy = fl.FaultPolicy("skip", limit=2)
     with pytest.raises(fl.errors.TooManyFaultsError) as caught:
         list(DataLoader(Pictures(ODD), 4, num_workers=workers, faults=policy))
     assert "it gives None" in str(caught.value) or "gives None" in str(caught.value.__cause__)
 
 
-def test_a_filling_sample_that_does_not_fit_is_judged_as_well() -> None:
+def test_a_sample_that_fills_a_slot_and_does_not_fit_is_judged_too() -> None:
     for workers in (0, 1):
         loader = DataLoader(Pictures({1: None, 11: wide, 10: None}), 4, num_workers=workers, faults=SKIP)
         assert sorted(itertools.chain(*ids(loader))) == [0, 2, 3, 4, 5, 6, 7, 8, 9]
         assert set(reasons(loader)) == {1, 10, 11}
 
 
-# ---- a collate function of the user ----
+# ---- a user's collate function ----
 
 
 def without_none(samples: list[Any]) -> Any:
@@ -335,14 +335,14 @@ def broken(samples: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_collate_function_that_handles_none_goes_on_handling_it(workers: int) -> None:
+def test_a_collate_function_that_handles_none_still_gets_it(workers: int) -> None:
     loader = DataLoader(Pictures({5: None}), 4, num_workers=workers, collate_fn=without_none, faults=SKIP)
     assert ids(loader) == [[0, 1, 2, 3], [4, 6, 7], [8, 9, 10, 11]]
     assert loader.report().faults == ()
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_a_collate_function_raises_for_one_sample_is_a_fault_of_that_sample(workers: int) -> None:
+def test_an_exception_of_a_collate_function_for_one_sample_is_a_fault_of_that_sample(workers: int) -> None:
     loader = DataLoader(Pictures({5: None}), 4, num_workers=workers, collate_fn=picky, faults=SKIP)
     assert ids(loader) == [[0, 1, 2, 3], [4, 11, 6, 7], [8, 9, 10]]
     (fault,) = loader.report().faults

@@ -29,8 +29,8 @@ WORKERS = (0, 1, 3)
 
 
 @dataclasses.dataclass(frozen=True)
-class World:
-    """An epoch of one rank, what is bad in it, and what is done about that."""
+class Scenario:
+    """A scenario: an epoch of one rank, its bad samples, and the policy."""
 
     samples: int
     bad: frozenset[int]
@@ -41,22 +41,22 @@ class World:
     policy: dict[str, Any]
 
     def order(self, file: Path) -> list[int]:
-        """The indices of the epoch of the first rank."""
+        """The indices of the first rank's epoch."""
         loader = native(file, self).batch(1, index=True).loader()
         return [batch["index"].tolist()[0] for batch in loader]
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def scenarios(draw: st.DrawFn) -> Scenario:
     samples = draw(st.integers(1, 30))
     indices = st.integers(0, samples - 1)
     few = st.frozensets(indices, max_size=draw(st.sampled_from([2, 8, samples])))
     ranks = draw(st.sampled_from([1, 1, 2, 3]))
     limit = draw(st.sampled_from([None, None, 2, 5, 0.2, 0.6]))
-    return World(
+    return Scenario(
         samples=samples,
         bad=draw(few),
-        # How ranks are kept even without excluded samples is up to the front.
+        # Fronts differ in how they keep ranks even without the excluded samples.
         excluded=draw(st.frozensets(indices, max_size=min(4, samples - 1)))
         if ranks == 1 and draw(st.booleans())
         else frozenset(),
@@ -77,20 +77,20 @@ def worlds(draw: st.DrawFn) -> World:
 class Numbers(Dataset[int]):
     """Each sample is its index; some are bad."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
 
     def __len__(self) -> int:
-        return self.world.samples
+        return self.scenario.samples
 
     def __getitem__(self, index: int) -> int:
-        if index in self.world.bad:
+        if index in self.scenario.bad:
             raise errors.CorruptRecordError(f"{index} is bad")
         return index
 
 
 class Raises:
-    """A function of a pipeline that fails for bad samples, as reading them does elsewhere."""
+    """A pipeline function that fails for bad samples, as reading does on other fronts."""
 
     def __init__(self, bad: frozenset[int]) -> None:
         self.bad = bad
@@ -106,7 +106,7 @@ def same(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 class Listed(Sampler[int]):
-    """What one of several ranks has."""
+    """A sampler with the indices of one of several ranks."""
 
     def __init__(self, order: list[int], ranks: int) -> None:
         self.order = order
@@ -120,9 +120,9 @@ class Listed(Sampler[int]):
         return len(self.order)
 
 
-def native(file: Path, world: World) -> fl.Pipeline:
+def native(file: Path, scenario: Scenario) -> fl.Pipeline:
     pipeline = fl.jsonl(file).parse({"x": fl.Int64()}) if hasattr(fl, "Int64") else fl.jsonl(file)
-    return pipeline if world.ranks == 1 else pipeline.shard(0, world.ranks)
+    return pipeline if scenario.ranks == 1 else pipeline.shard(0, scenario.ranks)
 
 
 def reported(event: fl.Event) -> tuple[Any, ...] | None:
@@ -146,7 +146,7 @@ class Outcome:
 
 
 def outcome(make: Any, quarantine: Path, policy: dict[str, Any]) -> Outcome:
-    """What a loader does, which `make` makes of a policy and of what is told of events."""
+    """The outcome of the loader that `make` makes from a policy and an event callback."""
     quarantine.unlink(missing_ok=True)
     events: list[fl.Event] = []
     loader = make(fl.FaultPolicy(**policy, quarantine=quarantine), events.append)
@@ -158,7 +158,7 @@ def outcome(make: Any, quarantine: Path, policy: dict[str, Any]) -> Outcome:
         error = type(raised).__name__
     report = loader.report()
     names = ["delivered", "skipped", "quarantined", "excluded", "retried"]
-    # What is expected and repeated is summed up at the end of an epoch. A pipeline tells of a replacement
+    # `expected` and `repeated` are counted at the end of an epoch. A pipeline reports a replacement
     # when it is found, a loader when its batch is complete.
     names += [] if error else ["expected", "repeated", "replaced"]
     verdicts = [verdict for verdict in map(reported, events) if verdict is not None]
@@ -174,32 +174,36 @@ def outcome(make: Any, quarantine: Path, policy: dict[str, Any]) -> Outcome:
 
 
 @settings(max_examples=60, derandomize=True, deadline=None, database=None)
-@given(world=worlds())
-def test_native_pipelines_and_loaders_with_any_workers_do_the_same(
-    tmp_path_factory: pytest.TempPathFactory, world: World
+@given(scenario=scenarios())
+def test_native_pipelines_and_loaders_with_any_workers_give_the_same_batches_and_verdicts(
+    tmp_path_factory: pytest.TempPathFactory, scenario: Scenario
 ) -> None:
-    folder = tmp_path_factory.mktemp("world")
+    folder = tmp_path_factory.mktemp("scenario")
     good, file, excluded = folder / "good.jsonl", folder / "data.jsonl", folder / "excluded.jsonl"
-    good.write_text("".join(f'{{"x": {index}}}\n' for index in range(world.samples)))
-    lines = ('{"x": \n' if index in world.bad else f'{{"x": {index}}}\n' for index in range(world.samples))
+    good.write_text("".join(f'{{"x": {index}}}\n' for index in range(scenario.samples)))
+    lines = (
+        '{"x": \n' if index in scenario.bad else f'{{"x": {index}}}\n' for index in range(scenario.samples)
+    )
     file.write_text("".join(lines))
-    excluded.write_text("".join(f'{{"index": {index}, "kind": "X"}}\n' for index in sorted(world.excluded)))
-    exclude = excluded if world.excluded else None
-    order = world.order(good)
-    left = len([index for index in order if index not in world.excluded])
-    # Torch's sampler leaves a short batch out before anything can be made of it.
-    drop_last = world.drop_last and left % world.size == 0 and len(order) % world.size == 0
+    excluded.write_text(
+        "".join(f'{{"index": {index}, "kind": "X"}}\n' for index in sorted(scenario.excluded))
+    )
+    exclude = excluded if scenario.excluded else None
+    order = scenario.order(good)
+    left = len([index for index in order if index not in scenario.excluded])
+    # torch's sampler drops a short batch before the loader sees it.
+    drop_last = scenario.drop_last and left % scenario.size == 0 and len(order) % scenario.size == 0
 
     def pipeline(faults: fl.FaultPolicy, on_event: Any) -> Any:
-        batches = native(file, world).batch(world.size, index=True, drop_last=drop_last)
+        batches = native(file, scenario).batch(scenario.size, index=True, drop_last=drop_last)
         return batches.loader(faults=faults, on_event=on_event, exclude=exclude)
 
-    expected = outcome(pipeline, folder / "native.jsonl", world.policy)
+    expected = outcome(pipeline, folder / "native.jsonl", scenario.policy)
     for read, function, threads in (
         (file, same, True),
-        (good, Raises(world.bad), True),
-        # Processes take their time to start.
-        *([(good, Raises(world.bad), False)] if world.samples % 5 == 0 else []),
+        (good, Raises(scenario.bad), True),
+        # Processes start slowly.
+        *([(good, Raises(scenario.bad), False)] if scenario.samples % 5 == 0 else []),
     ):
 
         def mapped(
@@ -209,18 +213,18 @@ def test_native_pipelines_and_loaders_with_any_workers_do_the_same(
             function: Any = function,
             threads: bool = threads,
         ) -> Any:
-            made = native(read, world).map(function, threads=threads)
-            batches = made.batch(world.size, index=True, drop_last=drop_last)
+            made = native(read, scenario).map(function, threads=threads)
+            batches = made.batch(scenario.size, index=True, drop_last=drop_last)
             return batches.loader(faults=faults, on_event=on_event, exclude=exclude, workers=2)
 
-        assert outcome(mapped, folder / "mapped.jsonl", world.policy) == expected
+        assert outcome(mapped, folder / "mapped.jsonl", scenario.policy) == expected
     for workers in WORKERS:
 
         def loader(faults: fl.FaultPolicy, on_event: Any, workers: int = workers) -> Any:
             return DataLoader(
-                Numbers(world),
-                world.size,
-                sampler=Listed(order, world.ranks),
+                Numbers(scenario),
+                scenario.size,
+                sampler=Listed(order, scenario.ranks),
                 drop_last=drop_last,
                 num_workers=workers,
                 faults=faults,
@@ -228,25 +232,29 @@ def test_native_pipelines_and_loaders_with_any_workers_do_the_same(
                 exclude=exclude,
             )
 
-        assert outcome(loader, folder / f"{workers}.jsonl", world.policy) == expected
+        assert outcome(loader, folder / f"{workers}.jsonl", scenario.policy) == expected
 
 
 @settings(max_examples=10, derandomize=True, deadline=None, database=None)
-@given(world=worlds())
+@given(scenario=scenarios())
 def test_an_executor_gives_the_same_verdicts_and_sums(
-    tmp_path_factory: pytest.TempPathFactory, world: World
+    tmp_path_factory: pytest.TempPathFactory, scenario: Scenario
 ) -> None:
-    """It has no order and no slots, so a share of the last samples and replacements are not compared."""
-    limit = world.policy["limit"]
-    world = dataclasses.replace(world, ranks=1, excluded=frozenset())
-    policy = {**world.policy, "action": "skip", "limit": None if isinstance(limit, float) else limit}
-    folder = tmp_path_factory.mktemp("world")
+    """An executor has no order and no slots, so shares and replacements are not compared."""
+    limit = scenario.policy["limit"]
+    scenario = dataclasses.replace(scenario, ranks=1, excluded=frozenset())
+    policy = {**scenario.policy, "action": "skip", "limit": None if isinstance(limit, float) else limit}
+    folder = tmp_path_factory.mktemp("scenario")
     file = folder / "data.jsonl"
-    lines = ('{"x": \n' if index in world.bad else f'{{"x": {index}}}\n' for index in range(world.samples))
+    lines = (
+        '{"x": \n' if index in scenario.bad else f'{{"x": {index}}}\n' for index in range(scenario.samples)
+    )
     file.write_text("".join(lines))
 
     def pipeline(faults: fl.FaultPolicy, on_event: Any) -> Any:
-        return native(file, world).batch(world.size, index=True).loader(faults=faults, on_event=on_event)
+        return (
+            native(file, scenario).batch(scenario.size, index=True).loader(faults=faults, on_event=on_event)
+        )
 
     expected = outcome(pipeline, folder / "native.jsonl", policy)
     results: list[Any] = []
@@ -254,17 +262,17 @@ def test_an_executor_gives_the_same_verdicts_and_sums(
     quarantine = folder / "calls.jsonl"
     with fl.Executor(1, faults=fl.FaultPolicy(**policy, quarantine=quarantine)) as executor:
         try:
-            results.extend(executor.map(Numbers(world).__getitem__, range(world.samples)))
+            results.extend(executor.map(Numbers(scenario).__getitem__, range(scenario.samples)))
         except errors.TooManyFaultsError as raised:
             error = type(raised).__name__
     report = executor.report()
     if expected.error:
-        # An epoch in which all samples are bad is an error as well.
-        assert error == expected.error or len(world.bad) == world.samples
+        # An epoch in which all samples are bad is an error, too.
+        assert error == expected.error or len(scenario.bad) == scenario.samples
         return
     assert error == ""
     skipped = [index for index, result in enumerate(results) if isinstance(result, fl.Skipped)]
-    assert skipped == sorted(index for _, index in expected.verdicts) == sorted(world.bad)
+    assert skipped == sorted(index for _, index in expected.verdicts) == sorted(scenario.bad)
     assert (report.returned, report.skipped, report.quarantined) == (
         expected.sums["delivered"],
         expected.sums["skipped"],
@@ -272,17 +280,19 @@ def test_an_executor_gives_the_same_verdicts_and_sums(
     )
 
 
-def test_the_worlds_have_faults_of_every_kind() -> None:
-    """What is compared is worth comparing."""
+def test_the_scenarios_have_faults_of_every_kind() -> None:
+    """Otherwise the comparisons above would show little."""
     seen: set[str] = set()
 
     @settings(max_examples=60, derandomize=True, deadline=None, database=None)
-    @given(world=worlds())
-    def look(world: World) -> None:
+    @given(scenario=scenarios())
+    def look(scenario: Scenario) -> None:
         seen.update(
-            itertools.compress(["bad", "excluded", "ranks"], [world.bad, world.excluded, world.ranks > 1])
+            itertools.compress(
+                ["bad", "excluded", "ranks"], [scenario.bad, scenario.excluded, scenario.ranks > 1]
+            )
         )
-        seen.add(world.policy["action"])
+        seen.add(scenario.policy["action"])
 
     look()
     assert seen == {"bad", "excluded", "ranks", "skip", "replace", "raise"}

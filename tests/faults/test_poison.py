@@ -1,4 +1,4 @@
-"""Samples that kill their worker: found out, judged as any other fault, and nothing else is lost."""
+"""Samples that kill their worker are identified and judged like other faults; no other sample is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SKIP = FaultPolicy("skip", fill=False)
 
 
 class Kills:
-    """Kills whoever is at one of these samples, each time."""
+    """Kills the worker at each of these samples, every time."""
 
     def __init__(self, *indices: int, way: str = "SIGKILL") -> None:
         self.indices = frozenset(indices)
@@ -44,7 +44,7 @@ class Kills:
 
 
 class KillsAtFirst:
-    """Kills the first `times` workers that are at a sample of these."""
+    """Kills the first `times` workers at each of these samples."""
 
     def __init__(self, folder: Path, times: int, *indices: int) -> None:
         self.folder = folder
@@ -66,7 +66,7 @@ class KillsAtFirst:
 
 
 class KillsThenRaises(KillsAtFirst):
-    """Kills at first, and raises from then on."""
+    """Kills at first, and then raises."""
 
     def __call__(self, index: int) -> None:
         super().__call__(index)
@@ -75,7 +75,7 @@ class KillsThenRaises(KillsAtFirst):
 
 
 class Numbers(Dataset[int]):
-    """Samples that are what they are called, whatever was drawn before."""
+    """Each sample is its index."""
 
     def __init__(self, count: int, hook: Any) -> None:
         self.count = count
@@ -90,14 +90,14 @@ class Numbers(Dataset[int]):
 
 
 class Together(Numbers):
-    """The same, asked for by the batch."""
+    """The same with `__getitems__`."""
 
     def __getitems__(self, indices: list[int]) -> list[int]:
         return [self[index] for index in indices]
 
 
 class Iterated(IterableDataset[int]):
-    """The same, coming by themselves from one worker."""
+    """The same as an iterable data set of one worker."""
 
     def __init__(self, count: int, hook: Any) -> None:
         self.count = count
@@ -126,7 +126,7 @@ def in_fours(indices: Iterable[int]) -> list[list[int]]:
     return [ordered[first : first + 4] for first in range(0, len(ordered), 4)]
 
 
-# ---- what is delivered ----
+# ---- delivered samples ----
 
 
 def test_an_epoch_of_ten_thousand_with_five_killers_delivers_all_others_and_names_the_five() -> None:
@@ -149,7 +149,7 @@ def test_an_epoch_of_ten_thousand_with_five_killers_delivers_all_others_and_name
         for part in ("SIGSEGV", f"sample {fault.index}, "):
             assert part in fault.reason
         assert "die() at" in (fault.traceback or "")
-    # Two deaths and one alone for each, and no other.
+    # Two deaths and one in a trial for each, and no others.
     assert sorted(death.index for death in loader.deaths) == sorted(killers * 3)  # type: ignore[type-var]
 
 
@@ -165,7 +165,7 @@ def test_however_a_sample_kills_the_others_of_its_batch_are_delivered(way: str) 
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_places_of_killers_are_filled_from_the_end_whatever_the_number_of_workers(workers: int) -> None:
+def test_slots_of_killers_are_filled_from_the_end_for_any_number_of_workers(workers: int) -> None:
     dataset = Numbers(48, Kills(3, 17, 18))
     loader = DataLoader(dataset, batch_size=4, num_workers=workers, faults=FaultPolicy("skip"))
 
@@ -173,7 +173,7 @@ def test_places_of_killers_are_filled_from_the_end_whatever_the_number_of_worker
 
     assert [len(batch) for batch in batches] == [4] * 11 + [1]
     assert sorted(flat(batches)) == [index for index in range(48) if index not in (3, 17, 18)]
-    # All that is not moved stands where it stood.
+    # All samples that are not moved keep their place.
     assert [batch for batch in batches[:11] if not {45, 46, 47} & set(batch)] == [
         batch for batch in in_fours(range(44)) if not {3, 17, 18} & set(batch)
     ]
@@ -205,12 +205,12 @@ def test_batches_before_the_first_killer_are_those_of_a_run_without_faults() -> 
     batches = list(loader)
 
     assert is_same(batches[:7], right[:7])
-    # The other worker has nothing to do with it.
+    # The other worker is not affected.
     assert is_same(batches[8], right[8])
     assert is_same(batches[10], right[10])
 
 
-def test_what_is_given_for_bad_samples_stands_in_the_place_of_a_killer() -> None:
+def test_the_replacement_takes_the_slot_of_a_killer() -> None:
     loader = DataLoader(Numbers(12, Kills(6)), faults=FaultPolicy("replace", replacement=-1), **TWO)
 
     assert lists(loader) == [[0, 1, 2, 3], [4, 5, -1, 7], [8, 9, 10, 11]]
@@ -218,7 +218,7 @@ def test_what_is_given_for_bad_samples_stands_in_the_place_of_a_killer() -> None
     assert (report.delivered, report.replaced) == (12, 1)
 
 
-def test_another_sample_stands_in_the_place_of_a_killer() -> None:
+def test_another_sample_takes_the_slot_of_a_killer() -> None:
     loader = DataLoader(Numbers(12, Kills(6)), faults=FaultPolicy("replace"), **TWO)
 
     batches = lists(loader)
@@ -256,7 +256,7 @@ def test_without_order_all_but_the_killers_come_once() -> None:
     assert sorted(bad_of(loader)) == [7, 30]
 
 
-def test_killers_are_judged_in_every_epoch_of_workers_that_stay() -> None:
+def test_killers_are_judged_in_every_epoch_of_persistent_workers() -> None:
     right = [[index for index in batch if index != 9] for batch in in_fours(range(24))]
     loader = DataLoader(Numbers(24, Kills(9)), persistent_workers=True, faults=SKIP, **TWO)
 
@@ -285,11 +285,11 @@ def test_killers_and_samples_that_raise_are_judged_by_the_same_policy() -> None:
     }
 
 
-# ---- what is no killer ----
+# ---- samples that do not always kill ----
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_samples_that_kill_at_first_lose_nothing(tmp_path: Path, times: int) -> None:
+def test_samples_that_kill_only_at_first_are_delivered(tmp_path: Path, times: int) -> None:
     hook = KillsAtFirst(tmp_path, times, 3, 4, 21, 46)
     settings: dict[str, Any] = {"shuffle": True, **TWO}
     loader = DataLoader(Drawn(hook=hook), generator=seeded(5), faults=SKIP, max_deaths=100, **settings)
@@ -309,14 +309,14 @@ def test_all_samples_of_a_batch_may_kill_at_first(tmp_path: Path) -> None:
     assert len(loader.deaths) == 8
 
 
-def test_a_sample_that_kills_at_first_loses_nothing_where_batches_are_made_at_once(tmp_path: Path) -> None:
+def test_a_sample_that_kills_only_at_first_is_delivered_with_getitems(tmp_path: Path) -> None:
     hook = KillsAtFirst(tmp_path, 2, 9)
     loader = DataLoader(Listed(hook=hook), generator=seeded(5), faults=SKIP, **TWO)
 
     assert is_same(list(loader), expected(Listed, seed=5, **TWO)[0])
 
 
-def test_a_sample_that_raises_when_it_is_alone_is_told_by_what_it_raises(tmp_path: Path) -> None:
+def test_a_sample_that_raises_in_its_trial_is_reported_with_that_exception(tmp_path: Path) -> None:
     loader = DataLoader(Numbers(16, KillsThenRaises(tmp_path, 2, 6)), **TWO)
     with pytest.raises(LookupError, match="no sample 6"):
         list(loader)
@@ -327,7 +327,7 @@ def test_a_sample_that_raises_when_it_is_alone_is_told_by_what_it_raises(tmp_pat
     assert (fault.index, fault.kind) == (5, "LookupError")
 
 
-def test_kills_from_outside_accuse_nobody() -> None:
+def test_kills_from_outside_blame_no_sample() -> None:
     draws = random.Random(611)
     loader = DataLoader(Numbers(400, Kills()), faults=SKIP, max_deaths=1000, **TWO)
     iterator = iterate(loader)
@@ -342,7 +342,7 @@ def test_kills_from_outside_accuse_nobody() -> None:
     assert loader.deaths
 
 
-# ---- what ends the run ----
+# ---- faults that end the run ----
 
 
 def test_without_a_policy_the_killer_is_raised_with_its_certificate() -> None:
@@ -381,7 +381,7 @@ def test_more_killers_than_the_limit_end_the_run() -> None:
 
 
 class KillsCollating:
-    """Dies at the batch with one sample, each time."""
+    """Dies at the batch with one sample, every time."""
 
     def __call__(self, samples: list[int]) -> Any:
         if 9 in samples:

@@ -1,4 +1,4 @@
-"""Samples that raise, under each policy: the same batches whatever the workers, no short epoch in silence."""
+"""Samples that raise, under each policy: the same batches for any workers, and no silently short epoch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from feedline.torch import DataLoader
 from filled import filled, filled_batches
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, RandomSampler, Sampler
 
-from faults.remains import soon
+from faults.remains import eventually
 from faults.sets import Drawn, Hook, Listed, is_same, iterate, nothing, seeded
 
 pytestmark = [
@@ -52,14 +52,14 @@ class Numbers(Dataset[int]):
 
 
 class NumbersTogether(Numbers):
-    """As above, by the batch."""
+    """The same with `__getitems__`."""
 
     def __getitems__(self, indices: list[int]) -> list[int]:
         return [self[index] for index in indices]
 
 
 class Raises:
-    """What a data set does at some of its samples."""
+    """Raises at some samples."""
 
     def __init__(self, *bad: int, then: Hook = nothing) -> None:
         self.bad = frozenset(bad)
@@ -72,13 +72,13 @@ class Raises:
 
 
 def delivered(loader: DataLoader[Any]) -> list[Any]:
-    """The indices of all batches; what the report says must add up to them."""
+    """The indices of all batches; the report must add up to them."""
     before = loader.report()
     batches: list[Any] = []
     try:
         batches.extend(batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in loader)
     except errors.TooManyFaultsError:
-        # Of an epoch of which nothing is left.
+        # Of an epoch without a good sample.
         assert batches == []
     after = loader.report()
     count = sum(len(batch) if isinstance(batch, list) else 1 for batch in batches)
@@ -89,11 +89,11 @@ def delivered(loader: DataLoader[Any]) -> list[Any]:
     return batches
 
 
-# ---- what fills a slot ----
+# ---- filling slots ----
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_a_place_is_filled_from_the_end_of_the_epoch_whatever_the_workers(seed: int) -> None:
+def test_a_slot_is_filled_from_the_end_of_the_epoch_for_any_number_of_workers(seed: int) -> None:
     print(f"seed {seed}")
     draws = random.Random(seed)
     count = draws.randrange(1, 50)
@@ -142,7 +142,7 @@ def test_without_batches_bad_samples_are_replaced_by_the_last_or_left_out(worker
     def take(policy: fl.FaultPolicy) -> list[Any]:
         return delivered(DataLoader(Numbers(8, {1, 7}), batch_size=None, num_workers=workers, faults=policy))
 
-    # 7 takes the place of 1 and is bad, so 6 does.
+    # 7 fills the slot of 1 and is bad, so 6 fills it.
     assert take(SKIP) == [0, 6, 2, 3, 4, 5]
     assert take(LEAVE) == [0, 2, 3, 4, 5, 6]
     assert take(fl.FaultPolicy("replace", replacement=-1)) == [0, -1, 2, 3, 4, 5, 6, -1]
@@ -157,7 +157,7 @@ def test_how_far_workers_are_ahead_makes_no_difference(prefetch: int) -> None:
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_every_epoch_is_filled_anew_with_workers_that_stay_or_not(workers: int) -> None:
+def test_every_epoch_is_filled_by_itself_with_persistent_workers_or_without(workers: int) -> None:
     bad = {3, 4, 17}
 
     def batched() -> BatchSampler:
@@ -178,7 +178,7 @@ def test_every_epoch_is_filled_anew_with_workers_that_stay_or_not(workers: int) 
 
 
 class Endless(Sampler[int]):
-    """A sampler that does not say how many it gives."""
+    """A sampler without a length."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -190,7 +190,7 @@ class Endless(Sampler[int]):
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_of_a_sampler_without_an_end_batches_are_smaller(workers: int) -> None:
+def test_with_a_sampler_without_a_length_batches_are_smaller(workers: int) -> None:
     bad = {1, 6, 20}
     loader = DataLoader(Numbers(30, bad), 4, sampler=Endless(30), num_workers=workers, faults=SKIP)
     batches = [range(at, min(at + 4, 30)) for at in range(0, 30, 4)]
@@ -198,7 +198,7 @@ def test_of_a_sampler_without_an_end_batches_are_smaller(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_of_a_sampler_without_an_end_only_samples_that_came_before_replace_others(workers: int) -> None:
+def test_with_a_sampler_without_a_length_only_earlier_samples_replace_others(workers: int) -> None:
     bad = {1, 6, 20}
     replace = fl.FaultPolicy("replace")
     loader = DataLoader(Numbers(30, bad), 4, sampler=Endless(30), num_workers=workers, faults=replace)
@@ -221,17 +221,17 @@ def test_out_of_order_nothing_is_lost_and_slots_are_not_filled(action: Literal["
     assert sorted(fault.index for fault in loader.report().faults) == sorted(bad)
 
 
-# ---- another sample in its place ----
+# ---- replacements ----
 
 
 @pytest.mark.parametrize("kind", [Numbers, NumbersTogether])
-def test_a_sample_of_another_index_takes_the_place_by_a_seed_whatever_the_workers(
+def test_replacements_are_the_same_for_any_number_of_workers(
     kind: type[Numbers],
 ) -> None:
     bad = {0, 5, 6, 13, 22}
     taken = []
     for workers in WORKERS:
-        # The seed of workers is drawn from the generator: the same with and without them.
+        # The seed of workers is drawn from the generator: the same with and without workers.
         loader = DataLoader(
             kind(24, bad), 4, num_workers=workers, generator=seeded(6), faults=fl.FaultPolicy("replace")
         )
@@ -245,7 +245,7 @@ def test_a_sample_of_another_index_takes_the_place_by_a_seed_whatever_the_worker
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_sample_that_was_given_takes_the_place(workers: int) -> None:
+def test_the_given_replacement_takes_the_slot(workers: int) -> None:
     policy = fl.FaultPolicy("replace", replacement=-1)
     loader = DataLoader(Numbers(8, {1, 6}), 4, num_workers=workers, faults=policy)
     assert delivered(loader) == [[0, -1, 2, 3], [4, 5, -1, 7]]
@@ -262,11 +262,11 @@ def test_when_no_other_sample_is_good_the_run_ends_with_an_error(workers: int) -
         list(all_bad)
 
 
-# ---- what may pass is retried; what one class of errors wants ----
+# ---- retries, and rules for classes of errors ----
 
 
 class FailsAtFirst:
-    """Raises at some samples, so many times; counted in files, since workers may be several."""
+    """Raises at some samples a given number of times. Files count, because there may be several workers."""
 
     def __init__(self, folder: Path, times: dict[int, int], error: Callable[[], Exception]) -> None:
         self.folder = folder
@@ -287,13 +287,13 @@ def eio() -> OSError:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_may_pass_is_tried_again_and_is_no_fault(tmp_path: Path, workers: int) -> None:
+def test_a_transient_error_is_retried_and_is_no_fault(tmp_path: Path, workers: int) -> None:
     policy = fl.FaultPolicy("skip", retry=2, backoff=0.001)
     dataset = Drawn(12, FailsAtFirst(tmp_path, {2: 1, 7: 2, 9: 3}, eio))
     loader = DataLoader(dataset, 4, num_workers=workers, faults=policy)
     indices = [batch["index"].tolist() for batch in loader]
 
-    # 9 has failed for the third time, which is once too often; the last sample fills its slot.
+    # 9 has failed three times, once more than is allowed; the last sample fills its slot.
     assert indices == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 11, 10]]
     report = loader.report()
     assert (report.skipped, report.retried) == (1, 2)
@@ -301,7 +301,7 @@ def test_what_may_pass_is_tried_again_and_is_no_fault(tmp_path: Path, workers: i
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_cannot_pass_is_not_tried_again(tmp_path: Path, workers: int) -> None:
+def test_a_permanent_error_is_not_retried(tmp_path: Path, workers: int) -> None:
     policy = fl.FaultPolicy("skip", retry=5, backoff=0.001)
     loader = DataLoader(
         Drawn(4, FailsAtFirst(tmp_path, {2: 9}, ValueError)), faults=policy, num_workers=workers
@@ -329,7 +329,7 @@ def test_a_class_of_errors_has_its_own_rule(workers: int) -> None:
     assert "sample 1" in str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
 
 
-# ---- how many are allowed ----
+# ---- limits ----
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -342,7 +342,7 @@ def test_one_fault_more_than_the_limit_ends_the_run_with_a_table(workers: int) -
     batches: list[Any] = []
     with pytest.raises(errors.TooManyFaultsError) as caught:
         batches.extend(batch.tolist() for batch in loader)
-    # All batches that are complete come before it.
+    # All complete batches come first.
     assert [len(batch) for batch in batches] == [4, 4]
     assert caught.value.index == 11
     for part in ("limit of 3", "ValueError", "sample 11", "11 is bad"):
@@ -352,7 +352,7 @@ def test_one_fault_more_than_the_limit_ends_the_run_with_a_table(workers: int) -
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_share_of_the_last_samples_ends_the_run_at_the_same_sample_whatever_the_workers(
+def test_a_share_of_the_last_samples_ends_the_run_at_the_same_sample_for_any_number_of_workers(
     workers: int,
 ) -> None:
     # One in ten until 60, then every second one.
@@ -367,7 +367,7 @@ def test_a_share_of_the_last_samples_ends_the_run_at_the_same_sample_whatever_th
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_limit_is_of_each_epoch(workers: int) -> None:
+def test_a_limit_counts_each_epoch_by_itself(workers: int) -> None:
     policy = fl.FaultPolicy("skip", limit=2)
     loader = DataLoader(Numbers(8, {1, 6}), 4, num_workers=workers, faults=policy)
     for _ in range(3):
@@ -375,7 +375,7 @@ def test_a_limit_is_of_each_epoch(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [2])
-def test_after_the_limit_was_passed_the_next_epoch_begins_anew(workers: int) -> None:
+def test_after_the_limit_was_exceeded_the_next_epoch_starts_fresh(workers: int) -> None:
     policy = fl.FaultPolicy("skip", limit=0)
     loader = DataLoader(Numbers(8, {6}), 2, num_workers=workers, faults=policy, persistent_workers=True)
     for _ in range(2):
@@ -389,7 +389,7 @@ def test_after_the_limit_was_passed_the_next_epoch_begins_anew(workers: int) -> 
 
 
 def drawn(kind: type[Drawn], hook: Hook, **arguments: Any) -> list[Any]:
-    """Three epochs, to see that what comes after a fault is the same too."""
+    """Three epochs, to compare also what follows a fault."""
     settings = {"batch_size": 4, "num_workers": 2, "shuffle": True, "faults": SKIP, **arguments}
     loader: DataLoader[Any] = DataLoader(kind(26, hook), generator=seeded(3), **settings)
     return [list(loader) for _ in range(3)]
@@ -407,7 +407,7 @@ def test_the_same_faults_give_the_same_batches_to_the_last_bit(
 
 
 class KillsOnce:
-    """Kills the worker at a sample, when it is made for the n-th time in all."""
+    """Kills the worker at a sample when the sample is made for the n-th time."""
 
     def __init__(self, folder: Path, index: int, time: int) -> None:
         self.folder = folder
@@ -429,7 +429,7 @@ class KillsOnce:
 def test_a_worker_that_is_killed_in_a_batch_with_bad_samples_changes_nothing(
     tmp_path: Path, kind: type[Drawn], index: int, time: int
 ) -> None:
-    # 5 and 9 are bad: 25 and 24 take their places, in the batches of 6 and of 10.
+    # 5 and 9 are bad: 25 and 24 fill their slots, in the batches of 6 and of 10.
     settings = {"shuffle": False, "persistent_workers": True}
     right = drawn(kind, Raises(5, 9), **settings)
     hook = Raises(5, 9, then=KillsOnce(tmp_path, index, time))
@@ -438,7 +438,7 @@ def test_a_worker_that_is_killed_in_a_batch_with_bad_samples_changes_nothing(
 
 
 class Waits:
-    """Waits at one sample until a file is there, and makes one at another."""
+    """Waits at one sample until a file exists, and makes the file at another sample."""
 
     def __init__(self, folder: Path, *, at: int, for_: str, marks: int = -1) -> None:
         self.folder = folder
@@ -450,14 +450,14 @@ class Waits:
         if index == self.marks:
             (self.folder / str(index)).touch()
         if index == self.at:
-            assert soon((self.folder / self.for_).exists)
+            assert eventually((self.folder / self.for_).exists)
 
 
-def test_random_numbers_of_a_batch_that_was_taken_from_do_not_depend_on_when_the_fault_came(
+def test_random_numbers_of_a_batch_that_gave_a_sample_away_do_not_depend_on_timing(
     tmp_path: Path,
 ) -> None:
     settings: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "persistent_workers": True, "faults": SKIP}
-    # Batch 1 is bad, and takes a sample of batch 4, the last. Whether that has been asked for by then...
+    # Batch 1 has a fault and takes a sample of batch 4, the last. Whether batch 4 was ordered by then...
     early = Waits(tmp_path, at=0, for_="12", marks=12)
     late = Waits(tmp_path, at=4, for_="taken")
     taken = []
@@ -470,11 +470,11 @@ def test_random_numbers_of_a_batch_that_was_taken_from_do_not_depend_on_when_the
     assert is_same(*taken)
 
 
-# ---- data sets that are iterated ----
+# ---- iterable data sets ----
 
 
 class Stream:
-    """An iterator that goes on after it has raised."""
+    """An iterator that continues after it has raised."""
 
     def __init__(self, numbers: list[int], bad: frozenset[int]) -> None:
         self.numbers = iter(numbers)
@@ -491,7 +491,7 @@ class Stream:
 
 
 class Streaming(IterableDataset[int]):
-    """The numbers up to a count; each worker has every n-th."""
+    """The numbers up to a count; each worker has every n-th one."""
 
     def __init__(self, count: int, bad: set[int]) -> None:
         self.count = count
@@ -504,7 +504,7 @@ class Streaming(IterableDataset[int]):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_of_an_iterator_that_goes_on_bad_samples_are_left_out(workers: int) -> None:
+def test_bad_samples_of_an_iterator_that_continues_are_left_out(workers: int) -> None:
     bad = {0, 1, 2, 7, 19}
     for size in (1, 3, None):
         loader = DataLoader(Streaming(20, bad), size, num_workers=workers, faults=SKIP)
@@ -514,7 +514,7 @@ def test_of_an_iterator_that_goes_on_bad_samples_are_left_out(workers: int) -> N
         assert loader.report().skipped == len(bad)
 
 
-def test_an_iterator_moves_up_or_leaves_places_empty() -> None:
+def test_samples_of_an_iterator_move_up_or_leave_slots_empty() -> None:
     for workers in (0, 1):
         loader = DataLoader(Streaming(8, {1, 4, 5}), 2, num_workers=workers, faults=SKIP)
         assert delivered(loader) == [[0, 2], [3, 6], [7]]
@@ -523,14 +523,14 @@ def test_an_iterator_moves_up_or_leaves_places_empty() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_of_an_iterator_a_sample_that_was_given_takes_the_place(workers: int) -> None:
+def test_the_given_replacement_takes_the_slot_of_a_sample_of_an_iterator(workers: int) -> None:
     policy = fl.FaultPolicy("replace", replacement=-1)
     loader = DataLoader(Streaming(6, {1, 4}), 3, num_workers=workers, faults=policy)
     assert delivered(loader) == [[0, -1, 2], [3, -1, 5]]
     assert loader.report().replaced == 2
 
 
-def test_what_an_iterable_data_set_cannot_do_is_refused_at_once(tmp_path: Path) -> None:
+def test_settings_that_an_iterable_data_set_cannot_have_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidArgumentError, match="another index"):
         DataLoader(Streaming(6, set()), faults=fl.FaultPolicy("replace"))
     with pytest.raises(errors.InvalidArgumentError, match="another index"):
@@ -548,7 +548,7 @@ class Generates(IterableDataset[int]):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_generator_that_raises_is_an_error_since_the_rest_of_it_is_lost(workers: int) -> None:
+def test_a_generator_that_raises_is_an_error_because_its_other_samples_are_lost(workers: int) -> None:
     loader = DataLoader(Generates(), num_workers=workers, faults=SKIP)
     batches: list[Any] = []
     with pytest.raises(ValueError, match="in the midst") as caught:
@@ -564,22 +564,22 @@ class AlwaysFails(IterableDataset[int]):
         return iter(self.fail, None)
 
     def fail(self) -> int:
-        raise ConnectionError("nobody is there")
+        raise ConnectionError("connection refused")
 
 
 @pytest.mark.parametrize("size", [4, None])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_iterator_that_fails_for_ever_is_no_hang(workers: int, size: int | None) -> None:
+def test_an_iterator_that_always_fails_does_not_hang(workers: int, size: int | None) -> None:
     for limit in (5, 0.5):
         policy = fl.FaultPolicy("skip", limit=limit, window=100)
         with pytest.raises(errors.TooManyFaultsError):
             list(DataLoader(AlwaysFails(), size, num_workers=workers, faults=policy))
-    with pytest.raises(ConnectionError, match="nobody is there"):
+    with pytest.raises(ConnectionError, match="connection refused"):
         list(DataLoader(AlwaysFails(), size, num_workers=workers, faults=SKIP))
 
 
 class Shaky(Stream):
-    """The same sample comes when it is asked for again."""
+    """An iterator that fails at some samples and gives the same sample when asked again."""
 
     def __init__(self, numbers: list[int], folder: Path) -> None:
         self.waiting = numbers
@@ -607,7 +607,7 @@ class ShakyStream(IterableDataset[int]):
         return Shaky(list(range(10)), self.folder)
 
 
-def test_a_replacement_goes_on_where_an_iterator_with_retries_was(tmp_path: Path) -> None:
+def test_a_replacement_worker_continues_an_iterator_with_retries(tmp_path: Path) -> None:
     policy = fl.FaultPolicy("skip", retry=1, backoff=0.001)
     loader = DataLoader(ShakyStream(tmp_path), 2, num_workers=1, faults=policy)
     assert delivered(loader) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
@@ -615,11 +615,11 @@ def test_a_replacement_goes_on_where_an_iterator_with_retries_was(tmp_path: Path
     assert loader.report().skipped == 0
 
 
-# ---- whatever else is raised ----
+# ---- other exceptions ----
 
 
 class NeedsError(Exception):
-    """Cannot be made of one text."""
+    """Cannot be constructed from a single text."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"needs {one} and {two}")
@@ -669,7 +669,7 @@ STRANGE: list[Callable[[], BaseException]] = [
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make", STRANGE, ids=lambda make: type(make()).__name__)
-def test_whatever_exception_it_is_the_sample_is_skipped_and_named(
+def test_a_sample_with_any_exception_is_skipped_and_named(
     tmp_path: Path, make: Callable[[], BaseException], workers: int
 ) -> None:
     policy = fl.FaultPolicy("skip", patience=0, quarantine=tmp_path / "bad.jsonl")
@@ -682,7 +682,7 @@ def test_whatever_exception_it_is_the_sample_is_skipped_and_named(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make", STRANGE, ids=lambda make: type(make()).__name__)
-def test_whatever_exception_it_is_it_is_raised_where_the_limit_is_passed(
+def test_any_exception_is_raised_when_the_limit_is_exceeded(
     make: Callable[[], BaseException], workers: int
 ) -> None:
     policy = fl.FaultPolicy("skip", patience=0, limit=0)
@@ -718,7 +718,7 @@ def test_an_error_in_collating_is_raised_whatever_the_policy(workers: int, bad: 
         with pytest.raises(ValueError, match="cannot be collated") as caught:
             next(iterator)
         assert "batch 1" in str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
-        # As with torch, who asks on gets what follows; but the epoch does not count as complete.
+        # As with torch, the iterator continues after the error; but the epoch does not count as complete.
         assert len(list(iterator)) == 1
         assert loader.report().completed == 0
 
@@ -738,20 +738,20 @@ def test_without_order_every_good_sample_comes_once() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_pass_within_a_pass_keeps_account_of_the_newest(workers: int) -> None:
+def test_with_nested_loops_the_report_counts_the_newest_epoch(workers: int) -> None:
     loader = DataLoader(Numbers(12, {1, 5, 9}), 2, num_workers=workers, faults=SKIP)
     outer = iter(loader)
     next(outer)
     right = filled_batches(range(12), {1, 5, 9}, 2)
     inner = iter(loader)
     assert next(inner).tolist() == right[0]
-    # Faults of the one before are judged while the newest is counted.
+    # Faults of the earlier epoch are judged while the newest one is counted.
     assert [batch.tolist() for batch in outer] == right[1:]
     assert [batch.tolist() for batch in inner] == right[1:]
     assert loader.report().completed == 1
 
 
-def test_a_loader_with_a_policy_can_be_pickled_and_keeps_its_own_account() -> None:
+def test_a_pickled_loader_with_a_policy_has_its_own_report() -> None:
     loader = DataLoader(Numbers(8, {1}), 4, faults=SKIP)
     list(loader)
     copied = pickle.loads(pickle.dumps(loader))

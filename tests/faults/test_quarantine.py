@@ -1,4 +1,4 @@
-"""Quarantine: every bad sample is written down before the run goes on, and left out of the next one."""
+"""Quarantine: every bad sample is on the disk before the run continues, and left out of the next run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BAD = frozenset({1, 6, 7, 13})
 
 
 class Files(Dataset[int]):
-    """Samples in files, of which some are not there."""
+    """Samples in files, some of which are missing."""
 
     def __init__(self, count: int = 16, bad: frozenset[int] = BAD) -> None:
         self.count = count
@@ -45,14 +45,14 @@ class Files(Dataset[int]):
 
 
 class Named(Files):
-    """Samples that are asked for by other things than numbers."""
+    """Samples whose indices are not numbers."""
 
     def __getitem__(self, index: Any) -> int:
         return super().__getitem__(int(index[0]))
 
 
 class Names:
-    """A sampler of such."""
+    """A sampler of such indices."""
 
     def __init__(self, names: list[Any]) -> None:
         self.names = names
@@ -70,8 +70,8 @@ def skip(path: object) -> fl.FaultPolicy:
 
 def lines(path: Path) -> list[dict[str, Any]]:
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    # Who finds a line of another rank half written begins a new one, which leaves an empty line: readers pass
-    # over those.
+    # A rank that finds a half-written line of another rank starts a new line, which leaves an empty line.
+    # Readers skip empty lines.
     return [json.loads(line) for file in files for line in file.read_text().splitlines() if line]
 
 
@@ -80,7 +80,7 @@ def numbers(loader: DataLoader[Any]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_line_says_all_that_is_known_of_a_bad_sample(tmp_path: Path, workers: int) -> None:
+def test_a_line_has_all_details_of_a_bad_sample(tmp_path: Path, workers: int) -> None:
     path = tmp_path / "bad.jsonl"
     loader = DataLoader(Files(), 4, num_workers=workers, faults=skip(path))
     numbers(loader)
@@ -102,7 +102,7 @@ def test_a_line_says_all_that_is_known_of_a_bad_sample(tmp_path: Path, workers: 
     assert loader.report().quarantined == len(lines(path)) == loader.report().skipped
 
 
-def test_the_lines_are_the_same_and_in_the_same_order_whatever_the_workers(tmp_path: Path) -> None:
+def test_the_lines_and_their_order_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
     seen = []
     for workers in (0, 1, 3):
         path = tmp_path / f"{workers}.jsonl"
@@ -122,7 +122,7 @@ def test_a_line_is_written_before_the_batch_is_delivered(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_is_replaced_or_ends_the_run_is_written_too(tmp_path: Path, workers: int) -> None:
+def test_samples_that_are_replaced_or_end_the_run_are_written_too(tmp_path: Path, workers: int) -> None:
     path = tmp_path / "bad.jsonl"
     policy = fl.FaultPolicy("replace", quarantine=path, patience=0, replacement=-1)
     numbers(DataLoader(Files(), 4, num_workers=workers, faults=policy))
@@ -132,17 +132,17 @@ def test_what_is_replaced_or_ends_the_run_is_written_too(tmp_path: Path, workers
     policy = fl.FaultPolicy("skip", quarantine=other, patience=0, limit=1)
     with pytest.raises(errors.TooManyFaultsError):
         numbers(DataLoader(Files(), 4, num_workers=workers, faults=policy))
-    # None after the one that was too much.
+    # None after the one that exceeded the limit.
     assert [line["index"] for line in lines(other)] == [1, 6]
 
 
-# ---- left out of the next run ----
+# ---- exclude ----
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("size", [4, None])
 @pytest.mark.parametrize("is_folder", [False, True], ids=["file", "folder"])
-def test_the_next_run_leaves_out_what_was_bad(
+def test_the_next_run_leaves_out_the_bad_samples(
     tmp_path: Path, workers: int, size: int | None, is_folder: bool
 ) -> None:
     path = tmp_path / ("bad/" if is_folder else "bad.jsonl")
@@ -169,7 +169,7 @@ def test_excluding_and_shuffling_keeps_the_order_of_the_others(tmp_path: Path) -
         assert list(itertools.chain(*numbers(loader))) == order
 
 
-def test_with_drop_last_what_is_left_over_is_told(tmp_path: Path) -> None:
+def test_with_drop_last_the_remaining_samples_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text('{"index": 1, "kind": "X"}\n')
     for workers in (0, 2):
@@ -179,7 +179,7 @@ def test_with_drop_last_what_is_left_over_is_told(tmp_path: Path) -> None:
         assert (report.excluded, report.delivered, report.dropped, report.expected) == (1, 4, 3, 4)
 
 
-def test_what_turns_out_bad_beside_what_is_excluded_is_skipped(tmp_path: Path) -> None:
+def test_samples_that_are_bad_beside_the_excluded_ones_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text("".join(f'{{"index": {index}, "kind": "X"}}\n' for index in (1, 6)))
     for workers in (0, 2):
@@ -187,7 +187,7 @@ def test_what_turns_out_bad_beside_what_is_excluded_is_skipped(tmp_path: Path) -
             Files(), 4, num_workers=workers, exclude=path, faults=fl.FaultPolicy("skip", patience=0)
         )
         batches = numbers(loader)
-        # 7 and 13 are bad; 15 and 14 take their places.
+        # 7 and 13 are bad; 15 and 14 fill their slots.
         assert batches == [[0, 2, 3, 4], [5, 15, 8, 9], [10, 11, 12, 14]]
         report = loader.report()
         assert (report.excluded, report.skipped, report.delivered, report.expected) == (2, 2, 12, 14)
@@ -197,7 +197,9 @@ def test_what_turns_out_bad_beside_what_is_excluded_is_skipped(tmp_path: Path) -
     "names", [[(0, "a"), (1, "b"), (2, "c")], ["0-a", "1-b", "2-\udcff"]], ids=["tuples", "texts"]
 )
 @pytest.mark.parametrize("workers", [0, 2])
-def test_indices_that_are_no_numbers_are_left_out_too(tmp_path: Path, names: list[Any], workers: int) -> None:
+def test_indices_that_are_not_numbers_are_left_out_too(
+    tmp_path: Path, names: list[Any], workers: int
+) -> None:
     path = tmp_path / "bad.jsonl"
     dataset = Named(3, frozenset({1, 2}))
     sampler: Any = Names(names)
@@ -207,7 +209,7 @@ def test_indices_that_are_no_numbers_are_left_out_too(tmp_path: Path, names: lis
     assert loader.report().excluded == 2
 
 
-def test_a_file_that_is_not_there_or_no_quarantine_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_quarantine_file_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidArgumentError, match="nowhere"):
         DataLoader(Files(), exclude=tmp_path / "nowhere.jsonl")
     (tmp_path / "bad.jsonl").write_text('{"index": 1, "kind": "X"}\n{"what": 2}\n')
@@ -215,7 +217,7 @@ def test_a_file_that_is_not_there_or_no_quarantine_is_refused_at_once(tmp_path: 
         DataLoader(Files(), exclude=tmp_path / "bad.jsonl")
 
 
-def test_one_file_to_write_and_to_leave_out_is_read_when_the_loader_is_made(tmp_path: Path) -> None:
+def test_a_file_that_is_also_excluded_is_read_when_the_loader_is_made(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
 
     def run() -> tuple[int, int]:
@@ -229,13 +231,13 @@ def test_one_file_to_write_and_to_leave_out_is_read_when_the_loader_is_made(tmp_
     assert run() == (0, 8)
 
 
-def test_a_torn_line_of_a_run_that_was_killed_is_passed_over(tmp_path: Path) -> None:
+def test_a_torn_line_of_a_killed_run_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text('{"index": 1, "kind": "X"}\n{"index": 6, "ki')
     loader = DataLoader(Files(), 4, exclude=path, faults=skip(path))
     assert loader.report().excluded == 0
     numbers(loader)
-    # What is written after it begins a line of its own.
+    # The next record starts a new line.
     again = DataLoader(Files(), 4, exclude=path)
     assert sorted(itertools.chain(*numbers(again))) == sorted(set(range(16)) - BAD)
 
@@ -268,7 +270,7 @@ def test_ranks_have_equal_batches_whatever_is_bad_and_no_process_group_is_needed
 
 
 @pytest.mark.parametrize("size", [6, None])
-def test_ranks_are_even_when_they_leave_out_different_numbers_of_samples(
+def test_ranks_have_equal_batches_with_different_numbers_of_excluded_samples(
     tmp_path: Path, size: int | None
 ) -> None:
     path = tmp_path / "bad.jsonl"
@@ -291,7 +293,7 @@ def test_ranks_are_even_when_they_leave_out_different_numbers_of_samples(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("size", [1, 4])
-def test_a_first_batch_that_is_bad_is_not_repeated_for_ever(workers: int, size: int) -> None:
+def test_a_first_batch_that_is_bad_is_not_repeated_forever(workers: int, size: int) -> None:
     bad = frozenset(range(0, 10, 2))
     sampler: Any = DistributedSampler(Files(20), num_replicas=2, rank=0, shuffle=False)
     policy = fl.FaultPolicy("skip", patience=0)
@@ -324,13 +326,13 @@ def run(rank):
     policy = fl.FaultPolicy("skip", quarantine=arguments[0])
     loader = DataLoader(Every(), 5, sampler=sampler, num_workers=2, faults=policy)
     count = sum(len(batch) for batch in loader)
-    # Those of one are even, and those of the other odd.
+    # One rank has the even samples, the other the odd ones.
     bad = 34 - rank
     assert [count, loader.report().skipped, loader.report().quarantined] == [100, bad, bad], loader.report()
 
 other = os.fork()
 if other == 0:
-    # Not through what follows in this process: that would answer for the other.
+    # The child must not run the code below, which would answer a second time.
     status = 1
     try:
         run(1)
@@ -344,7 +346,7 @@ say("both are done")
 
 
 class Every(Files):
-    """Of the name and length that the data set of the two ranks has."""
+    """Has the name and length of the data set of the two ranks."""
 
 
 @pytest.mark.parametrize("is_folder", [False, True], ids=["file", "folder"])

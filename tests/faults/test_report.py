@@ -1,4 +1,4 @@
-"""What is told of faults: reports at any time, events, logs; and nothing is printed."""
+"""How faults are reported: reports at any time, events, logs; nothing is printed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Numbers(Dataset[int]):
 
 def counts(loader: DataLoader[Any]) -> tuple[int, ...]:
     report = loader.report()
-    # It holds whenever one asks.
+    # The sum holds at any time.
     assert report.delivered - report.repeated + report.skipped + report.pending == report.expected
     assert json.loads(report.to_json())["delivered"] == report.delivered
     assert str(report) == report.text
@@ -58,7 +58,7 @@ def counts(loader: DataLoader[Any]) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_report_can_be_had_before_amid_and_after_epochs(workers: int) -> None:
+def test_a_report_is_available_before_during_and_after_epochs(workers: int) -> None:
     loader = DataLoader(Numbers(), 4, num_workers=workers, faults=SKIP)
     assert counts(loader) == (0, 0, 0, 0, 0, 0, 0)
     for epoch in range(2):
@@ -102,7 +102,7 @@ def test_the_text_names_what_was_skipped_and_why(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("stays", [False, True])
-def test_an_epoch_that_is_left_is_not_complete_and_the_next_one_is(workers: int, stays: bool) -> None:
+def test_an_abandoned_epoch_is_not_complete_and_the_next_one_is(workers: int, stays: bool) -> None:
     loader = DataLoader(
         Numbers(), 2, num_workers=workers, persistent_workers=stays and workers > 0, faults=SKIP
     )
@@ -171,7 +171,7 @@ def test_a_sample_that_kills_is_a_fault_among_others() -> None:
         6: "ValueError",
         9: "WorkerDiedError",
     }
-    # Two deaths, and one alone, each time that its batch is made.
+    # Two deaths, and one in a trial, each time that its batch is made.
     assert sum(report.workers_lost.values()) >= 3
 
 
@@ -179,7 +179,7 @@ def test_a_sample_that_kills_is_a_fault_among_others() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_each_fault_is_told_in_order_to_the_callback(workers: int) -> None:
+def test_the_callback_gets_each_fault_in_order(workers: int) -> None:
     reported: list[fl.Event] = []
     loader = DataLoader(Numbers(), 4, num_workers=workers, faults=SKIP, on_event=reported.append)
     list(loader)
@@ -193,7 +193,7 @@ def test_each_fault_is_told_in_order_to_the_callback(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_ends_the_run_is_told_before_it_is_raised(workers: int) -> None:
+def test_the_event_of_a_fatal_fault_comes_before_the_exception(workers: int) -> None:
     reported: list[fl.Event] = []
     policy = fl.FaultPolicy("skip", limit=1)
     loader = DataLoader(Numbers(), 4, num_workers=workers, faults=policy, on_event=reported.append)
@@ -224,7 +224,7 @@ def test_a_callback_may_ask_for_the_report() -> None:
     assert seen[-1] == 2
 
 
-def test_what_is_no_policy_or_cannot_be_called_is_refused() -> None:
+def test_an_invalid_policy_or_callback_is_refused() -> None:
     with pytest.raises(errors.InvalidArgumentError, match="skip"):
         DataLoader(Numbers(), faults="skip")  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidArgumentError, match="on_event"):
@@ -277,7 +277,7 @@ def test_an_epoch_that_does_not_add_up_is_an_error(workers: int) -> None:
     loader = DataLoader(Numbers(), 4, num_workers=workers, faults=SKIP)
     iterator = iter(loader)
     next(iterator)
-    # As if one more had been asked for, and lost.
+    # As if one more sample had been ordered and lost.
     loader._loader_state.account.ledger.expect(1)
     with pytest.raises(errors.InternalError):
         list(iterator)

@@ -1,4 +1,4 @@
-"""Closing does not wait for workers, whatever they are at."""
+"""Closing does not wait for workers, whatever they are doing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from feedline._torch.supervised import WithWorkers
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset
 
-from faults.remains import has_ended, soon
+from faults.remains import eventually, has_ended
 from faults.sets import Drawn, is_idle, iterate, pid_of
 from faults.trainers import Trainers
 
@@ -36,15 +36,15 @@ def compute() -> None:
 
 
 def hold_the_lock() -> None:
-    """Of the interpreter, so that no Python code runs, no handler of a signal either."""
+    """Holds the GIL, so that no Python code runs, including signal handlers."""
     ctypes.PyDLL(None).sleep(1000)
 
 
 class Stuck(Dataset[Any]):
-    """From the given index on each sample takes for ever."""
+    """From the given index on, each sample takes forever."""
 
-    def __init__(self, deed: Callable[[], None], first: int) -> None:
-        self.deed = deed
+    def __init__(self, action: Callable[[], None], first: int) -> None:
+        self.action = action
         self.first = first
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class Stuck(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         if index >= self.first:
-            self.deed()
+            self.action()
         return torch.full((2000,), index)
 
 
@@ -68,34 +68,34 @@ def are_fetching(iterator: WithWorkers) -> bool:
 
 
 def closes(held: list[WithWorkers]) -> bool:
-    """Whether an iterator that is dropped, and all its processes, are gone long before a worker would end."""
+    """Whether a dropped iterator and all its processes are gone long before a worker would end."""
     pids = pids_of(held[0])
     held.clear()
-    return soon(lambda: all(has_ended(pid) for pid in pids))
+    return eventually(lambda: all(has_ended(pid) for pid in pids))
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-@pytest.mark.parametrize("deed", [sleep, compute, hold_the_lock])
-def test_workers_that_are_busy_do_not_hold_up_the_closing(workers: int, deed: Callable[[], None]) -> None:
-    held = [iterate(DataLoader(Stuck(deed, workers), num_workers=workers))]
+@pytest.mark.parametrize("action", [sleep, compute, hold_the_lock])
+def test_closing_does_not_wait_for_busy_workers(workers: int, action: Callable[[], None]) -> None:
+    held = [iterate(DataLoader(Stuck(action, workers), num_workers=workers))]
     for _ in range(workers):
         next(held[0])
-    assert soon(lambda: are_fetching(held[0]))
+    assert eventually(lambda: are_fetching(held[0]))
 
     assert closes(held)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_workers_that_are_idle_do_not_hold_up_the_closing(workers: int) -> None:
+def test_closing_does_not_wait_for_idle_workers(workers: int) -> None:
     held = [iterate(DataLoader(Drawn(), num_workers=workers))]
     next(held[0])
-    assert soon(lambda: all(is_idle(held[0], worker) for worker in range(workers)))
+    assert eventually(lambda: all(is_idle(held[0], worker) for worker in range(workers)))
 
     assert closes(held)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_workers_that_are_stopped_do_not_hold_up_the_closing(workers: int) -> None:
+def test_closing_does_not_wait_for_stopped_workers(workers: int) -> None:
     iterator = iterate(DataLoader(Drawn(), num_workers=workers))
     next(iterator)
     for pid in pids_of(iterator):
@@ -106,7 +106,7 @@ def test_workers_that_are_stopped_do_not_hold_up_the_closing(workers: int) -> No
     assert closes(held)
 
 
-def test_workers_that_have_not_started_do_not_hold_up_the_closing() -> None:
+def test_closing_does_not_wait_for_workers_that_have_not_started() -> None:
     iterator = iterate(DataLoader(Drawn(), num_workers=2, worker_init_fn=lambda _: time.sleep(1000)))
     held = [iterator]
     del iterator
@@ -114,7 +114,7 @@ def test_workers_that_have_not_started_do_not_hold_up_the_closing() -> None:
     assert closes(held)
 
 
-# ---- without the help of the garbage collector ----
+# ---- without the garbage collector ----
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def leave_a_generator(loader: DataLoader[Any], pids: list[int]) -> None:
 
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("leave", [drop_the_iterator, break_out_of_the_loop, leave_a_generator])
-def test_an_epoch_that_is_left_ends_its_workers_at_once(
+def test_an_abandoned_epoch_ends_its_workers_at_once(
     leave: Callable[[DataLoader[Any], list[int]], None],
 ) -> None:
     loader = DataLoader(Drawn(), num_workers=2)
@@ -153,11 +153,11 @@ def test_an_epoch_that_is_left_ends_its_workers_at_once(
     leave(loader, pids)
 
     assert len(pids) == 2
-    assert soon(lambda: all(has_ended(pid) for pid in pids))
+    assert eventually(lambda: all(has_ended(pid) for pid in pids))
 
 
 @pytest.mark.usefixtures("no_collection")
-def test_workers_that_stay_end_with_their_loader() -> None:
+def test_persistent_workers_end_with_their_loader() -> None:
     loader = DataLoader(Drawn(), num_workers=2, persistent_workers=True)
     iterator = iterate(loader)
     list(iterator)
@@ -165,17 +165,17 @@ def test_workers_that_stay_end_with_their_loader() -> None:
 
     del loader, iterator
 
-    assert soon(lambda: all(has_ended(pid) for pid in pids))
+    assert eventually(lambda: all(has_ended(pid) for pid in pids))
 
 
 @pytest.mark.usefixtures("no_collection")
-def test_workers_that_stay_live_on_from_epoch_to_epoch() -> None:
+def test_persistent_workers_live_on_from_epoch_to_epoch() -> None:
     loader = DataLoader(Drawn(), num_workers=2, persistent_workers=True)
     iterator = iterate(loader)
     first = pids_of(iterator)
     list(iterator)
     iterator = iterate(loader)
-    # Left in the middle: what is on its way is of no epoch that anybody waits for.
+    # Abandoned in the middle: batches in transit belong to no current epoch.
     next(iterator)
 
     assert len(list(loader)) == 48
@@ -189,7 +189,7 @@ def fail() -> None:
     raise LookupError("this one is missing")
 
 
-def test_closing_is_quick_after_an_exception_in_a_worker_which_ends_nothing() -> None:
+def test_closing_is_quick_after_an_exception_in_a_worker() -> None:
     iterator = iterate(DataLoader(Stuck(fail, 3), num_workers=2))
     for _ in range(3):
         next(iterator)
@@ -214,7 +214,7 @@ def test_closing_is_quick_after_a_timeout_which_names_the_sample() -> None:
     assert closes(held)
 
 
-def test_closing_twice_is_closing_once() -> None:
+def test_closing_twice_has_no_further_effect() -> None:
     iterator = iterate(DataLoader(Drawn(), num_workers=2))
     next(iterator)
     pids = pids_of(iterator)
@@ -259,7 +259,7 @@ def test_two_epochs_of_one_loader_run_at_the_same_time(trainers: Trainers) -> No
     assert trainers.answer(program, seconds=200) == [[number, number] for number in range(20)]
 
 
-def test_ctrl_c_ends_a_wait_for_a_batch_and_the_epoch_goes_on(trainers: Trainers) -> None:
+def test_ctrl_c_ends_a_wait_for_a_batch_and_the_epoch_continues(trainers: Trainers) -> None:
     program = """
     import torch
     from feedline.torch import DataLoader
@@ -280,7 +280,7 @@ def test_ctrl_c_ends_a_wait_for_a_batch_and_the_epoch_goes_on(trainers: Trainers
         next(running)
         say("the batch came first")
     except KeyboardInterrupt:
-        # No batch comes before this.
+        # No batch is ready before this.
         Path(arguments[0]).touch()
         say([int(item) for item in running])
     """

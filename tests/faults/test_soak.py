@@ -1,4 +1,4 @@
-"""A short form of tools/soak.py: under chaos nothing is lost, and the order is what it must be."""
+"""A short form of tools/soak.py: under chaos nothing is lost, and the order is correct."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import soak
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_under_chaos_every_sample_is_accounted_for_in_the_order_of_a_run_without() -> None:
+def test_under_chaos_every_sample_is_accounted_for_in_the_usual_order() -> None:
     arguments = argparse.Namespace(minutes=0.05, workers=4, samples=800, deadline=1.0, seed=11)
     deaths = 0
     wrong = []
@@ -26,7 +26,7 @@ def test_under_chaos_every_sample_is_accounted_for_in_the_order_of_a_run_without
     assert deaths > 0
 
 
-def test_the_check_itself_notices_what_is_lost() -> None:
+def test_the_check_notices_a_lost_sample() -> None:
     batches = soak.expected_batches(64, {3}, fill=True)
     assert batches[0][3] == 63
     assert sum(map(len, batches)) == 63

@@ -1,4 +1,4 @@
-"""Sources that go away: the run waits for them, tells of it at once, and skips nothing because of it."""
+"""Sources that go away: the run waits for them, reports it at once, and skips nothing because of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AT = 21
 
 
 class Files(torch.utils.data.Dataset[torch.Tensor]):
-    """A file for each sample, in a folder that is moved away when one of them is asked for."""
+    """A file for each sample, in a folder that is moved away when one sample is read."""
 
     def __init__(self, folder: Path, *, moves: bool = True) -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ class Reader:
 
 
 class Witness:
-    """Hears of events, and brings the folder back when it is told to be unavailable."""
+    """An event callback that brings the folder back when it is reported unavailable."""
 
     def __init__(self, folder: Path, *, brings_back: bool = True) -> None:
         self.folder = folder
@@ -83,7 +83,7 @@ def policy(**more: Any) -> fl.FaultPolicy:
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_folder_that_goes_away_is_waited_for_and_nothing_is_skipped(folder: Path, workers: int) -> None:
     witness = Witness(folder)
-    # Shorter than the wait, which is no hang.
+    # Shorter than the wait, which is not a hang.
     deadline = 0.45 if workers else None
     loader = DataLoader(
         Files(folder), batch_size=4, num_workers=workers, faults=policy(), on_event=witness, deadline=deadline
@@ -93,7 +93,7 @@ def test_a_folder_that_goes_away_is_waited_for_and_nothing_is_skipped(folder: Pa
 
     assert samples == list(range(LENGTH))
     assert loader.report().skipped == 0
-    # Told once, however many workers found it unavailable; and waiting is no hang.
+    # Reported once, however many workers found it unavailable; and waiting is not a hang.
     assert witness.reported[0] == "source_unavailable"
     assert witness.reported[-1] == "source_recovered"
     assert (witness.reported.count("source_unavailable"), witness.reported.count("source_recovered")) == (
@@ -181,7 +181,7 @@ def test_the_folders_that_arguments_name_are_looked_into_once(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_folder_that_stays_away_ends_the_run_when_patience_does(folder: Path, workers: int) -> None:
+def test_a_folder_that_stays_unavailable_ends_the_run_after_patience(folder: Path, workers: int) -> None:
     witness = Witness(folder, brings_back=False)
     faults = policy(patience=0.4)
     loader = DataLoader(Files(folder), batch_size=4, num_workers=workers, faults=faults, on_event=witness)
@@ -193,7 +193,7 @@ def test_a_folder_that_stays_away_ends_the_run_when_patience_does(folder: Path, 
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_file_alone_that_is_missing_is_a_fault_of_its_sample(folder: Path, workers: int) -> None:
+def test_a_single_missing_file_is_a_fault_of_its_sample(folder: Path, workers: int) -> None:
     (folder / "7").unlink()
     witness = Witness(folder)
     loader = DataLoader(
@@ -212,7 +212,7 @@ def test_a_file_alone_that_is_missing_is_a_fault_of_its_sample(folder: Path, wor
     assert witness.reported == []
 
 
-def test_a_file_that_is_back_before_anybody_looks_is_tried_once_more(tmp_path: Path) -> None:
+def test_a_file_that_is_back_before_the_check_is_retried_once(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")
     sources = Sources(100, time.sleep, None, [str(tmp_path)])
@@ -232,7 +232,7 @@ class Reads:
         return sample
 
 
-def test_the_folders_that_functions_name_are_known(tmp_path: Path) -> None:
+def test_folders_named_by_functions_count_as_known(tmp_path: Path) -> None:
     """A worker whose first sample cannot be read must know that its folder was there."""
     (tmp_path / "file").write_text("x")
 

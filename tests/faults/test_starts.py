@@ -1,4 +1,4 @@
-"""How workers come to be: what they find, and what is said when they cannot start."""
+"""How workers start, their environment, and the errors if they cannot start."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Settings(Exception):  # noqa: N818
     """An error of the user's own."""
 
 
-# ---- what cannot start ----
+# ---- workers that cannot start ----
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyError, Settings])
-def test_what_a_worker_raises_while_starting_comes_from_the_first_next(kind: type[Exception]) -> None:
+def test_an_exception_of_a_starting_worker_is_raised_by_the_first_next(kind: type[Exception]) -> None:
     def fail(worker: int) -> None:
         if worker == 0:
             raise kind("no such camera")
@@ -65,7 +65,7 @@ def test_a_worker_that_always_dies_while_starting_ends_the_run(way: str) -> None
     assert "hint" in str(caught.value)
 
 
-def test_a_data_set_that_a_fresh_interpreter_cannot_load_is_told_with_its_traceback() -> None:
+def test_a_data_set_that_a_fresh_interpreter_cannot_load_is_reported_with_its_traceback() -> None:
     iterator = iterate(DataLoader(Unloadable(), num_workers=1, multiprocessing_context="spawn"))
 
     with pytest.raises(WorkerNotStartedError, match="only where it was made") as caught:
@@ -104,11 +104,11 @@ class Locked:
         """Nothing."""
 
 
-# ---- what they find ----
+# ---- the environment of a worker ----
 
 
 class Versioned(Dataset[Any]):
-    """Tells of its own version and of the process that forked the worker."""
+    """Gives its own version and the process that forked the worker."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -120,7 +120,7 @@ class Versioned(Dataset[Any]):
         return self.version, os.getppid()
 
 
-def test_a_second_epoch_uses_the_same_fresh_interpreter_and_sees_a_data_set_that_was_changed() -> None:
+def test_a_second_epoch_uses_the_same_fresh_interpreter_and_sees_changes_of_the_data_set() -> None:
     dataset = Versioned()
     loader = DataLoader(dataset, num_workers=2, multiprocessing_context="spawn")
     epochs = []
@@ -132,7 +132,7 @@ def test_a_second_epoch_uses_the_same_fresh_interpreter_and_sees_a_data_set_that
     assert len({zygote for ((_, zygote),) in epochs}) == 1
 
 
-def test_a_second_epoch_sees_a_data_set_that_was_changed_with_fork() -> None:
+def test_a_second_epoch_sees_changes_of_the_data_set_with_fork() -> None:
     dataset = Versioned()
     loader = DataLoader(dataset, num_workers=2)
     seen = []
@@ -144,7 +144,7 @@ def test_a_second_epoch_sees_a_data_set_that_was_changed_with_fork() -> None:
 
 
 class Looks(Dataset[Any]):
-    """Tells what a worker finds around it."""
+    """Gives details of the environment of a worker."""
 
     def __len__(self) -> int:
         return 4
@@ -194,7 +194,7 @@ def test_a_trainer_that_used_openmp_does_not_hang_its_workers(trainers: Trainers
             return 6
         def __getitem__(self, index):
             return work(index)
-    # Its threads exist now, and not in a fork.
+    # OpenMP's threads now exist in this process, but not in a fork.
     right = float(work(0))
     assert len(os.listdir("/proc/self/task")) > 1
     say([float(item) == right for _ in range(2) for item in DataLoader(Heavy(), num_workers=2)])
@@ -249,7 +249,7 @@ def test_workers_come_from_a_zygote_and_not_from_the_trainer() -> None:
     assert len({zygote_of(pid_of(iterator, worker)) for worker in range(2)} - {os.getpid()}) == 1
 
 
-def test_a_program_that_a_worker_starts_is_not_deaf_to_ctrl_c(trainers: Trainers) -> None:
+def test_a_program_that_a_worker_starts_does_not_ignore_ctrl_c(trainers: Trainers) -> None:
     program = """
     import subprocess, torch
     from feedline.torch import DataLoader

@@ -1,4 +1,4 @@
-"""The tables of docs/faults.md: a line for every failure on every front, which says what really happens."""
+"""The tables of docs/faults.md have a row for every failure on every front, and the rows are true."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def table() -> Any:
         sys.path.remove(str(TOOLS))
 
 
-def test_both_tables_have_a_line_for_every_failure_on_every_front(table: Any) -> None:
+def test_both_tables_have_a_row_for_every_failure_on_every_front(table: Any) -> None:
     for is_default in (False, True):
         found = [
             key
@@ -34,7 +34,7 @@ def test_both_tables_have_a_line_for_every_failure_on_every_front(table: Any) ->
 @pytest.mark.parametrize(
     ("failure", "front"), [("exception", "feedline"), ("SIGKILL", "feedline"), ("exception", "native")]
 )
-def test_a_line_of_the_table_of_default_runs_is_what_happens(table: Any, failure: str, front: str) -> None:
+def test_rows_of_the_default_table_match_a_run(table: Any, failure: str, front: str) -> None:
     run = table.meet(front, failure, is_default=True)
 
     assert table.rows(is_default=True)[f"| {failure}", table.NAMES[front]].endswith(

@@ -1,4 +1,4 @@
-"""However the trainer ends, nothing of it is left; what shares a trainer does its neighbour no harm."""
+"""However the trainer ends, no process is left; loaders that share a trainer do not disturb one another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from feedline.torch import DataLoader
 
-from faults.remains import children, has_ended, soon, zygote_of
+from faults.remains import children, eventually, has_ended, zygote_of
 from faults.sets import Drawn, expected, is_same, iterate, pid_of, seeded
 from faults.trainers import Trainer, Trainers
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(300)
 
 TWO: dict[str, Any] = {"batch_size": 4, "num_workers": 2}
 
-# Four workers in mid epoch: one sleeps, one computes, one is stopped, one has nothing to do.
+# Four workers in mid-epoch: one sleeps, one computes, one is stopped, one is idle.
 TRAINER = """
 import warnings
 warnings.simplefilter("ignore")
@@ -58,14 +58,14 @@ def names() -> set[str]:
 
 
 def all_end_with(trainer: Trainer, end: signal.Signals | None) -> tuple[int, str]:
-    """Waits until a trainer has ended, by a signal or by itself; all that was its must be gone soon after."""
+    """Waits until a trainer has ended, by a signal or an exit; all of its processes must end soon after."""
     before = names()
     pids = trainer.first_answer()
     assert len(pids) == 5
     if end is not None:
         os.kill(trainer.pid, end)
     code = trainer.wait()
-    gone = soon(lambda: all(has_ended(pid) for pid in pids))
+    gone = eventually(lambda: all(has_ended(pid) for pid in pids))
     assert gone, [pid for pid in pids if not has_ended(pid)]
     assert names() <= before
     return code, trainer.errors
@@ -81,7 +81,7 @@ def all_end_with(trainer: Trainer, end: signal.Signals | None) -> tuple[int, str
         ("os.abort()", -signal.SIGABRT, ""),
     ],
 )
-def test_a_trainer_that_ends_by_itself_in_mid_epoch_takes_all_with_it(
+def test_workers_end_when_the_trainer_exits_in_mid_epoch(
     trainers: Trainers, ending: str, code: int, said: str
 ) -> None:
     ended, errors = all_end_with(trainers.start(TRAINER + ending), None)
@@ -92,17 +92,15 @@ def test_a_trainer_that_ends_by_itself_in_mid_epoch_takes_all_with_it(
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
-def test_a_trainer_that_is_killed_in_mid_epoch_takes_all_with_it(
-    trainers: Trainers, end: signal.Signals
-) -> None:
-    # It waits for a batch that does not come.
+def test_workers_end_when_the_trainer_is_killed_in_mid_epoch(trainers: Trainers, end: signal.Signals) -> None:
+    # The trainer waits for a batch that never comes.
     code, errors = all_end_with(trainers.start(TRAINER + "next(running)"), end)
 
     assert code == -end
     assert ("KeyboardInterrupt" in errors) == (end == signal.SIGINT)
 
 
-def test_a_trainer_with_workers_of_a_fresh_interpreter_takes_all_with_it_when_killed(
+def test_workers_of_a_fresh_interpreter_end_when_the_trainer_is_killed(
     trainers: Trainers,
 ) -> None:
     program = TRAINER.replace("persistent_workers=True", "multiprocessing_context='spawn'")
@@ -112,7 +110,7 @@ def test_a_trainer_with_workers_of_a_fresh_interpreter_takes_all_with_it_when_ki
     assert code == -signal.SIGKILL
 
 
-def test_a_zygote_says_nothing_when_the_trainer_is_gone_before_its_report(trainers: Trainers) -> None:
+def test_a_zygote_prints_nothing_if_the_trainer_is_gone_before_its_report(trainers: Trainers) -> None:
     program = """
     import socket
     from feedline._workers.zygote import _run_and_exit, _ZygoteProcess
@@ -130,7 +128,7 @@ def test_trainers_that_end_while_their_workers_start_leave_no_traceback(trainers
     import torch, warnings
     from feedline.torch import DataLoader
     warnings.simplefilter("ignore")
-    # All that descends from here has its end open until it ends.
+    # Every descendant holds the write end of the pipe until it ends.
     alive, held = os.pipe()
     for number in range(30):
         child = os.fork()
@@ -151,7 +149,7 @@ def test_trainers_that_end_while_their_workers_start_leave_no_traceback(trainers
     assert trainer.first_answer() == 0
 
 
-# ---- neighbours ----
+# ---- several loaders in one trainer ----
 
 
 def test_two_loaders_are_iterated_at_the_same_time(trainers: Trainers) -> None:
@@ -167,7 +165,7 @@ def test_two_loaders_are_iterated_at_the_same_time(trainers: Trainers) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_of_two_loaders_that_run_either_can_be_closed_first(trainers: Trainers, first: int) -> None:
+def test_either_of_two_running_loaders_can_be_closed_first(trainers: Trainers, first: int) -> None:
     program = """
     import torch
     from feedline.torch import DataLoader
@@ -188,7 +186,7 @@ def test_a_loader_is_closed_while_a_forked_child_of_the_trainer_lives(trainers: 
     from feedline.torch import DataLoader
     running = iter(DataLoader(torch.arange(100), num_workers=2))
     next(running)
-    # It ends when this process does, in whatever way.
+    # The child ends when this process does.
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -219,10 +217,10 @@ def test_a_loader_made_in_a_thread_is_used_after_the_thread_has_ended() -> None:
     pids = [pid_of(iterator, worker) for worker in range(2)]
 
     assert is_same([first, *iterator], right)
-    assert soon(lambda: all(has_ended(pid) for pid in pids))
+    assert eventually(lambda: all(has_ended(pid) for pid in pids))
 
 
-def test_two_threads_iterate_a_loader_each_without_harm(trainers: Trainers) -> None:
+def test_two_threads_can_each_iterate_a_loader(trainers: Trainers) -> None:
     program = """
     import torch
     from feedline.torch import DataLoader
@@ -242,7 +240,7 @@ def test_two_threads_iterate_a_loader_each_without_harm(trainers: Trainers) -> N
 
 
 @pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)"])
-def test_a_forked_child_that_drops_what_it_inherited_does_no_harm(trainers: Trainers, leave: str) -> None:
+def test_a_forked_child_that_drops_its_inherited_loader_does_no_harm(trainers: Trainers, leave: str) -> None:
     program = f"""
     import gc, torch
     from feedline.torch import DataLoader

@@ -1,4 +1,4 @@
-"""What a user sees with nothing set but the policy: skipping is visible on every front, and costs nothing."""
+"""Warnings with default settings: skipping is visible on every front, and loses nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FRONTS = ("torch with workers", "torch without workers", "executor", "map", "map
 
 
 class Error(Exception):
-    """What a sample raises, unless it raises something else."""
+    """The default exception of a bad sample."""
 
 
 def fail(index: int) -> None:
@@ -40,7 +40,7 @@ def fail(index: int) -> None:
 
 
 class Make:
-    """Makes a sample of an index; fails at some."""
+    """Makes a sample from an index; fails at some."""
 
     def __init__(self, bad: set[int], fail: Callable[[int], None] = fail) -> None:
         self.bad = bad
@@ -76,7 +76,7 @@ def run(front: str, make: Make, policy: fl.FaultPolicy, length: int = LENGTH) ->
     """The samples of one epoch of a front."""
     if front == "executor":
         with fl.Executor(2, faults=policy) as pool:
-            # What was skipped may have something else in its place.
+            # A skipped call has a placeholder.
             yield from (one for one in pool.map(make, range(length)) if isinstance(one, int))
     elif front.startswith("torch"):
         workers = 2 if front == "torch with workers" else 0
@@ -134,7 +134,7 @@ def test_a_native_pipeline_shows_what_it_skips(tmp_path: Path) -> None:
     assert f"all of them are in {tmp_path / 'bad.jsonl'}" in last
 
 
-def test_between_the_first_skip_and_the_end_they_are_counted_in_powers_of_ten() -> None:
+def test_after_the_first_skip_a_warning_comes_at_each_power_of_ten() -> None:
     policy = fl.FaultPolicy("replace", replacement=-1, limit=None)
     reported = seen(lambda: list(run("torch without workers", Make(set(range(120))), policy, 150)))
 
@@ -142,7 +142,7 @@ def test_between_the_first_skip_and_the_end_they_are_counted_in_powers_of_ten() 
 
 
 def batches_of(front: str, make: Make) -> Any:
-    """An iterator that can go on after it raised, which a generator cannot."""
+    """An iterator that can continue after it raised, unlike a generator."""
     policy = fl.FaultPolicy("skip", fill=False)
     if front == "executor":
         return fl.map(make, range(LENGTH), workers=2, faults=policy)
@@ -154,7 +154,7 @@ def batches_of(front: str, make: Make) -> Any:
 
 
 @pytest.mark.parametrize("front", FRONTS)
-def test_where_warnings_are_errors_no_sample_is_lost(front: str) -> None:
+def test_if_warnings_are_errors_no_sample_is_lost(front: str) -> None:
     batches = batches_of(front, Make({7, 8, 21}))
     found: list[int] = []
     raised: list[FeedlineWarning] = []
@@ -172,12 +172,12 @@ def test_where_warnings_are_errors_no_sample_is_lost(front: str) -> None:
                     found += np.ravel(batch["x"] if isinstance(batch, dict) else batch).tolist()
 
     assert sorted(found) == [index for index in range(LENGTH) if index not in (7, 8, 21)]
-    # An executor works in a thread, where nobody could be told by an error.
+    # An executor works in a thread, in which an error would reach no caller.
     assert len(raised) == (0 if front == "executor" else 2)
 
 
 @pytest.mark.parametrize("front", [front for front in FRONTS if front != "executor"])
-def test_an_epoch_of_which_nothing_is_left_is_an_error_that_names_the_causes(front: str) -> None:
+def test_an_epoch_without_a_good_sample_is_an_error_that_names_the_causes(front: str) -> None:
     for limit in (0.5, None, 1000):
         policy = fl.FaultPolicy("skip", limit=limit)
         with pytest.raises(errors.TooManyFaultsError) as caught:
@@ -188,7 +188,7 @@ def test_an_epoch_of_which_nothing_is_left_is_an_error_that_names_the_causes(fro
 
 
 @pytest.mark.parametrize("front", [front for front in FRONTS if front != "executor"])
-def test_by_default_more_than_half_of_the_samples_end_the_run_and_the_error_says_that_it_is_the_default(
+def test_by_default_faults_in_more_than_half_of_the_samples_end_the_run(
     front: str,
 ) -> None:
     bad = set(range(1, LENGTH, 2)) | {0}
@@ -202,7 +202,7 @@ def test_by_default_more_than_half_of_the_samples_end_the_run_and_the_error_says
     assert len(list(run(front, Make(bad), fl.FaultPolicy("skip", limit=None)))) == 19
 
 
-# ---- what is no fault of a sample ----
+# ---- shortages of the machine ----
 
 
 def no_memory(_index: int) -> None:
@@ -220,7 +220,7 @@ def no_thread(_index: int) -> None:
 def no_process(index: int) -> None:
     if index < 0:
         os.fork()
-    # What fork raises at a limit of processes.
+    # The error of fork at a limit of processes.
     raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
@@ -246,7 +246,7 @@ SHORTAGES: list[tuple[Callable[[int], None], type[Exception], str, str]] = [
 
 
 @pytest.mark.parametrize("front", FRONTS)
-def test_a_shortage_of_the_machine_is_not_skipped_unless_it_is_named(front: str) -> None:
+def test_a_shortage_of_the_machine_is_not_skipped_unless_by_type_names_it(front: str) -> None:
     for strike, kind, said, name in SHORTAGES:
         for policy in (
             fl.FaultPolicy("skip", by_type={OSError: "skip", RuntimeError: "skip"}),
@@ -260,7 +260,7 @@ def test_a_shortage_of_the_machine_is_not_skipped_unless_it_is_named(front: str)
             assert said in text, (front, strike)
             assert "hint:" in text or not said
         if name == "MemoryError":
-            # The class of Python names what torch's allocator says too.
+            # Python's class also matches the error of torch's allocator.
             assert (
                 len(list(run(front, Make({5}, strike), fl.FaultPolicy(by_type={MemoryError: "skip"}), 8)))
                 == 7
@@ -269,15 +269,15 @@ def test_a_shortage_of_the_machine_is_not_skipped_unless_it_is_named(front: str)
             assert len(list(run(front, Make({5}, strike), fl.FaultPolicy(by_type={name: "skip"}), 8))) == 7
 
 
-# ---- exceptions that are something else too ----
+# ---- exceptions with other base classes ----
 
 
 class Mixin:
-    """No exception."""
+    """Not an exception."""
 
 
 class MixedError(Mixin, ValueError):
-    """With a base class that is no exception."""
+    """Has a base class that is not an exception."""
 
 
 def mixed(index: int) -> None:
@@ -289,7 +289,7 @@ def http(index: int) -> None:
 
 
 @pytest.mark.parametrize("front", FRONTS)
-def test_an_exception_with_a_base_class_that_is_none_is_a_fault_as_any_other(front: str) -> None:
+def test_an_exception_with_another_base_class_is_a_fault_like_any_other(front: str) -> None:
     for strike in (mixed, http):
         assert len(list(run(front, Make({5}, strike), fl.FaultPolicy("skip"), 8))) == 7
 
@@ -306,7 +306,7 @@ def transient(index: int) -> None:
 
 
 @pytest.mark.parametrize("front", FRONTS)
-def test_a_folder_that_was_never_there_is_not_waited_for(front: str) -> None:
+def test_a_run_does_not_wait_for_a_folder_that_never_existed(front: str) -> None:
     for strike in (gone, transient):
         policy = fl.FaultPolicy("skip", retry=3, backoff=0.001)
         assert len(list(run(front, Make({5}, strike), policy, 8))) == 7
@@ -340,7 +340,7 @@ def test_a_source_that_goes_away_is_announced_at_once_and_when_it_is_back(front:
             shown.append(str(message))
             lines.append(filename)
             if len(shown) == 1:
-                # It does not come back before it was shown to be unavailable.
+                # The folder comes back only after the warning.
                 (tmp_path / "away").rename(folder)
 
     with warnings.catch_warnings():
@@ -372,12 +372,12 @@ def test_a_sample_that_kills_is_shown_in_short_and_then_in_one_line(front: str) 
     assert len(deaths[0].splitlines()) <= 4
     assert "it is replaced" in deaths[0]
     if front == "executor":
-        # The error of the call has all of its deaths.
+        # The error of the call lists all of its deaths.
         assert len(deaths) == 1
     else:
         assert [len(death.splitlines()) for death in deaths[1:]] == [1, 1]
         assert deaths[1].endswith("for the 2nd time")
-    # The policy does that already.
+    # The policy skips already, so the hint is not needed.
     assert not any('action="skip"' in death for death in deaths)
 
 
@@ -385,7 +385,7 @@ def test_a_sample_that_kills_is_shown_in_short_and_then_in_one_line(front: str) 
 
 
 class Waits:
-    """Waits at one sample for a file."""
+    """Waits at one sample until a file exists."""
 
     def __init__(self, gate: Path) -> None:
         self.gate = gate

@@ -1,4 +1,4 @@
-"""The process that forks workers: stopped, hanging, replaced; and results that are never sent."""
+"""The zygote is stopped, hangs or is replaced; and results that are never sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from feedline import Event, FaultPolicy
 from feedline.errors import DeadlineExceededError, WorkerStalledWarning
 from feedline.torch import DataLoader
 
-from faults.remains import children, has_ended, soon, zygote_of
+from faults.remains import children, eventually, has_ended, zygote_of
 from faults.sets import Drawn, expected, is_same, iterate, pid_of, seeded
 from faults.trainers import Trainers
 
@@ -27,12 +27,12 @@ pytestmark = [
 ]
 
 TWO: dict[str, Any] = {"batch_size": 4, "num_workers": 2}
-# With these the zygote has 5 seconds to answer, and a second more.
+# With these settings the zygote has 5 seconds to answer, and one more.
 WATCHED: dict[str, Any] = {"deadline": 60, "stall": 2}
 
 
-class Told:
-    """Events as they come, and the warnings of what stalls."""
+class EventLog:
+    """Collects events, and warnings about stalls."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -44,7 +44,7 @@ class Told:
 
 
 def stop_zygote_and_kill(worker: int | None) -> int:
-    """Afterwards nobody says how the worker ended, nor forks another."""
+    """Afterwards no process reports how the worker ended or forks another one."""
     assert worker is not None
     zygote = zygote_of(worker)
     os.kill(zygote, signal.SIGSTOP)
@@ -53,11 +53,11 @@ def stop_zygote_and_kill(worker: int | None) -> int:
 
 
 def kill_zygote(worker: int) -> None:
-    """Its workers go on until it is gone."""
+    """Its workers continue until it is gone."""
     zygote = zygote_of(worker)
     os.kill(zygote, signal.SIGKILL)
-    assert soon(lambda: has_ended(zygote))
-    assert soon(lambda: has_ended(worker))
+    assert eventually(lambda: has_ended(zygote))
+    assert eventually(lambda: has_ended(worker))
 
 
 def warned(run: Callable[[], Any]) -> tuple[Any, list[str]]:
@@ -67,8 +67,8 @@ def warned(run: Callable[[], Any]) -> tuple[Any, list[str]]:
     return result, [str(one.message) for one in caught if one.category is WorkerStalledWarning]
 
 
-def test_a_stopped_zygote_is_killed_and_its_batches_are_made_again() -> None:
-    reported = Told()
+def test_a_stopped_zygote_is_killed_and_its_batches_are_recomputed() -> None:
+    reported = EventLog()
 
     def run() -> list[Any]:
         loader = DataLoader(Drawn(), generator=seeded(1), on_event=reported, **TWO, **WATCHED)
@@ -76,7 +76,7 @@ def test_a_stopped_zygote_is_killed_and_its_batches_are_made_again() -> None:
         batches = [next(iterator)]
         zygote = stop_zygote_and_kill(pid_of(iterator, 0))
         batches += iterator
-        assert soon(lambda: has_ended(zygote))
+        assert eventually(lambda: has_ended(zygote))
         return batches
 
     batches, texts = warned(run)
@@ -93,7 +93,7 @@ def identity(sample: Any) -> Any:
 
 
 def test_a_stopped_zygote_of_mapped_functions_is_killed_and_replaced() -> None:
-    reported = Told()
+    reported = EventLog()
     pipeline = fl.arrays({"number": np.arange(60)}).map(identity).batch(3)
     loader = pipeline.loader(workers=2, on_event=reported, **WATCHED)
 
@@ -115,7 +115,7 @@ def test_a_stopped_zygote_of_mapped_functions_is_killed_and_replaced() -> None:
 
 
 def test_a_stopped_zygote_of_an_executor_is_killed_and_replaced() -> None:
-    reported = Told()
+    reported = EventLog()
 
     def run() -> list[int]:
         with fl.Executor(workers=2, on_event=reported, **WATCHED) as pool:
@@ -129,8 +129,8 @@ def test_a_stopped_zygote_of_an_executor_is_killed_and_replaced() -> None:
     assert any("does not answer" in text for text in texts)
 
 
-def test_a_zygote_that_goes_on_before_its_time_is_up_is_left_alone() -> None:
-    reported = Told()
+def test_a_zygote_that_continues_before_its_deadline_is_not_killed() -> None:
+    reported = EventLog()
     loader = DataLoader(Drawn(), generator=seeded(1), on_event=reported, **TWO, **WATCHED)
     iterator = iterate(loader)
     batches = [next(iterator)]
@@ -175,7 +175,7 @@ else:
 
 
 @pytest.mark.parametrize("where", ["zygote forks", "zygote starts"])
-def test_a_handler_that_hangs_in_the_zygote_once_is_survived(
+def test_a_run_survives_a_handler_that_hangs_once_in_the_zygote(
     where: str, tmp_path: Path, trainers: Trainers
 ) -> None:
     trainer = trainers.start(HANGING_HANDLER, tmp_path, where, 1)
@@ -227,7 +227,7 @@ def test_a_stopped_zygote_does_not_outlive_the_trainer(thread: str, trainers: Tr
     processes = trainer.first_answer()
     os.kill(trainer.pid, signal.SIGKILL)
     trainer.wait()
-    assert soon(lambda: all(has_ended(process) for process in processes))
+    assert eventually(lambda: all(has_ended(process) for process in processes))
 
 
 class Unsendable:
@@ -260,7 +260,7 @@ def first(samples: list[Any]) -> Any:
     return samples
 
 
-def test_a_result_that_hangs_while_it_is_pickled_is_made_again(tmp_path: Path) -> None:
+def test_a_result_that_hangs_while_it_is_pickled_is_recomputed(tmp_path: Path) -> None:
     dataset: Any = WithUnsendable(10, tmp_path / "hung")
     once_more = FaultPolicy("raise", retry=1)
     loader = DataLoader(dataset, collate_fn=first, deadline=2.5, faults=once_more, **TWO)
@@ -292,7 +292,7 @@ def test_a_call_whose_result_hangs_while_it_is_pickled_is_a_fault() -> None:
 
 
 class Curriculum:
-    """Gives what its level says."""
+    """Samples depend on its level."""
 
     def __init__(self) -> None:
         self.level = 1
@@ -305,8 +305,8 @@ class Curriculum:
 
 
 @pytest.mark.parametrize("changes", [True, False])
-def test_a_data_set_that_changed_before_its_zygote_was_replaced_is_told_of(changes: bool) -> None:
-    reported = Told()
+def test_a_data_set_that_changed_before_its_zygote_was_replaced_is_reported(changes: bool) -> None:
+    reported = EventLog()
     dataset: Any = Curriculum()
 
     def run() -> set[int]:

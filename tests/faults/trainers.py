@@ -1,4 +1,4 @@
-"""Programs in processes of their own that have torch already: to import it takes longer than most of them."""
+"""Runs programs in forks of a process that has imported torch, because the import is slow."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 
 from programs import OPENING
 
-from faults.remains import soon
+from faults.remains import eventually
 
 __all__ = ["Trainer", "Trainers"]
 
-# Forks a process for each program. That goes on as if it had been started with it, to its very end.
+# Forks a process for each program. The process continues as if it had been started with the program.
 NURSERY = """
 import json, os, sys
 import torch, torch.utils.data, feedline.torch
@@ -41,7 +41,7 @@ exec(compile(next_program(), "<program>", "exec"))
 
 
 class Trainer:
-    """A program that runs."""
+    """A running program."""
 
     def __init__(self, pid: int, output: Path, errors: Path, trainers: Trainers) -> None:
         self.pid = pid
@@ -58,13 +58,13 @@ class Trainer:
         return self._errors.read_text()
 
     def first_answer(self) -> Any:
-        """What it says first."""
-        assert soon(lambda: "\n" in self.output or self.errors)
+        """The first line of its output."""
+        assert eventually(lambda: "\n" in self.output or self.errors)
         assert "\n" in self.output, self.errors
         return json.loads(self.output.splitlines()[0])
 
     def wait(self, seconds: float = 200) -> int:
-        """Its exit code. One that does not end in time is killed: the test fails."""
+        """Its exit code. A program that does not end in time is killed, and the test fails."""
         return self._trainers.wait(self, seconds)
 
 
@@ -102,7 +102,7 @@ class Trainers:
         return int(self._process.stdout.readline())
 
     def wait(self, trainer: Trainer, seconds: float) -> int:
-        """The nursery waits for it too, and says how it ended."""
+        """The forking process also waits for it, and reports how it ended."""
         assert self._process.stdout is not None
         poll = select.poll()
         poll.register(self._process.stdout, select.POLLIN)
@@ -119,7 +119,7 @@ class Trainers:
         return code, trainer.output, trainer.errors
 
     def answer(self, program: str, *arguments: object, seconds: float = 200) -> Any:
-        """What a program says, which must end well."""
+        """The output of a program, which must succeed."""
         code, output, errors = self.run(program, *arguments, seconds=seconds)
         assert code == 0, errors
         return json.loads(output)

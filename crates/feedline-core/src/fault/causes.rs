@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_faults_are_told_by_cause() {
+    fn too_many_faults_are_reported_by_cause() {
         let corrupt = [0, 1, 2].map(|index| (index, "CorruptImageError"));
         let others = [(7, "UnknownFormatError"), (12, "CorruptImageError")];
         let causes = causes(&[&corrupt[..], &others].concat());
