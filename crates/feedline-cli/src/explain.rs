@@ -38,7 +38,7 @@ impl Explain {
             Some(kind) => print_result(page(kind).trim_end())?,
             None => {
                 print_result(list(by_code()))?;
-                print_note("\nfeedline explain CODE shows the page of an error");
+                print_note("\nfeedline explain CODE shows a page");
             }
         }
         Ok(0)

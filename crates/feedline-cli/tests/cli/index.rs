@@ -52,7 +52,7 @@ fn a_truncated_shard_is_noticed_by_its_index_and_by_the_manifest() {
     assert_eq!(answer.code, Some(1));
     let end = examples(0..3).len();
     let said =
-        format!("a.tfrecord, record 3, byte {end}: the shard ends after 3 records, and had 5");
+        format!("a.tfrecord, record 3, byte {end}: the shard ends after 3 records, but had 5");
     assert!(answer.stdout.contains(&said), "{}", answer.stdout);
     let forgotten = sandbox.run(&["index", "a.tfrecord", "--fresh"]);
     assert_eq!(forgotten.code, Some(0), "{}", forgotten.stdout);
@@ -134,7 +134,11 @@ fn an_index_that_cannot_be_saved_is_an_error() {
     sandbox.write("cache", b"a file where the folder should be");
     let answer = sandbox.run(&["index", "a.tar"]);
     assert_eq!(answer.code, Some(2), "{}", answer.stdout);
-    assert!(answer.stderr.contains("hint: set FEEDLINE_CACHE to a folder"), "{}", answer.stderr);
+    assert!(
+        answer.stderr.contains("hint: set FEEDLINE_CACHE to a writable folder"),
+        "{}",
+        answer.stderr
+    );
 }
 
 #[test]

@@ -294,12 +294,12 @@ mod tests {
             format!("{name}: {}: {}", error.kind().name(), error.message())
         });
         insta::assert_snapshot!(messages.collect::<Vec<_>>().join("\n"), @r#"
-        complex: InvalidFieldError: numbers of type "<c8" are not read
-        complex, big-endian: InvalidFieldError: numbers of type ">c16" are not read
-        named: InvalidFieldError: numbers of type "[('a', '<f4'), ('b', '<i4')]" are not read
+        complex: InvalidFieldError: numbers of type "<c8" are not supported
+        complex, big-endian: InvalidFieldError: numbers of type ">c16" are not supported
+        named: InvalidFieldError: numbers of type "[('a', '<f4'), ('b', '<i4')]" are not supported
         objects: UnsafeFormatError: an array of objects is a pickle, which runs code when it is read
-        text: InvalidFieldError: numbers of type "<U3" are not read
-        times: InvalidFieldError: numbers of type "<M8[s]" are not read
+        text: InvalidFieldError: numbers of type "<U3" are not supported
+        times: InvalidFieldError: numbers of type "<M8[s]" are not supported
         "#);
     }
 

@@ -66,7 +66,10 @@ fn folders_below(class: &Path) -> Result<Vec<PathBuf>> {
     while let Some((folder, mut above)) = open.pop() {
         let identity = file::identity(&folder).map_err(|error| unreadable(&folder, error))?;
         if above.contains(&identity) {
-            let message = format!("{} is a link to one of its parent folders", shown(&folder));
+            let message = format!(
+                "{} is reached through a link to one of its parent folders",
+                shown(&folder)
+            );
             return Err(Error::new(Kind::InvalidSource, message).with_hint("remove the link"));
         }
         above.push(identity);

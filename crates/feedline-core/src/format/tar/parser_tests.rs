@@ -153,7 +153,7 @@ fn a_missing_or_wrong_member_is_named_with_what_was_found() {
     member "a.npy" holds float32, expected int64
     member "a.npy" has shape [2], expected shape [3]
     member "a.cls": not a NumPy array: the first bytes are [63, 61, 74]
-    member "a.npy" has shape [2], shape [None, expected 2]
+    member "a.npy" has shape [2], expected shape [None, 2]
     "#);
 }
 

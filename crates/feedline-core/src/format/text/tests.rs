@@ -250,7 +250,7 @@ fn errors_in_json_name_what_was_found() {
     CorruptRecordError: the line is not JSON: EOF while parsing a value at line 1 column 0
     CorruptRecordError: the line is not JSON: trailing characters at line 1 column 10
     CorruptRecordError: the line is not JSON: expected value at line 1 column 1
-    InvalidFieldError: no value for key "a", the line is a list and no object
+    InvalidFieldError: no value for key "a", the line is a list, not an object
     "#);
 }
 
