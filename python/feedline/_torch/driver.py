@@ -281,13 +281,24 @@ class Driver(Generic[B]):
         faults = self._named(batch, bad) if bad else ()
         self._perform(self._engine.came(batch.planned, faults, is_collated))
 
-    def lose(self, batch: B, content: Any = None) -> None:
-        """A batch raised: the consumer gets that when it is its turn."""
+    def lose(self, batch: B, content: Any = None, fault: PendingFault | None = None) -> None:
+        """A batch raised, and the consumer gets the exception when it is its turn. `fault` is the sample that
+        raised, if it is known. With a policy the engine judges it and the epoch ends; without a policy the
+        epoch continues, as in torch."""
         self.has_raised = True
         batch.content = content
         if batch.planned < 0:
             self._plan_late(batch, 1)
-        self._perform(self._engine.came(batch.planned, (), is_collated=True))
+        if fault is None or not self._has_policy:
+            self._perform(self._engine.came(batch.planned, (), is_collated=True))
+            return
+        sample, offset = None, 0
+        if self._is_map:
+            sample, offset = batch.sample(fault.position, is_batched=self._is_batched), fault.position
+        self._faults.append((batch, fault, sample))
+        is_misfit = self._is_map and fault.remote_error.stage == "collate"
+        named = BadSample(offset, len(self._faults) - 1, "raise", is_misfit=is_misfit)
+        self._perform(self._engine.came(batch.planned, [named], is_collated=is_misfit))
 
     def _named(self, batch: B, bad: Sequence[PendingFault]) -> list[BadSample]:
         batch.retried = [*batch.retried, *(one for one in bad if not one.action)]
@@ -402,6 +413,8 @@ class Driver(Generic[B]):
             return errors.InternalError.explained(action.message)
         assert isinstance(action, (Action.Raise, Action.NoReplacement))
         batch, bad, sample = self._fault(action.fault)
+        if isinstance(action, Action.Raise) and isinstance(batch.content, BaseException):
+            return batch.content
         where = place(sample, bad.position, batch.number, batch.worker, "fetching", bad.path)
         known: dict[str, Any] = {
             "index": sample,

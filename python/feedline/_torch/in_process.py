@@ -25,8 +25,8 @@ from feedline._torch.batch_maker import (
 from feedline._torch.collatable import Fitting
 from feedline._torch.driver import Batch, Driver
 from feedline._torch.random_state import Draws
-from feedline._workers.remote_error import place
-from feedline._workers.retries import BAD, Retries
+from feedline._workers.remote_error import RemoteError, place
+from feedline._workers.retries import BAD, PendingFault, Retries
 from feedline.faults import explain_shortage
 
 if TYPE_CHECKING:
@@ -143,8 +143,8 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
             self._driver.end()
             self._account.notices.issue()
             raise StopIteration from None
-        except BaseException:
-            self._lose()
+        except BaseException as raised:
+            self._lose(raised)
             raise
         finally:
             self._account.notify()
@@ -160,13 +160,21 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
             data = _utils.pin_memory.pin_memory(data, self._pin_memory_device)
         return data
 
-    def _lose(self) -> None:
-        """Drops a batch that raised: the consumer gets the exception, the engine an empty result."""
+    def _lose(self, raised: BaseException) -> None:
+        """A batch raised, and the consumer gets the exception now. With a policy, the sample that raised is a
+        fault like any other."""
         current, self._current = self._current, None
         self._driver.has_raised = True
-        if current is not None:
-            self._driver.lose(current)
-            self._driver.ready.clear()
+        if current is None:
+            return
+        fault, position = None, self._position
+        if self._maker is not None and position is not None and isinstance(raised, (Exception, SystemExit)):
+            sent = RemoteError.of(raised, position=position, stage=self._stage)
+            fault = PendingFault.raised(raised, sent, position, None)
+        self._driver.lose(current, fault=fault)
+        self._driver.ready.clear()
+        if fault is not None:
+            self._driver.leave()
 
     # ---- called by the driver ----
 

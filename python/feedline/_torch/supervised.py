@@ -356,10 +356,28 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
 
     def _notify(self, batch: _Task, come: _Arrival) -> None:
         content = come.content
-        if isinstance(content, BaseException) or getattr(content, "kind", None) == "raised":
+        if isinstance(content, BaseException):
             self._driver.lose(batch, content)
+        elif getattr(content, "kind", None) == "raised":
+            self._lose(batch, content)
         else:
             self._driver.came(batch, come.bad, content=content, samples=come.samples)
+
+    def _lose(self, batch: _Task, result: _native.TaskResult) -> None:
+        """A batch raised. With a policy, the sample that raised is a fault like any other."""
+        if not self._has_policy:
+            self._driver.lose(batch, result)
+            return
+        remote_error: RemoteError = load(result)
+        position = remote_error.position
+        if position is None or remote_error.stage not in ("fetching", "collating"):
+            self._driver.lose(batch, remote_error)
+            return
+        error = self._raised(remote_error, batch)
+        fault = PendingFault.raised(
+            remote_error.again(), remote_error, position, getattr(error, "path", None)
+        )
+        self._driver.lose(batch, error, fault)
 
     def _deliver(self, come: _Task | BaseException, waited: float) -> Any:
         error: Any = come
@@ -381,8 +399,8 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         data = come.content
         if isinstance(data, _native.TaskResult):
             data = load(data)
-            if come.content.kind == "raised":
-                raise self._raised(data, come)
+        if isinstance(data, RemoteError):
+            raise self._raised(data, come)
         come.content = None
         self._confirm = self._driver.delivery(come.samples, waited)
         self._account.notify()

@@ -14,7 +14,10 @@ from feedline._described import described, one_line
 from feedline.errors import FeedlineError
 from feedline.faults import explain_shortage
 
-__all__ = ["RemoteError", "RemoteTraceback", "place"]
+__all__ = ["ATTEMPTS", "RemoteError", "RemoteTraceback", "place"]
+
+# The attribute of an exception with the number of attempts before it was raised.
+ATTEMPTS = "_feedline_attempts"
 
 # Raised in the trainer's `next`, these would end the epoch or the program.
 _CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit, SystemExit, KeyboardInterrupt)
@@ -54,6 +57,8 @@ class RemoteError:
     original: BaseException | None = None
     # The pickled exception.
     exact: bytes | None = None
+    # How often the sample was tried before it was raised.
+    attempts: int = 1
 
     @classmethod
     def of(
@@ -73,7 +78,15 @@ class RemoteError:
         details.pop("__notes__", None)
         whole = _pickled(raised) if exact else None
         return cls(
-            kind, type(raised).__name__, _first_line(raised), text, position, stage, details, exact=whole
+            kind,
+            type(raised).__name__,
+            _first_line(raised),
+            text,
+            position,
+            stage,
+            details,
+            exact=whole,
+            attempts=getattr(raised, ATTEMPTS, 1),
         )
 
     @classmethod

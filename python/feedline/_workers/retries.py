@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline import _native
-from feedline._workers.remote_error import RemoteError
+from feedline._workers.remote_error import ATTEMPTS, RemoteError
 from feedline._workers.sources import Sources
 from feedline.faults import FaultPolicy, symptom
 
@@ -31,6 +32,17 @@ class PendingFault:
     attempts: int
     # The action of the policy: "skip", "replace" or "raise"; "" if a retry succeeded.
     action: str
+
+    @classmethod
+    def raised(
+        cls, error: BaseException, remote_error: RemoteError, position: int, path: str | None
+    ) -> PendingFault:
+        """A sample whose exception is to be raised."""
+        if remote_error.stage == "collating":
+            # It does not fit to the others of its batch.
+            remote_error.stage = "collate"
+        names, os_error = symptom(error)
+        return cls(position, names, os_error, remote_error, path, remote_error.attempts, "raise")
 
 
 @dataclass
@@ -111,6 +123,9 @@ class Retries:
         if action == "raise" and self._raises:
             if attempt > 1:
                 raised.add_note(f"feedline: after {attempt} attempts")
+                # A class of the user may forbid it.
+                with contextlib.suppress(Exception):
+                    setattr(raised, ATTEMPTS, attempt)
             raise raised
         self.bad.append(self._bad(raised, names, os_error, position, attempt, action))
         return BAD
