@@ -54,7 +54,7 @@ def test_a_shard_that_is_replaced_between_two_epochs_is_a_fault(kind: str, tmp_p
             list(loader)
 
     assert before > 0
-    assert "make the loader again" in str(caught.value)
+    assert "create the loader again" in str(caught.value)
     assert len(list(source(path).batch(4).loader())) > 0
 
 

@@ -240,7 +240,7 @@ def test_an_array_of_an_unexpected_type_is_a_fault_that_names_the_type(tmp_path:
     for dtype, name in [("complex64", "<c8"), ("M8[s]", r"<M8\[s\]"), ("U3", "<U3")]:
         members = [("a.npy", npy(np.zeros(2, dtype))), ("b.npy", npy(np.zeros(2, dtype)))]
         path = tarred(tmp_path / "a.tar", members)
-        with pytest.raises(errors.InvalidFieldError, match=f'numbers of type "{name}" are not read'):
+        with pytest.raises(errors.InvalidFieldError, match=f'numbers of type "{name}" are not supported'):
             first(fl.tar(path))
 
 

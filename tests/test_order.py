@@ -213,7 +213,7 @@ def mistakes() -> Iterator[tuple[str, Callable[[], object], str]]:
     yield "an unknown unit", lambda: ten.shard(0, 2, by="file"), "file"  # type: ignore[arg-type]
     yield "two shards", lambda: ten.shard(0, 2).shard(0, 2), "already"
     yield "fewer shards than ranks", lambda: ten.shard(0, 2, by="shard"), "1 shards"
-    yield "an endless epoch", lambda: ten.repeat(2**61), "more than can be counted"
+    yield "an endless epoch", lambda: ten.repeat(2**61), "too many to count"
     yield "take after batch", lambda: ten.batch(2).take(5), "take cannot follow batch"
     yield "a mixture of nothing", lambda: fl.mix({}), "{}"
     yield "a weight of nothing", lambda: fl.mix({ten: 0}), "got 0"

@@ -105,7 +105,7 @@ def test_the_index_or_a_manifest_shows_a_truncation_between_two_records(tmp_path
     shards.tfrecord(path, RECORDS[:3])
     loader = skipping(fl.tfrecord(path))
     assert records_of(loader) == RECORDS[:3]
-    assert "ends after 3 records, and had 5" in loader.report().faults[0].reason
+    assert "ends after 3 records, but had 5" in loader.report().faults[0].reason
     manifest = tmp_path / "manifest.json"
     manifest.write_text(json.dumps({"a.tfrecord": {"records": 5, "bytes": 10_000}}))
     loader = skipping(fl.tfrecord(path, index=None, manifest=manifest))
@@ -239,7 +239,7 @@ def test_arrays_can_be_zipped_with_records(tmp_path: Path) -> None:
         (int(r), float(w)) for batch in loader for r, w in zip(batch["bytes"], batch["weight"], strict=True)
     ]
     assert sorted(pairs) == [(number, float(number)) for number in range(10)]
-    with pytest.raises(errors.InvalidSourceError, match="10 samples and 9 beside"):
+    with pytest.raises(errors.InvalidSourceError, match="10 samples, but 9 rows beside"):
         fl.tfrecord(path).zip(fl.arrays({"weight": weights[:9]}))
 
 

@@ -216,7 +216,7 @@ def test_a_record_that_is_not_an_example_is_a_fault(tmp_path: Path) -> None:
     assert [batch["label"].tolist() for batch in loader] == [[1, 1]]
     for fault in loader.report().faults:
         assert fault.kind == "CorruptRecordError"
-        assert "no tf.train.Example" in fault.reason
+        assert "not a tf.train.Example" in fault.reason
 
 
 def test_the_repr_of_a_field_is_valid_python() -> None:

@@ -44,4 +44,4 @@ def test_a_sample_that_does_not_fit_is_skipped_and_takes_no_memory(
     # The end of a compressed line is searched in the decompressed bytes, up to a limit.
     assert megabytes < (500 if make is compressed else 200), report
     if make is not compressed:
-        assert "may take 64.0 MiB" in report
+        assert "limit is 64.0 MiB" in report

@@ -154,7 +154,7 @@ def link_to_itself(root: Path) -> Path:
     ("spoil", "named", "advice"),
     [
         (missing, "missing", "check the path"),
-        (file_instead_of_folder, "a.jpg", "check that this is a folder"),
+        (file_instead_of_folder, "a.jpg", "check that this is a readable folder"),
         (no_classes, "no class folders", "feedline.files("),
         (empty_class, "dog", "remove the folder"),
         (broken_link, "b.jpg", "remove the link"),

@@ -113,7 +113,7 @@ def test_a_mapped_file_that_is_truncated_is_a_bus_error(tmp_path: Path) -> None:
 
     assert (death.cause, death.is_certain, death.signal) == ("bus error", True, "SIGBUS")
     assert_mentions(
-        death, "a mapped file was cut", "__call__() at", "look whether the file of this sample is whole"
+        death, "a mapped file was truncated", "__call__() at", "check that the file of this sample is complete"
     )
 
 
@@ -326,7 +326,7 @@ def test_a_stack_is_not_written_to_a_file_that_took_the_number_of_the_crash_log(
             if index == 2:
                 for descriptor in list(Path("/proc/self/fd").iterdir()):
                     with contextlib.suppress(OSError):
-                        if "feedline-last-words" in str(descriptor.readlink()):
+                        if "feedline-crash-log" in str(descriptor.readlink()):
                             other = os.open(tmp_path / "other", os.O_CREAT | os.O_RDWR)
                             os.dup2(other, int(descriptor.name))
             if index == 6:

@@ -35,7 +35,7 @@ def test_both_tables_have_a_row_for_every_failure_on_every_front(table: Any) -> 
     ("failure", "front"), [("exception", "feedline"), ("SIGKILL", "feedline"), ("exception", "native")]
 )
 def test_rows_of_the_default_table_match_a_run(table: Any, failure: str, front: str) -> None:
-    run = table.meet(front, failure, is_default=True)
+    run = table.run_failure(front, failure, is_default=True)
 
     assert table.rows(is_default=True)[f"| {failure}", table.NAMES[front]].endswith(
         f"| {table.cell(run, failure)} |"

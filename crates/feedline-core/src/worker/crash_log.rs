@@ -17,7 +17,7 @@ pub(crate) struct CrashLog {
 impl CrashLog {
     /// Creates an empty log, and the descriptor that the worker writes to.
     pub(crate) fn create() -> io::Result<(Descriptor, CrashLog)> {
-        let (file, shared) = Shared::create("feedline-last-log", BYTES)?;
+        let (file, shared) = Shared::create("feedline-crash-log", BYTES)?;
         Ok((file, CrashLog { shared }))
     }
 
