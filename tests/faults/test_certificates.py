@@ -113,7 +113,10 @@ def test_a_mapped_file_that_is_truncated_is_a_bus_error(tmp_path: Path) -> None:
 
     assert (death.cause, death.is_certain, death.signal) == ("bus error", True, "SIGBUS")
     assert_mentions(
-        death, "a mapped file was truncated", "__call__() at", "check that the file of this sample is complete"
+        death,
+        "a mapped file was truncated",
+        "__call__() at",
+        "check that the file of this sample is complete",
     )
 
 
