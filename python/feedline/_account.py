@@ -61,7 +61,7 @@ def written(text: str) -> str:
 
 class Outages:
     """Sources that are unavailable, and since when each worker knows it. Several workers find one unavailable
-    and back: it is told once."""
+    and back: it is logged once."""
 
     def __init__(self) -> None:
         self._away: dict[str, dict[int | None, float]] = {}

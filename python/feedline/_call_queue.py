@@ -1,5 +1,5 @@
-"""What is behind an executor: its calls, its workers, and the thread that hears of both. It tells the engine
-what came of calls and does what the engine says; it decides nothing."""
+"""What is behind an executor: its calls, its workers, and the thread that receives results. It reports
+results to the engine and performs the actions of the engine; it decides nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from feedline import _native, errors
 from feedline._account import Account
 from feedline._call import FailedCall, Function, Skipped
 from feedline._native import Action
-from feedline._workers.calls import CALLING, Calls
+from feedline._workers.calls import CALLING, ExecutorWork
 from feedline._workers.death import Death, Stall
 from feedline._workers.pickling import ERRORS, by_name, by_value, not_picklable
 from feedline._workers.remote_error import RemoteError
@@ -35,7 +35,7 @@ from feedline.faults import hint_for, symptom
 
 __all__ = ["Call", "CallQueue"]
 
-_NO_ONE_IS_OLDEST = 2**63
+_NO_URGENT_TASK = 2**63
 # How often the listening thread looks whether there is still something to listen to, in seconds.
 _LOOK = 0.2
 
@@ -116,10 +116,10 @@ class _Came:
 
 
 class CallQueue:
-    """What is behind an executor: its calls, its workers, and the thread that hears of both. The thread
+    """What is behind an executor: its calls, its workers, and the thread that receives results. The thread
     keeps it alive until the last call is made, also when nobody has the executor any more."""
 
-    def __init__(self, work: Calls, config: dict[str, Any], account: Account, *, fresh: bool) -> None:
+    def __init__(self, work: ExecutorWork, config: dict[str, Any], account: Account, *, fresh: bool) -> None:
         self.account = account
         self._work = work
         self._config = config
@@ -158,7 +158,7 @@ class CallQueue:
             call.batch = self._engine.plan(len(call.calls))
             self._calls[call.batch] = call
             self._start()
-            self._hand_in()
+            self._send_ready_calls()
 
     def _start(self) -> None:
         if self._worker_pool is not None or self._is_starting:
@@ -174,7 +174,7 @@ class CallQueue:
         _working.add(self)
         self.thread.start()
 
-    def _hand_in(self) -> None:
+    def _send_ready_calls(self) -> None:
         """Gives away what workers do next; the rest waits here, where it can be cancelled."""
         if self._worker_pool is None:
             # It is being started: then all that waits is given away.
@@ -200,7 +200,7 @@ class CallQueue:
         assert worker_pool is not None
         try:
             while not self._has_ended:
-                self._hear(worker_pool)
+                self._receive_one(worker_pool)
         except BaseException as raised:
             self._break(raised)
         finally:
@@ -209,14 +209,14 @@ class CallQueue:
             del worker_pool
             self.account.close()
 
-    def _hear(self, worker_pool: WorkerPool) -> None:
-        answer = worker_pool.next(_NO_ONE_IS_OLDEST, _LOOK)
+    def _receive_one(self, worker_pool: WorkerPool) -> None:
+        answer = worker_pool.next(_NO_URGENT_TASK, _LOOK)
         self.account.notify()
         if answer is None:
             return
         with self._lock:
             call = self._running.pop(answer.task, None)
-            self._hand_in()
+            self._send_ready_calls()
         if call is not None:
             self._put(call, answer)
             self.account.notify()

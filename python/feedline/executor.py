@@ -25,7 +25,7 @@ from feedline._code import users_line, warn_user
 from feedline._config import call_as_json, check_finite
 from feedline._described import described
 from feedline._mapped.builder import start_method
-from feedline._workers.calls import Calls
+from feedline._workers.calls import ExecutorWork
 from feedline._workers.death import Death
 from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
@@ -106,7 +106,7 @@ class Executor(concurrent.futures.Executor):
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer must be callable, got {described(initializer)}")
         check(faults, on_event)
-        if faults is not None and "replace" in faults._deeds() and not faults.has_replacement:
+        if faults is not None and "replace" in faults._actions() and not faults.has_replacement:
             raise InvalidArgumentError.explained(
                 'action="replace" needs replacement= in an Executor: it is the result',
                 'write FaultPolicy("replace", replacement=...)',
@@ -141,7 +141,7 @@ class Executor(concurrent.futures.Executor):
             self._looked_at = weakref.WeakSet()
             warn_of_shared_files(initializer, "initializer", "the initializer")
             warn_of_shared_files(initargs, "initargs", "the initializer")
-        work = Calls(initializer, initargs, self._count, faults)
+        work = ExecutorWork(initializer, initargs, self._count, faults)
         self._pool = CallQueue(work, config, account, fresh=is_fresh)
         # When nobody has the executor any more, its workers end after what they were given.
         self._dropped = weakref.finalize(self, self._pool.shut)

@@ -112,7 +112,7 @@ class FaultPolicy:
             raise InvalidArgumentError.explained(
                 f'FaultPolicy: action must be "raise", "skip" or "replace", got {described(self.action)}'
             )
-        if self.replacement is not ANOTHER and "replace" not in self._deeds():
+        if self.replacement is not ANOTHER and "replace" not in self._actions():
             raise InvalidArgumentError.explained(
                 f"FaultPolicy: replacement={described(self.replacement)} works only with "
                 f'action="replace", got action={described(self.action)}'
@@ -120,7 +120,7 @@ class FaultPolicy:
         # The core checks everything else, for pipelines, torch loaders and executors alike.
         _native.Policy(self.config())
 
-    def _deeds(self) -> list[Any]:
+    def _actions(self) -> list[Any]:
         rules = [] if self.by_type is None else list(self._rules().values())
         return [self.action, *(rule.get("action") if isinstance(rule, Mapping) else rule for rule in rules)]
 

@@ -165,7 +165,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
                 f"exclude={self.exclude!r} names samples by index, which an iterable data set does not have",
                 "use a map-style data set",
             )
-        if self.faults is not None and "replace" in self.faults._deeds() and not self.faults.has_replacement:
+        if (
+            self.faults is not None
+            and "replace" in self.faults._actions()
+            and not self.faults.has_replacement
+        ):
             raise InvalidArgumentError.explained(
                 'action="replace" takes a sample of another index, which an iterable data set does not have',
                 'use action="skip", or give the sample with replacement=...',

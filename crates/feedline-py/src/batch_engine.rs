@@ -109,7 +109,7 @@ pub(crate) enum Action {
     Deliver { batch: u64, samples: u64 },
     /// There is nothing to deliver of a batch.
     Discard { batch: u64 },
-    /// A batch is not delivered; so many of its samples have neither been skipped nor failed. Only of calls.
+    /// A batch is not delivered. `samples` of its samples were neither skipped nor failed. Only for an executor.
     Cancel { batch: u64, samples: u64 },
     /// Raise this fault, after the batches before it.
     Raise { fault: u64 },

@@ -34,8 +34,8 @@ _FORGOTTEN = 32
 
 
 class Batch:
-    """A batch that is to be made. What a batch without faults does not need is of the class: it is replaced,
-    and never changed where it is."""
+    """A batch that is to be made. Attributes that a batch without faults does not need are class
+    attributes: assign a new value, never change one in place."""
 
     # As the engine counts it.
     planned: int = -1
@@ -112,10 +112,10 @@ class Driver(Generic[B]):
         self._has_replacement = policy is not None and policy.has_replacement
         # Whether the engine hears of a batch when it has come: how many samples an iterable data set gives is
         # not known before, and if batches are delivered as they come, that is their order.
-        self.is_late = not (self._is_map and (epoch._num_workers == 0 or loader.in_order))
-        self._has_end = not self.is_late and _has_length(epoch._index_sampler)
+        self.plans_on_arrival = not (self._is_map and (epoch._num_workers == 0 or loader.in_order))
+        self._has_end = not self.plans_on_arrival and _has_length(epoch._index_sampler)
         self.fill = self._fill_of(policy is not None and policy.fill is not False)
-        chooses = policy is not None and "replace" in policy._deeds() and not policy.has_replacement
+        chooses = policy is not None and "replace" in policy._actions() and not policy.has_replacement
         self._remembers = self._is_map and (chooses or self.fill == Fill.FromEndAndRepeat)
         # The number of this epoch. A loader keeps account of its newest pass alone: one that was begun before
         # it and goes on beside it is not counted any more.
@@ -195,7 +195,7 @@ class Driver(Generic[B]):
 
     def next_batch(self) -> B | None:
         """The next batch that is to be made anyway; None if there is none."""
-        if self.is_late:
+        if self.plans_on_arrival:
             given = next(self._given, None)
             return None if given is None else self._begin_batch(given[0])
         if self._is_planned:

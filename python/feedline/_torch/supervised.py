@@ -53,7 +53,7 @@ class _Task(Batch):
     lost: Mapping[int, PendingFault] = MappingProxyType({})
     dead: AbstractSet[int] = frozenset()
     # What has come and waits for its turn.
-    come: _Arrival | None = None
+    arrival: _Arrival | None = None
 
     @property
     def worker_id(self) -> int:
@@ -143,8 +143,8 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         self._active = [True] * self._num_workers
         self._assigned = [0] * self._num_workers
         self._cycle = itertools.cycle(range(self._num_workers))
-        # The first and the last batch that came from the worker of a worker.
-        self._did: dict[int, tuple[_Task, _Task]] = {}
+        # By worker id, the first and the last batch that its current process has made.
+        self._first_and_last: dict[int, tuple[_Task, _Task]] = {}
         self._resuming: dict[int, int] = {}
         if not first_iter:
             assert self._worker_pool is not None
@@ -152,20 +152,20 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
                 task = next(self._tasks)
                 self._resuming[task] = worker_id
                 self._worker_pool.submit(task, pickle.dumps(self._shared_seed), worker_id, resume=True)
-        self._put()
+        self._order_ahead()
 
-    def _put(self) -> None:
+    def _order_ahead(self) -> None:
         """Has batches made, as far ahead as the loader is to be."""
         while self._ordered < self._consumed + self._ahead:
-            worker_id = self._next_post() if self._driver.is_late else 0
+            worker_id = self._next_worker() if self._driver.plans_on_arrival else 0
             batch = None if worker_id is None else self._driver.next_batch()
             if batch is None:
                 return
-            if self._driver.is_late:
+            if self._driver.plans_on_arrival:
                 batch.worker = worker_id
             self.order(batch)
 
-    def _next_post(self) -> int | None:
+    def _next_worker(self) -> int | None:
         """The worker whose turn it is."""
         for _ in range(self._num_workers):
             worker_id = next(self._cycle)
@@ -190,7 +190,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
     def remake(self, batch: _Task) -> None:
         """With random numbers that depend on the batch alone, as if all its places were to be filled."""
         self._sent.pop(batch.task, None)
-        batch.task, batch.is_held, batch.before, batch.come = -1, False, None, None
+        batch.task, batch.is_held, batch.before, batch.arrival = -1, False, None, None
         batch.lost = {}
         batch.dead = set(range(batch.size))
         batch.is_remade = True
@@ -288,7 +288,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         else:
             self._arrived(answer)
         # Some may have turned out to have nothing to deliver.
-        self._put()
+        self._order_ahead()
 
     def _arrived(self, answer: _native.TaskResult) -> None:
         worker_id = self._resuming.pop(answer.task, None)
@@ -302,7 +302,10 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             self._exhausted(answer.worker_id)
             return
         # When it has arrived, not when it is delivered: the worker may be replaced in between.
-        self._did[batch.worker_id] = (self._did.get(batch.worker_id, (batch,))[0], batch)
+        self._first_and_last[batch.worker_id] = (
+            self._first_and_last.get(batch.worker_id, (batch,))[0],
+            batch,
+        )
         if answer.kind == "faulty":
             self._faulty(batch, load(answer), answer.samples)
             return
@@ -310,7 +313,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             position, seconds = answer.slowest
             if seconds > self._account.slow_bar:
                 self._account.slow(self._sample(batch, position, "fetching")[0], seconds, batch.worker_id)
-        if self._driver.is_late or answer.kind == "raised":
+        if self._driver.plans_on_arrival or answer.kind == "raised":
             self._keep(batch, _Arrival(answer, answer.samples, []))
         else:
             self._driver.came(batch, content=answer, samples=answer.samples)
@@ -321,10 +324,12 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         if not self._persistent_workers:
             self._worker_pool.retire(worker_id)
         for batch in [
-            batch for batch in self._waiting.values() if batch.worker_id == worker_id and batch.come is None
+            batch
+            for batch in self._waiting.values()
+            if batch.worker_id == worker_id and batch.arrival is None
         ]:
             self._leave(batch)
-        self._plan_come()
+        self._plan_arrived()
 
     def _faulty(self, batch: _Task, faulty: FaultyResult, samples: int) -> None:
         batch.before = batch.before or faulty.before
@@ -336,32 +341,32 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         else:
             self._keep(batch, _Arrival(faulty.batch, 0 if faulty.batch is None else samples, bad))
 
-    def _keep(self, batch: _Task, come: _Arrival) -> None:
+    def _keep(self, batch: _Task, arrival: _Arrival) -> None:
         """A batch that is collated has come, or what was raised."""
-        if not self._driver.is_late or batch.planned >= 0:
-            self._notify(batch, come)
+        if not self._driver.plans_on_arrival or batch.planned >= 0:
+            self._notify(batch, arrival)
             return
-        batch.come = come
-        self._plan_come()
+        batch.arrival = arrival
+        self._plan_arrived()
 
-    def _plan_come(self) -> None:
+    def _plan_arrived(self) -> None:
         """Tells the driver of batches that have come, in their order if there is one."""
-        for batch in list(self._waiting.values()) if self._driver.is_late else ():
-            if batch.come is None:
+        for batch in list(self._waiting.values()) if self._driver.plans_on_arrival else ():
+            if batch.arrival is None:
                 if self._in_order:
                     return
                 continue
             if batch.planned < 0:
-                self._notify(batch, batch.come)
+                self._notify(batch, batch.arrival)
 
-    def _notify(self, batch: _Task, come: _Arrival) -> None:
-        content = come.content
+    def _notify(self, batch: _Task, arrival: _Arrival) -> None:
+        content = arrival.content
         if isinstance(content, BaseException):
             self._driver.lose(batch, content)
         elif getattr(content, "kind", None) == "raised":
             self._lose(batch, content)
         else:
-            self._driver.came(batch, come.bad, content=content, samples=come.samples)
+            self._driver.came(batch, arrival.bad, content=content, samples=arrival.samples)
 
     def _lose(self, batch: _Task, result: _native.TaskResult) -> None:
         """A batch raised. With a policy, the sample that raised is a fault like any other."""
@@ -379,12 +384,12 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         )
         self._driver.lose(batch, error, fault)
 
-    def _deliver(self, come: _Task | BaseException, waited: float) -> Any:
-        error: Any = come
-        if isinstance(come, _Task):
-            self._leave(come)
-            self._put()
-            error = come.content
+    def _deliver(self, arrival: _Task | BaseException, waited: float) -> Any:
+        error: Any = arrival
+        if isinstance(arrival, _Task):
+            self._leave(arrival)
+            self._order_ahead()
+            error = arrival.content
         if isinstance(error, BaseException):
             # By the policy, or because there is none, this ends the run.
             self._shutdown_workers()
@@ -394,15 +399,15 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
                 raise error
             finally:
                 # A frame that holds what was raised in it keeps itself alive, and the arenas with it.
-                del error, come
-        assert isinstance(come, _Task)
-        data = come.content
+                del error, arrival
+        assert isinstance(arrival, _Task)
+        data = arrival.content
         if isinstance(data, _native.TaskResult):
             data = load(data)
         if isinstance(data, RemoteError):
-            raise self._raised(data, come)
-        come.content = None
-        self._confirm = self._driver.delivery(come.samples, waited)
+            raise self._raised(data, arrival)
+        arrival.content = None
+        self._confirm = self._driver.delivery(arrival.samples, waited)
         self._account.notify()
         if self._pin_memory:
             data = _utils.pin_memory.pin_memory(data, self._pin_memory_device)
@@ -443,8 +448,8 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         names, _ = symptom(error)
         action = self._account.action(names)
         is_map = self._dataset_kind == _DatasetKind.Map
-        can_be_borne = is_map and action != "raise" and (given_up.at is not None or not batch.is_taken_apart)
-        if not can_be_borne:
+        can_continue = is_map and action != "raise" and (given_up.at is not None or not batch.is_taken_apart)
+        if not can_continue:
             self._sent.pop(given_up.task)
             self._keep(batch, _Arrival(error, 0, []))
             return
@@ -507,7 +512,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
 
     def died(self, death: Death) -> None:
         self._loader_state.deaths.append(death)
-        self._did.pop(death.worker, None)
+        self._first_and_last.pop(death.worker, None)
         self._account.died(death)
         self._account.notify()
         self._account.notices.died(death, "it is replaced, and its batch is made again")
@@ -537,7 +542,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
 
     def retired(self, reported: dict[str, Any]) -> None:
         why = str(reported["why"])
-        first, last = self._did.pop(reported["worker"], (None, None))
+        first, last = self._first_and_last.pop(reported["worker"], (None, None))
         if first is not None and last is not None:
             why += f", between batch {first.number} and batch {last.number}"
             if self._dataset_kind == _DatasetKind.Map:
@@ -576,7 +581,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         # What is ready may be in the arenas of workers.
         self._driver.ready.clear()
         for batch in self._waiting.values():
-            batch.content = batch.come = None
+            batch.content = batch.arrival = None
         worker_pool.close(keep_zygote=self._is_fresh)
         if worker_pool.zygote is not None:
             self._loader_state.put(worker_pool.zygote)

@@ -17,13 +17,13 @@ from feedline._workers.retries import BAD, FaultyResult, PendingFault, Retries
 from feedline._workers.worker import FETCHING, PAUSING, Buffers
 from feedline.faults import FaultPolicy, symptom
 
-__all__ = ["CALLING", "Calls"]
+__all__ = ["CALLING", "ExecutorWork"]
 
 # The stage of a call.
 CALLING = "calling"
 
 
-class Calls:
+class ExecutorWork:
     """What the zygote holds for an executor."""
 
     def __init__(
@@ -39,16 +39,16 @@ class Calls:
         self.values = True
         self.faults = faults
 
-    def start(self, worker_id: int, connection: _native.WorkerConnection) -> Caller:
+    def start(self, worker_id: int, connection: _native.WorkerConnection) -> ExecutorWorker:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)
         if self.initializer is not None:
             self.initializer(*self.initargs)
-        return Caller(connection, self.faults)
+        return ExecutorWorker(connection, self.faults)
 
 
-class Caller:
+class ExecutorWorker:
     """Calls functions, in a worker."""
 
     def __init__(self, connection: _native.WorkerConnection, faults: FaultPolicy | None) -> None:

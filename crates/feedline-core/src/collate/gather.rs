@@ -5,7 +5,7 @@ use crate::error::{Error, Kind};
 use crate::sample::{FieldKind, Sample, Value};
 
 /// All samples of a batch.
-pub(crate) struct Gathered {
+pub(crate) struct BatchSamples {
     /// The samples in order.
     pub samples: Vec<Sample>,
     /// The slot of the first sample: batches wait for memory in this order.
@@ -98,7 +98,7 @@ mod tests {
             }).collect();
             let expected: Vec<u8> = samples.iter().map(|sample| sample.ticket.index as u8).collect();
             prop_assume!(!samples.is_empty());
-            let gathered = Gathered { samples, number: 0, is_scattered: false };
+            let gathered = BatchSamples { samples, number: 0, is_scattered: false };
             let batch = columns.complete(gathered, &pool, &budget).unwrap();
             let Some(Column::Array { memory, .. }) = batch.get("x") else { panic!() };
             prop_assert_eq!(memory.iter().copied().step_by(2).collect::<Vec<u8>>(), expected);

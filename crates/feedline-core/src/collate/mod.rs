@@ -10,7 +10,7 @@ mod promise;
 mod stack;
 
 pub use cast::Cast;
-pub(crate) use gather::{Gathered, Shapes, slot_of};
+pub(crate) use gather::{BatchSamples, Shapes, slot_of};
 pub(crate) use pool::Pool;
 pub use promise::{Axes, Content, Promise};
 
@@ -132,11 +132,11 @@ impl Columns {
     /// Completes the batch. Waits for room for arrays that were not written in place.
     pub(crate) fn complete(
         &self,
-        gathered: Gathered,
+        gathered: BatchSamples,
         pool: &Pool,
         budget: &Budget,
     ) -> Result<Batch> {
-        let Gathered { samples, number, is_scattered, .. } = gathered;
+        let BatchSamples { samples, number, is_scattered, .. } = gathered;
         if samples.is_empty() {
             return Ok(Batch { columns: Vec::new(), tickets: Vec::new(), permit: None });
         }

@@ -106,7 +106,7 @@ fn known(shape: &[usize]) -> Axes {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BatchSlot, Gathered, Pool};
+    use super::super::{BatchSamples, BatchSlot, Pool};
     use super::*;
     use crate::budget::{Budget, Permit};
     use crate::sample::{Array, Column, Field, Sample, Ticket, Value};
@@ -192,7 +192,8 @@ mod tests {
                 .into_iter()
                 .zip(1..)
                 .map(|(batch_slot, index)| sample(index, batch_slot));
-            let gathered = Gathered { samples: samples.collect(), number: 0, is_scattered: false };
+            let gathered =
+                BatchSamples { samples: samples.collect(), number: 0, is_scattered: false };
             let batch = columns.complete(gathered, &pool, &budget).unwrap();
 
             let ragged = |name: &str| (name == "ragged").then(|| vec![Some(3), None]);

@@ -1,5 +1,5 @@
-//! The words for faults: JSON, as the Python front writes them down, or a short text, as the command line
-//! takes it: `retry=2,action=skip,limit=0.01,by_type.OSError=retry:5`.
+//! The config of a fault policy: JSON from Python, or the short text of the command line:
+//! `retry=2,action=skip,limit=0.01,by_type.OSError=retry:5`.
 //!
 //! The text becomes JSON first, so that both are checked by the same lines.
 
@@ -15,7 +15,7 @@ const MAX_RETRY: u64 = 1000;
 /// The longest time that can be asked for, in seconds.
 const MAX_SECONDS: f64 = 1e9;
 
-/// A policy from its words, JSON or text.
+/// Parses a policy from JSON or text.
 pub fn fault_policy(config: &str) -> Result<FaultPolicy> {
     if !config.trim_start().starts_with('{') {
         return from_json(&Value::from(config));
@@ -67,7 +67,7 @@ pub(super) fn check(policy: &FaultPolicy) -> Result<()> {
     }
 }
 
-/// Nothing said is the default; that there is none must be said.
+/// A missing limit is the default; no limit is written "none".
 fn limit(call: &Arguments<'_>) -> Result<Option<Limit>> {
     let value = match call.get("limit") {
         None => return Ok(FaultPolicy::default().limit),

@@ -1,4 +1,4 @@
-//! The words for worker processes: how many, how much memory, how many deaths are allowed.
+//! The config of worker processes: how many, how much memory, how many deaths are allowed.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use crate::error::{Error, Kind, Result};
 pub struct Workers {
     /// How many.
     pub worker_count: u32,
-    /// Tasks that one worker has at hand, where they are not pinned to it.
+    /// Tasks that are queued at one worker, if tasks are not pinned to workers.
     pub depth: u32,
     /// Bytes of all arenas together.
     pub memory: Choice,
@@ -19,9 +19,9 @@ pub struct Workers {
     pub max_deaths: Choice,
     /// In what time, in seconds.
     pub death_window: f64,
-    /// How often a task is tried that is at hand when workers die; None: for ever.
+    /// At most this many attempts at a task whose worker dies; None for no limit.
     pub attempts: Option<u32>,
-    /// Whether the dead are replaced at all.
+    /// Whether a worker that dies is replaced.
     pub replace: bool,
     /// Deaths at one sample after which it is run alone; None: never.
     pub suspect_after: Option<u32>,
@@ -44,7 +44,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// From the words of one call.
+    /// Parses the config of one call.
     pub fn parse(config: &str) -> Result<Workers> {
         let value: Value = serde_json::from_str(config).map_err(|error| {
             Error::new(Kind::InvalidArgument, format!("the settings are no call: {error}"))

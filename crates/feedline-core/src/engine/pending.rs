@@ -1,4 +1,4 @@
-//! What was decided and not told yet, because a batch before it is still being finished by the driver. Which
+//! Decisions that are not issued yet, because the driver is still finishing a batch before them. Which
 //! samples come into the next batches does not have to wait for that; verdicts do, because one too many ends the
 //! run: they are passed in order.
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::Progress;
 use super::handed::{BatchEnd, Instruction};
 use super::mapped::{Mapped, PartInProgress};
-use super::run::{Made, Outcome, Run};
-use crate::collate::{BatchSlot, Gathered, Shapes, slot_of};
+use super::run::{Made, MakeResult, Run};
+use crate::collate::{BatchSamples, BatchSlot, Shapes, slot_of};
 use crate::engine::{self, Action, Engine, Position, Purpose, Standing, Verdict, Wish};
 use crate::error::{Error, Kind};
 use crate::fault::{self, Fault, FaultLine, Symptom, wanted};
@@ -48,7 +48,7 @@ pub(super) struct PendingFault {
 
 impl PendingFault {
     /// One that a front has reported.
-    pub(super) fn told(symptom: Symptom, line: FaultLine) -> PendingFault {
+    pub(super) fn reported(symptom: Symptom, line: FaultLine) -> PendingFault {
         PendingFault { symptom, line, error: None, attempts: 0, slot: None }
     }
 }
@@ -61,11 +61,11 @@ pub(super) enum DriverStep {
     Record(Box<Recorded>),
     /// The fault, and the index of the sample that is used instead.
     Replaced(Box<FaultLine>, u64),
-    Deliver(Box<Complete>),
+    Deliver(Box<CompleteBatch>),
     /// Samples that functions are to be called for.
     Hand(Box<PartInProgress>),
     /// What a front with functions is told.
-    Tell(Instruction),
+    Instruct(Instruction),
     /// The run ends with this error, or with the one that the record before it has led to; and the fault of a
     /// front that is the cause.
     Stop(Option<Box<Error>>, Option<u64>),
@@ -87,9 +87,9 @@ pub(super) struct Recorded {
 }
 
 /// A batch whose samples are all here.
-pub(super) struct Complete {
+pub(super) struct CompleteBatch {
     pub(super) number: u64,
-    pub(super) gathered: Gathered,
+    pub(super) gathered: BatchSamples,
     pub(super) position: Position,
 }
 
@@ -108,7 +108,7 @@ impl DriverStep {
             DriverStep::Retried(_)
             | DriverStep::Record(_)
             | DriverStep::Replaced(..)
-            | DriverStep::Tell(_)
+            | DriverStep::Instruct(_)
             | DriverStep::Stop(..) => true,
             DriverStep::Filtered(_)
             | DriverStep::Deliver(_)
@@ -147,7 +147,7 @@ impl Driver {
     pub(super) fn settle(
         &mut self,
         run: &Run,
-        results: impl IntoIterator<Item = (engine::Order, Outcome)>,
+        results: impl IntoIterator<Item = (engine::Order, MakeResult)>,
     ) -> DriverWork {
         let mut todo = DriverWork::default();
         for (order, outcome) in results {
@@ -169,7 +169,7 @@ impl Driver {
         &mut self,
         run: &Run,
         order: engine::Order,
-        outcome: Outcome,
+        outcome: MakeResult,
         todo: &mut DriverWork,
     ) {
         if let Ok(Made::Kept(sample, _)) = outcome {
@@ -186,7 +186,7 @@ impl Driver {
     }
 
     /// Keeps what was made; the numbers for the engine.
-    fn keep(&mut self, run: &Run, order: engine::Order, outcome: Outcome) -> engine::Outcome {
+    fn keep(&mut self, run: &Run, order: engine::Order, outcome: MakeResult) -> engine::Outcome {
         match outcome {
             Ok(Made::Kept(sample, bucket)) => {
                 let shape = match run.shared.columns.may_differ() {
@@ -258,7 +258,9 @@ impl Driver {
                 Action::Move { from, to } => {
                     self.move_sample(from, to);
                     let left = self.mapped.as_mut().and_then(|mapped| mapped.move_made(from, to));
-                    steps.extend(left.map(|key| DriverStep::Tell(Instruction::Forget(vec![key]))));
+                    steps.extend(
+                        left.map(|key| DriverStep::Instruct(Instruction::Forget(vec![key]))),
+                    );
                 }
                 Action::RecordRetry { fault } => {
                     if let Some(fault) = self.faults.remove(&fault) {
@@ -287,7 +289,7 @@ impl Driver {
                 Action::ReadPlan | Action::Order { .. } | Action::Cancel { .. } => {}
                 Action::Finish(batch) => {
                     let mapped = self.mapped.as_mut().map(|mapped| mapped.finish(batch));
-                    steps.extend(mapped.map(DriverStep::Tell));
+                    steps.extend(mapped.map(DriverStep::Instruct));
                 }
                 Action::Deliver(batch) => {
                     self.count_filtered(steps);
@@ -297,14 +299,14 @@ impl Driver {
                             let keys = mapped.take(batch.samples.iter().map(|(slot, _)| *slot));
                             let position = batch.position;
                             let end = BatchEnd(Progress { epoch: run.epoch, position });
-                            DriverStep::Tell(Instruction::Deliver { keys, end })
+                            DriverStep::Instruct(Instruction::Deliver { keys, end })
                         }
                         None => DriverStep::Deliver(Box::new(self.collect(run, batch))),
                     });
                 }
                 Action::Drop { slots } => match &mut self.mapped {
                     Some(mapped) => {
-                        steps.push(DriverStep::Tell(Instruction::Forget(
+                        steps.push(DriverStep::Instruct(Instruction::Forget(
                             mapped.take(slots.into_iter()),
                         )));
                     }
@@ -351,7 +353,7 @@ impl Driver {
     /// Tells a front that what it made for a slot is not needed.
     fn forget(&mut self, slot: u64, steps: &mut Vec<DriverStep>) {
         let key = self.mapped.as_mut().and_then(|mapped| mapped.forget(slot));
-        steps.extend(key.map(|key| DriverStep::Tell(Instruction::Forget(vec![key]))));
+        steps.extend(key.map(|key| DriverStep::Instruct(Instruction::Forget(vec![key]))));
     }
 
     /// The slot of a sample that was made, and is bad after all.
@@ -411,14 +413,14 @@ impl Driver {
         }
     }
 
-    fn collect(&mut self, run: &Run, batch: engine::Batch) -> Complete {
+    fn collect(&mut self, run: &Run, batch: engine::Batch) -> CompleteBatch {
         let engine::Batch { number, samples: slots, position, .. } = batch;
         let first = slots.first().map_or(0, |(slot, _)| *slot);
         let mut samples = Vec::with_capacity(slots.len());
         samples.extend(slots.iter().filter_map(|(slot, _)| self.samples.take(*slot)));
         let gathered =
-            Gathered { samples, number: first, is_scattered: run.shared.has_lone_slots() };
-        Complete { number, gathered, position }
+            BatchSamples { samples, number: first, is_scattered: run.shared.has_lone_slots() };
+        CompleteBatch { number, gathered, position }
     }
 
     /// The error that a run ends with; None if its record has led to one.
@@ -520,12 +522,12 @@ impl Run {
         let after = policy.retry_after(&symptom, fault.attempts, &self.key(fault.ticket));
         match after.filter(|_| fault.stage != Stage::Collate) {
             Some(after) => Wish::Retry(after),
-            None => self.wish_for(&symptom, &self.line_of(fault)),
+            None => self.policy_action_for(&symptom, &self.line_of(fault)),
         }
     }
 
     /// The same for a fault that is not retried any more.
-    pub(super) fn wish_for(&self, symptom: &Symptom, line: &FaultLine) -> Wish {
+    pub(super) fn policy_action_for(&self, symptom: &Symptom, line: &FaultLine) -> Wish {
         match wanted(self.shared.ledger.policy(), symptom, line) {
             fault::Action::Raise => Wish::Raise,
             fault::Action::Skip => Wish::Skip,

@@ -175,9 +175,9 @@ impl Epoch {
     }
 
     /// Reports that a function failed for a sample. Returns the number of the fault.
-    pub fn bad(&self, key: u64, symptom: Symptom, slot_supply: FaultLine) -> u64 {
+    pub fn bad(&self, key: u64, symptom: Symptom, line: FaultLine) -> u64 {
         let run = &self.running.run;
-        run.driver.lock().mapped_bad(run, key, symptom, slot_supply)
+        run.driver.lock().mapped_bad(run, key, symptom, line)
     }
 
     /// Reports the samples of a batch that are bad after all. Returns the numbers of the faults.

@@ -1,5 +1,5 @@
 //! The account of a run, for every front: writes down faults that an engine has judged, counts all that happens,
-//! and keeps what is to be told until the front asks for it. At the end of an epoch it must add up.
+//! and keeps events until the front takes them. At the end of an epoch the counts must add up.
 
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -172,7 +172,7 @@ impl Ledger {
                 state.epoch.replaced += 1;
                 Event::SampleReplaced { fault: line, by: Value::Null }
             }
-            // Told when it is known by which.
+            // Logged when the replacement is known.
             engine::Verdict::Replace => return None,
             engine::Verdict::Fail => Event::CallFailed(line),
             engine::Verdict::Raise => {
@@ -251,7 +251,7 @@ impl Ledger {
         self.tell(&mut state, event);
     }
 
-    /// The epoch is at its end: everything must add up, and too many faults of a short epoch are told now.
+    /// The epoch is at its end: everything must add up, and too many faults of a short epoch are reported now.
     pub fn epoch_ended(&self, dropped: u64) -> Result<()> {
         let mut state = self.state.lock();
         if !state.epoch.is_open {
@@ -442,9 +442,9 @@ mod tests {
         bad(&ledger, 4);
         ledger.delivered(9, Duration::from_millis(5));
         ledger.epoch_ended(0).unwrap();
-        let told: Vec<_> =
+        let reported: Vec<_> =
             ledger.take_events().iter().map(|event| event.name().to_owned()).collect();
-        assert_eq!(told, ["epoch_started", "sample_skipped", "epoch_ended"]);
+        assert_eq!(reported, ["epoch_started", "sample_skipped", "epoch_ended"]);
         assert!(!ledger.has_events());
         begin(&ledger, Some(10));
         ledger.delivered(9, Duration::ZERO);

@@ -1,7 +1,7 @@
 //! Decodes and transforms samples, each straight into its row.
 
 use super::fields::Write;
-use super::run::{Made, OVERHEAD, Order, Outcome, Run, Task, caught};
+use super::run::{Made, MakeResult, OVERHEAD, Run, SampleOrder, Task, caught};
 use crate::collate::BatchSlot;
 use crate::error::{Error, Kind, Result};
 use crate::fetch::Fetched;
@@ -10,8 +10,8 @@ use crate::transform::{Native, Prepared, predicate};
 
 impl Run {
     /// Loads a sample from its bytes. A panic of a codec is a fault of the sample.
-    pub(super) fn make(&self, task: Task, native: &mut Native) -> Outcome {
-        let Task { order: Order { ticket, mut batch_slot, attempts, .. }, fetched, prepared } =
+    pub(super) fn make(&self, task: Task, native: &mut Native) -> MakeResult {
+        let Task { order: SampleOrder { ticket, mut batch_slot, attempts, .. }, fetched, prepared } =
             task;
         let outcome = caught(|| self.values(ticket, &mut batch_slot, fetched, prepared, native));
         match outcome {

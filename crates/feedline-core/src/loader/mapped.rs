@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use super::driver::{BySlot, Driver, DriverStep, PendingFault};
 use super::handed::Instruction;
 use super::run::Run;
-use crate::collate::Gathered;
+use crate::collate::BatchSamples;
 use crate::engine::{self, BadSlot, Finished, Outcome, Purpose};
 use crate::error::{Error, Kind};
 use crate::fault::{FaultLine, Symptom};
@@ -59,7 +59,7 @@ struct MadeSamples {
 pub(super) struct PartInProgress {
     /// Their number among the planned ones; None for an additional sample.
     pub(super) number: Option<u64>,
-    pub(super) gathered: Gathered,
+    pub(super) gathered: BatchSamples,
     pub(super) keys: Vec<u64>,
     pub(super) may_be_batch: bool,
 }
@@ -120,7 +120,7 @@ impl Mapped {
             self.next_key += 1;
             given.push(sample);
         }
-        let gathered = Gathered { samples: given, number: first, is_scattered: false };
+        let gathered = BatchSamples { samples: given, number: first, is_scattered: false };
         PartInProgress { number, gathered, keys, may_be_batch }
     }
 
@@ -239,12 +239,12 @@ impl Driver {
         run: &Run,
         key: u64,
         symptom: Symptom,
-        slot_supply: FaultLine,
+        line: FaultLine,
     ) -> u64 {
         let found = self.mapped.as_mut().and_then(|mapped| mapped.handed.take(key));
         let Some((order, _)) = found else { return 0 };
-        let wish = run.wish_for(&symptom, &slot_supply);
-        let fault = self.add_fault(PendingFault::told(symptom, slot_supply));
+        let wish = run.policy_action_for(&symptom, &line);
+        let fault = self.add_fault(PendingFault::reported(symptom, line));
         self.engine.result(order, Outcome::Bad { fault, wish }, &mut self.actions);
         fault
     }
@@ -258,10 +258,10 @@ impl Driver {
         let finishing = self.mapped.as_mut().and_then(|mapped| mapped.finishing.remove(&number));
         let Some(slots) = finishing else { return Vec::new() };
         let mut found = Vec::with_capacity(bad.len());
-        for (key, symptom, slot_supply) in bad {
+        for (key, symptom, line) in bad {
             let Some((slot, _)) = slots.iter().find(|(_, other)| *other == key) else { continue };
-            let wish = run.wish_for(&symptom, &slot_supply);
-            let mut pending = PendingFault::told(symptom, slot_supply);
+            let wish = run.policy_action_for(&symptom, &line);
+            let mut pending = PendingFault::reported(symptom, line);
             pending.slot = Some(*slot);
             let fault = self.add_fault(pending);
             found.push(BadSlot { slot: *slot, fault, wish });

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 
 use super::Progress;
 use super::activity::ActivitySlot;
-use super::driver::{Complete, DriverStep, DriverWork, Extra, Recorded};
+use super::driver::{CompleteBatch, DriverStep, DriverWork, Extra, Recorded};
 use super::handed::{Instruction, Part};
 use super::mapped::PartInProgress;
-use super::run::{Delivery, Order, Outcome, Run, closed};
+use super::run::{Delivery, MakeResult, Run, SampleOrder, closed};
 use crate::collate::BatchSlot;
 use crate::engine;
 use crate::error::{Error, Kind, Result};
@@ -31,7 +31,7 @@ pub(super) enum Queued {
 #[derive(Default)]
 pub(super) struct Outbox {
     steps: VecDeque<DriverStep>,
-    /// Whether a thread is at it.
+    /// Whether a thread is performing a step.
     is_busy: bool,
     /// The error that the last record has led to.
     error: Option<Error>,
@@ -40,7 +40,7 @@ pub(super) struct Outbox {
 impl Run {
     pub(super) fn settle_once(
         &self,
-        results: impl IntoIterator<Item = (engine::Order, Outcome)>,
+        results: impl IntoIterator<Item = (engine::Order, MakeResult)>,
     ) -> Vec<Extra> {
         let start = clock::now();
         let (queued, extras) = {
@@ -73,7 +73,7 @@ impl Run {
         extra: Extra,
         native: &mut Native,
         slot: &ActivitySlot,
-    ) -> Option<Outcome> {
+    ) -> Option<MakeResult> {
         let Extra { order: of, batch_slot, attempts, after } = extra;
         let batch_slot = match batch_slot {
             Some(batch_slot) => batch_slot,
@@ -85,7 +85,7 @@ impl Run {
                 }
             },
         };
-        let order = Order { of, ticket: self.ticket_of(of)?, batch_slot, attempts };
+        let order = SampleOrder { of, ticket: self.ticket_of(of)?, batch_slot, attempts };
         Some(self.retry(order, after, native, slot))
     }
 
@@ -147,7 +147,7 @@ impl Run {
             DriverStep::Replaced(line, index) => ledger.replaced(*line, index.into()),
             DriverStep::Deliver(complete) => self.deliver(*complete),
             DriverStep::Hand(handing) => self.hand(*handing),
-            DriverStep::Tell(instruction) => self.handed.put(instruction),
+            DriverStep::Instruct(instruction) => self.handed.put(instruction),
             DriverStep::Stop(own, cause) => {
                 let error = own.map(|error| *error).or_else(|| error.take());
                 // Without an error, the cause is raised itself.
@@ -195,8 +195,8 @@ impl Run {
         }
     }
 
-    pub(super) fn deliver(&self, complete: Complete) {
-        let Complete { number, gathered, position } = complete;
+    pub(super) fn deliver(&self, complete: CompleteBatch) {
+        let CompleteBatch { number, gathered, position } = complete;
         let shared = &self.shared;
         match shared.columns.complete(gathered, &shared.pool, &shared.batches) {
             Ok(batch) => {

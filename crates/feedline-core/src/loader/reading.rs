@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::activity::{ActivitySlot, ThreadActivity};
 use super::gate::AfterFailure;
-use super::run::{FILES_CHUNK, OVERHEAD, Order, Run, Task, caught, closed};
+use super::run::{FILES_CHUNK, OVERHEAD, Run, SampleOrder, Task, caught, closed};
 use crate::bytes::Piece;
 use crate::collate::BatchSlot;
 use crate::config::Strike;
@@ -82,14 +82,14 @@ impl Run {
     /// Waiting for an unavailable source does not count as an attempt.
     pub(super) fn fetch(
         &self,
-        mut order: Order,
+        mut order: SampleOrder,
         slot: &ActivitySlot,
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
         loop {
             let of = order.of;
             let (ticket, attempts) = (order.ticket, order.attempts + 1);
-            let mut bad = match self.fetch_once(Order { attempts, ..order }, before_wait) {
+            let mut bad = match self.fetch_once(SampleOrder { attempts, ..order }, before_wait) {
                 Ok(task) => return Ok(task),
                 Err(bad) => bad,
             };
@@ -110,7 +110,7 @@ impl Run {
                 AfterFailure::OfSample => {}
                 AfterFailure::Again => {
                     slot.turn_to(ThreadActivity::Reading);
-                    order = Order { of, ticket, batch_slot: bad.1, attempts: attempts - 1 };
+                    order = SampleOrder { of, ticket, batch_slot: bad.1, attempts: attempts - 1 };
                     continue;
                 }
                 AfterFailure::GivenUp(error) => {
@@ -130,11 +130,11 @@ impl Run {
                 return Err(self.fault(ticket, Stage::Fetch, closed(), bad.1));
             }
             slot.turn_to(ThreadActivity::Reading);
-            order = Order { of, ticket, batch_slot: bad.1, attempts };
+            order = SampleOrder { of, ticket, batch_slot: bad.1, attempts };
         }
     }
 
-    fn fetch_once(&self, mut order: Order, before_wait: &mut dyn FnMut()) -> Fetching {
+    fn fetch_once(&self, mut order: SampleOrder, before_wait: &mut dyn FnMut()) -> Fetching {
         let (index, number) = (order.ticket.index, order.of.slot);
         let extent = self.shared.source.extent(index);
         if matches!(extent, Extent::Memory(_)) {
@@ -177,7 +177,7 @@ impl Run {
     /// that waits for this one.
     pub(super) fn prepare(
         &self,
-        order: Order,
+        order: SampleOrder,
         bytes: Piece,
         overhead: u64,
         position: u64,
@@ -215,7 +215,7 @@ impl Run {
     }
 
     /// Injects chaos.
-    fn inject_chaos(&self, order: &Order, before_wait: &mut dyn FnMut()) -> Option<Error> {
+    fn inject_chaos(&self, order: &SampleOrder, before_wait: &mut dyn FnMut()) -> Option<Error> {
         let chaos = self.shared.settings.chaos.as_ref()?;
         let strike = chaos.strike(order.ticket.index, order.attempts);
         if let Strike::Slow(time) = strike {

@@ -5,7 +5,7 @@ use crossbeam_channel::Sender;
 use std::path::Path;
 
 use super::activity::{ActivitySlot, ThreadActivity};
-use super::run::{OVERHEAD, Order, Outcome, Run, Task};
+use super::run::{MakeResult, OVERHEAD, Run, SampleOrder, Task};
 use crate::bytes::Piece;
 use crate::engine;
 use crate::error::{Error, Kind, Result};
@@ -24,7 +24,7 @@ const RUN: u64 = 512 << 10;
 /// A record of a chunk, and its place in the file.
 struct WantedRecord<'a> {
     at: Stretch<'a>,
-    order: Order,
+    order: SampleOrder,
 }
 
 /// Samples that are ready, and where they go.
@@ -33,7 +33,7 @@ struct Ready<'a> {
     tasks: &'a Sender<Vec<Task>>,
     ready: Vec<Task>,
     /// Used again for each chunk.
-    results: Vec<(engine::Order, Outcome)>,
+    results: Vec<(engine::Order, MakeResult)>,
     native: Native,
     is_left: bool,
 }
@@ -102,10 +102,10 @@ impl Run {
     /// Reads the records that need no special care; returns the others, in order.
     fn read_chunk(
         &self,
-        orders: &mut Vec<Order>,
+        orders: &mut Vec<SampleOrder>,
         ready: &mut Ready<'_>,
         slot: &ActivitySlot,
-    ) -> Vec<Order> {
+    ) -> Vec<SampleOrder> {
         // A wait for a later sample must not keep an earlier one of the chunk, which is not read yet.
         let Some(first) = orders.iter().map(|order| order.of.slot).min() else { return Vec::new() };
         let source = &*self.shared.source;
@@ -163,7 +163,7 @@ impl Run {
         those: Vec<WantedRecord<'_>>,
         first: u64,
         ready: &mut Ready<'_>,
-        alone: &mut Vec<Order>,
+        alone: &mut Vec<SampleOrder>,
     ) {
         let more = OVERHEAD * those.len() as u64;
         let read = self.reader.read_part(run, more, first, &mut || ready.hand_on());
@@ -182,7 +182,7 @@ impl Run {
             let made = self.prepare(order, payload, 0, first, &mut || ready.hand_on());
             match made {
                 Ok(task) => ready.ready.push(task),
-                Err(bad) => alone.push(Order { of, ticket, batch_slot: bad.1, attempts: 0 }),
+                Err(bad) => alone.push(SampleOrder { of, ticket, batch_slot: bad.1, attempts: 0 }),
             }
         }
     }
@@ -192,7 +192,7 @@ impl Run {
         wanted: WantedRecord<'_>,
         first: u64,
         ready: &mut Ready<'_>,
-    ) -> std::result::Result<Task, Order> {
+    ) -> std::result::Result<Task, SampleOrder> {
         let WantedRecord { at, mut order } = wanted;
         let target = &mut order.batch_slot.rows[0];
         let read = self.reader.read_into(at.path, at.offset, target, first, &mut || {
@@ -207,7 +207,7 @@ impl Run {
     /// Reads one record alone.
     pub(super) fn read_record(
         &self,
-        order: &mut Order,
+        order: &mut SampleOrder,
         at: Stretch<'_>,
         before_wait: &mut dyn FnMut(),
     ) -> Result<Option<Piece>> {
@@ -227,7 +227,7 @@ impl Run {
     /// Reads one record of a compressed file.
     pub(super) fn read_packed(
         &self,
-        order: &Order,
+        order: &SampleOrder,
         path: &Path,
         record: u64,
         before_wait: &mut dyn FnMut(),
@@ -246,7 +246,7 @@ impl Run {
     }
 
     /// Adds the record to the message about a corrupt record.
-    fn named(&self, error: Error, order: &Order) -> Error {
+    fn named(&self, error: Error, order: &SampleOrder) -> Error {
         let location = self.shared.source.location(order.ticket.index);
         match location.and_then(|location| location.record) {
             Some(record) if error.kind() == Kind::CorruptRecord => {

@@ -47,7 +47,7 @@ const SPELLED_OUT: usize = 4;
 pub(super) const OVERHEAD: u64 = 512;
 
 /// A sample to be made, and where to put it.
-pub(super) struct Order {
+pub(super) struct SampleOrder {
     /// As the engine knows it.
     pub(super) of: engine::Order,
     pub(super) ticket: Ticket,
@@ -58,21 +58,21 @@ pub(super) struct Order {
 
 /// A sample whose bytes are here.
 pub(super) struct Task {
-    pub(super) order: Order,
+    pub(super) order: SampleOrder,
     pub(super) fetched: Option<Fetched>,
     /// In a box, because a task is moved several times and most have none.
     pub(super) prepared: Option<Box<Prepared>>,
 }
 
-impl From<Order> for Task {
+impl From<SampleOrder> for Task {
     /// A sample that needs no bytes, or has them in its memory.
-    fn from(order: Order) -> Task {
+    fn from(order: SampleOrder) -> Task {
         Task { order, fetched: None, prepared: None }
     }
 }
 
 /// One result for each order: what was made, or what was wrong and the slot that is free now.
-pub(super) type Outcome = std::result::Result<Made, Box<(Fault, BatchSlot)>>;
+pub(super) type MakeResult = std::result::Result<Made, Box<(Fault, BatchSlot)>>;
 
 /// What came of making a sample.
 pub(super) enum Made {
@@ -114,7 +114,7 @@ pub(super) struct Run {
     pub(super) handed: Queue,
     pub(super) extras: Extras,
     waiting: Mutex<Waiting>,
-    /// What the readers and then the workers are at.
+    /// What each thread is doing: first the readers, then the workers.
     slots: Vec<ActivitySlot>,
     /// Which sample comes when in this epoch.
     order: plan::Order,
@@ -247,7 +247,7 @@ impl Run {
 
     /// The next samples to make, in order, into a list that is used again; None at the end. Waits for room for a
     /// new batch.
-    pub(super) fn next_orders(&self, most: usize, orders: &mut Vec<Order>) -> Option<()> {
+    pub(super) fn next_orders(&self, most: usize, orders: &mut Vec<SampleOrder>) -> Option<()> {
         let mut slot_supply = self.slot_supply.lock();
         let first = self.driver.lock().engine.next_slot()?;
         let left = usize::try_from(self.horizon.beyond(first)? - first).unwrap_or(usize::MAX);
@@ -282,7 +282,7 @@ impl Run {
         orders.reserve(given.len());
         for (batch_slot, of) in batch_slots.drain(..given.len()).zip(given) {
             if let Some(ticket) = self.ticket_of(*of) {
-                orders.push(Order { of: *of, ticket, batch_slot, attempts: 0 });
+                orders.push(SampleOrder { of: *of, ticket, batch_slot, attempts: 0 });
             }
         }
         Some(())
@@ -356,7 +356,7 @@ impl Run {
         tasks: impl IntoIterator<Item = T>,
         slot: &ActivitySlot,
         native: &mut Native,
-        results: &mut Vec<(engine::Order, Outcome)>,
+        results: &mut Vec<(engine::Order, MakeResult)>,
     ) {
         if self.is_closed() {
             return;
@@ -387,7 +387,7 @@ impl Run {
     /// Takes in results, and does whatever has become possible by them.
     pub(super) fn settle(
         &self,
-        results: impl IntoIterator<Item = (engine::Order, Outcome)>,
+        results: impl IntoIterator<Item = (engine::Order, MakeResult)>,
         native: Option<&mut Native>,
     ) {
         let extras = self.settle_once(results);
@@ -397,11 +397,11 @@ impl Run {
     /// Makes a sample once more, after a wait.
     pub(super) fn retry(
         &self,
-        order: Order,
+        order: SampleOrder,
         wait: Duration,
         native: &mut Native,
         slot: &ActivitySlot,
-    ) -> Outcome {
+    ) -> MakeResult {
         if !wait.is_zero() && self.ending.wait(wait) {
             return Err(self.fault(order.ticket, Stage::Worker, closed(), order.batch_slot));
         }
@@ -439,7 +439,7 @@ impl Run {
         *self.shared.progress.lock() = receipt.end;
     }
 
-    /// The consumer has waited so long, in vain. Says once what keeps it waiting, when that is long.
+    /// Adds a wait that brought no batch. After `stall`, logs once what the threads are doing.
     pub(super) fn add_waiting(&self, waited: Duration) {
         let mut waiting = self.waiting.lock();
         waiting.time += waited;

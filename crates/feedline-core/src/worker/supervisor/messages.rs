@@ -105,7 +105,7 @@ pub struct Observation {
 /// Why a run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunFailure {
-    /// More workers died than the settings allow; [`Supervisor::deaths`] lists them.
+    /// More workers died than the settings allow; `Supervisor::deaths` lists them.
     TooManyDeaths,
     /// A worker died with tasks that had no result, and the settings forbid replacing it.
     Death {
@@ -156,7 +156,7 @@ pub(crate) enum WorkerEvent {
         /// The number of the ping that the zygote answered, if the message was an answer.
         ping: Option<u32>,
     },
-    /// The dispatcher looked at the zygote; [`Supervisor::must_look_at_zygote`] says when to look.
+    /// The dispatcher looked at the zygote; `Supervisor::must_look_at_zygote` says when to look.
     ZygoteSeen {
         /// Whether the zygote has used the processor, or waited for a device, since the last look
         /// or ping.
@@ -210,7 +210,7 @@ pub(crate) enum WorkerEvent {
         /// The task.
         task: TaskNumber,
     },
-    /// The dispatcher looked at a worker; [`Supervisor::workers_to_look_at`] says when and at
+    /// The dispatcher looked at a worker; `Supervisor::workers_to_look_at` says when and at
     /// which.
     Observed {
         /// The process.
@@ -233,7 +233,7 @@ pub(crate) enum WorkerEvent {
     },
     /// Other code in the trainer process closed our descriptors, so no worker can be reached.
     DescriptorsClosed,
-    /// The time of [`Supervisor::next_deadline`] has come.
+    /// The time of `Supervisor::next_deadline` has come.
     TimePassed,
     /// The consumer closes the run.
     Close,

@@ -2,7 +2,7 @@
 //! uses no process, clock, thread or random number, so a simulator can run it through years of
 //! failures in a minute.
 //!
-//! Events go into [`Supervisor::handle`], which returns the actions to carry out, in order.
+//! Events go into `Supervisor::handle`, which returns the actions to carry out, in order.
 //! `testing::simulator` checks these guarantees:
 //!
 //! - A task has one result: `Accept` or `GiveUp`. If its worker ends without a result, it is sent
@@ -15,7 +15,7 @@
 //! - A worker that exceeds the deadline is killed. Without a deadline, no worker is killed for
 //!   being slow.
 //! - A zygote that neither answers a request nor uses the processor is killed and replaced.
-//! - Every wait ends: either an event is on its way, or [`Supervisor::next_deadline`] says when to
+//! - Every wait ends: either an event is on its way, or `Supervisor::next_deadline` says when to
 //!   call again.
 //! - Closing always ends, whatever the workers do.
 //!
@@ -60,7 +60,7 @@ const MAX_BOOT_DEATHS: u32 = 3;
 const MAX_ZYGOTE_FAILURES: u32 = 3;
 /// Closing ends after this many grace periods, even if a worker cannot be killed.
 const CLOSING_GRACES: u32 = 3;
-/// The number of deaths that [`Supervisor::deaths`] keeps.
+/// The number of deaths that `Supervisor::deaths` keeps.
 const MAX_REMEMBERED_DEATHS: usize = 64;
 /// The shortest time limit: each look costs something.
 const SHORTEST_WATCH: Duration = Duration::from_millis(1);
@@ -111,7 +111,7 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Creates a supervisor. It asks for nothing before [`Supervisor::start`].
+    /// Creates a supervisor. It asks for nothing before `Supervisor::start`.
     pub(crate) fn new(settings: SupervisorSettings) -> Supervisor {
         let watched = |time: Duration| time.max(SHORTEST_WATCH);
         let settings = SupervisorSettings {

@@ -103,7 +103,7 @@ fn limits(
 }
 
 impl Supervisor {
-    /// The workers to look at when the time of [`Supervisor::next_deadline`] has come, right before
+    /// The workers to look at when the time of `Supervisor::next_deadline` has come, right before
     /// `TimePassed`. One [`super::WorkerEvent::Observed`] for each carries what was found.
     pub(crate) fn workers_to_look_at(&self, now: Duration) -> Vec<Incarnation> {
         if !self.is_running() {

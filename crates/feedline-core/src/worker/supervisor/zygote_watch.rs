@@ -33,7 +33,7 @@ pub(super) struct ZygoteWatch {
 }
 
 impl Supervisor {
-    /// Whether to look at the zygote when the time of [`Supervisor::next_deadline`] has come, right
+    /// Whether to look at the zygote when the time of `Supervisor::next_deadline` has come, right
     /// before `TimePassed`. [`super::WorkerEvent::ZygoteSeen`] carries what was found.
     pub(crate) fn must_look_at_zygote(&self, now: Duration) -> bool {
         self.is_running() && self.zygote_watch.look_at.is_some_and(|at| at <= now)
