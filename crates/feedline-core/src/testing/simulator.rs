@@ -2,6 +2,8 @@
 //! seed decides, and a clock that costs no real time. `promises` checks each step. A seed always
 //! gives the same run.
 
+mod consumer;
+mod impossible;
 mod workers;
 #[cfg(test)]
 mod tests;
@@ -412,66 +414,6 @@ impl SimulatedWorld {
         }
     }
 
-    fn stray(&mut self) -> bool {
-        let strays = self.random.chance(self.rates.stray);
-        self.report.strays += u64::from(strays);
-        strays
-    }
-
-    /// Sends impossible events, which the supervisor must ignore: repetitions, and messages of
-    /// workers that never existed.
-    fn notify_impossible(&mut self, echo: WorkerEvent) -> Result<(), String> {
-        let worker_id = self.random.below(10) as WorkerId;
-        let incarnation = Incarnation { worker_id, generation: 1_000 };
-        let task = self.random.below(40);
-        let impossible = [
-            WorkerEvent::TaskDone { incarnation, task },
-            WorkerEvent::Survived { incarnation, task },
-            WorkerEvent::Renew { incarnation },
-            WorkerEvent::Renew { incarnation: Incarnation { worker_id, generation: 0 } },
-            WorkerEvent::Survived { incarnation: Incarnation { worker_id, generation: 0 }, task },
-            WorkerEvent::Ended { incarnation, exit: ExitKind::Exited(0), at: None },
-            WorkerEvent::Ready { incarnation },
-            WorkerEvent::StartFailed { incarnation },
-            WorkerEvent::Refused { incarnation, transient: false },
-            WorkerEvent::TimePassed,
-            WorkerEvent::Submitted { task: 0, worker_id: None },
-            WorkerEvent::Retire { worker_id: 1_000 },
-            WorkerEvent::HungUp { incarnation },
-            WorkerEvent::ZygoteAnswered { ping: Some(1_000_000) },
-            WorkerEvent::ZygoteAnswered { ping: None },
-        ];
-        let is_echo = match echo {
-            WorkerEvent::Ended { .. }
-            | WorkerEvent::Ready { .. }
-            | WorkerEvent::TaskDone { .. }
-            | WorkerEvent::Survived { .. }
-            | WorkerEvent::Observed { .. }
-            | WorkerEvent::HungUp { .. }
-            | WorkerEvent::ZygoteStarted
-            | WorkerEvent::ZygoteReady
-            | WorkerEvent::ZygoteAnswered { .. }
-            | WorkerEvent::Refused { .. } => true,
-            WorkerEvent::Submitted { .. }
-            | WorkerEvent::ZygoteSeen { .. }
-            | WorkerEvent::DescriptorsClosed
-            | WorkerEvent::ZygoteEnded
-            | WorkerEvent::StartFailed { .. }
-            | WorkerEvent::Renew { .. }
-            | WorkerEvent::Retire { .. }
-            | WorkerEvent::TimePassed
-            | WorkerEvent::Close => false,
-        };
-        // Task 0 is new until the consumer has submitted it.
-        let is_early = self.submitted == 0 && self.promises.is_running();
-        let chosen = match (is_echo, is_early) {
-            (true, _) if self.random.chance(500) => echo,
-            (_, true) => WorkerEvent::TimePassed,
-            (_, false) => self.random.one_of(impossible),
-        };
-        self.notify(chosen)
-    }
-
     /// One step: the supervisor decides, the promises are checked, the world changes.
     fn notify(&mut self, event: WorkerEvent) -> Result<(), String> {
         self.report.steps += 1;
@@ -657,81 +599,6 @@ impl SimulatedWorld {
         let limit = self.random.one_of([1_000, 3_000_000]);
         let when = self.random.micros(1, limit);
         self.at(when, SimulatedEvent::Closes);
-    }
-
-    /// Takes the next result in order, and submits more tasks.
-    fn consume(&mut self) -> Result<(), String> {
-        if !self.promises.is_running() {
-            // The consumer has not noticed the end of the run; what it submits now is ignored.
-            let (task, worker_id) = (self.submitted, self.choose_worker());
-            return self.notify(WorkerEvent::Submitted { task, worker_id });
-        }
-        self.consumer_waits = false;
-        if self.consumed < self.submitted && self.promises.outcome(self.consumed).is_some() {
-            self.consumed += 1;
-            self.promises.settle(self.consumed);
-        }
-        while self.submitted < self.total
-            && self.submitted - self.consumed < self.prefetch
-            && self.promises.is_running()
-        {
-            let (task, worker_id) = (self.submitted, self.choose_worker());
-            self.submitted += 1;
-            self.assign_troubles(task);
-            self.notify(WorkerEvent::Submitted { task, worker_id })?;
-        }
-        if self.consumed == self.total {
-            self.report.finished += u64::from(!self.close_sent);
-            return self.close();
-        }
-        if self.promises.outcome(self.consumed).is_some() {
-            let when = self.soon();
-            self.at(when, SimulatedEvent::Consumes);
-        } else {
-            self.consumer_waits = true;
-        }
-        Ok(())
-    }
-
-    fn choose_worker(&mut self) -> Option<WorkerId> {
-        let pins = match self.pinning {
-            Pinning::Pinned => true,
-            Pinning::Unpinned => false,
-            Pinning::Mixed => self.random.chance(500),
-        };
-        if !pins {
-            return None;
-        }
-        let used: Vec<usize> =
-            (0..self.in_use.len()).filter(|worker_id| self.in_use[*worker_id]).collect();
-        let reactivates =
-            used.is_empty() || self.random.chance(if self.retires_workers { 150 } else { 0 });
-        let worker_id = if reactivates {
-            self.random.below(self.in_use.len() as u64) as usize
-        } else {
-            used[(self.submitted % used.len() as u64) as usize]
-        };
-        self.report.reactivations += u64::from(!self.in_use[worker_id]);
-        self.in_use[worker_id] = true;
-        Some(worker_id as WorkerId)
-    }
-
-    fn retire(&mut self, worker_id: WorkerId) -> Result<(), String> {
-        if !self.promises.is_running() {
-            return Ok(());
-        }
-        self.in_use[worker_id as usize] = false;
-        self.report.retirements += 1;
-        self.notify(WorkerEvent::Retire { worker_id })
-    }
-
-    fn close(&mut self) -> Result<(), String> {
-        if self.close_sent {
-            return Ok(());
-        }
-        self.close_sent = true;
-        self.notify(WorkerEvent::Close)?;
-        if self.stray() { self.notify(WorkerEvent::Close) } else { Ok(()) }
     }
 
     fn result(&mut self, task: TaskNumber) {
