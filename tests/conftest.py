@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from pathlib import Path
 
@@ -21,6 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell that starts the tests in the background makes them ignore Ctrl-C, which some of them send.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The first loader of a process would do it, with an event that no test expects.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     for line in OF_OLDER_VERSIONS:
         config.addinivalue_line("filterwarnings", line)
     # Most tests of faults skip samples on purpose; the tests of warnings turn these on again.

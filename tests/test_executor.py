@@ -511,7 +511,7 @@ def test_a_worker_that_is_killed_from_outside_is_replaced_and_the_warning_names_
 def is_calling(pool: Executor, seat: int) -> bool:
     worker_pool = pool._pool._worker_pool
     doing = None if worker_pool is None else worker_pool.activity(seat)
-    return doing is not None and doing["stage"] not in ("starting", "waiting")
+    return doing is not None and doing.stage not in ("starting", "waiting")
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])

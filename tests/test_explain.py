@@ -81,6 +81,7 @@ def test_the_command_line_prints_the_page(code: str, capfd: pytest.CaptureFixtur
     [
         (errors.WorkerDiedWarning, "FL401"),
         (errors.WorkerStalledWarning, "FL208"),
+        (errors.ResourceShortageWarning, "FL403"),
         (errors.SampleSkippedWarning, "FL209"),
         (errors.SourceUnavailableWarning, "FL105"),
     ],

@@ -506,9 +506,11 @@ def test_every_kind_of_the_core_has_its_class_and_every_class_its_kind() -> None
     }
     assert set(errors.__all__) == {
         *kinds(),
+        "CopiedMemoryWarning",
         "EmptyShardWarning",
         "FeedlineError",
         "FeedlineWarning",
+        "ResourceShortageWarning",
         "SampleSkippedWarning",
         "SharedFileWarning",
         "SourceUnavailableWarning",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from feedline._account import in_json
+from feedline._account import json_index
 from feedline._torch.indices import Planned, keys, without
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,22 +109,22 @@ def test_with_ranks_all_batches_keep_their_sizes_while_one_sample_is_left(
 def test_an_index_of_any_type_is_recognised_in_a_quarantine_file(index: Any) -> None:
     import json
 
-    written = json.loads(json.dumps(in_json(index)))
+    written = json.loads(json.dumps(json_index(index)))
     batches, counts = leave_out([[index, 99]], {written})
     assert counts.left_out == 1
     assert [batch for batch, _ in batches] == [[99]]
 
 
 def test_a_fraction_does_not_match_an_integer_index() -> None:
-    assert in_json(2.5) != 2
-    assert in_json(np.float32(2.5)) != 2
+    assert json_index(2.5) != 2
+    assert json_index(np.float32(2.5)) != 2
 
 
 def test_keys_that_are_lists_in_the_file_are_tuples() -> None:
     _, counts = leave_out([[(1, 2), (3, (4, 5))]], set())
     assert counts.left_out == 0
     excluded = keys([[1, 2], [3, [4, 5]]])
-    assert {in_json((1, 2)), in_json((3, (4, 5)))} == excluded
+    assert {json_index((1, 2)), json_index((3, (4, 5)))} == excluded
 
 
 def test_samples_repeated_for_excluded_ones_are_reported_with_their_batch() -> None:

@@ -103,8 +103,8 @@ def test_invalid_padding_is_refused_where_it_is_written(tmp_path: Path, pad: Any
 @pytest.mark.parametrize(
     ("pad", "said"),
     [
-        ({"tokens": 0.5}, "pad=0.5 does not fit to 'tokens'"),
-        ({"weights": 1e39}, r"pad=1e\+39 does not fit to 'weights'"),
+        ({"tokens": 0.5}, "pad=0.5 does not fit 'tokens'"),
+        ({"weights": 1e39}, r"pad=1e\+39 does not fit 'weights'"),
         ({"nope": 1}, "pad names 'nope'"),
         ({"label": 1}, "pad names 'label'"),
     ],

@@ -136,6 +136,9 @@ CASES: dict[str, tuple[Callable[[], Any], type[BaseException], str]] = {
 }
 
 
+# A worker that is short of memory ends, and a fresh one raises.
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerDiedWarning")
+@pytest.mark.filterwarnings("ignore::feedline.errors.ResourceShortageWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_an_exception_has_its_type_torchs_message_its_traceback_and_its_place(name: str) -> None:
     action, kind, text = CASES[name]

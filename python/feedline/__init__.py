@@ -19,12 +19,15 @@ from __future__ import annotations
 from feedline import errors
 from feedline._native import __version__
 from feedline._workers.death import Death
+from feedline.cached_files import CachedFile, CachedFiles, close_cached, open_cached
 from feedline.errors import FeedlineError
 from feedline.events import Event
 from feedline.executor import Executor, FailedCall, Skipped, map
 from feedline.faults import Backoff, FaultPolicy
 from feedline.fields import bytes_, float32, int64, json_, npy, sequence, text
 from feedline.loader import BytesList, Epoch, Loader
+from feedline.machine import Diagnosis, Fact, Finding, Limits, doctor, limits
+from feedline.packed import PackedDict, PackedList, pack
 from feedline.pipeline import Pipeline, arrays, files, images, mix
 from feedline.predicates import col, length
 from feedline.records import csv, example_schema, jsonl, tar, tfrecord, tokens
@@ -33,16 +36,24 @@ from feedline.report import CallReport, Fault, Report, Slow
 __all__ = [
     "Backoff",
     "BytesList",
+    "CachedFile",
+    "CachedFiles",
     "CallReport",
     "Death",
+    "Diagnosis",
     "Epoch",
     "Event",
     "Executor",
+    "Fact",
     "FailedCall",
     "Fault",
     "FaultPolicy",
     "FeedlineError",
+    "Finding",
+    "Limits",
     "Loader",
+    "PackedDict",
+    "PackedList",
     "Pipeline",
     "Report",
     "Skipped",
@@ -50,8 +61,10 @@ __all__ = [
     "__version__",
     "arrays",
     "bytes_",
+    "close_cached",
     "col",
     "csv",
+    "doctor",
     "errors",
     "example_schema",
     "files",
@@ -61,9 +74,12 @@ __all__ = [
     "json_",
     "jsonl",
     "length",
+    "limits",
     "map",
     "mix",
     "npy",
+    "open_cached",
+    "pack",
     "sequence",
     "tar",
     "text",

@@ -1,33 +1,31 @@
-"""What becomes of the samples of a loader or the calls of an executor: written down, counted, told."""
+"""The account of a loader or executor: its ledger and events, and what its fault policy says."""
 
 from __future__ import annotations
 
 import json
 import operator
-import time
 from collections.abc import Callable
 from typing import Any
 
 from feedline import _native
 from feedline._described import described
-from feedline._notices import Notices
-from feedline._workers.death import Death
+from feedline._event_log import EventLog
 from feedline._workers.retries import PendingFault
 from feedline.errors import DeadlineExceededError, InvalidArgumentError, SampleSkippedWarning
-from feedline.events import Event, notify
+from feedline.events import Event
 from feedline.faults import FaultPolicy, symptom
 from feedline.report import CallReport, Report
 
-__all__ = ["OVERDUE", "Account", "Outages", "check", "in_json", "written"]
+__all__ = ["OVERDUE", "Account", "check", "fault_line", "json_index"]
 
 # What a sample that passed its deadline looks like to the policy.
 OVERDUE = symptom(DeadlineExceededError(""))[0]
-# Letters of an index that a quarantine file has at most.
-_WRITTEN = 4096
+# The longest index that is written to a quarantine file, in characters.
+_LONGEST_INDEX = 4096
 
 
 def check(faults: object, on_event: object) -> None:
-    """Refuses what is no policy and what cannot be called."""
+    """Refuses a policy that is none, and a callback that cannot be called."""
     if faults is not None and not isinstance(faults, FaultPolicy):
         raise InvalidArgumentError.explained(
             f"faults must be a feedline.FaultPolicy, got {described(faults)}",
@@ -40,91 +38,88 @@ def check(faults: object, on_event: object) -> None:
         )
 
 
-def in_json(index: object) -> Any:
-    """An index as a quarantine file has it: numbers and texts as they are, others in words."""
+def json_index(index: object) -> Any:
+    """An index as a quarantine file has it: integers and strings unchanged, everything else described."""
     if isinstance(index, bool) or index is None:
         return index
     if isinstance(index, str):
-        return written(index)
+        return valid_utf8(index)
     try:
-        # Whole numbers of NumPy and torch are indices too.
+        # Integers of NumPy and torch are indices too.
         number = operator.index(index)  # type: ignore[arg-type]
     except Exception:
-        return written(described(index, _WRITTEN))
+        return valid_utf8(described(index, _LONGEST_INDEX))
     return number if abs(number) < 2**63 else described(number)
 
 
-def written(text: str) -> str:
-    """As a file can have it: bytes of a name that are no UTF-8 are spelled out."""
+def valid_utf8(text: str) -> str:
+    """The text with bytes that are not UTF-8 escaped, so that a file can hold it."""
     return text.encode(errors="backslashreplace").decode()
 
 
-class Outages:
-    """Sources that are unavailable, and since when each worker knows it. Several workers find one unavailable
-    and back: it is logged once."""
+def fault_line(
+    fault: PendingFault,
+    index: object,
+    epoch: int,
+    worker: int | None,
+    rank: int | None = None,
+    **more: Any,
+) -> str:
+    """A fault as the ledger takes it, in JSON; `more` is what only some fronts know."""
+    line = {
+        "index": json_index(index),
+        "epoch": epoch,
+        "path": fault.path,
+        "stage": fault.remote_error.stage or "worker",
+        "kind": fault.remote_error.name,
+        "message": fault.remote_error.message,
+        "traceback": fault.remote_error.traceback,
+        "attempts": fault.attempts,
+        "worker": worker,
+        "rank": rank,
+        **more,
+    }
+    return json.dumps(
+        {name: valid_utf8(value) if isinstance(value, str) else value for name, value in line.items()}
+    )
 
-    def __init__(self) -> None:
-        self._away: dict[str, dict[int | None, float]] = {}
 
-    def news(self, name: str, details: dict[str, Any], worker: int | None) -> dict[str, Any] | None:
-        """What is to be told of an event of a source; None if it was told already."""
-        away = self._away.setdefault(str(details.get("root")), {})
-        if name == "source_unavailable":
-            is_news = not away
-            away[worker] = time.monotonic()
-        elif name == "source_recovered":
-            since = away.pop(worker, None)
-            is_news = since is not None and not away
-            details = {**details, "seconds": 0.0 if since is None else time.monotonic() - since}
-        else:
-            # Of all that wait for it, one tells what it finds.
-            is_news = worker == next(iter(away), worker)
-        return details if is_news else None
-
-
-class Account:
-    """The ledger of one front, and the callback that hears of its events."""
+class Account(EventLog):
+    """The ledger, the events and the fault policy of a loader or executor."""
 
     def __init__(
         self,
         policy: FaultPolicy | None,
-        on_event: Callable[[Event], None] | None,
+        on_event: Callable[[Event], object] | None,
         *,
         is_of_calls: bool = False,
         raises: bool = True,
     ) -> None:
-        """Unless it `raises`, warnings that are errors by the user's filters are shown."""
         self.policy = policy or FaultPolicy()
-        self.notices = Notices(raises=raises)
-        self._raises = raises
-        self._on_event = on_event
-        self.rules = _native.Policy(self.policy.config())
-        self.ledger = _native.Ledger(self.policy.config(), is_of_calls=is_of_calls)
-        self._away = Outages()
+        config = self.policy.config()
+        super().__init__(_native.Ledger(config, is_of_calls=is_of_calls), on_event, raises=raises)
+        self.rules = _native.Policy(config)
         # Samples that took less than this are not among the slowest.
         self.slow_bar = 0.0
+        # Before any worker starts: workers inherit the limit.
+        raised = _native.raise_open_files()
+        if raised is not None:
+            self.event("open_files_raised", {"from": raised[0], "to": raised[1]})
 
-    def __getstate__(self) -> tuple[FaultPolicy, Callable[[Event], None] | None, bool]:
+    def __getstate__(self) -> tuple[FaultPolicy, Callable[[Event], object] | None, bool]:
         """A copy, and what arrives in another process, begins an account of its own."""
         return self.policy, self._on_event, self._raises
 
-    def __setstate__(self, state: tuple[FaultPolicy, Callable[[Event], None] | None, bool]) -> None:
+    def __setstate__(self, state: tuple[FaultPolicy, Callable[[Event], object] | None, bool]) -> None:
         policy, on_event, raises = state
         Account.__init__(self, policy, on_event, raises=raises)
-
-    def notify(self) -> None:
-        """Hands on what has happened since the last time."""
-        if self.ledger.has_events:
-            notify(self.ledger.take_events(), self._on_event, self.notices)
-        if not self._raises:
-            self.notices.issue()
 
     def action(self, names: list[str], os_error: int | None = None) -> str:
         """What the policy wants for such a fault."""
         action, _ = self.rules.rule(names, os_error)
         return action
 
-    def wish(self, bad: PendingFault) -> str:
+    def policy_action(self, bad: PendingFault) -> str:
         """What the policy wants, as the engine is told. A lack of descriptors, say, is raised unless the
         policy names it."""
         if bad.action == "raise":
@@ -137,45 +132,6 @@ class Account:
         _, retry = self.rules.rule(names, None)
         return retry if self.rules.retry_after(names, None, 1, [0]) is not None else 0
 
-    def line(
-        self,
-        bad: PendingFault,
-        index: object,
-        epoch: int,
-        worker: int | None,
-        rank: int | None = None,
-        call: dict[str, Any] | None = None,
-        dataset: str | None = None,
-    ) -> str:
-        """A fault as the ledger takes it."""
-        line = {
-            "index": in_json(index),
-            "call": call,
-            "epoch": epoch,
-            "path": None if bad.path is None else written(bad.path),
-            "stage": bad.remote_error.stage or "worker",
-            "kind": bad.remote_error.name,
-            "message": written(bad.remote_error.message),
-            "traceback": written(bad.remote_error.traceback),
-            "attempts": bad.attempts,
-            "worker": worker,
-            "rank": rank,
-            "dataset": None if dataset is None else written(dataset),
-        }
-        return json.dumps(line)
-
-    def died(self, death: Death) -> None:
-        self.ledger.event("worker_died", json.dumps(death.to_dict(), default=repr))
-
-    def event(self, name: str, details: dict[str, Any]) -> None:
-        self.ledger.event(name, json.dumps(details, default=repr))
-
-    def noted(self, name: str, details: dict[str, Any], worker: int | None = None) -> None:
-        """What a worker tells of the source of its samples."""
-        news = self._away.news(name, details, worker)
-        if news is not None:
-            self.event(name, news)
-
     def close(self) -> None:
         """Of a front without epochs: sums up what was left out, and closes the quarantine file."""
         warning = self.ledger.close()
@@ -186,7 +142,7 @@ class Account:
     def slow(self, index: object, seconds: float, worker: int | None, stage: str = "worker") -> None:
         """Notes how long a sample took, if it is among the slowest."""
         if seconds > self.slow_bar:
-            self.ledger.slow(json.dumps(in_json(index)), seconds, worker, stage)
+            self.ledger.slow(json.dumps(json_index(index)), seconds, worker, stage)
             # A little more than the least of the slowest: what is nearly as slow is not worth the telling.
             self.slow_bar = 0.0 if self.ledger.is_slow(seconds / 2) else seconds / 2
 

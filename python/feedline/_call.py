@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline._account import written
+from feedline._account import valid_utf8
 
 __all__ = ["FailedCall", "Function", "Skipped", "key", "shown"]
 
@@ -117,10 +117,10 @@ class Function:
         """The call as text; long arguments are shortened."""
         return f"{self.name}({self.arguments(arguments, keywords)})"
 
-    def in_json(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    def as_json(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
         """The call as it is written to a quarantine file: without its arguments if JSON cannot represent
         them or if they are very long."""
-        call: dict[str, Any] = {"function": written(self._full_name)}
+        call: dict[str, Any] = {"function": valid_utf8(self._full_name)}
         converter = _JsonArguments()
         try:
             positional = [converter.plain(argument) for argument in (*self._arguments, *arguments)]
@@ -168,13 +168,13 @@ class _JsonArguments:
             value = os.fsdecode(value)
         if isinstance(value, str):
             self._take(len(value))
-            return written(value)
+            return valid_utf8(value)
         if isinstance(value, (list, tuple)):
             self._take(len(value))
             return [self.plain(part) for part in value]
         if isinstance(value, dict) and all(isinstance(name, str) for name in value):
             self._take(sum(map(len, value)))
-            return {written(name): self.plain(part) for name, part in value.items()}
+            return {valid_utf8(name): self.plain(part) for name, part in value.items()}
         raise TypeError(f"JSON has no {type(value).__name__}")
 
     def _take(self, characters: int) -> None:

@@ -11,7 +11,6 @@ import os
 import pickle
 import threading
 import traceback
-import warnings
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -19,19 +18,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline import _native, errors
-from feedline._account import Account
+from feedline._account import Account, fault_line
 from feedline._call import FailedCall, Function, Skipped
 from feedline._native import Action
 from feedline._workers.calls import CALLING, ExecutorWork
-from feedline._workers.death import Death, Stall
+from feedline._workers.death import Death
 from feedline._workers.pickling import ERRORS, by_name, by_value, not_picklable
+from feedline._workers.pool_reports import PoolOwner, PoolReports, TaskPlace, death_without, lost_task_error
 from feedline._workers.remote_error import RemoteError
 from feedline._workers.retries import FaultyResult, PendingFault
 from feedline._workers.sent_descriptors import SentDescriptors
 from feedline._workers.worker_pool import GaveUp, Handle, WorkerPool, load
-from feedline.errors import DeadlineExceededError, WorkerDiedError, WorkerDiedWarning, WorkerStalledWarning
+from feedline.errors import DeadlineExceededError, WorkerDiedError
 from feedline.events import LOGGER
-from feedline.faults import hint_for, symptom
+from feedline.faults import symptom
 
 __all__ = ["Call", "CallQueue"]
 
@@ -115,7 +115,7 @@ class _Came:
     error: BaseException | None = None
 
 
-class CallQueue:
+class CallQueue(PoolOwner):
     """What is behind an executor: its calls, its workers, and the thread that receives results. The thread
     keeps it alive until the last call is made, also when nobody has the executor any more."""
 
@@ -137,8 +137,6 @@ class CallQueue:
         self._broken: BaseException | None = None
         self.thread: threading.Thread | None = None
         self.deaths: list[Death] = []
-        # Tasks whose first death a warning has told of; the error or the skip of the call tells of all.
-        self._warned: set[int] = set()
         # Of the newest call.
         self._line = ("", 0)
 
@@ -165,7 +163,13 @@ class CallQueue:
             return
         self._is_starting = True
         try:
-            worker_pool = WorkerPool(self._work, self._config, fresh=self._fresh, name="Executor", front=self)
+            account, again = self.account, "the call is made again"
+            reports = PoolReports(
+                account, account.policy, self.deaths, self._config, again, shows_repeats=False
+            )
+            worker_pool = WorkerPool(
+                self._work, self._config, fresh=self._fresh, name="Executor", owner=self, reports=reports
+            )
             worker_pool.start()
         finally:
             self._is_starting = False
@@ -256,23 +260,23 @@ class CallQueue:
 
     def _bad_sample(self, came: _Came, fault: int) -> _native.BadSample:
         bad = came.faults[fault]
-        return _native.BadSample(came.call.sent[bad.position], fault, self.account.wish(bad))
+        return _native.BadSample(came.call.sent[bad.position], fault, self.account.policy_action(bad))
 
     def _give_up(self, call: Call, given_up: GaveUp) -> None:
         """A call that kills its worker, or takes longer than it may: a fault as any other."""
         deaths = [death for death in self.deaths if given_up.task in death.tasks]
-        what = call.what(given_up.at)
-        error = _lost(what, deaths, given_up.why)
-        names, _ = symptom(error)
-        remote_error = RemoteError.reported(error, position=given_up.at, stage=CALLING)
-        # A report has one line for it, which names the call already.
-        remote_error.message = remote_error.message.removeprefix(f"{what} ")
-        remote_error.message += f" {_without(what, deaths[-1])}" if deaths else ""
-        at = given_up.at if given_up.at is not None and given_up.at < len(call.sent) else None
+        what = call.what(given_up.position)
+        error = lost_task_error(deaths, given_up.why, what, what)
+        at = given_up.position
+        if at is not None and at >= len(call.sent):
+            at = None
         # Of calls that must not be repeated, others of the same task may have been made already.
         may_go_on = at is not None and self._config["attempts"] > 1
-        action = self.account.action(names) if may_go_on else "raise"
-        bad = PendingFault(at or 0, names, None, remote_error, None, len(deaths), action)
+        bad = PendingFault.of_error(error, at, CALLING, len(deaths))
+        bad.action = self.account.action(bad.names) if may_go_on else "raise"
+        if deaths:
+            # A report has one line for it, which names the call already.
+            bad.remote_error.message = death_without(what, deaths[-1])
         came = _Came(call, given_up.task, deaths[-1].worker if deaths else None, [bad], error)
         self._perform(self._engine.lost(call.batch, self._bad_sample(came, 0)), came)
         if call.batch in self._calls:
@@ -327,8 +331,8 @@ class CallQueue:
 
     def _in_json(self, came: _Came, bad: PendingFault) -> str:
         call = came.call
-        in_json = call.function.in_json(*call.at(bad.position))
-        return self.account.line(bad, call.what(bad.position), 0, came.worker, call=in_json)
+        in_json = call.function.as_json(*call.at(bad.position))
+        return fault_line(bad, call.what(bad.position), 0, came.worker, call=in_json)
 
     def _error(self, came: _Came, bad: PendingFault) -> BaseException:
         """The exception of a call, which says which call it was."""
@@ -365,57 +369,13 @@ class CallQueue:
 
     # ---- what is known of the workers ----
 
-    def explain(self, death: Death) -> Death:
-        for task in death.tasks:
-            call = self._running.get(task)
-            if call is not None:
-                hint = hint_for(self.account.policy, death.hint)
-                return death.explained(what=call.what(death.position), position=None, hint=hint)
-        return death.explained(position=None)
+    def locate(self, task: int, position: int | None, stage: str) -> TaskPlace | None:
+        call = self._running.get(task)
+        return None if call is None else TaskPlace(what=call.what(position))
 
-    def died(self, death: Death) -> None:
-        self.deaths.append(death)
-        self.account.died(death)
-        if self._warned.issuperset(death.tasks) and death.tasks:
-            return
-        self._warned.update(death.tasks)
-        calls = [self._running[task] for task in death.tasks if task in self._running]
-        hangs = death.cause == "deadline passed"
-        attempts = self._config["hangs"] if hangs else self._config["attempts"]
-        again = ", and the call is made again" if calls and attempts > 1 else ""
-        self._warn(death.announced(f"it is replaced{again}"), WorkerDiedWarning, calls)
-
-    def stalled(self, still: Stall, *, is_restarted_fresh: bool) -> None:
-        call = None if still.task is None else self._running.get(still.task)
-        text = still.describe(
-            "" if call is None else f"in {call.what(still.position)}", self._config["deadline"]
-        )
-        name = "zygote_restarted" if is_restarted_fresh else "worker_stalled"
-        details = {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)}
-        self.account.event(name, details)
-        self._warn(text, WorkerStalledWarning, [] if call is None else [call])
-
-    def zygote_event(self, name: str, text: str, *, warns: bool) -> None:
-        self.account.event(name, {"text": text, "level": "warning" if warns else "info"})
-        if warns:
-            self._warn(text, WorkerStalledWarning, [])
-
-    def _warn(self, text: str, kind: type[Warning], calls: list[Call]) -> None:
-        """Warns of calls, at the line of the user's code that wants them."""
-        file, number = calls[0].line if calls else self._line
-        try:
-            warnings.warn_explicit(text, kind, file, number)
-        except kind:
-            # Where warnings are errors, nothing here can raise one to the user: it is shown.
-            warnings.showwarning(kind(text), kind, file, number)
-
-    def retired(self, reported: dict[str, Any]) -> None:
-        self.account.event("worker_renewed", reported)
-
-    def noted(self, worker_id: int, name: str, details: dict[str, Any]) -> None:
-        self.account.noted(name, details, worker_id)
-        # Now: while the source is unavailable, nothing else happens.
-        self.account.notify()
+    def line_of(self, task: int | None) -> tuple[str, int]:
+        call = None if task is None else self._running.get(task)
+        return self._line if call is None else call.line
 
     def shut(self, *, cancel: bool = False) -> None:
         """Takes no more calls. The thread ends the workers when the last one is made."""
@@ -499,25 +459,3 @@ def _unjudged(remote_error: RemoteError, error: BaseException) -> PendingFault:
     """What no policy is asked about."""
     names, os_error = symptom(error)
     return PendingFault(remote_error.position or 0, names, os_error, remote_error, None, 1, "raise")
-
-
-def _lost(what: str, deaths: list[Death], why: str) -> BaseException:
-    """The error of a call that is not made again, since it kills or hangs."""
-    last = deaths[-1] if deaths else None
-    hint = last.hint if last else ""
-    story = "".join(f"\n  {_without(what, death)}" for death in deaths[-5:])
-    if why == "hangs":
-        stack = last.stack[:8] if last else ()
-        text = f"{what} took longer than its deadline:{story}"
-        text += "".join(f"\n  code  {frame}" for frame in stack)
-        return DeadlineExceededError.explained(text, hint, deaths=tuple(deaths))
-    times = f"its worker {len(deaths)} times" if len(deaths) > 1 else "its worker"
-    text = f"{what} killed {times}:{story}"
-    text += f"\n  code  {last.code}" if last and last.code else ""
-    text += "".join(f"\n  why   {line}" for line in (last.why if last else ()))
-    return WorkerDiedError.explained(text, hint, deaths=tuple(deaths))
-
-
-def _without(what: str, death: Death) -> str:
-    """A death in a line, where the call has been named already."""
-    return str(death).replace(f" at one sample, in {what}", "").replace(f" in {what}", "")

@@ -30,7 +30,7 @@ class Notices:
     def __init__(self, *, raises: bool = True) -> None:
         """Without `raises`, a warning that filters turn into an error is shown: no caller could catch it."""
         self._raises = raises
-        self._waiting: deque[tuple[str, type[FeedlineWarning]]] = deque()
+        self._waiting: deque[tuple[str, type[FeedlineWarning], tuple[str, int] | None]] = deque()
         self._faults = 0
         self._deaths: Counter[str] = Counter()
         # Where the loader was created: for threads, whose frames are all Feedline's.
@@ -58,28 +58,32 @@ class Notices:
         elif name == "source_recovered":
             self.add(text, SourceUnavailableWarning)
 
-    def add(self, text: str, category: type[FeedlineWarning]) -> None:
-        self._waiting.append((text, category))
+    def add(self, text: str, category: type[FeedlineWarning], line: tuple[str, int] | None = None) -> None:
+        """Adds a warning; `line` is the file and line of the user's code to show it at, if that is not the
+        line that calls Feedline."""
+        self._waiting.append((text, category, line))
 
-    def died(self, death: Death, then: str) -> None:
-        """Warns of a death and says what is done about it; in one line if the same sample has killed
-        before."""
+    def died(
+        self, death: Death, then: str, line: tuple[str, int] | None = None, *, shows_repeats: bool = True
+    ) -> None:
+        """Warns of a death and says what is done about it; if the same sample has killed before, in one line
+        or, without `shows_repeats`, not at all."""
         sample = death.what or (None if death.index is None else repr((death.index, death.batch)))
         self._deaths[sample or ""] += 1
         times = self._deaths[sample or ""]
-        if sample is not None and times > 1:
-            text = f"{death}, for the {times}{_ORDINALS.get(times, 'th')} time"
-        else:
-            text = death.announced(then)
-        self.add(text, WorkerDiedWarning)
+        if sample is None or times == 1:
+            self.add(death.announced(then), WorkerDiedWarning, line)
+        elif shows_repeats:
+            self.add(f"{death}, for the {times}{_ORDINALS.get(times, 'th')} time", WorkerDiedWarning, line)
 
     def issue(self, *, is_safe: bool = True) -> None:
         """Shows the waiting warnings. A warning that the user's filters turn into an error is raised if this
         `is_safe` now, and keeps waiting otherwise."""
         while self._waiting:
-            text, category = self._waiting[0]
+            text, category, line = self._waiting[0]
+            line = line or self._origin
             try:
-                warn_user(text, category, self._origin)
+                warn_user(text, category, line)
             except category:
                 if self._raises and not is_safe:
                     return
@@ -87,7 +91,7 @@ class Notices:
                 if self._raises:
                     raise
                 # A new warning: the one that was raised keeps the frames of the pool alive.
-                warnings.showwarning(category(text), category, *self._origin)
+                warnings.showwarning(category(text), category, *line)
             else:
                 self._waiting.popleft()
 

@@ -12,6 +12,7 @@ __all__ = [
     "CheckpointMismatchError",
     "ClosedError",
     "CodecPanicError",
+    "CopiedMemoryWarning",
     "CorruptImageError",
     "CorruptRecordError",
     "DeadlineExceededError",
@@ -28,6 +29,7 @@ __all__ = [
     "OutOfMemoryError",
     "OutOfThreadsError",
     "ReadError",
+    "ResourceShortageWarning",
     "SampleSkippedWarning",
     "ShapeMismatchError",
     "SharedFileWarning",
@@ -314,8 +316,16 @@ class WorkerStalledWarning(FeedlineWarning):
     """A worker makes no progress, or the zygote does not answer; the text says what is done about it."""
 
 
+class ResourceShortageWarning(FeedlineWarning):
+    """The machine is short of processes or memory: fewer workers run at once, and nothing is lost."""
+
+
 class SharedFileWarning(FeedlineWarning):
     """A data set holds an open file whose offset all forked workers would share."""
+
+
+class CopiedMemoryWarning(FeedlineWarning):
+    """A data set holds many objects, which each forked worker would copy."""
 
 
 class InternalError(FeedlineError):

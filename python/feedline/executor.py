@@ -118,7 +118,7 @@ class Executor(concurrent.futures.Executor):
         self._folders = NamedFolders() if waits else None
         method = start_method(mp_context, "Executor")
         asked = workers if workers is not None else max_workers
-        self._count = len(os.sched_getaffinity(0)) if asked is None else asked
+        self._count = _native.processors() if asked is None else asked
         is_fresh = method != "fork"
         config = {
             "call": "Executor",
@@ -223,7 +223,7 @@ class Executor(concurrent.futures.Executor):
         before = len(call.calls)
         for offset in reversed(range(before)):
             arguments = call.calls[offset]
-            if key(call.function.in_json(*arguments)) in self._excluded:
+            if key(call.function.as_json(*arguments)) in self._excluded:
                 call.leave_out(offset, Skipped(call.function.describe(*arguments), None))
         self._pool.account.ledger.excluded(before - len(call.calls))
 

@@ -197,7 +197,7 @@ def symptom(exception: BaseException) -> tuple[list[str], int | None]:
     # A base class need not be an exception: urllib's HTTPError is a response too.
     kinds = [kind for kind in type(exception).__mro__ if issubclass(kind, BaseException)]
     names = [_class_name(kind) for kind in kinds]
-    shortage = _shortage(exception)
+    shortage = shortage_of(exception)
     if shortage is not None:
         # So that a rule for MemoryError applies to every exception that means out of memory.
         also = [shortage, "MemoryError"] if shortage == "OutOfMemoryError" else [shortage]
@@ -231,7 +231,7 @@ _SHORTAGE_HINTS = {
 }
 
 
-def _shortage(exception: BaseException) -> str | None:
+def shortage_of(exception: BaseException) -> str | None:
     """The error kind of the resource that the machine is short of, if that is the cause of an exception."""
     if isinstance(exception, MemoryError):
         return "OutOfMemoryError"
@@ -266,7 +266,7 @@ def _starts_processes(exception: BaseException) -> bool:
 def explain_shortage(exception: BaseException) -> None:
     """Adds a note to an exception that is caused by a shortage: what the machine is short of and what to
     do."""
-    shortage = _shortage(exception)
+    shortage = shortage_of(exception)
     if shortage is None:
         return
     resource, hint = _SHORTAGE_HINTS[shortage]

@@ -7,13 +7,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from feedline import _native
+from feedline._event_log import EventLog
 from feedline._native import BytesList
-from feedline._notices import Notices
 from feedline._numpy import array_on
 from feedline._workers.death import Death
 from feedline._workers.worker_pool import Handle
 from feedline.errors import CheckpointMismatchError
-from feedline.events import Event, notify
+from feedline.events import Event
 from feedline.report import Report
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ class Loader:
     ) -> None:
         self._native = native
         self._config = config
-        self._on_event = on_event
-        self._notices = Notices()
+        self._events = EventLog(native.ledger, on_event)
         self.classes = classes
 
     def __iter__(self) -> Epoch[dict[str, Any]]:
@@ -57,13 +56,8 @@ class Loader:
 
     def _epoch(self, make: Callable[[Columns], Batch]) -> Epoch[Batch]:
         native = self._native.epoch()
-        self._notify()
+        self._events.notify()
         return Epoch(self, native, make)
-
-    def _notify(self) -> None:
-        """Logs the events since the last call, and calls the user's function for each."""
-        if self._native.has_events:
-            notify(self._native.take_events(), self._on_event, self._notices)
 
     def __len__(self) -> int:
         """The number of batches in an epoch without faults."""
@@ -112,7 +106,7 @@ class Loader:
     def close(self) -> None:
         """Ends the running epoch and all threads. The loader cannot be used again."""
         self._native.close()
-        self._notify()
+        self._events.notify()
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +149,7 @@ class Epoch(_native.BatchIterator, Generic[Batch]):
             self._taken = self._take()
         self._is_over = self._taken is None
         # The batch stays in `_taken` if this raises a warning as an error.
-        self._loader._notices.issue()
+        self._loader._events.notices.issue()
         columns, self._taken = self._taken, None
         if columns is None:
             raise StopIteration
@@ -166,10 +160,10 @@ class Epoch(_native.BatchIterator, Generic[Batch]):
         try:
             # True: there are events, but no batch yet.
             while (columns := self._native.next()) is True:
-                self._loader._notify()
-                self._loader._notices.issue()
+                self._loader._events.notify()
+                self._loader._events.notices.issue()
         finally:
-            self._loader._notify()
+            self._loader._events.notify()
         if columns is None:
             self._native.close()
         return columns
@@ -177,4 +171,4 @@ class Epoch(_native.BatchIterator, Generic[Batch]):
     def close(self) -> None:
         """Ends the threads of the epoch."""
         self._native.close()
-        self._loader._notify()
+        self._loader._events.notify()

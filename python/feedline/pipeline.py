@@ -227,6 +227,32 @@ class Pipeline(Functions):
         """Flips horizontally with probability `p`."""
         return self._with("flip", p=p)
 
+    def cache(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        memory: int | str | None = None,
+        size: int | str | None = None,
+    ) -> Pipeline:
+        """Keeps samples for later epochs, in memory or in a folder. It changes neither the samples nor their
+        values.
+
+        Its place decides what is kept: before `decode`, the bytes of files and records; after it, the image
+        with the steps up to here. Random steps come after it. A file that has changed is loaded again.
+
+        A cache in memory is a part of the loader's budget, and shrinks when samples need the bytes. When it
+        is full, it keeps what it has, and replaces only what a whole epoch has not used. Several processes
+        and ranks may use one folder at the same time, and later runs find it; a full folder is not written
+        to.
+
+        Args:
+            folder: where files are written; it should be on a disk that is faster than the source.
+            memory: the most bytes in memory, as a number or as in "2GiB".
+            size: the most bytes in the folder, as in "200GiB".
+        """
+        path = None if folder is None else os.fsdecode(folder)
+        return self._with("cache", folder=path, memory=memory, size=size)
+
     def to_float(
         self,
         mean: Numbers | None = None,

@@ -45,7 +45,8 @@ class Report:
 
     `pending` counts samples that were not requested: of an epoch that is running or was abandoned. `repeated`
     counts samples that were delivered a second time, so that every rank has the same number. Samples that are
-    `excluded`, `dropped` or `filtered` are not expected.
+    `excluded`, `dropped` or `filtered` are not expected. `cache_hits` counts samples that a cache had, and
+    `cache_misses` those that it did not have.
     """
 
     epochs: int
@@ -71,6 +72,9 @@ class Report:
     seconds: float
     busiest: str | None
     busy: dict[str, float]
+    cache_hits: int
+    cache_misses: int
+    cache_corrupt: int
     notes: tuple[str, ...]
     text: str
 

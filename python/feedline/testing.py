@@ -119,7 +119,7 @@ class _Striker:
         self._counts[place] = min(attempt + 1, 255)
         return attempt
 
-    def strike(self, index: object) -> None:
+    def injected_fault(self, index: object) -> None:
         """Injects the faults of a sample."""
         chaos = self.chaos
         attempt = self._attempt(index)
@@ -155,7 +155,7 @@ class _ChaoticDataset:
         self._striker = striker
 
     def __getitem__(self, index: Any) -> Any:
-        self._striker.strike(index)
+        self._striker.injected_fault(index)
         return self.dataset[index]
 
     def __len__(self) -> int:
@@ -177,7 +177,7 @@ class _ChaoticFunction:
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        self._striker.strike(arguments[0] if arguments else None)
+        self._striker.injected_fault(arguments[0] if arguments else None)
         return self._function(*arguments, **keywords)
 
 

@@ -170,4 +170,4 @@ def is_idle(iterator: WithWorkers, worker: int) -> bool:
     assert worker_pool is not None
     doing = worker_pool.activity(worker)
     newest = max(batch.task for batch in iterator._waiting.values() if batch.worker_id == worker)
-    return doing is not None and (doing["stage"], doing["task"]) == ("waiting", newest)
+    return doing is not None and (doing.stage, doing.task) == ("waiting", newest)

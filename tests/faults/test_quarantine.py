@@ -363,3 +363,28 @@ def test_two_ranks_write_at_once_and_no_line_is_torn_or_lost(
     assert len(list(Path(place).parent.rglob("*.jsonl"))) == (2 if is_folder else 1)
     loader = DataLoader(Every(200, frozenset()), 10, exclude=place)
     assert set(itertools.chain(*numbers(loader))) == {index for index in range(200) if index % 3}
+
+
+class Stream(torch.utils.data.IterableDataset[int]):
+    """A stream whose sixth sample raises."""
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(10):
+            if number == 5:
+                raise ValueError("the sixth")
+            yield number
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_raised_fault_of_an_iterable_data_set_is_recorded_too(tmp_path: Path, workers: int) -> None:
+    place = tmp_path / "bad.jsonl"
+    events: list[fl.Event] = []
+    policy = fl.FaultPolicy("raise", quarantine=str(place))
+    loader = DataLoader(Stream(), 2, num_workers=workers, faults=policy, on_event=events.append)
+    with pytest.raises(ValueError, match="the sixth"):
+        list(loader)
+
+    (line,) = lines(place)
+    assert (line["index"], line["kind"], line["message"]) == (None, "ValueError", "the sixth")
+    assert [event.name for event in events].count("run_stopped") == 1
+    assert loader.report().quarantined == 1

@@ -42,7 +42,7 @@ batch = [next(running) for _ in range(4)]
 workers = running._workers
 def stage(worker):
     activity = running._worker_pool.activity(worker)
-    return activity and activity["stage"]
+    return activity and activity.stage
 while [stage(worker) for worker in range(4)] != ["fetching", "fetching", "waiting", "waiting"]:
     time.sleep(0.001)
 while None in (pids := [worker.pid for worker in workers]):

@@ -245,6 +245,9 @@ SHORTAGES: list[tuple[Callable[[int], None], type[Exception], str, str]] = [
 ]
 
 
+# A worker that is short of something ends, and a fresh one raises.
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerDiedWarning")
+@pytest.mark.filterwarnings("ignore::feedline.errors.ResourceShortageWarning")
 @pytest.mark.parametrize("front", FRONTS)
 def test_a_shortage_of_the_machine_is_not_skipped_unless_by_type_names_it(front: str) -> None:
     for strike, kind, said, name in SHORTAGES:

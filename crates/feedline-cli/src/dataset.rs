@@ -63,6 +63,12 @@ pub(crate) struct Reading {
     pub(crate) dtype: Option<Dtype>,
 }
 
+impl Default for Reading {
+    fn default() -> Reading {
+        Reading { kind: None, delimiter: b',', dtype: None }
+    }
+}
+
 fn dtype(typed: &str) -> std::result::Result<Dtype, String> {
     let known = Dtype::ALL.iter().copied().find(|dtype| dtype.name() == typed);
     known.ok_or_else(|| {

@@ -47,7 +47,7 @@ pub(crate) struct Demo {
 enum Photograph {
     Good,
     GoodPng,
-    CutOff,
+    Truncated,
     Empty,
     Text,
     WithoutMiddle,
@@ -129,7 +129,7 @@ impl Demo {
         let at = |share: u64| self.samples * share / 12;
         match number {
             number if number == at(2) => Photograph::GoodPng,
-            number if number == at(3) => Photograph::CutOff,
+            number if number == at(3) => Photograph::Truncated,
             number if number == at(5) => Photograph::Empty,
             number if number == at(7) => Photograph::Text,
             number if number == at(9) => Photograph::WithoutMiddle,
@@ -153,7 +153,7 @@ impl Demo {
                     name = format!("{number:05}.png");
                     bytes = png::encode(&photo(seed, width, height), width, height, Mode::Rgb)?;
                 }
-                Photograph::CutOff => bytes.truncate(bytes.len() / 2),
+                Photograph::Truncated => bytes.truncate(bytes.len() / 2),
                 Photograph::Empty => bytes.clear(),
                 Photograph::Text => bytes = b"this is not a photograph\n".to_vec(),
                 Photograph::WithoutMiddle => {

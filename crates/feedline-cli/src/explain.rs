@@ -9,9 +9,10 @@ use feedline_core::error::{self, Kind};
 use crate::report::{print_note, print_result};
 
 /// Warnings that users see in a terminal, and the kinds that explain them.
-const WARNINGS: [(&str, Kind); 4] = [
+const WARNINGS: [(&str, Kind); 5] = [
     ("WorkerDiedWarning", Kind::WorkerDied),
     ("WorkerStalledWarning", Kind::DeadlineExceeded),
+    ("ResourceShortageWarning", Kind::WorkerNotStarted),
     ("SampleSkippedWarning", Kind::TooManyFaults),
     ("SourceUnavailableWarning", Kind::SourceUnavailable),
 ];

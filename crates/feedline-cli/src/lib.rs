@@ -6,6 +6,7 @@ mod convert;
 mod parallel;
 mod dataset;
 mod demo;
+pub mod doctor;
 mod explain;
 mod index;
 mod manifest;
@@ -30,6 +31,7 @@ use clap::{Parser, Subcommand};
         feedline demo --samples 2000       more of them\n  \
         feedline demo --keep photos/       keep the photographs to look at\n  \
         feedline demo --faults replace     replace the bad ones by others\n  \
+        feedline doctor                    what this machine allows, and what is dangerous\n  \
         feedline explain FL203             what an error means, and what to do\n  \
         feedline verify data/              read a whole data set, and list bad samples\n  \
         feedline show a.tfrecord:17        print a record\n  \
@@ -45,6 +47,7 @@ struct Typed {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Demo),
+    Doctor(doctor::Doctor),
     Explain(explain::Explain),
     Index(index::IndexCommand),
     Show(show::Show),
@@ -74,6 +77,7 @@ where
     };
     let outcome = match typed.command {
         Command::Demo(demo) => demo.run(),
+        Command::Doctor(doctor) => doctor.run(),
         Command::Explain(explain) => explain.run(),
         Command::Index(index) => index.run(),
         Command::Show(show) => show.run(),

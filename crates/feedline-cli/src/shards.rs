@@ -4,7 +4,7 @@ use feedline_core::error::{Error, Kind, Result};
 use feedline_core::format::Container;
 use feedline_core::source::index::{BuiltIndex, Index, Keep, Reuse};
 use feedline_core::sys::file;
-use feedline_core::sys::thread::processors;
+use feedline_core::sys::limits::processors;
 use std::env;
 use std::path::{Path, PathBuf};
 

@@ -4,7 +4,7 @@
 //! budget that is full of later samples must not block the first one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::sys::lock::{Condition, Mutex};
@@ -17,7 +17,12 @@ struct SharedBudget {
     name: &'static str,
     state: Mutex<BudgetState>,
     changed: Condition,
+    /// Gives back an amount that is held without need.
+    reclaim: OnceLock<Reclaim>,
 }
+
+/// Gives back at least this amount, if that much is held without need.
+pub(crate) type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
 
 struct BudgetState {
     limit: u64,
@@ -51,13 +56,34 @@ impl Budget {
             name,
             state: Mutex::new(state),
             changed: Condition::default(),
+            reclaim: OnceLock::new(),
         }))
+    }
+
+    /// From now on, `reclaim` is called before a sample waits. It can be set once.
+    pub(crate) fn reclaim_with(&self, reclaim: Reclaim) {
+        let is_set = self.0.reclaim.set(reclaim).is_ok();
+        debug_assert!(is_set, "two holders would each be asked for all of it");
+    }
+
+    /// Asks for what an amount lacks.
+    fn reclaim(&self, amount: u64) {
+        let Some(reclaim) = self.0.reclaim.get() else { return };
+        let lacking = {
+            let state = self.0.state.lock();
+            state.used.saturating_add(amount).saturating_sub(state.limit)
+        };
+        if lacking > 0 {
+            // Without the lock: what is given back comes as dropped permits.
+            reclaim(lacking);
+        }
     }
 
     /// Takes `amount` for the sample at `position`, and waits for room unless the sample is urgent. Among waiting
     /// samples, the earliest position goes first. An amount above the whole limit is granted once the sample is urgent;
     /// otherwise it would wait forever.
     pub(crate) fn acquire(&self, amount: u64, position: u64) -> Result<Permit, Closed> {
+        self.reclaim(amount);
         let mut state = self.0.state.lock();
         let waiter = (position, state.next_waiter);
         state.next_waiter += 1;
@@ -95,6 +121,10 @@ impl Budget {
         if let Some(permit) = self.try_acquire(amount, position) {
             return Ok(permit);
         }
+        self.reclaim(amount);
+        if let Some(permit) = self.try_acquire(amount, position) {
+            return Ok(permit);
+        }
         before_wait();
         self.acquire(amount, position)
     }
@@ -103,6 +133,16 @@ impl Budget {
     pub(crate) fn try_acquire(&self, amount: u64, position: u64) -> Option<Permit> {
         let mut state = self.0.state.lock();
         if state.closed || !(position < state.urgent_below || state.has_room(amount)) {
+            return None;
+        }
+        state.take(amount, position);
+        Some(self.permit(amount, position))
+    }
+
+    /// Takes `amount` if there is room for it now and no sample waits for that room.
+    pub(crate) fn try_acquire_spare(&self, amount: u64, position: u64) -> Option<Permit> {
+        let mut state = self.0.state.lock();
+        if state.closed || !state.waiters.is_empty() || !state.has_room(amount) {
             return None;
         }
         state.take(amount, position);

@@ -169,12 +169,24 @@ pub enum Event {
         /// The limit after.
         to: u64,
     },
+    /// Nothing more is written to a cache; the run continues with what it has.
+    CacheStopped {
+        /// Why.
+        why: String,
+    },
     /// The system refused some threads; the run continues with fewer.
     ThreadsRefused {
         /// Number of requested threads.
         wanted: usize,
         /// Number of running threads.
         got: usize,
+    },
+    /// The soft limit of open files was raised to the hard limit, for this process and its workers.
+    OpenFilesRaised {
+        /// The limit before.
+        from: u64,
+        /// The limit now.
+        to: u64,
     },
     /// An epoch ended.
     EpochEnded {
@@ -194,8 +206,8 @@ pub enum Event {
         /// Number of dropped events.
         count: u64,
     },
-    /// An event that a front end defines.
-    Told {
+    /// An event that a front defines.
+    Custom {
         /// Its name.
         name: String,
         /// Its log level.
@@ -268,11 +280,13 @@ impl Event {
             Event::SampleSlow(_) => "sample_slow",
             Event::BatchStalled { .. } => "batch_stalled",
             Event::BudgetShrunk { .. } => "budget_shrunk",
+            Event::CacheStopped { .. } => "cache_stopped",
             Event::ThreadsRefused { .. } => "threads_refused",
+            Event::OpenFilesRaised { .. } => "open_files_raised",
             Event::EpochEnded { .. } => "epoch_ended",
             Event::EpochAbandoned => "epoch_abandoned",
             Event::EventsDropped { .. } => "events_dropped",
-            Event::Told { name, .. } => name,
+            Event::Custom { name, .. } => name,
         }
     }
 
@@ -290,6 +304,7 @@ impl Event {
             // The raised error says more.
             | Event::RunStopped { .. }
             | Event::CallFailed(_)
+            | Event::OpenFilesRaised { .. }
             | Event::EpochAbandoned => Level::Info,
             Event::SampleRetried(_)
             | Event::SampleSkipped(_)
@@ -303,6 +318,7 @@ impl Event {
             | Event::ZygoteRestarted { .. }
             | Event::BatchStalled { .. }
             | Event::BudgetShrunk { .. }
+            | Event::CacheStopped { .. }
             | Event::ThreadsRefused { .. }
             | Event::EventsDropped { .. } => Level::Warning,
             Event::EpochEnded { is_clean, .. } => {
@@ -312,7 +328,7 @@ impl Event {
                     Level::Warning
                 }
             }
-            Event::Told { level, .. } => *level,
+            Event::Custom { level, .. } => *level,
         }
     }
 
@@ -336,7 +352,9 @@ impl Event {
             Event::RunStopped { fault, why } => {
                 with(fault_json(fault), "why", Value::from(why.as_str()))
             }
-            Event::QuarantineFailed { why } | Event::ZygoteRestarted { why } => json!({"why": why}),
+            Event::QuarantineFailed { why }
+            | Event::CacheStopped { why }
+            | Event::ZygoteRestarted { why } => json!({"why": why}),
             Event::SourceUnavailable { root, why, patience } => {
                 json!({"root": root, "why": why, "patience": patience.map(|time| time.as_secs_f64())})
             }
@@ -365,16 +383,17 @@ impl Event {
                 json!({"budget": budget, "from": from, "to": to})
             }
             Event::ThreadsRefused { wanted, got } => json!({"wanted": wanted, "got": got}),
+            Event::OpenFilesRaised { from, to } => json!({"from": from, "to": to}),
             Event::EpochEnded { dropped, summary, warning, .. } => {
                 json!({"dropped": dropped, "summary": summary, "warning": warning})
             }
             Event::EpochAbandoned => json!({}),
             Event::EventsDropped { count } => json!({"count": count}),
-            Event::Told { details, .. } => details.clone(),
+            Event::Custom { details, .. } => details.clone(),
         }
     }
 
-    /// Parses an event from a front end: its name and its details.
+    /// Parses an event from a front: its name and its details.
     ///
     /// # Errors
     /// A message that names the missing key.
@@ -401,6 +420,12 @@ impl Event {
                 Event::WorkerStalled { worker: worker()?, text: needed("text")?, details }
             }
             "zygote_restarted" => Event::ZygoteRestarted { why: needed("why")? },
+            "open_files_raised" => {
+                let limit = |key: &str| {
+                    details.get(key).and_then(Value::as_u64).ok_or_else(|| lacks(name, key))
+                };
+                Event::OpenFilesRaised { from: limit("from")?, to: limit("to")? }
+            }
             "source_unavailable" => {
                 let why = text("why").unwrap_or_else(|| "it does not answer".to_owned());
                 Event::SourceUnavailable { root: root(), why, patience: None }
@@ -414,7 +439,7 @@ impl Event {
             }
             other => {
                 let level = text("level").and_then(|level| Level::named(&level));
-                Event::Told {
+                Event::Custom {
                     name: other.to_owned(),
                     level: level.unwrap_or(Level::Info),
                     text: needed("text")?,
@@ -495,7 +520,7 @@ impl fmt::Display for Event {
             }
             Event::WorkerDied { text, .. }
             | Event::WorkerStalled { text, .. }
-            | Event::Told { text, .. } => formatter.write_str(&escape::lines(text)),
+            | Event::Custom { text, .. } => formatter.write_str(&escape::lines(text)),
             Event::WorkerReplaced { worker } => write!(formatter, "worker {worker} was replaced"),
             Event::WorkerRenewed { worker, why } => {
                 write!(formatter, "worker {worker} was renewed: {why}")
@@ -508,8 +533,14 @@ impl fmt::Display for Event {
             Event::BudgetShrunk { budget, from, to } => {
                 write!(formatter, "the system refused more {budget}: {from} became {to}")
             }
+            Event::CacheStopped { why } => {
+                write!(formatter, "nothing more is written to the cache: {why}")
+            }
             Event::ThreadsRefused { wanted, got } => {
                 write!(formatter, "the system allowed {got} of {wanted} threads")
+            }
+            Event::OpenFilesRaised { from, to } => {
+                write!(formatter, "the soft limit of open files was raised from {from} to {to}")
             }
             Event::EpochEnded { summary, .. } => formatter.write_str(summary),
             Event::EpochAbandoned => write!(formatter, "the epoch was abandoned before its end"),
@@ -539,6 +570,7 @@ mod tests {
         let event = |name: &str, details: Value| Event::from_words(name, details).unwrap();
         let events = [
             Event::EpochStarted { epoch: 1, expected: Some(10) },
+            Event::OpenFilesRaised { from: 1024, to: 4096 },
             Event::SampleRetried(FaultLine { attempts: 2, ..bad() }),
             Event::SampleSkipped(bad()),
             Event::SampleReplaced { fault: bad(), by: json!(3) },

@@ -73,6 +73,12 @@ pub struct Report {
     pub elapsed: Duration,
     /// How busy the stages were: the share of their threads' time.
     pub busy: Vec<(Stage, f64)>,
+    /// Number of samples that a cache had.
+    pub cache_hits: u64,
+    /// Number of samples that a cache did not have.
+    pub cache_misses: u64,
+    /// Number of entries and files of a cache that were corrupt; their samples count as misses.
+    pub cache_corrupt: u64,
     /// What the machine refused, and what was done about it.
     pub notes: Vec<String>,
 }
@@ -127,6 +133,7 @@ impl Report {
             Event::SampleSlow(slow) => self.note_slow(slow),
             Event::EmptyShardsFound { .. }
             | Event::BudgetShrunk { .. }
+            | Event::CacheStopped { .. }
             | Event::ThreadsRefused { .. }
             | Event::QuarantineFailed { .. }
             | Event::SourceUnavailable { .. }
@@ -141,10 +148,11 @@ impl Report {
             }
             Event::SourceProbed { .. }
             | Event::WorkerReplaced { .. }
+            | Event::OpenFilesRaised { .. }
             | Event::RunStopped { .. }
             | Event::EpochAbandoned
             | Event::EventsDropped { .. }
-            | Event::Told { .. } => {}
+            | Event::Custom { .. } => {}
         }
     }
 
@@ -268,6 +276,9 @@ impl Report {
             "seconds": self.elapsed.as_secs_f64(),
             "busiest": self.busiest().map(|(stage, _)| stage.name()),
             "busy": busy,
+            "cache_hits": self.cache_hits,
+            "cache_misses": self.cache_misses,
+            "cache_corrupt": self.cache_corrupt,
             "notes": self.notes,
         })
     }
@@ -342,6 +353,14 @@ impl Report {
         )?;
         if let Some((stage, share)) = self.busiest() {
             write!(formatter, "; busiest stage: {} ({:.0} %)", stage.name(), share * 100.0)?;
+        }
+        let asked = self.cache_hits + self.cache_misses;
+        if asked > 0 {
+            let (hits, share) = (self.cache_hits, 100.0 * self.cache_hits as f64 / asked as f64);
+            write!(formatter, "\ncache: {hits} of {asked} samples ({share:.0} %)")?;
+            if self.cache_corrupt > 0 {
+                write!(formatter, "; {} corrupt entries were loaded again", self.cache_corrupt)?;
+            }
         }
         Ok(())
     }

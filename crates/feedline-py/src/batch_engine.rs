@@ -2,8 +2,8 @@
 //! become batches and offsets in them, and results of samples come together.
 
 use feedline_core::engine::{
-    self, BadSlot, Engine, Finished, Membership, Moves, Order, Outcome, Plan, Position, Settings,
-    Standing, Unfinished, Wish,
+    self, BadSlot, Engine, Finished, Membership, Moves, Order, Outcome, Plan, PolicyAction,
+    Position, Settings, Standing, Unfinished,
 };
 use feedline_core::error::{Error, Kind};
 use feedline_core::random::Random;
@@ -45,13 +45,13 @@ impl Verdict {
     }
 }
 
-/// A sample of a batch that could not be made, or does not fit to the others.
+/// A sample of a batch that could not be made, or does not fit the others.
 #[pyclass(module = "feedline._native", frozen)]
 #[derive(Clone, Copy)]
 pub(crate) struct BadSample {
     pub(crate) offset: u64,
     fault: u64,
-    wish: Wish,
+    policy_action: PolicyAction,
     is_misfit: bool,
 }
 
@@ -62,23 +62,23 @@ impl BadSample {
     #[new]
     #[pyo3(signature = (offset, fault, action, *, is_misfit = false))]
     fn new(offset: u64, fault: u64, action: &str, is_misfit: bool) -> PyResult<BadSample> {
-        let wish = match action {
-            "raise" => Wish::Raise,
-            "skip" => Wish::Skip,
-            "replace" => Wish::Replace,
-            "substitute" => Wish::Substitute,
+        let policy_action = match action {
+            "raise" => PolicyAction::Raise,
+            "skip" => PolicyAction::Skip,
+            "replace" => PolicyAction::Replace,
+            "substitute" => PolicyAction::Substitute,
             other => {
                 let message = format!("there is no action {other:?}");
                 return Err(raise(Error::new(Kind::Internal, message)));
             }
         };
-        Ok(BadSample { offset, fault, wish, is_misfit })
+        Ok(BadSample { offset, fault, policy_action, is_misfit })
     }
 }
 
 impl BadSample {
     pub(crate) fn outcome(&self) -> Outcome {
-        Outcome::Bad { fault: self.fault, wish: self.wish }
+        Outcome::Bad { fault: self.fault, policy_action: self.policy_action }
     }
 }
 
@@ -306,7 +306,7 @@ impl Batches {
             let slot = first + bad.offset;
             // Also one that was good before and is bad now that it was made again.
             if bad.is_misfit || !awaited.iter().any(|order| order.slot == slot) {
-                made.bad.push(BadSlot { slot, fault: bad.fault, wish: bad.wish });
+                made.bad.push(BadSlot { slot, fault: bad.fault, policy_action: bad.policy_action });
             }
         }
         if let Some(unfinished) = made.unfinished.take() {

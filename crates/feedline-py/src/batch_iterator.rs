@@ -127,7 +127,7 @@ impl BatchIterator {
 
     fn __next__(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let this = slf.get();
-        if this.home.is_left() {
+        if this.home.is_forked() {
             // The lock may be held by a thread that does not exist here. `_produce` raises the
             // error.
             return slf.call_method0("_produce").map(Bound::unbind);

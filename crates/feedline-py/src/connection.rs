@@ -48,7 +48,7 @@ pyo3::create_exception!(
 
 pyo3::create_exception!(
     feedline._native,
-    CutOff,
+    Disconnected,
     PyBaseException,
     "Ends a worker whose connection to the trainer was closed by code in it."
 );
@@ -64,7 +64,7 @@ pub(crate) struct WorkerConnection {
 impl WorkerConnection {
     /// Raises in a forked child, where the lock may be held by a thread that does not exist.
     fn lock(&self) -> PyResult<MutexGuard<'_, connection::WorkerConnection>> {
-        if self.home.is_left() {
+        if self.home.is_forked() {
             return Err(ForkReturned::new_err(()));
         }
         Ok(self.connection.lock().unwrap_or_else(PoisonError::into_inner))
@@ -82,7 +82,7 @@ impl WorkerConnection {
             match sent {
                 Sent::All => return Ok(()),
                 Sent::Ended => return Err(PyBrokenPipeError::new_err("the trainer is gone")),
-                Sent::Disconnected => return Err(CutOff::new_err(())),
+                Sent::Disconnected => return Err(Disconnected::new_err(())),
                 Sent::Interrupted => py.check_signals()?,
             }
             sent = py.detach(|| Ok::<_, PyErr>(self.lock()?.resume_send()))?;
@@ -127,8 +127,8 @@ impl WorkerConnection {
 
     /// Whether this process is not the worker, but a child forked in it.
     #[getter]
-    fn is_left(&self) -> bool {
-        self.home.is_left()
+    fn is_forked(&self) -> bool {
+        self.home.is_forked()
     }
 
     /// Waits for a request: (0 task, 1 resume, 2 stop or 3 trial; task; the position of the sample
@@ -139,7 +139,7 @@ impl WorkerConnection {
             let request = match received {
                 Received::Task(request) => request,
                 Received::Ended => return Ok(None),
-                Received::Disconnected => return Err(CutOff::new_err(())),
+                Received::Disconnected => return Err(Disconnected::new_err(())),
                 Received::Interrupted => {
                     py.check_signals()?;
                     continue;
@@ -267,7 +267,7 @@ impl WorkerConnection {
 }
 
 fn require_connected(is_connected: bool) -> PyResult<()> {
-    if is_connected { Ok(()) } else { Err(CutOff::new_err(())) }
+    if is_connected { Ok(()) } else { Err(Disconnected::new_err(())) }
 }
 
 /// Iterates over the samples of a batch.

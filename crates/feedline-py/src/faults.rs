@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::batch_engine::{BatchEngine, Verdict};
 use crate::errors::raise;
 
-/// The user's wish for faults.
+/// The user's policy_action for faults.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Policy(pub(crate) FaultPolicy);
 

@@ -12,6 +12,8 @@ mod interrupts;
 mod lists;
 mod loader;
 mod memory;
+mod pool_events;
+mod packed;
 mod processes;
 mod records;
 mod connection;
@@ -46,6 +48,13 @@ mod _native {
     #[pymodule_export]
     use super::memory::{Lease, OriginalBuffer, ReceivedBuffer, Slot, Span};
     #[pymodule_export]
+    use super::packed::{PackedIterator, PackedList, PackedMemory, pack_items, pack_pairs};
+    #[pymodule_export]
+    use super::pool_events::{
+        Activity, CapacityChanged, GaveUp, PoolFailed, StartZygote, WorkerDied, WorkerNote,
+        WorkerRetired, WorkerStalled, ZygoteLate,
+    };
+    #[pymodule_export]
     use super::processes::{Processes, TaskBuffers, TaskResult};
     #[pymodule_export]
     use super::records::example_schema;
@@ -55,7 +64,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("ForkReturned", module.py().get_type::<connection::ForkReturned>())?;
-        module.add("CutOff", module.py().get_type::<connection::CutOff>())?;
+        module.add("Disconnected", module.py().get_type::<connection::Disconnected>())?;
         module.add("Interrupted", module.py().get_type::<interrupts::Interrupted>())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
@@ -75,10 +84,59 @@ mod _native {
         feedline_core::source::paths::check_local(path).map_err(errors::raise)
     }
 
+    /// The number of threads or processes that can compute at once on this machine.
+    #[pyfunction]
+    fn processors() -> usize {
+        feedline_core::sys::limits::processors()
+    }
+
+    /// What this machine allows this process, as JSON.
+    #[pyfunction]
+    fn machine(py: Python<'_>) -> String {
+        py.detach(|| {
+            let machine = feedline_core::sys::limits::Machine::here();
+            let usable = serde_json::json!({
+                "processors": feedline_core::sys::limits::processors(),
+                "memory": machine.memory.usable().map(|(bytes, _)| bytes),
+                "tasks": machine.tasks.room().map(|room| room.left),
+            });
+            serde_json::json!({"machine": machine, "usable": usable}).to_string()
+        })
+    }
+
+    /// What `feedline doctor` says about paths or a message, about a process, or about this machine: text and JSON.
+    /// `around` is JSON with what only Python knows.
+    #[pyfunction]
+    fn diagnose(
+        py: Python<'_>,
+        subject: Vec<std::path::PathBuf>,
+        pid: Option<u32>,
+        around: &str,
+    ) -> PyResult<(String, String)> {
+        let around = serde_json::from_str(around).unwrap_or_default();
+        let report = py.detach(|| feedline_cli::doctor::report(&subject, pid, &around));
+        let report = report.map_err(errors::raise)?;
+        Ok((report.text, report.json.to_string()))
+    }
+
+    /// Raises the soft limit of open files to the hard limit. Returns the limit before and after, or None if
+    /// it did not change.
+    #[pyfunction]
+    fn raise_open_files() -> Option<(u64, u64)> {
+        let raised = feedline_core::sys::limits::raise_open_files();
+        raised.is_raised().then_some((raised.from, raised.to))
+    }
+
     /// Checks the settings of worker processes.
     #[pyfunction]
     fn check_workers(config: &str) -> PyResult<()> {
         feedline_core::config::Workers::parse(config).map(drop).map_err(errors::raise)
+    }
+
+    /// The memory that this process may still use, in bytes.
+    #[pyfunction]
+    fn available_memory() -> u64 {
+        feedline_core::sys::limits::available_memory()
     }
 
     /// The kinds of errors: name, code, example, hint.

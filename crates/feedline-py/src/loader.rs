@@ -269,7 +269,7 @@ impl Loader {
         self.0.is_shard()
     }
 
-    /// The ledger of all epochs, for a front end that judges faults itself.
+    /// The ledger of all epochs, for a front that judges faults itself.
     #[getter]
     fn ledger(&self) -> PyResult<Ledger> {
         self.0.check_home().map_err(raise)?;
@@ -358,7 +358,7 @@ impl Epoch {
         }
     }
 
-    /// The next instruction for a front end that calls functions for the samples: a `Part` (only if
+    /// The next instruction for a front that calls functions for the samples: a `Part` (only if
     /// it `takes_parts`), `Finish`, `Deliver`, `Forget`, `Stop` or `End`. Returns None if there is
     /// none now, or if there are events to report first.
     #[pyo3(signature = (*, takes_parts, wait))]

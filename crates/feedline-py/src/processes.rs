@@ -4,18 +4,14 @@
 use feedline_core::config::Workers;
 use feedline_core::loader::workers;
 use feedline_core::sys::socket::Socket;
-use feedline_core::worker::blackbox::Snapshot;
 use feedline_core::worker::certificate::CodeFolders;
 use feedline_core::worker::inbox;
-use feedline_core::worker::processes::{
-    self, DeathReport, FailedTask, PoolEvent, PoolFailure, Retired, Stall, StartError, ZygoteLate,
-};
+use feedline_core::worker::processes::{self, PoolEvent};
 use feedline_core::worker::result::TaskResult as CoreTaskResult;
-use feedline_core::worker::supervisor::{ExitKind, GiveUpReason, RunFailure};
 use feedline_core::worker::wire::FrameKind;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::PyList;
 use std::os::fd::{IntoRawFd, RawFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,6 +19,7 @@ use std::time::Duration;
 use crate::errors::raise;
 use crate::interrupts;
 use crate::memory::{Lease, slices, views};
+use crate::pool_events::{self, Activity};
 
 /// How often a wait checks for Ctrl-C.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -34,7 +31,7 @@ pub(crate) struct Processes(processes::Processes);
 impl Processes {
     /// Raises in a fork, where the locks may be held by threads that do not exist.
     fn here(&self) -> PyResult<&processes::Processes> {
-        if self.0.is_left() {
+        if self.0.is_forked() {
             return Err(PyRuntimeError::new_err("these workers belong to another process"));
         }
         Ok(&self.0)
@@ -127,16 +124,15 @@ impl Processes {
         Ok(())
     }
 
-    /// The next event as (kind, object), or None after `timeout` seconds. Kinds: "answer", "gave
-    /// up", "died", "stalled", "reborn", "zygote late", "retired", "note", "zygote", "woken",
-    /// "failed".
+    /// The next event, as one of the classes of `pool_events`; None after `timeout` seconds, or when `wake` was
+    /// called.
     #[pyo3(signature = (oldest, timeout=None))]
     fn next<'py>(
         &self,
         py: Python<'py>,
         oldest: u64,
         timeout: Option<f64>,
-    ) -> PyResult<Option<(&'static str, Bound<'py, PyAny>)>> {
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let here = self.here()?;
         let mut left =
             timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
@@ -144,37 +140,20 @@ impl Processes {
             let slice = left.map_or(SIGNAL_CHECK_INTERVAL, |left| left.min(SIGNAL_CHECK_INTERVAL));
             let before = feedline_core::sys::clock::now();
             let event = py.detach(|| here.next(oldest, slice));
-            let (kind, object) = match event {
-                PoolEvent::TaskResult(result) => {
-                    ("answer", Bound::new(py, TaskResult::new(result))?.into_any())
+            if let PoolEvent::Woken = event {
+                return Ok(None);
+            }
+            if let Some(object) = pool_events::object(py, event)? {
+                return Ok(Some(object));
+            }
+            interrupts::check(py)?;
+            if let Some(left) = &mut left {
+                let passed = feedline_core::sys::clock::now() - before;
+                *left = left.saturating_sub(passed);
+                if left.is_zero() {
+                    return Ok(None);
                 }
-                PoolEvent::GaveUp(given_up) => ("gave up", gave_up(py, &given_up)?.into_any()),
-                PoolEvent::Stalled(stalled) => ("stalled", stall(py, &stalled)?.into_any()),
-                PoolEvent::RestartedFresh(stalled) => ("reborn", stall(py, &stalled)?.into_any()),
-                PoolEvent::ZygoteLate(late) => ("zygote late", zygote_late(py, &late)?.into_any()),
-                PoolEvent::Retired(retired) => ("retired", retirement(py, &retired)?.into_any()),
-                PoolEvent::Note { worker_id, text } => {
-                    ("note", (worker_id, PyBytes::new(py, &text)).into_pyobject(py)?.into_any())
-                }
-                PoolEvent::Died(death_report) => ("died", died(py, &death_report)?.into_any()),
-                PoolEvent::StartZygote { fresh } => {
-                    ("zygote", fresh.into_pyobject(py)?.to_owned().into_any())
-                }
-                PoolEvent::Failed(failure) => ("failed", failed(py, failure)?.into_any()),
-                PoolEvent::Woken => ("woken", py.None().into_bound(py)),
-                PoolEvent::Nothing => {
-                    interrupts::check(py)?;
-                    if let Some(left) = &mut left {
-                        let passed = feedline_core::sys::clock::now() - before;
-                        *left = left.saturating_sub(passed);
-                        if left.is_zero() {
-                            return Ok(None);
-                        }
-                    }
-                    continue;
-                }
-            };
-            return Ok(Some((kind, object)));
+            }
         }
     }
 
@@ -185,12 +164,8 @@ impl Processes {
     }
 
     /// What a worker is doing.
-    fn activity<'py>(
-        &self,
-        py: Python<'py>,
-        worker_id: u32,
-    ) -> PyResult<Option<Bound<'py, PyDict>>> {
-        self.here()?.last_snapshot(worker_id).map(|last| snapshot(py, last)).transpose()
+    fn activity(&self, worker_id: u32) -> PyResult<Option<Activity>> {
+        Ok(self.here()?.last_snapshot(worker_id).map(Activity::new))
     }
 
     /// Ends all workers; returns the zygote's descriptor, if there is a zygote.
@@ -226,7 +201,7 @@ pub(crate) struct TaskResult {
 }
 
 impl TaskResult {
-    fn new(result: CoreTaskResult) -> TaskResult {
+    pub(crate) fn new(result: CoreTaskResult) -> TaskResult {
         let kind = match result.kind {
             FrameKind::Raised => "raised",
             FrameKind::Faulty => "faulty",
@@ -268,117 +243,4 @@ impl TaskResult {
         }
         Ok(list)
     }
-}
-
-fn snapshot(py: Python<'_>, last: Snapshot) -> PyResult<Bound<'_, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("stage", last.activity.name())?;
-    dict.set_item("task", last.task)?;
-    dict.set_item("position", last.position)?;
-    dict.set_item("since", last.since as f64 / 1e9)?;
-    dict.set_item("resident_bytes", last.resident_bytes)?;
-    dict.set_item("descriptors", last.descriptors)?;
-    Ok(dict)
-}
-
-fn gave_up<'py>(py: Python<'py>, given_up: &FailedTask) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("task", given_up.task)?;
-    dict.set_item("at", given_up.at)?;
-    dict.set_item(
-        "why",
-        match given_up.why {
-            GiveUpReason::Kills => "kills",
-            GiveUpReason::Hangs => "hangs",
-        },
-    )?;
-    dict.set_item("journal", given_up.journal.as_ref().map(|note| PyBytes::new(py, note)))?;
-    Ok(dict)
-}
-
-fn stall<'py>(py: Python<'py>, stalled: &Stall) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("worker", stalled.incarnation.worker_id)?;
-    dict.set_item("pid", stalled.pid)?;
-    dict.set_item("last", stalled.last.map(|last| snapshot(py, last)).transpose()?)?;
-    dict.set_item(
-        "process_state",
-        stalled.process_state.map(|process_state| process_state.describe()),
-    )?;
-    dict.set_item("stack", &stalled.stack)?;
-    Ok(dict)
-}
-
-fn zygote_late<'py>(py: Python<'py>, late: &ZygoteLate) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("pid", late.pid)?;
-    dict.set_item(
-        "process_state",
-        late.process_state.map(|process_state| process_state.describe()),
-    )?;
-    dict.set_item("is_killed", late.is_killed)?;
-    Ok(dict)
-}
-
-fn retirement<'py>(py: Python<'py>, retired: &Retired) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("worker", retired.incarnation.worker_id)?;
-    dict.set_item("pid", retired.pid)?;
-    dict.set_item("cause", retired.leak.as_ref().map(|leak| leak.name()))?;
-    dict.set_item("why", retired.leak.as_ref().map(|leak| leak.describe()))?;
-    dict.set_item("tasks", retired.tasks)?;
-    Ok(dict)
-}
-
-fn died<'py>(py: Python<'py>, death_report: &DeathReport) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    let death = &death_report.death;
-    dict.set_item("worker", death.incarnation.worker_id)?;
-    dict.set_item("generation", death.incarnation.generation)?;
-    let (signal, code) = match death.exit {
-        ExitKind::Exited(code) => (None, Some(code)),
-        ExitKind::Killed(signal) => (Some(signal), None),
-        ExitKind::Lost => (None, None),
-    };
-    dict.set_item("signal", signal)?;
-    dict.set_item("exit_code", code)?;
-    dict.set_item("pid", death_report.pid)?;
-    dict.set_item("tasks", death.tasks.clone())?;
-    dict.set_item("replaced", death.replaced)?;
-    dict.set_item("overdue", death.overdue)?;
-    let certificate = &death_report.certificate;
-    dict.set_item("cause", certificate.cause.name())?;
-    dict.set_item("is_certain", certificate.is_certain)?;
-    dict.set_item("why", &certificate.why)?;
-    dict.set_item("code", &certificate.code)?;
-    dict.set_item("stack", &certificate.stack)?;
-    dict.set_item("hint", &certificate.hint)?;
-    dict.set_item("peak_bytes", death_report.peak_bytes)?;
-    dict.set_item("last", death_report.last.map(|last| snapshot(py, last)).transpose()?)?;
-    Ok(dict)
-}
-
-fn failed(py: Python<'_>, failure: PoolFailure) -> PyResult<Bound<'_, PyDict>> {
-    let dict = PyDict::new(py);
-    let (why, worker) = match failure.failure {
-        RunFailure::TooManyDeaths => ("too many deaths", None),
-        RunFailure::Death { incarnation } => ("death", Some(incarnation.worker_id)),
-        RunFailure::CannotStart { incarnation } => ("cannot start", Some(incarnation.worker_id)),
-        RunFailure::DiesStarting { incarnation } => ("dies starting", Some(incarnation.worker_id)),
-        RunFailure::Refused { worker_id, .. } => ("refused", Some(worker_id)),
-        RunFailure::ZygoteCannotStart => ("zygote", None),
-        RunFailure::ZygoteHangs => ("zygote hangs", None),
-        RunFailure::DescriptorsClosed => ("descriptors closed", None),
-    };
-    dict.set_item("why", why)?;
-    dict.set_item("worker", worker)?;
-    dict.set_item("os_error", failure.os_error)?;
-    match failure.start_error {
-        Some(StartError::Worker(result)) => {
-            dict.set_item("answer", Bound::new(py, TaskResult::new(result))?)?
-        }
-        Some(StartError::Zygote(text)) => dict.set_item("text", PyBytes::new(py, &text))?,
-        None => {}
-    }
-    Ok(dict)
 }

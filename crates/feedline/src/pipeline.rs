@@ -274,6 +274,11 @@ impl Pipeline {
         self.with(Call::Flip(options::Flip { p: probability }))
     }
 
+    /// Keeps samples for later epochs: their bytes, or the image if it comes after `decode`. It changes no value.
+    pub fn cache(self, cache: options::Cache) -> Pipeline {
+        self.with(Call::Cache(cache))
+    }
+
     /// Numbers become float32; those of the image from 0 to 1, minus `mean`, divided by `std`.
     pub fn to_float(self, to_float: options::ToFloat) -> Pipeline {
         self.with(Call::ToFloat(to_float))

@@ -14,16 +14,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from feedline import _native
-from feedline._mapped.faults import FunctionFault, FunctionFaults, Ticket
+from feedline._mapped.faults import FunctionFaults, Ticket
 from feedline._mapped.run_functions import Job, JobResult
 from feedline._mapped.samples import SampleColumns
 from feedline._mapped.shapes import Shapes
 from feedline._mapped.trees import Run, joined, spec_of
 from feedline._numpy import array_on
-from feedline._workers.death import Death
+from feedline._workers.pool_reports import lost_task_error
 from feedline._workers.remote_error import RemoteError
-from feedline._workers.worker_pool import GaveUp, died
-from feedline.errors import DeadlineExceededError, FeedlineError, FeedlineWarning
+from feedline._workers.retries import PendingFault
+from feedline._workers.worker_pool import GaveUp
+from feedline.errors import FeedlineWarning
 
 if TYPE_CHECKING:
     from feedline._mapped.loader import MappedLoader
@@ -122,7 +123,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         if not self._held and not self._is_over:
             self._held += self._next()
         # The batch stays in `_held` if this raises a warning as an error.
-        self._loader._notices.issue()
+        self._loader._events.notices.issue()
         if self._held:
             batch, self._confirm = self._held.pop()
             return batch
@@ -150,7 +151,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             self.close()
             raise
         finally:
-            self._loader._notify()
+            self._loader._events.notify()
 
     def close(self) -> None:
         """Abandons the epoch."""
@@ -162,7 +163,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             self._parts.clear()
             self._finished.clear()
             self._native.close()
-            self._loader._notify()
+            self._loader._events.notify()
 
     def __del__(self) -> None:
         if not getattr(self, "_is_over", True):
@@ -178,8 +179,8 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         elif self._tasks:
             self._wait()
         else:
-            self._loader._notify()
-            self._loader._notices.issue()
+            self._loader._events.notify()
+            self._loader._events.notices.issue()
 
     @property
     def _has_room(self) -> bool:
@@ -272,13 +273,11 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
 
     def _report_batch(self, batch: _Batch, result: JobResult, worker: int | None) -> None:
         count = len(batch.keys)
-        faults = [
-            FunctionFaults.of(bad, worker) for bad in result.bad if not result.is_of_samples(bad, count)
-        ]
+        faults = [bad for bad in result.bad if not result.is_of_samples(bad, count)]
         self._finished[batch.keys[0]] = result.batch
-        self._report_batch_faults(batch, faults)
+        self._report_batch_faults(batch, faults, worker)
 
-    def _report_batch_faults(self, batch: _Batch, faults: list[FunctionFault]) -> None:
+    def _report_batch_faults(self, batch: _Batch, faults: list[PendingFault], worker: int | None) -> None:
         """Reports faults of batch functions: a fault counts for all samples of the batch, a successful retry
         only once."""
         samples = list(zip(batch.keys, batch.tickets, strict=True))
@@ -289,7 +288,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         ]
         if any(not fault.is_fixed for fault in faults):
             del self._finished[batch.keys[0]]
-        self._faults.report_batch(batch.number, reported)
+        self._faults.report_batch(batch.number, reported, worker)
         self._native.advance()
 
     # ---- tasks ----
@@ -313,10 +312,10 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         # The task that is needed first must not wait for memory.
         urgent = (task for task, unit in self._tasks.items() if not getattr(unit, "may_be_batch", False))
         received = self._backend.next(next(urgent, next(iter(self._tasks))), looks=True)
-        self._loader._notify()
+        self._loader._events.notify()
         if received is None:
             # There may be a warning, such as that the source is unavailable.
-            self._loader._notices.issue()
+            self._loader._events.notices.issue()
             return
         task, result, raw = received
         unit = self._tasks.pop(task, None)
@@ -351,8 +350,8 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         count = len(part.keys)
         for bad in result.bad:
             if result.is_of_samples(bad, count):
-                fault = FunctionFaults.of(bad, part.worker)
-                self._faults.report(fault, part.keys[bad.position], part.tickets[bad.position])
+                key, ticket = part.keys[bad.position], part.tickets[bad.position]
+                self._faults.report(bad, part.worker, key, ticket)
         if result.left_out:
             self._native.filtered([part.keys[position] for position in result.left_out])
         keys = part.keys if result.good is None else [part.keys[position] for position in result.good]
@@ -373,9 +372,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         """Takes the single samples of a part that was computed as a whole batch before, for batches that mix
         them with samples of other parts."""
         part.runs, part.good = result.runs, result.good
-        lost = {
-            part.keys[bad.position]: FunctionFaults.of(bad, part.worker) for bad in result.bad if bad.action
-        }
+        lost = {part.keys[bad.position]: bad for bad in result.bad if not bad.is_fixed}
         waiting, part.waiting = part.waiting, []
         for batch in waiting:
             # Samples that were good the first time may fail now.
@@ -385,7 +382,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
                 if key in lost
             ]
             if reported:
-                self._faults.report_batch(batch.number, reported)
+                self._faults.report_batch(batch.number, reported, part.worker)
                 self._native.advance()
             else:
                 self._finish(batch)
@@ -395,16 +392,14 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
     def _given_up(self, unit: _Part | _Batch, given_up: GaveUp) -> None:
         """Reports a function that kills its worker or exceeds its deadline, as a fault like any other."""
         deaths = [death for death in self._loader.deaths if given_up.task in death.tasks]
-        error: BaseException = died(deaths, "a function kills its worker")
-        if given_up.why == "hangs" and deaths:
-            error = _overdue(deaths)
+        error = lost_task_error(deaths, given_up.why, "a function")
         worker = deaths[-1].worker if deaths else None
-        fault = FunctionFaults.of_error(error, len(deaths), worker)
+        fault = PendingFault.of_error(error, None, "worker", len(deaths))
         if isinstance(unit, _Batch):
             self._finished[unit.keys[0]] = None
-            self._report_batch_faults(unit, [fault])
+            self._report_batch_faults(unit, [fault], worker)
             return
-        position = given_up.at
+        position = given_up.position
         if position is None:
             # The worker died while it collated the results: no sample is to blame.
             raise error
@@ -412,7 +407,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             # The batch functions are at fault: call them separately, so that the fault is theirs.
             unit.may_be_batch = False
         else:
-            self._faults.report(fault, unit.keys[position], unit.tickets[position])
+            self._faults.report(fault, worker, unit.keys[position], unit.tickets[position])
             unit.lost.add(position)
             self._native.advance()
         self._submit_part(unit)
@@ -421,16 +416,6 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
 def _among(unit: _Part | _Batch) -> str:
     shown = ", ".join(str(index) for *_, index in itertools.islice(unit.tickets, 20))
     return f"\nfeedline: among samples {shown}{'' if len(unit.tickets) <= 20 else ', ...'}"
-
-
-def _overdue(deaths: list[Death]) -> FeedlineError:
-    last = deaths[-1]
-    lines = [f"a function took longer than its deadline: {last}"]
-    lines += [f"  code  {frame}" for frame in last.stack[:8]]
-    lines += [f"  why   {why}" for why in last.why]
-    return DeadlineExceededError.explained(
-        "\n".join(lines), last.hint, deaths=tuple(deaths), index=last.index, worker=last.worker
-    )
 
 
 def _plain(column: Any) -> Any:

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from typing import Any
 
 from feedline import _native
-from feedline._account import written
-from feedline._workers.remote_error import RemoteError
+from feedline._account import fault_line
 from feedline._workers.retries import PendingFault
-from feedline.faults import symptom
 
-__all__ = ["FunctionFault", "FunctionFaults", "Ticket"]
+__all__ = ["FunctionFaults", "Ticket"]
 
 # The position of a sample in the run, its epoch, and its index in the source.
 Ticket = tuple[int, int, int]
-
-
-@dataclass
-class FunctionFault:
-    """A failed call of a function, for a sample or a batch."""
-
-    names: list[str]
-    os_error: int | None
-    remote_error: RemoteError
-    attempts: int
-    worker: int | None
-    # Whether a retry succeeded.
-    is_fixed: bool = False
 
 
 class FunctionFaults:
@@ -42,61 +25,37 @@ class FunctionFaults:
         self._ledger = loader.ledger
         self._rank = loader.seed_and_rank[1]
         # The fault and the index of its sample, by the engine's number for the fault.
-        self._reported: dict[int, tuple[FunctionFault, int]] = {}
+        self._reported: dict[int, tuple[PendingFault, int]] = {}
 
-    @staticmethod
-    def of(bad: PendingFault, worker: int | None) -> FunctionFault:
-        """The fault of an exception that a function raised."""
-        return FunctionFault(
-            bad.names, bad.os_error, bad.remote_error, bad.attempts, worker, is_fixed=not bad.action
-        )
-
-    @staticmethod
-    def of_error(error: BaseException, attempts: int, worker: int | None) -> FunctionFault:
-        """The fault of an error that was created in this process: a function kills its worker or hangs."""
-        names, os_error = symptom(error)
-        remote_error = RemoteError.reported(error, position=None, stage="worker")
-        return FunctionFault(names, os_error, remote_error, attempts, worker)
-
-    def report(self, fault: FunctionFault, key: int, ticket: Ticket) -> None:
+    def report(self, fault: PendingFault, worker: int | None, key: int, ticket: Ticket) -> None:
         """Reports a sample that is bad, or that succeeded after retries."""
-        line = self._line(fault, ticket)
+        line = self._line(fault, worker, ticket)
         if fault.is_fixed:
             self._ledger.retried(line)
         else:
             number = self._epoch.bad(key, fault.names, fault.os_error, line)
             self._reported[number] = (fault, ticket[2])
 
-    def report_batch(self, number: int, faults: list[tuple[FunctionFault, int, Ticket]]) -> None:
+    def report_batch(
+        self, number: int, faults: list[tuple[PendingFault, int, Ticket]], worker: int | None
+    ) -> None:
         """Reports a batch whose functions were called; `faults` are those of its samples."""
-        for fault, _, ticket in faults:
+        bad = []
+        for fault, key, ticket in faults:
+            line = self._line(fault, worker, ticket)
             if fault.is_fixed:
-                self._ledger.retried(self._line(fault, ticket))
-        remaining = [reported for reported in faults if not reported[0].is_fixed]
-        bad = [
-            (key, fault.names, fault.os_error, self._line(fault, ticket)) for fault, key, ticket in remaining
-        ]
+                self._ledger.retried(line)
+            else:
+                bad.append((key, fault.names, fault.os_error, line))
         numbers = self._epoch.finished(number, bad)
-        for reported, (fault, _, ticket) in zip(numbers, remaining, strict=True):
+        remaining = [(fault, ticket) for fault, _, ticket in faults if not fault.is_fixed]
+        for reported, (fault, ticket) in zip(numbers, remaining, strict=True):
             self._reported[reported] = (fault, ticket[2])
 
-    def _line(self, fault: FunctionFault, ticket: Ticket) -> str:
+    def _line(self, fault: PendingFault, worker: int | None, ticket: Ticket) -> str:
         _, epoch, index = ticket
         path, offset = self._loader.location(index) or (None, None)
-        line = {
-            "index": index,
-            "epoch": epoch,
-            "path": None if path is None else written(path),
-            "offset": offset,
-            "stage": fault.remote_error.stage or "worker",
-            "kind": fault.remote_error.name,
-            "message": written(fault.remote_error.message),
-            "traceback": written(fault.remote_error.traceback),
-            "attempts": fault.attempts,
-            "worker": fault.worker,
-            "rank": self._rank,
-        }
-        return json.dumps(line)
+        return fault_line(fault, index, epoch, worker, self._rank, path=path, offset=offset)
 
     def error(self, stop: _native.Stop) -> BaseException:
         """The exception to raise when the engine stops the run."""
@@ -108,7 +67,7 @@ class FunctionFaults:
         stop.error.__cause__ = cause
         return stop.error
 
-    def _raised(self, fault: FunctionFault, index: int) -> BaseException:
+    def _raised(self, fault: PendingFault, index: int) -> BaseException:
         path, offset = self._loader.location(index) or (None, None)
         known: dict[str, Any] = {"index": index, "path": path, "offset": offset, "stage": "worker"}
         shown = f"sample {index}" + ("" if path is None else f" ({path})")

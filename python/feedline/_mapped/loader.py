@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -56,14 +54,14 @@ class MappedLoader(Loader):
         self._plan = Plan(steps, layout, kinds, native.seed_and_rank[0], faults)
         self._size = int(batch["size"])
         count = settings.get("workers", "auto")
-        count = len(os.sched_getaffinity(0)) if count == "auto" else int(count)
+        count = _native.processors() if count == "auto" else int(count)
         self.count = count
         self._ahead = 2 * count + 1
         self._numbers = itertools.count()
         self._current: weakref.ref[MappedEpoch[Any]] | None = None
         self._backend: Workers | Threads
         if any(call.get("threads") is True for call in calls):
-            self._backend = Threads(self._plan, count, _Notifier(native.ledger))
+            self._backend = Threads(self._plan, count, self._events)
             return
         rules = _native.Policy((faults or FaultPolicy()).config())
         retries = rules.rule(OVERDUE, None)[1] if rules.retry_after(OVERDUE, None, 1, [0]) is not None else 0
@@ -84,11 +82,9 @@ class MappedLoader(Loader):
         self._backend = Workers(
             self._plan,
             worker_config,
-            _Notifier(native.ledger),
+            self._events,
             fresh=mp_context != "fork",
-            notices=self._notices,
             location=native.location,
-            notify=weakref.WeakMethod(self._notify),
         )
 
     @property
@@ -109,7 +105,7 @@ class MappedLoader(Loader):
         self._backend.forget()
         native = self._native.epoch()
         self._backend.wake_by(native)
-        self._notify()
+        self._events.notify()
         epoch: MappedEpoch[Any] = MappedEpoch(self, native, _same if make is numpy_columns else _tensors)
         self._current = weakref.ref(epoch)
         return epoch
@@ -121,16 +117,6 @@ class MappedLoader(Loader):
             current.close()
         self._backend.close()
         super().close()
-
-
-class _Notifier:
-    """Records events of workers. Holds only the ledger: a reference to the loader would keep it alive."""
-
-    def __init__(self, ledger: _native.Ledger) -> None:
-        self._ledger = ledger
-
-    def __call__(self, name: str, details: dict[str, Any]) -> None:
-        self._ledger.event(name, json.dumps(details, default=repr))
 
 
 def _same(batch: Any) -> Any:

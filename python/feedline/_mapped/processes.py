@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline import _native
-from feedline._account import Outages
+from feedline._event_log import EventLog
 from feedline._mapped.run_functions import Job, JobResult, Plan
 from feedline._mapped.worker import MapWork, pack_job, reducers
-from feedline._notices import Notices
-from feedline._workers.death import Death, Stall
+from feedline._workers.death import Death
 from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.pickling import ERRORS, Packer, not_picklable
-from feedline._workers.remote_error import RemoteError, place
+from feedline._workers.pool_reports import PoolOwner, PoolReports, TaskPlace
+from feedline._workers.remote_error import RemoteError
 from feedline._workers.worker_pool import GaveUp, Handle, WorkerPool, load
-from feedline.errors import FeedlineWarning, WorkerStalledWarning
-from feedline.faults import FaultPolicy, hint_for
+from feedline.errors import FeedlineWarning
+from feedline.faults import FaultPolicy
 
 __all__ = ["Workers"]
 
@@ -31,7 +31,7 @@ class _PackedContent:
     task_buffers: _native.TaskBuffers | None
 
 
-class Workers:
+class Workers(PoolOwner):
     """Worker processes that run jobs, for all epochs; they start with the first."""
 
     where = "in a worker of feedline.Loader"
@@ -42,24 +42,17 @@ class Workers:
         self,
         plan: Plan,
         config: dict[str, Any],
-        event: Callable[[str, dict[str, Any]], None],
+        events: EventLog,
         *,
         fresh: bool,
-        notices: Notices,
         location: Callable[[int], tuple[str, int | None] | None],
-        notify: Callable[[], Callable[[], None] | None],
     ) -> None:
-        """`event` records events of workers, `notices` shows warnings to the user; `location` returns the
-        file of a sample; `notify` returns the function that passes events on, or None if the loader is
-        gone."""
-        self._notify = notify
-        self._notices = notices
+        """`location` returns the file of a sample."""
         self._location = location
-        self._outages = Outages()
         self.count: int = config["workers"]
         self._plan = plan
         self._config = config
-        self._event = event
+        self._events = events
         self._fresh = fresh
         self._worker_pool: WorkerPool | None = None
         self._jobs: dict[int, Job] = {}
@@ -74,7 +67,12 @@ class Workers:
         if self._worker_pool is None:
             self._check_open_files()
             work = MapWork(self._plan, self.count, values=self._fresh)
-            self._worker_pool = WorkerPool(work, self._config, fresh=self._fresh, name="Loader", front=self)
+            policy = self._plan.faults or FaultPolicy()
+            retried = "its samples are recomputed"
+            reports = PoolReports(self._events, policy, self.deaths, self._config, retried)
+            self._worker_pool = WorkerPool(
+                work, self._config, fresh=self._fresh, name="Loader", owner=self, reports=reports
+            )
             self._worker_pool.start()
 
     def _check_open_files(self) -> None:
@@ -142,48 +140,12 @@ class Workers:
 
     # ---- events of the worker pool ----
 
-    def _location_of(self, task: int | None, position: int | None) -> tuple[Any, int | None]:
-        job = None if task is None else self._jobs.get(task)
+    def locate(self, task: int, position: int | None, stage: str) -> TaskPlace | None:
+        job = self._jobs.get(task)
         if job is None:
-            return None, None
-        if job.is_of_samples and position is not None and position < len(job.indices):
-            return job.indices[position], position
-        return job.indices, None
-
-    def explain(self, death: Death) -> Death:
-        index, position = self._location_of(next(iter(death.tasks), None), death.position)
-        hint = hint_for(self._plan.faults or FaultPolicy(), death.hint)
-        return death.explained(index=index, position=position, hint=hint)
-
-    def died(self, death: Death) -> None:
-        self.deaths.append(death)
-        self._event("worker_died", death.to_dict())
-        self._notices.died(death, "it is replaced, and its samples are recomputed")
-        self._notices.issue()
-
-    def stalled(self, stall: Stall, *, is_restarted_fresh: bool) -> None:
-        index, position = self._location_of(stall.task, stall.position)
-        path, _ = (self._location(index) if isinstance(index, int) else None) or (None, None)
-        text = stall.describe(place(index, position, None, None, stall.stage), self._config["deadline"], path)
-        name = "zygote_restarted" if is_restarted_fresh else "worker_stalled"
-        self._event(name, {"worker": stall.worker, "text": text, "why": text, "stack": list(stall.stack)})
-        self._notices.add(text, WorkerStalledWarning)
-        self._notices.issue()
-
-    def zygote_event(self, name: str, text: str, *, warns: bool) -> None:
-        self._event(name, {"text": text, "level": "warning" if warns else "info"})
-        if warns:
-            self._notices.add(text, WorkerStalledWarning)
-            self._notices.issue()
-
-    def retired(self, reported: dict[str, Any]) -> None:
-        self._event("worker_renewed", reported)
-
-    def noted(self, worker_id: int, name: str, details: dict[str, Any]) -> None:
-        news = self._outages.news(name, details, worker_id)
-        if news is not None:
-            self._event(name, news)
-            # Now: while the source is unavailable, no batch is delivered.
-            if (notify := self._notify()) is not None:
-                notify()
-            self._notices.issue()
+            return None
+        if not job.is_of_samples or position is None or position >= len(job.indices):
+            return TaskPlace(job.indices)
+        index = job.indices[position]
+        path, _ = self._location(index) or (None, None)
+        return TaskPlace(index, path, position)

@@ -7,12 +7,11 @@ import copy
 import os
 import queue
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from feedline import _native
-from feedline._account import Outages
+from feedline._event_log import EventLog
 from feedline._mapped.run_functions import FunctionRunner, Job, JobResult, Plan, Watcher
 from feedline._workers.children import end_child
 from feedline._workers.death import Death
@@ -37,11 +36,9 @@ class Threads:
     # A whole batch may have to be computed a second time, and functions may have changed its arrays in place.
     may_be_whole = False
 
-    def __init__(self, plan: Plan, count: int, event: Callable[[str, dict[str, Any]], None]) -> None:
-        """`event` records outages of the sources that functions read."""
+    def __init__(self, plan: Plan, count: int, events: EventLog) -> None:
         self.count = count
-        self._event = event
-        self._outages = Outages()
+        self._events = events
         self._plan = plan
         self.deaths: list[Death] = []
         self.workers: list[Handle] = []
@@ -90,9 +87,7 @@ class Threads:
             wait = _LOOK if looks else _CHECK
         if not isinstance(done, _Note):
             return (*done, None)
-        news = self._outages.news(done.name, done.details, done.thread)
-        if news is not None:
-            self._event(done.name, news)
+        self._events.source_event(done.name, done.details, done.thread)
         return None
 
     def close(self) -> None:

@@ -83,7 +83,7 @@ class Ragged:
         dtype = self.flat.dtype
         if not _fits(number, dtype):
             raise InvalidArgumentError.explained(
-                f"batch: pad={number} does not fit to {name!r}, which is {dtype}",
+                f"batch: pad={number} does not fit {name!r}, which is {dtype}",
                 'give each field its own number: pad={"tokens": -100}',
             )
         padded = np.full((len(self), *largest), number, dtype)

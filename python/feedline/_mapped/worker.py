@@ -100,6 +100,7 @@ class MapWorker:
             raises=False,
             folders=plan.folders,
             home=os.getpid(),
+            leaves=True,
         )
         self._runner = FunctionRunner(plan, retries, _ConnectionWatcher(connection), seeds_all=True)
 

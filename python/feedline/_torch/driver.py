@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from feedline import errors
-from feedline._account import in_json
+from feedline._account import fault_line, json_index
 from feedline._native import Action, BadSample, BatchEngine, Fill, Verdict
 from feedline._torch.indices import Given, Planned, without
 from feedline._workers.remote_error import place
@@ -317,7 +317,7 @@ class Driver(Generic[B]):
             self._faults.append((batch, one, sample))
             is_misfit = self._is_map and one.remote_error.stage == "collate"
             fault = len(self._faults) - 1
-            named.append(BadSample(offset, fault, self._account.wish(one), is_misfit=is_misfit))
+            named.append(BadSample(offset, fault, self._account.policy_action(one), is_misfit=is_misfit))
         return named
 
     def _leaves_gap(self, bad: PendingFault) -> bool:
@@ -379,9 +379,7 @@ class Driver(Generic[B]):
         if self._is_map:
             bad.path = self._loader_state.samples.path(sample) or bad.path
             name = self._loader_state.samples.name
-        return self._account.line(
-            bad, sample, epoch=self._number, worker=batch.worker, rank=self._rank, dataset=name
-        )
+        return fault_line(bad, sample, epoch=self._number, worker=batch.worker, rank=self._rank, dataset=name)
 
     def _record(self, fault: int, verdict: Verdict) -> None:
         batch, bad, sample = self._fault(fault)
@@ -399,7 +397,7 @@ class Driver(Generic[B]):
     def _record_replacement(self, fault: int, by: Any) -> None:
         batch, bad, sample = self._fault(fault)
         self._faults[fault] = None
-        self._account.ledger.replaced(self._line(batch, bad, sample), json.dumps(in_json(by)))
+        self._account.ledger.replaced(self._line(batch, bad, sample), json.dumps(json_index(by)))
 
     def _fault(self, fault: int) -> tuple[B, PendingFault, Any]:
         found = self._faults[fault]

@@ -105,7 +105,7 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
         )
 
     def _noted(self, name: str, details: dict[str, Any]) -> None:
-        self._account.noted(name, details)
+        self._account.source_event(name, details)
         # Now: while the source is unavailable, no batch is delivered.
         self._account.notify()
         self._account.notices.issue(is_safe=False)
@@ -168,6 +168,9 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
         if current is None:
             return
         fault, position = None, self._position
+        if position is None and self._dataset_kind == _DatasetKind.Iterable:
+            # Its samples have no index; all of the batch are lost with the one that raised.
+            position = 0
         if self._maker is not None and position is not None and isinstance(raised, (Exception, SystemExit)):
             sent = RemoteError.of(raised, position=position, stage=self._stage)
             fault = PendingFault.raised(raised, sent, position, None)

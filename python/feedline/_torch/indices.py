@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from feedline._account import in_json
+from feedline._account import json_index
 
 __all__ = ["Given", "Planned", "keys", "without"]
 
@@ -22,7 +22,7 @@ Given = tuple[Any, int]
 def keys(excluded: Iterable[Any]) -> frozenset[Any]:
     """Keys to look up the indices of a quarantine file: numbers and text unchanged, others as text, in the
     form in which a loader writes them."""
-    return frozenset(in_json(_as_tuple(index)) for index in excluded)
+    return frozenset(json_index(_as_tuple(index)) for index in excluded)
 
 
 def _as_tuple(index: Any) -> Any:
@@ -45,7 +45,7 @@ def without(
     first: list[Any] = []
     for given in batches:
         batch = list(given)
-        good = [sample for sample in batch if in_json(sample) not in excluded]
+        good = [sample for sample in batch if json_index(sample) not in excluded]
         left_out(len(batch) - len(good))
         sizes.append(len(batch))
         waiting.extend(good)

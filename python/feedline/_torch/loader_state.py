@@ -21,6 +21,7 @@ class LoaderState:
         self.account = account
         self.samples = samples
         self.has_warned_of_files = False
+        self.has_looked_for_copies = False
         # Folders of the data set that existed when the loader was created.
         self.folders = folders_of(dataset)
         self.epochs = 0

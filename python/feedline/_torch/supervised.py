@@ -20,17 +20,17 @@ from torch.utils.data.dataloader import (
 )
 
 from feedline import _native
+from feedline._copied import warn_of_copies
 from feedline._described import described
 from feedline._torch.batch_maker import Amended
 from feedline._torch.driver import Batch, Driver
 from feedline._torch.worker import LoaderWork
-from feedline._workers.death import Death, Stall
 from feedline._workers.open_files import warn_of_shared_files
+from feedline._workers.pool_reports import PoolOwner, PoolReports, TaskPlace, lost_task_error
 from feedline._workers.remote_error import RemoteError, place
 from feedline._workers.retries import FaultyResult, PendingFault
-from feedline._workers.worker_pool import GaveUp, WorkerPool, died, load
-from feedline.errors import DeadlineExceededError, FeedlineWarning, WorkerStalledWarning
-from feedline.faults import hint_for, symptom
+from feedline._workers.worker_pool import GaveUp, WorkerPool, load
+from feedline.errors import FeedlineWarning
 
 if TYPE_CHECKING:
     from feedline.torch import DataLoader
@@ -70,7 +70,7 @@ class _Arrival:
     bad: list[PendingFault]
 
 
-class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
+class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
     """With workers. A signal handler that raises (Ctrl-C) loses no batch."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
@@ -84,10 +84,10 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         self._is_fresh = loader._is_fresh
         self._has_policy = loader.faults is not None
         self._loader_state = loader._loader_state
-        self._deadline = loader.deadline
         self._driver: Driver[_Task] = Driver(loader, self, self, self._ahead)
         self._account = loader._loader_state.account
         self._look_for_open_files(loader)
+        self._look_for_copies(loader)
         work = LoaderWork(
             dataset=self._dataset,
             kind=self._dataset_kind,
@@ -106,12 +106,15 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         # Called when the batch that was made last is the consumer's.
         self._confirm: Callable[[], None] | None = None
         self._worker_pool: WorkerPool | None = None
+        config = loader._config()
+        account, deaths = self._account, self._loader_state.deaths
         self._worker_pool = WorkerPool(
             work,
-            loader._config(),
+            config,
             fresh=loader._is_fresh,
             name="DataLoader",
-            front=self,
+            owner=self,
+            reports=PoolReports(account, account.policy, deaths, config, "its batch is recomputed"),
             zygote=self._loader_state.take(),
         )
         self._worker_pool.start()
@@ -124,6 +127,13 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             return
         self._loader_state.has_warned_of_files = True
         warn_of_shared_files(loader.dataset, "dataset", "worker_init_fn")
+
+    def _look_for_copies(self, loader: DataLoader[Any]) -> None:
+        """Once for each loader. A fresh interpreter gets a copy in any case."""
+        if self._is_fresh or self._loader_state.has_looked_for_copies:
+            return
+        self._loader_state.has_looked_for_copies = True
+        warn_of_copies(loader.dataset, self._num_workers)
 
     def _init_fn(self, loader: DataLoader[Any]) -> Any:
         if not isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
@@ -375,6 +385,9 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             return
         remote_error: RemoteError = load(result)
         position = remote_error.position
+        if position is None and self._dataset_kind == _DatasetKind.Iterable:
+            # Its samples have no index; all of the batch are lost with the one that raised.
+            position = 0
         if position is None or remote_error.stage not in ("fetching", "collating"):
             self._driver.lose(batch, remote_error)
             return
@@ -416,7 +429,7 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
     def _raised(self, remote_error: RemoteError, batch: _Task) -> BaseException:
         stage = remote_error.stage
         if stage == "collating" and remote_error.position is not None:
-            # It does not fit to the others, so it is the sample that is to be named.
+            # It does not fit the others, so it is the sample that is to be named.
             stage = "fetching"
         sample, position = self._sample(batch, remote_error.position, stage)
         path = self._path(sample, position)
@@ -442,40 +455,27 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             return
         # Of this pass alone: numbers of tasks begin again with each.
         deaths = [death for death in self._worker_pool.deaths if given_up.task in death.tasks]
-        error: BaseException = died(deaths, f"a sample of batch {batch.number} kills its worker")
-        if given_up.why == "hangs":
-            error = self._overdue(deaths, error)
-        names, _ = symptom(error)
-        action = self._account.action(names)
+        error = lost_task_error(deaths, given_up.why, "a sample")
+        fault = PendingFault.of_error(error, given_up.position, "fetching", len(deaths))
+        fault.action = action = self._account.action(fault.names)
         is_map = self._dataset_kind == _DatasetKind.Map
-        can_continue = is_map and action != "raise" and (given_up.at is not None or not batch.is_taken_apart)
+        can_continue = (
+            is_map and action != "raise" and (given_up.position is not None or not batch.is_taken_apart)
+        )
         if not can_continue:
             self._sent.pop(given_up.task)
             self._keep(batch, _Arrival(error, 0, []))
             return
         batch.before = batch.before or given_up.journal
-        if given_up.at is None:
+        if given_up.position is None:
             # The data set makes all samples at once: one at a time, it will be seen which of them it is.
             batch.is_taken_apart = True
         else:
-            position = int(given_up.at)
+            position = int(given_up.position)
             if position not in batch.fills:
                 batch.dead |= {batch.moves.get(position, position)}
-            remote_error = RemoteError.reported(error, position=position, stage="fetching")
-            bad = PendingFault(position, names, None, remote_error, None, len(deaths), action)
-            batch.lost = {**batch.lost, position: bad}
+            batch.lost = {**batch.lost, position: fault}
         self.amend(batch)
-
-    def _overdue(self, deaths: list[Death], error: BaseException) -> BaseException:
-        if not deaths:
-            return error
-        last = deaths[-1]
-        lines = [f"a sample took longer than its deadline: {last}"]
-        lines += [f"  code  {frame}" for frame in last.stack[:8]]
-        lines += [f"  why   {why}" for why in last.why]
-        return DeadlineExceededError.explained(
-            "\n".join(lines), last.hint, deaths=tuple(deaths), index=last.index, worker=last.worker
-        )
 
     # ---- what is known of the workers ----
 
@@ -498,66 +498,22 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
             return None
         return self._loader_state.samples.path(sample)
 
-    def explain(self, death: Death) -> Death:
-        for task in death.tasks:
-            batch = self._sent.get(task)
-            if batch is not None:
-                sample, position = self._sample(batch, death.position, death.stage)
-                path = self._path(sample, position)
-                hint = hint_for(self._account.policy, death.hint)
-                return death.explained(
-                    index=sample, path=path, position=position, batch=batch.number, hint=hint
-                )
-        return death.explained(position=None)
+    def locate(self, task: int, position: int | None, stage: str) -> TaskPlace | None:
+        batch = self._sent.get(task)
+        if batch is None:
+            return None
+        sample, position = self._sample(batch, position, stage)
+        return TaskPlace(sample, self._path(sample, position), position, batch.number)
 
-    def died(self, death: Death) -> None:
-        self._loader_state.deaths.append(death)
-        self._first_and_last.pop(death.worker, None)
-        self._account.died(death)
-        self._account.notify()
-        self._account.notices.died(death, "it is replaced, and its batch is made again")
-        self._account.notices.issue()
-
-    def stalled(self, still: Stall, *, is_restarted_fresh: bool) -> None:
-        batch = None if still.task is None else self._sent.get(still.task)
-        where = ""
-        if batch is not None:
-            sample, position = self._sample(batch, still.position, still.stage)
-            path = self._path(sample, position)
-            where = place(sample, position, batch.number, None, still.stage, path)
-        text = still.describe(where, self._deadline)
-        name = "zygote_restarted" if is_restarted_fresh else "worker_stalled"
-        details = {"worker": still.worker, "text": text, "why": text, "stack": list(still.stack)}
-        self._account.event(name, details)
-        self._account.notify()
-        self._account.notices.add(text, WorkerStalledWarning)
-        self._account.notices.issue()
-
-    def zygote_event(self, name: str, text: str, *, warns: bool) -> None:
-        self._account.event(name, {"text": text, "level": "warning" if warns else "info"})
-        self._account.notify()
-        if warns:
-            self._account.notices.add(text, WorkerStalledWarning)
-            self._account.notices.issue()
-
-    def retired(self, reported: dict[str, Any]) -> None:
-        why = str(reported["why"])
-        first, last = self._first_and_last.pop(reported["worker"], (None, None))
-        if first is not None and last is not None:
-            why += f", between batch {first.number} and batch {last.number}"
-            if self._dataset_kind == _DatasetKind.Map:
-                ends = [
-                    self._sample(batch, position, "fetching")[0]
-                    for batch, position in ((first, 0), (last, -1))
-                ]
-                why += f", samples {described(ends[0])} to {described(ends[1])}"
-        self._account.event("worker_renewed", {**reported, "why": why})
-
-    def noted(self, worker_id: int, name: str, details: dict[str, Any]) -> None:
-        self._account.noted(name, details, worker_id)
-        # Now: while the source is unavailable, nothing else happens.
-        self._account.notify()
-        self._account.notices.issue()
+    def forget_process(self, worker_id: int) -> str:
+        first, last = self._first_and_last.pop(worker_id, (None, None))
+        if first is None or last is None:
+            return ""
+        text = f", between batch {first.number} and batch {last.number}"
+        if self._dataset_kind == _DatasetKind.Map:
+            ends = (self._sample(first, 0, "fetching")[0], self._sample(last, -1, "fetching")[0])
+            text += f", samples {described(ends[0])} to {described(ends[1])}"
+        return text
 
     def _late(self) -> str:
         text = f"DataLoader timed out after {self._timeout} seconds"
@@ -567,11 +523,11 @@ class WithWorkers(_native.BatchIterator, _BaseDataLoaderIter):
         doing = self._worker_pool.activity(worker_id)
         if doing is None:
             return f"{text}\nfeedline: worker {worker_id}, which has batch {number}, has not started yet"
-        if doing["task"] != batch.task:
-            return f"{text}\nfeedline: worker {worker_id} has batch {number} and is {doing['stage']}"
-        sample, position = self._sample(batch, doing["position"], doing["stage"])
-        where = place(sample, position, number, worker_id, doing["stage"], self._path(sample, position))
-        return f"{text}\nfeedline: it was {doing['stage']} {where}"
+        if doing.task != batch.task:
+            return f"{text}\nfeedline: worker {worker_id} has batch {number} and is {doing.stage}"
+        sample, position = self._sample(batch, doing.position, doing.stage)
+        where = place(sample, position, number, worker_id, doing.stage, self._path(sample, position))
+        return f"{text}\nfeedline: it was {doing.stage} {where}"
 
     def _shutdown_workers(self) -> None:
         worker_pool, self._worker_pool = self._worker_pool, None

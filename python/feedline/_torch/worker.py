@@ -135,6 +135,7 @@ class _LoaderWorker:
             notify=self._notify,
             folders=work.folders,
             home=os.getpid(),
+            leaves=True,
         )
         return Maker(work.dataset, retries, policy.replacement if policy.has_replacement else BAD)
 
@@ -566,7 +567,7 @@ class _LoaderWorker:
                 if next(self._iterator, EXHAUSTED) is EXHAUSTED:
                     break
             except (Exception, SystemExit):
-                if self._connection.is_left:
+                if self._connection.is_forked:
                     raise
                 # It was reported the first time.
                 continue

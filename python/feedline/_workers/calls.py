@@ -95,7 +95,7 @@ class ExecutorWorker:
                         # Nobody gets the results of the calls after it.
                         break
         except BaseException as raised:
-            if self._connection.is_left or isinstance(raised, _native.CutOff):
+            if self._connection.is_forked or isinstance(raised, _native.Disconnected):
                 raise
             self._retries.bad.append(_fatal(raised, position))
         self._connection.made()

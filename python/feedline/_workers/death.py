@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from feedline._described import one_line
+from feedline import _native
 from feedline._workers.remote_error import place
 
 __all__ = ["Death", "Stall", "describe"]
@@ -66,28 +66,27 @@ class Death:
     tasks: tuple[int, ...] = field(default=(), repr=False)
 
     @classmethod
-    def reported(cls, reported: dict[str, Any]) -> Death:
+    def reported(cls, reported: _native.WorkerDied) -> Death:
         """The death as the supervisor reports it."""
-        last = reported["last"] or {}
-        since = last.get("since")
+        last = reported.last
         return cls(
-            worker=reported["worker"],
-            pid=reported["pid"],
-            signal=_signal_name(reported["signal"]),
-            exit_code=reported["exit_code"],
-            stage=last.get("stage", "starting"),
-            position=last.get("position"),
-            seconds=0.0 if since is None else max(0.0, time.monotonic() - since),
-            resident_bytes=last.get("resident_bytes", 0),
-            peak_bytes=reported["peak_bytes"],
-            cause=reported["cause"],
-            is_certain=reported["is_certain"],
-            why=tuple(reported["why"]),
-            code=reported["code"],
-            stack=tuple(reported["stack"]),
-            hint=reported["hint"],
-            replaced=reported["replaced"],
-            tasks=tuple([last["task"]] if last.get("task") is not None else reported["tasks"]),
+            worker=reported.worker,
+            pid=reported.pid,
+            signal=_signal_name(reported.signal),
+            exit_code=reported.exit_code,
+            stage=_stage(last),
+            position=None if last is None else last.position,
+            seconds=_seconds(last),
+            resident_bytes=0 if last is None else last.resident_bytes,
+            peak_bytes=reported.peak_bytes,
+            cause=reported.cause,
+            is_certain=reported.is_certain,
+            why=tuple(reported.why),
+            code=reported.code,
+            stack=tuple(reported.stack),
+            hint=reported.hint,
+            replaced=reported.is_replaced,
+            tasks=(last.task,) if last is not None and last.task is not None else tuple(reported.tasks),
         )
 
     def explained(self, **changes: Any) -> Death:
@@ -155,6 +154,15 @@ class Death:
         return {**fields, "why": list(self.why), "stack": list(self.stack), "text": str(self)}
 
 
+def _stage(last: _native.Activity | None) -> str:
+    return "starting" if last is None else last.stage
+
+
+def _seconds(last: _native.Activity | None) -> float:
+    """How long the worker has been doing this."""
+    return 0.0 if last is None else max(0.0, time.monotonic() - last.since)
+
+
 def _signal_name(number: int | None) -> str | None:
     if number is None:
         return None
@@ -180,19 +188,18 @@ class Stall:
     remedy: str = ""
 
     @classmethod
-    def reported(cls, reported: dict[str, Any]) -> Stall:
+    def reported(cls, reported: _native.WorkerStalled) -> Stall:
         """The stall as the supervisor reports it."""
-        last = reported["last"] or {}
-        since = last.get("since")
+        last = reported.last
         return cls(
-            worker=reported["worker"],
-            pid=reported["pid"],
-            stage=last.get("stage", "starting"),
-            seconds=0.0 if since is None else max(0.0, time.monotonic() - since),
-            process_state=reported["process_state"],
-            stack=tuple(reported["stack"]),
-            task=last.get("task"),
-            position=last.get("position"),
+            worker=reported.worker,
+            pid=reported.pid,
+            stage=_stage(last),
+            seconds=_seconds(last),
+            process_state=reported.process_state,
+            stack=tuple(reported.stack),
+            task=None if last is None else last.task,
+            position=None if last is None else last.position,
         )
 
     def restarted_fresh(self, why_not_fresh: BaseException | None) -> Stall:
@@ -206,12 +213,11 @@ class Stall:
             remedy += f"all workers are forked again, and not from a fresh interpreter, since {reason}"
         return dataclasses.replace(self, remedy=remedy)
 
-    def describe(self, where: str, deadline: float | None = None, path: str | None = None) -> str:
+    def describe(self, where: str, deadline: float | None = None) -> str:
         """The worker, how long it has stalled and where, and what is done about it or what you can do."""
         pid = "" if self.pid is None else f" (pid {self.pid})"
         doing = where or f"while {self.stage}"
         lines = [f"worker {self.worker}{pid} has made no progress for {self.seconds:.0f} s {doing}"]
-        lines += [] if path is None else [f"  in    {one_line(path)}"]
         if self.process_state is not None:
             lines.append(f"  how   {self.process_state}")
         lines += [f"  code  {frame}" for frame in self.stack[:8]]

@@ -11,6 +11,7 @@ from typing import Any
 
 from feedline import _native
 from feedline._workers.remote_error import ATTEMPTS, RemoteError
+from feedline._workers.shortage import leave_if_short
 from feedline._workers.sources import Sources
 from feedline.faults import FaultPolicy, symptom
 
@@ -33,13 +34,28 @@ class PendingFault:
     # The action of the policy: "skip", "replace" or "raise"; "" if a retry succeeded.
     action: str
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether a retry succeeded."""
+        return not self.action
+
+    @classmethod
+    def of_error(
+        cls, error: BaseException, position: int | None, stage: str, attempts: int, action: str = "raise"
+    ) -> PendingFault:
+        """The fault of an error that was created in this process, such as for a sample that kills its
+        worker."""
+        names, os_error = symptom(error)
+        remote_error = RemoteError.reported(error, position=position, stage=stage)
+        return cls(position or 0, names, os_error, remote_error, None, attempts, action)
+
     @classmethod
     def raised(
         cls, error: BaseException, remote_error: RemoteError, position: int, path: str | None
     ) -> PendingFault:
         """A sample whose exception is to be raised."""
         if remote_error.stage == "collating":
-            # It does not fit to the others of its batch.
+            # It does not fit the others of its batch.
             remote_error.stage = "collate"
         names, os_error = symptom(error)
         return cls(position, names, os_error, remote_error, path, remote_error.attempts, "raise")
@@ -73,11 +89,13 @@ class Retries:
         raises: bool = True,
         folders: Iterable[str] = (),
         home: int | None = None,
+        leaves: bool = False,
     ) -> None:
         """`stage` is the name of the stage in messages; `pause` waits; `notify` is called with events of the
         source. Without `raises`, the action "raise" is recorded as a fault, and the caller raises. `folders`
         existed when the loader was created. `home` is the pid of the worker: in a child that was forked in
-        it, nothing is retried."""
+        it, nothing is retried. With `leaves`, a worker that is short of something ends, and a fresh one takes
+        its task."""
         self._policy = _native.Policy(policy.config())
         self._sources = Sources(self._policy.patience, pause, notify, folders)
         self._pause = pause
@@ -85,6 +103,7 @@ class Retries:
         self._stage = stage
         self._raises = raises
         self._home = home
+        self._leaves = leaves
         # The faults of the current batch, in order; the caller empties the list with `take`.
         self.bad: list[PendingFault] = []
 
@@ -94,6 +113,9 @@ class Retries:
         self.end_if_forked(raised)
         while True:
             names, os_error = symptom(raised)
+            if self._leaves and self._policy.wanted(names, os_error) == "raise":
+                # A policy may name such errors; then it decides.
+                leave_if_short(raised)
             if not self._sources.came_back(raised):
                 wait = self._policy.retry_after(names, os_error, attempt, [self._seed, key, position])
                 if wait is None:

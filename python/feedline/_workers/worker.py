@@ -18,6 +18,7 @@ from feedline._workers.children import end_child
 from feedline._workers.pickling import ERRORS, Packer, not_picklable
 from feedline._workers.remote_error import RemoteError
 from feedline._workers.retries import FaultyResult
+from feedline._workers.shortage import EXIT_CODE, LeaveError, leave_if_short, note_task_done
 from feedline._workers.zygote import DUMP_SIGNAL
 
 __all__ = ["EXHAUSTED", "Buffers", "Work", "Worker", "run"]
@@ -122,6 +123,13 @@ class _CrashLog:
         faulthandler.disable()
         faulthandler.unregister(DUMP_SIGNAL)
 
+    def write(self, text: str) -> None:
+        """Writes why this process ends by itself, if its descriptor is open."""
+        self.check()
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(self._descriptor), self._file):
+                os.write(self._descriptor, text.encode(errors="backslashreplace") + b"\n")
+
     def check(self) -> None:
         """Stops writing if user code has closed the descriptor: a stack must not be written to another file
         that has its number now."""
@@ -144,11 +152,14 @@ def _run_worker(
     try:
         is_abandoned = _run_tasks(work, worker_id, generation, connection, crash_log)
     except BaseException as raised:
-        if connection.is_left:
+        if connection.is_forked:
             end_child(f"worker {worker_id}", raised)
-        if isinstance(raised, _native.CutOff):
+        if isinstance(raised, _native.Disconnected):
             crash_log.check()
             sys.exit(_DISCONNECTED)
+        if isinstance(raised, LeaveError):
+            crash_log.write(raised.text)
+            sys.exit(EXIT_CODE)
         # A broken pipe means that the trainer is gone.
         if not isinstance(raised, BrokenPipeError):
             raise
@@ -184,7 +195,7 @@ def _run_tasks(
     try:
         worker = work.start(worker_id, connection)
     except BaseException as raised:
-        if connection.is_left or isinstance(raised, _native.CutOff):
+        if connection.is_forked or isinstance(raised, _native.Disconnected):
             raise
         connection.pack(START_FAILED, 0, plain.pack(RemoteError.of(raised, exact=True)))
         connection.send()
@@ -222,7 +233,7 @@ def _try_alone(
     try:
         is_over = worker.alone(body, received, position)
     except Exception:
-        if connection.is_left:
+        if connection.is_forked:
             raise
         # It raises again when its batch is loaded.
         is_over = True
@@ -256,10 +267,11 @@ def _run_task(
         else:
             result = worker.do(task, body, received)
     except BaseException as raised:
-        if connection.is_left or isinstance(raised, _native.CutOff):
+        if connection.is_forked or isinstance(raised, (_native.Disconnected, LeaveError)):
             # In a child that was forked in user code, the exception is not a fault of the sample. Without a
             # connection, it cannot be reported.
             raise
+        leave_if_short(raised)
         position, stage = worker.where()
         kind, result = RAISED, RemoteError.of(raised, position=position, stage=stage, exact=True)
     if result is EXHAUSTED:
@@ -282,3 +294,4 @@ def _run_task(
         connection.journal(task, journal)
     connection.weigh()
     connection.send()
+    note_task_done()

@@ -10,14 +10,15 @@ import pickle
 import signal
 import time
 import weakref
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from feedline import _native
 from feedline._code import LIBRARIES, PACKAGE
 from feedline._config import call_as_json
+from feedline._native import GaveUp
 from feedline._workers.death import Death, Stall, describe
 from feedline._workers.pickling import ERRORS, Payload, not_picklable
+from feedline._workers.pool_reports import PoolOwner, PoolReports, lost_task_error
 from feedline._workers.remote_error import RemoteError
 from feedline._workers.state import changes, visible_state
 from feedline._workers.worker import Work
@@ -27,7 +28,6 @@ from feedline.errors import (
     FeedlineError,
     NotPicklableError,
     TooManyDeathsError,
-    WorkerDiedError,
     WorkerNotStartedError,
 )
 
@@ -39,40 +39,7 @@ _TRANSIENT = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 # How many changes of the work a warning shows.
 _CHANGES = 8
 
-__all__ = ["GaveUp", "Handle", "PoolOwner", "WorkerPool", "died", "load"]
-
-
-@dataclass(frozen=True)
-class GaveUp:
-    """A task that is not retried, because one of its samples "kills" its worker or "hangs". `at` is the
-    position of the sample, if it is known; `journal` is the worker's journal from before the task."""
-
-    task: int
-    at: int | None
-    why: str
-    journal: bytes | None
-
-
-class PoolOwner(Protocol):
-    """The owner of a pool: it is called with the events of its workers, and knows which samples they load."""
-
-    def explain(self, death: Death) -> Death:
-        """Adds the sample that a dead worker was loading."""
-
-    def died(self, death: Death) -> None:
-        """A worker has died."""
-
-    def stalled(self, still: Stall, *, is_restarted_fresh: bool) -> None:
-        """A worker makes no progress; if `is_restarted_fresh`, all are restarted from a fresh interpreter."""
-
-    def zygote_event(self, name: str, text: str, *, warns: bool) -> None:
-        """An event of the process that forks the workers."""
-
-    def retired(self, reported: dict[str, Any]) -> None:
-        """A worker that leaked was replaced."""
-
-    def noted(self, worker_id: int, name: str, details: dict[str, Any]) -> None:
-        """A worker has sent an event."""
+__all__ = ["GaveUp", "Handle", "WorkerPool", "load"]
 
 
 class Handle:
@@ -146,7 +113,8 @@ class WorkerPool:
         *,
         fresh: bool,
         name: str,
-        front: PoolOwner,
+        owner: PoolOwner,
+        reports: PoolReports,
         zygote: Zygote | None = None,
     ) -> None:
         """With `fresh`, the zygote is a new interpreter, not a fork."""
@@ -154,7 +122,8 @@ class WorkerPool:
         self._fresh = fresh
         self._name = name
         # Weak: the owner keeps the pool alive, and must be collected when the user drops it.
-        self._front = weakref.ref(front)
+        self._owner = weakref.ref(owner)
+        self._reports = reports
         self._home = os.getpid()
         self._payload = self._pickle() if fresh else None
         # A summary of the work from when the last zygote was forked.
@@ -222,7 +191,7 @@ class WorkerPool:
     def presence(self, worker_id: int) -> tuple[int | None, bool] | None:
         return None if self._is_closed else self._processes.presence(worker_id)
 
-    def activity(self, worker_id: int) -> dict[str, Any] | None:
+    def activity(self, worker_id: int) -> _native.Activity | None:
         """What a worker is doing, from its black box."""
         return None if self._is_closed else self._processes.activity(worker_id)
 
@@ -235,56 +204,44 @@ class WorkerPool:
         while True:
             if self._failure is not None:
                 raise self._failure
-            reported = self._processes.next(oldest, timeout)
-            if reported is None:
-                return None
-            kind, details = reported
-            if kind == "answer":
-                result: _native.TaskResult = details
-                return result
-            if kind == "gave up":
-                return GaveUp(**details)
-            if kind == "woken":
-                return None
-            self._handle_event(kind, details)
+            event = self._processes.next(oldest, timeout)
+            if event is None or isinstance(event, (_native.TaskResult, GaveUp)):
+                return event
+            self._handle_event(event)
 
-    def _handle_event(self, kind: str, details: Any) -> None:
+    def _handle_event(self, event: _native._PoolEvent) -> None:
         """Handles everything that is not a result."""
-        front = self._front()
-        if kind == "zygote":
-            self._start_zygote(fresh=details)
-        elif kind == "failed":
-            self._failure = self._error(details)
-        elif kind == "died":
-            death = Death.reported(details)
-            if front is not None:
-                death = front.explain(death)
-            self.deaths.append(death)
-            if front is not None:
-                front.died(death)
-        elif front is None:
-            return
-        elif kind == "retired":
-            front.retired(details)
-        elif kind == "zygote late":
-            name = "zygote_killed" if details["is_killed"] else "zygote_slow"
-            front.zygote_event(name, _late_zygote_text(**details), warns=True)
-        elif kind == "note":
-            worker_id, text = details
-            name, event_details = json.loads(text)
-            front.noted(worker_id, name, event_details)
-        else:
-            stall = Stall.reported(details)
-            is_restarted_fresh = kind == "reborn"
-            front.stalled(
-                stall.restarted_fresh(self._refresh()) if is_restarted_fresh else stall,
-                is_restarted_fresh=is_restarted_fresh,
-            )
+        owner = self._owner()
+        if owner is None:
+            # It is being freed; nobody knows its tasks any more.
+            owner = PoolOwner()
+        match event:
+            case _native.StartZygote():
+                self._start_zygote(fresh=event.is_fresh)
+            case _native.PoolFailed():
+                self._failure = self._error(event)
+            case _native.WorkerDied():
+                self.deaths.append(self._reports.died(Death.reported(event), owner))
+            case _native.WorkerRetired():
+                self._reports.retired(event, owner)
+            case _native.ZygoteLate():
+                name = "zygote_killed" if event.is_killed else "zygote_slow"
+                self._reports.zygote_event(name, _late_zygote_text(event), owner, warns=True)
+            case _native.CapacityChanged():
+                self._reports.capacity_changed(event, owner)
+            case _native.WorkerNote():
+                self._reports.noted(event.worker, *json.loads(event.json))
+            case _native.WorkerStalled():
+                stall = Stall.reported(event)
+                if event.is_restarted_fresh:
+                    stall = stall.restarted_fresh(self._refresh())
+                self._reports.stalled(stall, owner, is_restarted_fresh=event.is_restarted_fresh)
+            case _native.TaskResult() | _native.GaveUp():
+                raise AssertionError("a result is not an event")
 
     def start(self) -> None:
         """Starts the zygote now, with the work in its present state."""
-        reported = self._processes.next(0, 0.0)
-        if reported is not None and reported[0] == "zygote":
+        if isinstance(self._processes.next(0, 0.0), _native.StartZygote):
             self._start_zygote(fresh=False)
 
     def _refresh(self) -> NotPicklableError | None:
@@ -331,25 +288,25 @@ class WorkerPool:
         """Reports a replaced zygote, and what the program has changed in the work since the last one was
         forked: new workers see these changes."""
         before, self._state = self._state, visible_state(self._work)
-        front = self._front()
-        if before is None or front is None:
+        owner = self._owner()
+        if before is None or owner is None:
             return
         lines = changes(before, self._state)
         text = "the process that forks the workers has ended and is replaced"
         if lines:
             text += "; your program has changed the data set since, and new workers see the changes:"
             text += "".join(f"\n  {line}" for line in lines[:_CHANGES])
-        front.zygote_event("zygote_replaced", text, warns=bool(lines))
+        self._reports.zygote_event("zygote_replaced", text, owner, warns=bool(lines))
 
-    def _error(self, reported: dict[str, Any]) -> BaseException:
-        why, worker = reported["why"], reported["worker"]
+    def _error(self, failed: _native.PoolFailed) -> BaseException:
+        why, worker = failed.why, failed.worker
         history = describe(self.deaths)
-        if why == "cannot start" and "answer" in reported:
-            remote_error: RemoteError = load(reported["answer"])
+        if failed.result is not None:
+            remote_error: RemoteError = load(failed.result)
             is_torch = self._name == "DataLoader"
             return remote_error.exception(f"in {self._name} worker process {worker}", "", exact=not is_torch)
         if why == "death":
-            return died(self.deaths[-1:], f"worker {worker} died")
+            return lost_task_error(self.deaths[-1:], "kills", f"worker {worker}")
         if why == "dies starting":
             text = f"worker {worker} died again and again while it was starting{history}"
             hint = "run with num_workers=0 to see what worker_init_fn or the data set does"
@@ -357,8 +314,7 @@ class WorkerPool:
         if why == "too many deaths":
             return TooManyDeathsError.explained(f"too many workers died:{history}", deaths=tuple(self.deaths))
         if why == "refused":
-            number = reported["os_error"]
-            reason = "unknown reason" if number is None else os.strerror(number)
+            reason = "unknown reason" if failed.os_error is None else os.strerror(failed.os_error)
             return WorkerNotStartedError.explained(
                 f"the system refused a process for worker {worker}: {reason}"
             )
@@ -370,7 +326,7 @@ class WorkerPool:
             text = "the process that forks the workers hangs, and so did those that replaced it"
             hint = "look for os.register_at_fork handlers that block, or use multiprocessing_context='spawn'"
             return WorkerNotStartedError.explained(text, hint)
-        text = reported.get("text", b"").decode(errors="replace")
+        text = (failed.text or b"").decode(errors="replace")
         hint = "the code above must work in a fresh interpreter; with fork it does not run: use fork"
         message = f"the process that holds the data set could not start\n{text}".rstrip()
         return WorkerNotStartedError.explained(message, hint)
@@ -389,29 +345,18 @@ class WorkerPool:
                 self.zygote = None
 
 
-def _late_zygote_text(pid: int | None, process_state: str | None, *, is_killed: bool) -> str:
+def _late_zygote_text(late: _native.ZygoteLate) -> str:
     """The text for a zygote that does not answer."""
-    lines = [f"the process that forks the workers (pid {pid}) does not answer"]
-    if is_killed:
+    lines = [f"the process that forks the workers (pid {late.pid}) does not answer"]
+    if late.is_killed:
         lines[0] += "; it was killed and is replaced, and the batches of its workers are recomputed"
     else:
         lines[0] += ", but it uses CPU time: it is given more time"
-    lines += [] if process_state is None else [f"  how   {process_state}"]
-    if is_killed:
+    lines += [] if late.process_state is None else [f"  how   {late.process_state}"]
+    if late.is_killed:
         hint = "it runs your code only in handlers of os.register_at_fork, and while it is unpickled"
         lines.append(f"hint: {hint}")
     return "\n".join(lines)
-
-
-def died(deaths: list[Death], otherwise: str) -> WorkerDiedError:
-    """The error for a death, with the text of its certificate."""
-    if not deaths:
-        return WorkerDiedError.explained(otherwise)
-    last = deaths[-1]
-    text = last.certificate.rsplit("\nhint: ", 1)[0]
-    return WorkerDiedError.explained(
-        text, last.hint, deaths=tuple(deaths), index=last.index, worker=last.worker
-    )
 
 
 def load(result: _native.TaskResult) -> Any:

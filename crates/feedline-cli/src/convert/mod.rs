@@ -11,7 +11,7 @@ use feedline_core::sample::shown;
 use feedline_core::source::folder::Folder;
 use feedline_core::sys::atomic_file::Existing;
 use feedline_core::sys::file;
-use feedline_core::sys::thread::processors;
+use feedline_core::sys::limits::processors;
 use std::path::{Path, PathBuf};
 
 use crate::dataset::{Format, Paths, Reading};

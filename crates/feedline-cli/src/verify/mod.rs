@@ -12,7 +12,7 @@ use feedline_core::error::{Error, Kind, Result};
 use feedline_core::escape;
 use feedline_core::sample::shown;
 use feedline_core::sys::atomic_file::{AtomicFile, Existing};
-use feedline_core::sys::thread::processors;
+use feedline_core::sys::limits::processors;
 use feedline_core::sys::{clock, limits};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

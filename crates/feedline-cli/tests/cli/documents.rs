@@ -1,6 +1,7 @@
 //! docs/commands.md shows what the commands print.
 
 use super::data::Sandbox;
+use feedline_core::testing::machines::recording;
 
 /// Removes what depends on the decoder or on the compression: causes, numbers, sizes.
 fn neutral(text: &str) -> Vec<String> {
@@ -18,6 +19,17 @@ fn neutral(text: &str) -> Vec<String> {
 }
 
 #[test]
+fn the_first_page_shows_what_the_doctor_says_of_a_container() {
+    let page = include_str!("../../../../README.md");
+    let sandbox = Sandbox::new();
+    sandbox.write("machine.txt", recording("docker_v1").unwrap().as_bytes());
+    let mut command = sandbox.command(&["doctor", "--recorded", "machine.txt"]);
+    let output = command.env_clear().env("OMP_NUM_THREADS", "1").output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(page.contains(&format!("$ feedline doctor\n{said}```")), "{said}");
+}
+
+#[test]
 fn the_page_of_commands_shows_what_they_print() {
     let page = include_str!("../../../../docs/commands.md");
     let sandbox = Sandbox::new();
@@ -27,12 +39,20 @@ fn the_page_of_commands_shows_what_they_print() {
         let block = block.split("```").next().unwrap();
         for command in block.split("$ feedline ").skip(1) {
             let (command, expected) = command.split_once('\n').unwrap();
-            let arguments: Vec<_> = command.split(' ').collect();
+            // Every other part is between quotes.
+            let arguments: Vec<_> = command
+                .split('"')
+                .enumerate()
+                .flat_map(|(at, part)| match at % 2 {
+                    0 => part.split_whitespace().collect(),
+                    _ => vec![part],
+                })
+                .collect();
             let answer = sandbox.run(&arguments);
             assert_ne!(answer.code, Some(2), "{command}: {}", answer.stderr);
             assert_eq!(neutral(expected), neutral(&answer.stdout), "{command}\n{}", answer.stdout);
             shown += 1;
         }
     }
-    assert_eq!(shown, 6);
+    assert_eq!(shown, 7);
 }

@@ -7,12 +7,14 @@
 
 mod convert;
 mod data;
+mod doctor;
 mod documents;
 mod index;
 mod show;
 mod verify;
 
 use data::{Sandbox, examples, picture, text};
+use feedline_core::testing::machines::recording;
 use std::process::{Command, Output};
 
 fn feedline(arguments: &[&str]) -> Output {
@@ -89,7 +91,7 @@ fn the_demo_takes_a_policy_as_text() {
 }
 
 /// Commands with a result, in a folder with the files that they need.
-const WITH_A_RESULT: [&[&str]; 11] = [
+const WITH_A_RESULT: [&[&str]; 13] = [
     &["verify", "a.tfrecord"],
     &["verify", "a.tfrecord", "--json"],
     &["show", "a.tfrecord"],
@@ -98,6 +100,8 @@ const WITH_A_RESULT: [&[&str]; 11] = [
     &["index", "a.tfrecord"],
     &["explain"],
     &["explain", "FL203"],
+    &["doctor", "EMFILE"],
+    &["doctor", "--recorded", "good.txt"],
     &["convert", "photos", "shards", "--to", "tar", "--force"],
     &["convert", "a.tfrecord", "back", "--to", "folder", "--force"],
     &["--help"],
@@ -107,6 +111,7 @@ fn with_data() -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.write("a.tfrecord", &examples(0..3));
     sandbox.write("photos/cat/1.png", &picture(1));
+    sandbox.write("good.txt", recording("kubernetes_guaranteed").unwrap().as_bytes());
     sandbox
 }
 

@@ -79,7 +79,7 @@ impl Rule for BytesOrAuto {
 
     fn wanted(&self) -> String {
         let low = self.0;
-        format!("\"auto\", a number of bytes from {low}, or words such as \"512MiB\" or \"4G\"")
+        format!("\"auto\", a number of bytes from {low}, or text such as \"512MiB\" or \"4G\"")
     }
 
     fn read(&self, value: &Value) -> Option<Choice> {
@@ -96,6 +96,25 @@ impl Rule for BytesOrAuto {
 
     fn shown(&self, choice: &Choice) -> String {
         choice.to_string()
+    }
+}
+
+/// Bytes from a least number, as a number or as text.
+pub(super) struct Bytes(pub(super) u64);
+
+impl Rule for Bytes {
+    type Of = u64;
+
+    fn wanted(&self) -> String {
+        format!("a number of bytes from {}, or text such as \"512MiB\" or \"4G\"", self.0)
+    }
+
+    fn read(&self, value: &Value) -> Option<u64> {
+        value.as_str().map_or_else(|| value.as_u64(), parse_bytes)
+    }
+
+    fn allows(&self, bytes: &u64) -> bool {
+        (self.0..=1 << 50).contains(bytes)
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::arguments::Arguments;
 use super::batch::Batch;
+use super::cache::Cache;
 use super::choose::{Bucket, Filter};
 use super::functions::{Function, Takes};
 use super::image::{CenterCrop, Decode, Flip, RandomCrop, RandomResizedCrop, Resize};
@@ -127,6 +128,8 @@ calls! {
     "to_float" ToFloat(ToFloat);
     /// Numbers become another type.
     "cast" Cast(Cast);
+    /// Samples are kept for later epochs.
+    "cache" Cache(Cache);
     /// A function of Python makes a sample of a sample.
     "map" Map(Function) = Function::new(Takes::Sample);
     /// A function of Python says which samples are kept.

@@ -18,15 +18,15 @@ pub struct Chaos {
     time: Duration,
 }
 
-/// What happens to one try of one sample.
+/// What happens to one attempt to load a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Strike {
+pub(crate) enum InjectedFault {
     /// Nothing.
     Nothing,
     /// The read fails with an error that may be gone the next time.
     Eio,
     /// The sample is bad, now and always.
-    Damaged,
+    Corrupt,
     /// It takes that long.
     Slow(Duration),
 }
@@ -52,31 +52,33 @@ impl Chaos {
         Ok(Some(chaos))
     }
 
-    /// What happens to that try of a sample; tries count from 1.
-    pub(crate) fn strike(&self, index: u64, attempt: u32) -> Strike {
+    /// What happens to an attempt to load a sample; attempts count from 1.
+    pub(crate) fn injected_fault(&self, index: u64, attempt: u32) -> InjectedFault {
         let draw = |what: u64, try_: u64| Random::keyed(&[self.seed, index, what, try_]).unit();
         if draw(0, 0) < self.raise {
-            Strike::Damaged
+            InjectedFault::Corrupt
         } else if draw(1, u64::from(attempt)) < self.eio {
-            Strike::Eio
+            InjectedFault::Eio
         } else if draw(2, u64::from(attempt)) < self.slow {
-            Strike::Slow(self.time)
+            InjectedFault::Slow(self.time)
         } else {
-            Strike::Nothing
+            InjectedFault::Nothing
         }
     }
 }
 
-impl Strike {
+impl InjectedFault {
     /// The error that it is, if it is one.
     pub(crate) fn error(self) -> Option<Error> {
         match self {
-            Strike::Nothing | Strike::Slow(_) => None,
-            Strike::Eio => {
+            InjectedFault::Nothing | InjectedFault::Slow(_) => None,
+            InjectedFault::Eio => {
                 let error = std::io::Error::from(rustix::io::Errno::IO);
                 Some(Error::io(Kind::Read, "reading the file", error))
             }
-            Strike::Damaged => Some(Error::new(Kind::CorruptImage, "spoilt on purpose")),
+            InjectedFault::Corrupt => {
+                Some(Error::new(Kind::CorruptImage, "corrupted on purpose, by chaos="))
+            }
         }
     }
 }
@@ -92,15 +94,17 @@ mod tests {
         );
         let chaos = Chaos::parse(&Arguments::of_call(&config).unwrap()).unwrap().unwrap();
         let count = |attempt, wanted| {
-            (0..10_000).filter(|index| chaos.strike(*index, attempt) == wanted).count()
+            (0..10_000).filter(|index| chaos.injected_fault(*index, attempt) == wanted).count()
         };
-        assert!((900..1100).contains(&count(1, Strike::Damaged)));
-        assert_eq!(count(1, Strike::Damaged), count(2, Strike::Damaged));
-        assert!((1650..1950).contains(&count(1, Strike::Eio)));
+        assert!((900..1100).contains(&count(1, InjectedFault::Corrupt)));
+        assert_eq!(count(1, InjectedFault::Corrupt), count(2, InjectedFault::Corrupt));
+        assert!((1650..1950).contains(&count(1, InjectedFault::Eio)));
         let again = (0..10_000)
-            .filter(|index| [1, 2].iter().all(|try_| chaos.strike(*index, *try_) == Strike::Eio))
+            .filter(|index| {
+                [1, 2].iter().all(|try_| chaos.injected_fault(*index, *try_) == InjectedFault::Eio)
+            })
             .count();
         assert!((300..450).contains(&again), "{again}");
-        assert!((3400..3800).contains(&count(1, Strike::Slow(Duration::from_secs(1)))));
+        assert!((3400..3800).contains(&count(1, InjectedFault::Slow(Duration::from_secs(1)))));
     }
 }

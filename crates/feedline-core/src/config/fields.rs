@@ -29,7 +29,7 @@ pub(super) fn wanted(from: &Arguments<'_>) -> Result<Vec<Wanted>> {
     let list = value.as_array().ok_or_else(|| from.bad("fields", "a field or more", value))?;
     let field = |value: &Value| {
         let json = value.as_object();
-        let json = json.ok_or_else(|| from.bad("a field", "words by name", value))?;
+        let json = json.ok_or_else(|| from.bad("a field", "settings by name", value))?;
         let shown = json.get("name").unwrap_or(&Value::Null).to_string();
         let label = format!("{}: field {shown}", from.call());
         let config = Arguments::of_json(&label, json);

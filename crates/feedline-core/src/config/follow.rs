@@ -11,7 +11,11 @@ pub(super) enum Group {
     Filter,
     Bucket,
     Decode,
+    /// Steps that make the same of an image each time.
     Image,
+    /// Random steps.
+    RandomImage,
+    Cache,
     /// `to_float` and `cast` of the image.
     Pixels,
     /// `to_float` and `cast` of other fields.
@@ -25,17 +29,20 @@ pub(super) enum Group {
 }
 
 use Group::{
-    Batch, Bucket, Decode, Filter, Function, Image, Loader, MapBatch, Numbers, Order, Parse, Pixels,
+    Batch, Bucket, Cache, Decode, Filter, Function, Image, Loader, MapBatch, Numbers, Order, Parse,
+    Pixels, RandomImage,
 };
 
 /// A call (left) cannot come after any of these, whatever stands between them.
-const CANNOT_FOLLOW: [(Group, &[Group]); 12] = [
+const CANNOT_FOLLOW: [(Group, &[Group]); 14] = [
     (Order, &[Filter, Pixels, Function, Batch]),
     (Parse, &[Decode, Function, Batch]),
     (Filter, &[Function, Batch]),
     (Bucket, &[Bucket, Function, Batch]),
     (Decode, &[Decode, Function, Batch]),
     (Image, &[Pixels, Function, Batch]),
+    (RandomImage, &[Pixels, Function, Batch]),
+    (Cache, &[Cache, RandomImage, Pixels, Function, Batch]),
     (Pixels, &[Pixels, Function, Batch]),
     (Numbers, &[Function, Batch]),
     (Function, &[Bucket, Batch]),
@@ -72,11 +79,9 @@ impl Group {
             Name::Filter => Filter,
             Name::Bucket => Bucket,
             Name::Decode => Decode,
-            Name::Resize
-            | Name::CenterCrop
-            | Name::RandomCrop
-            | Name::RandomResizedCrop
-            | Name::Flip => Image,
+            Name::Resize | Name::CenterCrop => Image,
+            Name::RandomCrop | Name::RandomResizedCrop | Name::Flip => RandomImage,
+            Name::Cache => Cache,
             Name::ToFloat | Name::Cast => Numbers,
             Name::Map | Name::FilterFunction => Function,
             Name::Batch => Batch,
@@ -111,6 +116,16 @@ fn refusal(name: Name, group: Group, earlier_name: Name, earlier: Group) -> Erro
         (Pixels, Pixels) => (
             format!("{name}: the numbers were decided already"),
             "call to_float or cast once, as the last step before batch".to_owned(),
+        ),
+        (Cache, RandomImage) => (
+            format!(
+                "cache cannot follow {earlier_name}: each epoch would get the same random numbers"
+            ),
+            format!("call cache before {earlier_name}"),
+        ),
+        (Cache, Cache) => (
+            "cache: there is a cache already".to_owned(),
+            "leave one of them out: the system keeps files that fit into memory".to_owned(),
         ),
         (Function | MapBatch, Bucket) => (
             format!("{name} of a function cannot follow bucket"),
@@ -163,14 +178,15 @@ mod tests {
         {"call": "center_crop", "size": 8}, {"call": "random_crop", "size": 8},
         {"call": "random_resized_crop", "size": 8}, {"call": "flip"}, {"call": "to_float", "field": "image"},
         {"call": "cast", "dtype": "int16", "field": "image"}, {"call": "cast", "dtype": "int16", "field": "cls"},
-        {"call": "map", "function": "f"}, {"call": "filter", "function": "f"}, {"call": "batch", "size": 2},
+        {"call": "cache", "memory": "1GiB"}, {"call": "map", "function": "f"}, {"call": "filter", "function": "f"}, {"call": "batch", "size": 2},
         {"call": "map_batch", "function": "f"}, {"call": "loader"}]"#;
 
     /// The call that must stand before another one.
     fn needed(call: &Call) -> Option<Name> {
         let group = Group::of(call.name());
         let needed = NEEDS.iter().find(|(needs, ..)| *needs == group);
-        let is_of_image = group == Image || format!("{call:?}").contains("\"image\"");
+        let is_of_image =
+            matches!(group, Image | RandomImage) || format!("{call:?}").contains("\"image\"");
         needed.map(|_| Name::Batch).or(is_of_image.then_some(Name::Decode))
     }
 

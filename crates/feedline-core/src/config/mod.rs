@@ -7,6 +7,7 @@
 mod amount;
 mod arguments;
 mod batch;
+mod cache;
 mod calls;
 mod chaos;
 mod choose;
@@ -36,8 +37,9 @@ use crate::transform::predicate::{Bucketing, Operand, Predicate};
 use crate::transform::{Decoding, Layout, Output, Size, Step};
 pub use amount::Choice;
 pub use batch::Padding;
+pub use cache::{CacheStore, Caching};
 pub use calls::Call;
-pub(crate) use chaos::{Chaos, Strike};
+pub(crate) use chaos::{Chaos, InjectedFault};
 pub use faults::fault_policy;
 use follow::Group;
 pub(crate) use functions::Function;
@@ -47,6 +49,7 @@ pub use workers::Workers;
 /// The arguments of each call.
 pub mod options {
     pub use super::batch::Batch;
+    pub use super::cache::Cache;
     pub use super::choose::{Bucket, Filter};
     pub use super::functions::{FunctionWorkers, StartMethod};
     pub use super::image::{
@@ -103,6 +106,8 @@ pub struct Settings {
     pub steps: Vec<Step>,
     /// Worker: what is written.
     pub output: Output,
+    /// Fetch and worker: what is kept for later epochs.
+    pub cache: Option<Caching>,
     /// Collate: fields whose numbers become numbers of another type.
     pub casts: Vec<(Arc<str>, collate::Cast)>,
     /// Worker: functions of Python, in order.
@@ -143,6 +148,7 @@ impl Default for Settings {
             decoding: None,
             steps: Vec::new(),
             output: Output::plain(Dtype::Uint8, Layout::Hwc),
+            cache: None,
             casts: Vec::new(),
             functions: Vec::new(),
             threads: Choice::Auto,
@@ -282,6 +288,16 @@ mod tests {
             r#"[{"call": "decode"}, {"call": "to_float", "std": [1, 0, 1]}]"#,
             r#"[{"call": "decode"}, {"call": "cast", "dtype": "int8"}]"#,
             r#"[{"call": "decode"}, {"call": "to_float"}, {"call": "resize", "size": 5}]"#,
+            r#"[{"call": "cache"}]"#,
+            r#"[{"call": "cache", "folder": "x"}]"#,
+            r#"[{"call": "cache", "size": "1GiB"}]"#,
+            r#"[{"call": "cache", "memory": "1GiB", "folder": "x", "size": "1GiB"}]"#,
+            r#"[{"call": "cache", "memory": "lots"}]"#,
+            r#"[{"call": "cache", "memory": "1KiB"}]"#,
+            r#"[{"call": "cache", "memory": "1GiB"}, {"call": "cache", "memory": "1GiB"}]"#,
+            r#"[{"call": "decode"}, {"call": "flip"}, {"call": "cache", "memory": "1GiB"}]"#,
+            r#"[{"call": "decode", "scaled": true}, {"call": "cache", "memory": "1GiB"}]"#,
+            r#"[{"call": "decode"}, {"call": "to_float"}, {"call": "cache", "memory": "1GiB"}]"#,
             r#"[{"call": "batch", "size": 0}]"#,
             r#"[{"call": "batch", "size": 1, "drop_last": "yes"}]"#,
             r#"[{"call": "batch", "size": 1}, {"call": "shuffle"}]"#,

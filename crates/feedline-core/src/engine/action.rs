@@ -6,7 +6,7 @@ use super::{Account, Position, TooMany};
 
 /// What the policy says about a fault, looked at alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum PolicyAction {
     /// Make the sample again after this time.
     Retry(Duration),
     /// End the run with the fault; with `Membership::Unordered` only its batch.
@@ -36,7 +36,7 @@ pub enum Outcome {
         /// A name for the fault, chosen by the driver.
         fault: u64,
         /// What the policy says about it.
-        wish: Wish,
+        policy_action: PolicyAction,
     },
 }
 
@@ -141,7 +141,7 @@ pub enum Action {
 pub enum Fault {
     /// One that came as a result, as the driver named it.
     Reported(u64),
-    /// The sample of this slot does not fit to most of its batch, such as that of the other slot.
+    /// The sample of this slot does not fit most of its batch, such as that of the other slot.
     Misfit {
         /// Whose sample does not fit.
         slot: u64,
@@ -218,7 +218,7 @@ pub struct BadSlot {
     /// A name for the fault, chosen by the driver.
     pub fault: u64,
     /// What the policy says about it. Not a retry: the driver retries by itself.
-    pub wish: Wish,
+    pub policy_action: PolicyAction,
 }
 
 /// A batch that is complete.

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use super::{
-    Accepted, Action, Complete, Entry, Fill, Membership, Next, Order, Outcome, Purpose, Settings,
-    Slot, State, Wish, most_common,
+    Accepted, Action, Complete, Entry, Fill, Membership, Next, Order, Outcome, PolicyAction,
+    Purpose, Settings, Slot, State, most_common,
 };
 
 #[derive(Clone, Debug)]
@@ -218,12 +218,13 @@ impl Gathered {
     ) -> Next {
         let is_repetition = order.slot >= self.samples && order.purpose == Purpose::Planned;
         match outcome {
-            Outcome::Good { .. } | Outcome::Bad { wish: Wish::Substitute, .. }
+            Outcome::Good { .. } | Outcome::Bad { policy_action: PolicyAction::Substitute, .. }
                 if order.purpose == Purpose::Planned =>
             {
                 Next::Use
             }
-            Outcome::Filtered | Outcome::Bad { wish: Wish::Skip | Wish::Replace, .. }
+            Outcome::Filtered
+            | Outcome::Bad { policy_action: PolicyAction::Skip | PolicyAction::Replace, .. }
                 if is_repetition =>
             {
                 state.account.due -= 1;

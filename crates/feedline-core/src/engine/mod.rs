@@ -24,8 +24,8 @@ mod unordered;
 
 pub use account::Account;
 pub use action::{
-    Action, BadSlot, Batch, Fault, Finished, Order, Outcome, Purpose, Stop, Unfinished, Verdict,
-    Wish,
+    Action, BadSlot, Batch, Fault, Finished, Order, Outcome, PolicyAction, Purpose, Stop,
+    Unfinished, Verdict,
 };
 pub use limits::{Limit, Limits, Of, Standing, TooMany};
 pub use position::Position;

@@ -5,7 +5,8 @@
 use std::collections::VecDeque;
 
 use super::{
-    Action, BadSlot, Batch, Fault, Fill, Finished, Position, State, Stop, Unfinished, Verdict, Wish,
+    Action, BadSlot, Batch, Fault, Fill, Finished, PolicyAction, Position, State, Stop, Unfinished,
+    Verdict,
 };
 
 /// Decisions in order, from a batch on that is being finished.
@@ -20,7 +21,7 @@ pub(super) struct Pending {
 pub(super) enum Entry {
     Good(u64),
     Filtered,
-    Fault { fault: Fault, wish: Wish },
+    Fault { fault: Fault, policy_action: PolicyAction },
     Replacement { fault: Fault, by: u64 },
     Finishing { number: u64, batch: Complete, result: Option<Finished> },
     Drop { samples: Vec<(u64, u64)>, repeated: u64 },
@@ -54,7 +55,9 @@ impl Entry {
     fn ends_the_run(&self) -> bool {
         match self {
             Entry::Stop(_) | Entry::End => true,
-            Entry::Fault { wish, .. } => matches!(wish, Wish::Raise | Wish::Retry(_)),
+            Entry::Fault { policy_action, .. } => {
+                matches!(policy_action, PolicyAction::Raise | PolicyAction::Retry(_))
+            }
             Entry::Good(_)
             | Entry::Filtered
             | Entry::Replacement { .. }
@@ -156,9 +159,9 @@ impl State {
     /// later batches are known already, so nothing moves up.
     fn take_out(&mut self, mut batch: Complete, slots: &[BadSlot], actions: &mut Vec<Action>) {
         let full = batch.samples.len();
-        for &BadSlot { slot, fault, wish } in slots {
+        for &BadSlot { slot, fault, policy_action } in slots {
             let fault = Fault::Reported(fault);
-            if slot >= self.settings.samples && wish == Wish::Skip {
+            if slot >= self.settings.samples && policy_action == PolicyAction::Skip {
                 // It was judged when it was its turn.
                 self.repeated -= 1;
                 if batch.repeated > 0 {
@@ -176,15 +179,15 @@ impl State {
                     self.limits.take_back_good();
                 }
                 let stop = Stop::NoReplacement { fault, tried: 0, bad: 0 };
-                self.tell(Entry::Fault { fault, wish }, actions);
-                if wish == Wish::Replace && !self.is_over {
+                self.tell(Entry::Fault { fault, policy_action }, actions);
+                if policy_action == PolicyAction::Replace && !self.is_over {
                     self.tell(Entry::Stop(stop), actions);
                 }
             }
             if self.is_over {
                 return;
             }
-            if wish == Wish::Skip {
+            if policy_action == PolicyAction::Skip {
                 let is_planned = u64::from(slot < self.settings.samples);
                 self.filled += is_planned;
                 self.late.skipped += is_planned;
@@ -207,7 +210,7 @@ impl State {
                 self.limits.add_good(1);
                 self.account.filtered += 1;
             }
-            Entry::Fault { fault, wish } => self.tell_fault(fault, wish, actions),
+            Entry::Fault { fault, policy_action } => self.tell_fault(fault, policy_action, actions),
             Entry::Replacement { fault, by } => {
                 self.account.replaced += 1;
                 actions.push(Action::RecordReplacement { fault, by });
@@ -223,18 +226,18 @@ impl State {
     }
 
     /// What becomes of a fault, which is counted.
-    pub(super) fn verdict(&mut self, wish: Wish) -> Verdict {
-        match (wish, self.limits.add_fault()) {
-            (Wish::Raise | Wish::Retry(_), _) => Verdict::Raise,
+    pub(super) fn verdict(&mut self, policy_action: PolicyAction) -> Verdict {
+        match (policy_action, self.limits.add_fault()) {
+            (PolicyAction::Raise | PolicyAction::Retry(_), _) => Verdict::Raise,
             (_, Some(too_many)) => Verdict::TooMany(too_many),
-            (Wish::Skip, None) => Verdict::Skip,
-            (Wish::Replace, None) => Verdict::Replace,
-            (Wish::Substitute, None) => Verdict::Substitute,
+            (PolicyAction::Skip, None) => Verdict::Skip,
+            (PolicyAction::Replace, None) => Verdict::Replace,
+            (PolicyAction::Substitute, None) => Verdict::Substitute,
         }
     }
 
-    fn tell_fault(&mut self, fault: Fault, wish: Wish, actions: &mut Vec<Action>) {
-        let verdict = self.verdict(wish);
+    fn tell_fault(&mut self, fault: Fault, policy_action: PolicyAction, actions: &mut Vec<Action>) {
+        let verdict = self.verdict(policy_action);
         actions.push(Action::Record { fault, verdict });
         match verdict {
             Verdict::Skip => self.account.skipped += 1,

@@ -1,6 +1,6 @@
 //! What an epoch is like.
 
-use super::{Limit, Wish};
+use super::{Limit, PolicyAction};
 
 /// What an epoch is like.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub struct Settings {
     /// What becomes of the slot of a skipped sample.
     pub fill: Fill,
     /// Whether samples may have shapes that do not fit into one batch, and what is done about one then.
-    pub misfit: Option<Wish>,
+    pub misfit: Option<PolicyAction>,
     /// Whether the driver finishes a batch when its samples are known, before it is delivered: collates them, or
     /// calls functions for all of them. It may find samples then that are bad after all.
     pub finishes: bool,

@@ -27,7 +27,7 @@ const EPOCHS: u64 = 200_000;
 enum Nature {
     Good { bucket: u32, shape: u32 },
     Filtered,
-    Bad(Wish),
+    Bad(PolicyAction),
 }
 
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ struct World {
     /// How often making a sample fails before it shows its nature.
     flaky: Vec<u32>,
     /// What the policy says about samples that are bad only when their batch is finished.
-    unfit: Vec<Option<Wish>>,
+    unfit: Vec<Option<PolicyAction>>,
     /// Whether finishing finds one bad sample at a time.
     finds_one: bool,
     /// The sizes of all batches, if they are given.
@@ -92,8 +92,8 @@ impl World {
             // What a user gave for a sample that does not fit: the driver has it when that is recorded, and a batch
             // is finished before.
             misfit: has_shapes
-                .then(|| wish(random))
-                .filter(|wish| !finishes || *wish != Wish::Substitute),
+                .then(|| policy_action(random))
+                .filter(|policy_action| !finishes || *policy_action != PolicyAction::Substitute),
             finishes,
             limit,
             window: 1 + random.below(30),
@@ -102,7 +102,7 @@ impl World {
         // From none to all of them.
         let bad = [0, 5, 30, 100][random.below(4) as usize];
         let mut nature = || match random.below(100) {
-            number if number < bad => Nature::Bad(wish(random)),
+            number if number < bad => Nature::Bad(policy_action(random)),
             number if has_filter && number % 5 == 0 => Nature::Filtered,
             _ => Nature::Good {
                 bucket: random.below(buckets) as u32,
@@ -112,7 +112,7 @@ impl World {
         let natures = (0..samples).map(|_| nature()).collect();
         let flaky = (0..samples).map(|_| random.below(12).saturating_sub(9) as u32).collect();
         let unfit_share = [0, 10, 40, 100][random.below(4) as usize];
-        let mut unfit = || (random.below(100) < unfit_share).then(|| wish(random));
+        let mut unfit = || (random.below(100) < unfit_share).then(|| policy_action(random));
         let unfit = (0..samples).map(|_| unfit()).collect();
         World { settings, natures, flaky, unfit, finds_one: random.below(2) == 0, sizes }
     }
@@ -156,8 +156,8 @@ impl World {
     ) -> Vec<BadSlot> {
         let bad = samples.iter().filter(|(slot, _)| !is_substituted(*slot));
         let bad = bad.filter_map(|(slot, sequence)| {
-            let wish = self.unfit[*sequence as usize]?;
-            Some(BadSlot { slot: *slot, fault: (slot + 1) << 32 | sequence, wish })
+            let policy_action = self.unfit[*sequence as usize]?;
+            Some(BadSlot { slot: *slot, fault: (slot + 1) << 32 | sequence, policy_action })
         });
         bad.take(if self.finds_one { 1 } else { usize::MAX }).collect()
     }
@@ -165,12 +165,15 @@ impl World {
     fn outcome(&self, order: Order, slot: u64, attempt: u32) -> Outcome {
         let fault = (slot + 1) << 32 | order.sequence;
         if attempt < self.flaky[order.sequence as usize] {
-            return Outcome::Bad { fault, wish: Wish::Retry(Duration::from_secs(1)) };
+            return Outcome::Bad {
+                fault,
+                policy_action: PolicyAction::Retry(Duration::from_secs(1)),
+            };
         }
         match self.natures[order.sequence as usize] {
             Nature::Good { bucket, shape } => Outcome::Good { bucket, shape },
             Nature::Filtered => Outcome::Filtered,
-            Nature::Bad(wish) => Outcome::Bad { fault, wish },
+            Nature::Bad(policy_action) => Outcome::Bad { fault, policy_action },
         }
     }
 }
@@ -186,12 +189,12 @@ fn sizes(samples: u64, random: &mut Random) -> Vec<u64> {
     sizes
 }
 
-fn wish(random: &mut Random) -> Wish {
+fn policy_action(random: &mut Random) -> PolicyAction {
     match random.below(24) {
-        0 => Wish::Raise,
-        1..=5 => Wish::Replace,
-        6 => Wish::Substitute,
-        _ => Wish::Skip,
+        0 => PolicyAction::Raise,
+        1..=5 => PolicyAction::Replace,
+        6 => PolicyAction::Substitute,
+        _ => PolicyAction::Skip,
     }
 }
 
@@ -206,7 +209,7 @@ enum Seen {
     End(Account),
 }
 
-/// A fault, as the sequence of its sample, and whether it only does not fit to its batch.
+/// A fault, as the sequence of its sample, and whether it only does not fit its batch.
 type Shown = (u64, bool);
 
 fn batches(seen: &[Seen]) -> Vec<(Vec<u64>, u64)> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::{
     Account, Action, BadSlot, Entry, Fault, Late, Limits, Membership, Order, Outcome, Pending,
-    Position, Purpose, Settings, Standing, Stop, Wish,
+    PolicyAction, Position, Purpose, Settings, Standing, Stop,
 };
 use crate::random::Random;
 
@@ -79,7 +79,7 @@ impl Slot {
     ) -> Accepted {
         match *self {
             Slot::Awaited(awaited) if awaited == order => {
-                if let Outcome::Bad { fault, wish: Wish::Retry(after) } = outcome {
+                if let Outcome::Bad { fault, policy_action: PolicyAction::Retry(after) } = outcome {
                     actions.push(Action::RecordRetry { fault });
                     actions.push(Action::Make(order, after));
                     return Accepted::Taken;
@@ -139,20 +139,20 @@ impl State {
         norm: Option<(u64, u32)>,
         actions: &mut Vec<Action>,
     ) -> Next {
-        let Some((fault, wish)) = self.fault(order, outcome, norm) else {
+        let Some((fault, policy_action)) = self.fault(order, outcome, norm) else {
             return match outcome {
                 Outcome::Filtered => self.count_filtered(order, actions),
                 Outcome::Good { .. } | Outcome::Bad { .. } => self.count_good(order, actions),
             };
         };
         match order.purpose {
-            Purpose::Replacement if wish != Wish::Raise => {
+            Purpose::Replacement if policy_action != PolicyAction::Raise => {
                 self.replace(order.slot, true, actions).map_or(Next::Stop, Next::Wait)
             }
             // It was judged when it was its turn.
-            Purpose::Repetition if wish != Wish::Raise => Next::Useless,
+            Purpose::Repetition if policy_action != PolicyAction::Raise => Next::Useless,
             Purpose::Planned | Purpose::Fill | Purpose::Replacement | Purpose::Repetition => {
-                self.judge_fault(order.slot, fault, wish, actions)
+                self.judge_fault(order.slot, fault, policy_action, actions)
             }
         }
     }
@@ -163,12 +163,16 @@ impl State {
         order: Order,
         outcome: Outcome,
         norm: Option<(u64, u32)>,
-    ) -> Option<(Fault, Wish)> {
+    ) -> Option<(Fault, PolicyAction)> {
         let Order { slot, sequence, .. } = order;
         match (outcome, norm, self.settings.misfit) {
-            (Outcome::Bad { fault, wish }, ..) => Some((Fault::Reported(fault), wish)),
-            (Outcome::Good { shape, .. }, Some((like, wanted)), Some(wish)) if shape != wanted => {
-                Some((Fault::Misfit { slot, sequence, like }, wish))
+            (Outcome::Bad { fault, policy_action }, ..) => {
+                Some((Fault::Reported(fault), policy_action))
+            }
+            (Outcome::Good { shape, .. }, Some((like, wanted)), Some(policy_action))
+                if shape != wanted =>
+            {
+                Some((Fault::Misfit { slot, sequence, like }, policy_action))
             }
             (Outcome::Good { .. } | Outcome::Filtered, ..) => None,
         }
@@ -224,11 +228,11 @@ impl State {
         was: Counted,
         actions: &mut Vec<Action>,
     ) -> Next {
-        let BadSlot { slot, fault, wish } = bad;
+        let BadSlot { slot, fault, policy_action } = bad;
         match (order.purpose, was) {
             (Purpose::Planned | Purpose::Fill, Counted::Good) => self.limits.take_back_good(),
             (Purpose::Planned | Purpose::Fill, Counted::Substituted) => self.account.replaced -= 1,
-            (Purpose::Replacement, _) if wish != Wish::Raise => {
+            (Purpose::Replacement, _) if policy_action != PolicyAction::Raise => {
                 return self.replace(slot, true, actions).map_or(Next::Stop, Next::Wait);
             }
             (Purpose::Replacement, _) => {}
@@ -236,33 +240,33 @@ impl State {
                 self.repeated -= 1;
                 self.account.repeated -= 1;
                 self.in_vain += 1;
-                if wish != Wish::Raise {
+                if policy_action != PolicyAction::Raise {
                     return Next::Useless;
                 }
             }
         }
-        self.judge_fault(slot, Fault::Reported(fault), wish, actions)
+        self.judge_fault(slot, Fault::Reported(fault), policy_action, actions)
     }
 
     pub(super) fn judge_fault(
         &mut self,
         slot: u64,
         fault: Fault,
-        wish: Wish,
+        policy_action: PolicyAction,
         actions: &mut Vec<Action>,
     ) -> Next {
-        self.decide(Entry::Fault { fault, wish }, actions);
+        self.decide(Entry::Fault { fault, policy_action }, actions);
         if self.is_over || self.is_ending {
             return Next::Stop;
         }
-        match wish {
-            Wish::Skip => Next::Skipped,
-            Wish::Substitute => Next::Use,
-            Wish::Replace => {
+        match policy_action {
+            PolicyAction::Skip => Next::Skipped,
+            PolicyAction::Substitute => Next::Use,
+            PolicyAction::Replace => {
                 self.replacing.insert(slot, Replacing { fault, tried: 0, bad: 0 });
                 self.replace(slot, false, actions).map_or(Next::Stop, Next::Wait)
             }
-            Wish::Raise | Wish::Retry(_) => Next::Stop,
+            PolicyAction::Raise | PolicyAction::Retry(_) => Next::Stop,
         }
     }
 

@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    Accepted, Action, Batch, Fault, Order, Outcome, Position, Slot, State, Stop, Verdict, Wish,
+    Accepted, Action, Batch, Fault, Order, Outcome, PolicyAction, Position, Slot, State, Stop,
+    Verdict,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -135,12 +136,14 @@ impl Unordered {
                 state.account.filtered += 1;
                 Slot::Empty
             }
-            Outcome::Bad { fault, wish } => {
+            Outcome::Bad { fault, policy_action } => {
                 let fault = Fault::Reported(fault);
-                let verdict = match wish {
+                let verdict = match policy_action {
                     // It is nothing to the other batches, so it is not counted. There is no other sample to use.
-                    Wish::Raise | Wish::Retry(_) | Wish::Replace => Verdict::Fail,
-                    Wish::Skip | Wish::Substitute => state.verdict(wish),
+                    PolicyAction::Raise | PolicyAction::Retry(_) | PolicyAction::Replace => {
+                        Verdict::Fail
+                    }
+                    PolicyAction::Skip | PolicyAction::Substitute => state.verdict(policy_action),
                 };
                 actions.push(Action::Record { fault, verdict });
                 match verdict {

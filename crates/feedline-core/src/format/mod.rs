@@ -7,6 +7,7 @@
 mod container;
 mod convert;
 pub mod example;
+pub mod items;
 pub mod npy;
 pub mod pack;
 mod parser;

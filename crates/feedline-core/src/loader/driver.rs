@@ -9,7 +9,7 @@ use super::handed::{BatchEnd, Instruction};
 use super::mapped::{Mapped, PartInProgress};
 use super::run::{Made, MakeResult, Run};
 use crate::collate::{BatchSamples, BatchSlot, Shapes, slot_of};
-use crate::engine::{self, Action, Engine, Position, Purpose, Standing, Verdict, Wish};
+use crate::engine::{self, Action, Engine, PolicyAction, Position, Purpose, Standing, Verdict};
 use crate::error::{Error, Kind};
 use crate::fault::{self, Fault, FaultLine, Symptom, wanted};
 use crate::sample::{Sample, Stage, Ticket};
@@ -179,7 +179,7 @@ impl Driver {
             return;
         }
         let outcome = self.keep(run, self.engine.current(order), outcome);
-        if !matches!(outcome, engine::Outcome::Bad { wish: Wish::Retry(_), .. }) {
+        if !matches!(outcome, engine::Outcome::Bad { policy_action: PolicyAction::Retry(_), .. }) {
             self.hand_nothing(order);
         }
         self.engine.result(order, outcome, &mut self.actions);
@@ -204,11 +204,12 @@ impl Driver {
             Err(bad) => {
                 let (fault, batch_slot) = *bad;
                 self.batch_slots.insert(order.slot, batch_slot);
-                let wish = run.wish(&fault);
+                let policy_action = run.policy_action(&fault);
                 let is_own = matches!(order.purpose, Purpose::Planned | Purpose::Fill);
-                let is_told = is_own || matches!(wish, Wish::Raise | Wish::Retry(_));
+                let is_told =
+                    is_own || matches!(policy_action, PolicyAction::Raise | PolicyAction::Retry(_));
                 let fault = if is_told { self.add_fault(run.pending(fault)) } else { 0 };
-                engine::Outcome::Bad { fault, wish }
+                engine::Outcome::Bad { fault, policy_action }
             }
         }
     }
@@ -517,21 +518,21 @@ impl<T> BySlot<T> {
 
 impl Run {
     /// What the policy says about a fault, looked at alone.
-    pub(super) fn wish(&self, fault: &Fault) -> Wish {
+    pub(super) fn policy_action(&self, fault: &Fault) -> PolicyAction {
         let (symptom, policy) = (Symptom::of(&fault.error), self.shared.ledger.policy());
         let after = policy.retry_after(&symptom, fault.attempts, &self.key(fault.ticket));
         match after.filter(|_| fault.stage != Stage::Collate) {
-            Some(after) => Wish::Retry(after),
+            Some(after) => PolicyAction::Retry(after),
             None => self.policy_action_for(&symptom, &self.line_of(fault)),
         }
     }
 
     /// The same for a fault that is not retried any more.
-    pub(super) fn policy_action_for(&self, symptom: &Symptom, line: &FaultLine) -> Wish {
+    pub(super) fn policy_action_for(&self, symptom: &Symptom, line: &FaultLine) -> PolicyAction {
         match wanted(self.shared.ledger.policy(), symptom, line) {
-            fault::Action::Raise => Wish::Raise,
-            fault::Action::Skip => Wish::Skip,
-            fault::Action::Replace => Wish::Replace,
+            fault::Action::Raise => PolicyAction::Raise,
+            fault::Action::Skip => PolicyAction::Skip,
+            fault::Action::Replace => PolicyAction::Replace,
         }
     }
 

@@ -1,5 +1,5 @@
-//! Samples that a front end with functions needs in addition to the planned ones, to fill slots or replace others. A
-//! separate thread loads them, because a read may take long and the front end must not wait for it.
+//! Samples that a front with functions needs in addition to the planned ones, to fill slots or replace others. A
+//! separate thread loads them, because a read may take long and the front must not wait for it.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! An epoch for a front end that calls functions for the samples. The front end receives samples, reports the results,
+//! An epoch for a front that calls functions for the samples. The front receives samples, reports the results,
 //! and is told which batches are complete. The engine decides, as in any other epoch.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ use crate::sample::{Batch, FieldKind, Location};
 use crate::sys::clock;
 use crate::sys::lock::{Condition, Mutex};
 
-/// An instruction to a front end. Samples are named by keys that are unique in the epoch.
+/// An instruction to a front. Samples are named by keys that are unique in the epoch.
 pub enum Instruction {
     /// Call functions for these samples.
     Part(Box<Part>),
@@ -36,7 +36,7 @@ pub enum Instruction {
     Forget(Vec<u64>),
     /// Raise an error after the batches so far; nothing follows.
     Stop {
-        /// The number of the fault that is the cause, if the front end reported it.
+        /// The number of the fault that is the cause, if the front reported it.
         cause: Option<u64>,
         /// The error; None if it is the cause itself.
         error: Option<Error>,
@@ -59,7 +59,7 @@ pub struct Part {
 #[derive(Clone, Debug)]
 pub struct BatchEnd(pub(super) Progress);
 
-/// Instructions that the front end has not taken yet. Parts wait until it has room for more; all others are taken at
+/// Instructions that the front has not taken yet. Parts wait until it has room for more; all others are taken at
 /// once.
 #[derive(Default)]
 pub(super) struct Queue {

@@ -1,19 +1,22 @@
 //! Decodes and transforms samples, each straight into its row.
 
+use super::caching::Keep;
 use super::fields::Write;
-use super::run::{Made, MakeResult, OVERHEAD, Run, SampleOrder, Task, caught};
+use super::run::{ImageWork, Made, MakeResult, OVERHEAD, Run, SampleOrder, Task, caught};
+use crate::bytes::Piece;
 use crate::collate::BatchSlot;
 use crate::error::{Error, Kind, Result};
-use crate::fetch::Fetched;
-use crate::sample::{Array, BorrowedArray, Extent, Sample, Stage, Ticket, Value};
-use crate::transform::{Native, Prepared, predicate};
+use crate::fetch::{CachedImage, Fetched};
+use crate::sample::{Array, BorrowedArray, Dtype, Extent, Sample, Stage, Ticket, Value};
+use crate::transform::{Layout, Native, Output, Prepared, Size, predicate};
 
 impl Run {
     /// Loads a sample from its bytes. A panic of a codec is a fault of the sample.
     pub(super) fn make(&self, task: Task, native: &mut Native) -> MakeResult {
-        let Task { order: SampleOrder { ticket, mut batch_slot, attempts, .. }, fetched, prepared } =
-            task;
-        let outcome = caught(|| self.values(ticket, &mut batch_slot, fetched, prepared, native));
+        let Task { order, fetched, image_work, keep } = task;
+        let SampleOrder { ticket, mut batch_slot, attempts, .. } = order;
+        let work = SampleWork { fetched, image_work, keep };
+        let outcome = caught(|| self.values(ticket, &mut batch_slot, work, native));
         match outcome {
             Ok(Some((sample, bucket))) => Ok(Made::Kept(sample, bucket)),
             Ok(None) => Ok(Made::LeftOut(batch_slot)),
@@ -36,11 +39,17 @@ impl Run {
         &self,
         ticket: Ticket,
         batch_slot: &mut BatchSlot,
-        fetched: Option<Fetched>,
-        prepared: Option<Box<Prepared>>,
+        work: SampleWork,
         native: &mut Native,
     ) -> Result<Option<(Sample, usize)>> {
+        let SampleWork { fetched, image_work, keep } = work;
         let shared = &self.shared;
+        let keeps_bytes = shared.cache.as_ref().is_some_and(|cache| cache.steps.is_none());
+        let keep_bytes = |bytes: &Option<Piece>| {
+            if let (Some(keep), Some(bytes), true) = (keep, bytes, keeps_bytes) {
+                self.keep(ticket.index, keep, bytes, None);
+            }
+        };
         let mut others = Vec::new();
         let (bytes, mut permit) = match fetched {
             Some(Fetched { bytes, extra }) => (Some(bytes), extra),
@@ -77,7 +86,10 @@ impl Run {
                 Write::Index => target.copy_from_slice(&(ticket.index as i64).to_ne_bytes()),
             }
         }
-        let Some(bucket) = self.bucket(ticket, batch_slot, &others)? else { return Ok(None) };
+        let Some(bucket) = self.bucket(ticket, batch_slot, &others)? else {
+            keep_bytes(&bytes);
+            return Ok(None);
+        };
         if shared.filter.is_some() {
             // A value that is kept must not keep the rest of its buffer in memory.
             for value in &mut others {
@@ -87,21 +99,23 @@ impl Run {
             }
         }
         if let (Some(transform), Some(bytes)) = (&shared.transform, &bytes) {
-            let encoded = self.encoded(bytes)?;
-            let prepared = match prepared {
-                Some(prepared) => prepared,
-                None => Box::new(Prepared::new(transform, encoded, ticket)?),
+            let work = match image_work {
+                Some(work) => work,
+                None => Box::new(self.image_work(self.encoded(bytes)?, ticket)?),
             };
             if shared.in_rows {
-                native.make(transform, &prepared, encoded, &mut batch_slot.rows[0])?;
+                let row = &mut batch_slot.rows[0];
+                self.make_image(ticket, &work, bytes, keep, native, row)?;
             } else {
-                let mut pixels = vec![0; self.result_bytes(&prepared)];
-                native.make(transform, &prepared, encoded, &mut pixels)?;
-                let shape = transform.shape_of(prepared.size);
+                let size = work.size();
+                let mut pixels = vec![0; self.result_bytes(work.last())];
+                self.make_image(ticket, &work, bytes, keep, native, &mut pixels)?;
+                let shape = transform.shape_of(size);
                 let dtype = shared.settings.output.dtype;
                 others.insert(0, Value::Array(Array { dtype, shape, bytes: pixels }));
             }
         }
+        keep_bytes(&bytes);
         // Returns the permit for working memory; the values still hold theirs.
         match &mut permit {
             Some(permit) if !others.is_empty() => {
@@ -115,6 +129,39 @@ impl Run {
         }
         let rows = std::mem::take(&mut batch_slot.rows);
         Ok(Some((Sample { ticket, rows, values: others, permit }, bucket)))
+    }
+
+    /// Writes an image to its row. What the steps before the cache make is kept.
+    fn make_image(
+        &self,
+        ticket: Ticket,
+        work: &ImageWork,
+        bytes: &Piece,
+        keep: Option<Keep>,
+        native: &mut Native,
+        row: &mut [u8],
+    ) -> Result<()> {
+        let Some(transform) = &self.shared.transform else {
+            return Err(Error::new(Kind::Internal, "an image without a transform"));
+        };
+        match work {
+            ImageWork::Whole(prepared) => {
+                native.make(transform, prepared, self.encoded(bytes)?, row)
+            }
+            ImageWork::Split { first, rest } => {
+                let Size { height, width } = first.size;
+                let mut pixels = vec![0; height * width * transform.channels()];
+                let plain = Output::plain(Dtype::Uint8, Layout::Hwc);
+                native.make_as(&plain, transform, first, self.encoded(bytes)?, &mut pixels)?;
+                native.make(transform, rest, &pixels, row)?;
+                if let Some(keep) = keep {
+                    let image = CachedImage { height, width, pixels: pixels.into() };
+                    self.keep(ticket.index, keep, bytes, Some(image));
+                }
+                Ok(())
+            }
+            ImageWork::Rest { image, rest } => native.make(transform, rest, &image.pixels, row),
+        }
     }
 
     /// The bucket of a sample, or the first if there are none; None if a filter drops the sample.
@@ -162,6 +209,28 @@ impl Run {
                 Ok(())
             }
         }
+    }
+}
+
+/// What a task has besides its order.
+struct SampleWork {
+    fetched: Option<Fetched>,
+    image_work: Option<Box<ImageWork>>,
+    keep: Option<Keep>,
+}
+
+impl ImageWork {
+    /// The steps that write to the row.
+    fn last(&self) -> &Prepared {
+        match self {
+            ImageWork::Whole(prepared) => prepared,
+            ImageWork::Split { rest, .. } | ImageWork::Rest { rest, .. } => rest,
+        }
+    }
+
+    /// The size of the result.
+    fn size(&self) -> Size {
+        self.last().size
     }
 }
 

@@ -1,5 +1,5 @@
-//! The state that the driver of an epoch keeps for a front end that calls functions: which samples are handed over
-//! together, which were, and their results. Samples have keys: the front end keeps the results of its functions by key,
+//! The state that the driver of an epoch keeps for a front that calls functions: which samples are handed over
+//! together, which were, and their results. Samples have keys: the front keeps the results of its functions by key,
 //! and knows nothing of slots.
 
 use serde_json::Value;
@@ -14,7 +14,7 @@ use crate::error::{Error, Kind};
 use crate::fault::{FaultLine, Symptom};
 use crate::sample::{Sample, Stage, Ticket};
 
-/// The samples of a front end with functions.
+/// The samples of a front with functions.
 #[derive(Default)]
 pub(super) struct Mapped {
     /// How many samples are handed over together.
@@ -243,9 +243,9 @@ impl Driver {
     ) -> u64 {
         let found = self.mapped.as_mut().and_then(|mapped| mapped.handed.take(key));
         let Some((order, _)) = found else { return 0 };
-        let wish = run.policy_action_for(&symptom, &line);
+        let policy_action = run.policy_action_for(&symptom, &line);
         let fault = self.add_fault(PendingFault::reported(symptom, line));
-        self.engine.result(order, Outcome::Bad { fault, wish }, &mut self.actions);
+        self.engine.result(order, Outcome::Bad { fault, policy_action }, &mut self.actions);
         fault
     }
 
@@ -260,11 +260,11 @@ impl Driver {
         let mut found = Vec::with_capacity(bad.len());
         for (key, symptom, line) in bad {
             let Some((slot, _)) = slots.iter().find(|(_, other)| *other == key) else { continue };
-            let wish = run.policy_action_for(&symptom, &line);
+            let policy_action = run.policy_action_for(&symptom, &line);
             let mut pending = PendingFault::reported(symptom, line);
             pending.slot = Some(*slot);
             let fault = self.add_fault(pending);
-            found.push(BadSlot { slot: *slot, fault, wish });
+            found.push(BadSlot { slot: *slot, fault, policy_action });
         }
         let faults = found.iter().map(|bad| bad.fault).collect();
         let finished = if found.is_empty() { Finished::Good } else { Finished::Bad(found) };

@@ -1,6 +1,9 @@
 //! Connects the stages of a run. Only this module knows all of them.
 
 mod activity;
+mod caching;
+mod check;
+pub mod defaults;
 mod driver;
 mod extras;
 mod fields;
@@ -27,23 +30,27 @@ use crate::budget::Budget;
 use crate::bytes::BufferPool;
 use crate::checkpoint::{Checkpoint, Fingerprint};
 use crate::collate::{Columns, Pool, Promise};
-use crate::config::{Batching, Function, Given, Padding, Settings, Takes};
+use crate::config::{Batching, CacheStore, Caching, Function, Given, Settings, Takes};
 use crate::deliver::Taken;
-use crate::engine::{self, Fill, Membership, Position, Wish};
+use crate::engine::{self, Fill, Membership, PolicyAction, Position};
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
 use crate::fault::{self, Symptom};
+use crate::fetch::MemoryCache;
 use crate::format::Parser;
 use crate::metrics::Report;
-use crate::plan::{self, Excluded, Plan};
+use crate::plan::{Excluded, Plan};
 use crate::sample::{Batch, Field, FieldKind};
 use crate::source::Source;
 use crate::sys::lock::Mutex;
 use crate::sys::process::OwnerProcess;
-use crate::sys::thread::{Threads, processors};
+use crate::sys::thread::Threads;
 use crate::sys::{clock, limits};
 use crate::transform::Transform;
 use crate::transform::predicate::{Bucketing, FieldLocation, Predicate};
+use caching::SampleCache;
+pub use check::check;
+use check::{check_cache, check_names, plan};
 pub use fields::given;
 use fields::{PICTURE, Write, casts, fields, padding, transform, wanted, writes};
 pub use handed::{BatchEnd, Instruction, Part};
@@ -56,14 +63,10 @@ use run::{Delivery, Receipt, Run};
 const GRACE: Duration = Duration::from_secs(1);
 /// How long an iterator waits before it checks for events.
 const LOOK: Duration = Duration::from_secs(1);
-/// Default of the bytes of prefetched batches.
-const PREFETCH: u64 = 128 << 20;
 /// Bytes that one sample may take on any machine.
 const LARGEST: u64 = 64 << 20;
 /// The least bytes of lists that are loaded ahead.
 const LISTS_AHEAD: u64 = 12 << 20;
-/// Default limit of descriptors.
-const FILES: u64 = 256;
 
 /// State that all epochs of a loader share.
 struct Shared {
@@ -72,6 +75,7 @@ struct Shared {
     transform: Option<Transform>,
     /// Reads the fields of records, if they have any.
     parser: Option<Parser>,
+    cache: Option<SampleCache>,
     /// How many samples may be loaded ahead of the consumer, if batches have lists.
     ahead: Option<u64>,
     /// What else is written to rows, and to which.
@@ -171,25 +175,42 @@ impl Loader {
         let size = batching.size;
         let columns = Columns { fields: fields.into(), casts, size, pad, joined };
 
-        let threads = settings.threads.or(|| processors() as u64) as usize;
+        let threads = settings.threads.or(|| limits::processors() as u64) as usize;
         let fetches = matches!(given, Given::Files | Given::Records(_));
         let readers = if fetches {
-            settings.readers.or(|| (threads as u64 * 2).clamp(2, 16)) as usize
+            settings.readers.or(|| defaults::readers(threads as u64)) as usize
         } else {
             0
         };
         let least = settings.prefetch.or(|| 0).saturating_add(64 << 20);
-        let memory = settings
-            .memory
-            .or(|| (limits::available_memory() / 4).clamp(64 << 20, 4 << 30).max(least));
-        let prefetch = settings.prefetch.or(|| PREFETCH.min(memory / 2));
+        let cached = cached_bytes(&settings);
+        let memory = settings.memory.or(|| {
+            let available = limits::available_memory();
+            // A cache comes on top, as far as the machine has the memory.
+            let cached = cached.min(available / 2);
+            defaults::memory(available).max(least) + cached
+        });
+        let prefetch = settings.prefetch.or(|| defaults::prefetch(memory));
+        check_cache(cached, memory, prefetch)?;
         let work = memory.saturating_sub(prefetch).max(1);
-        let keep = (work / (4 * threads as u64)).min(32 << 20) as usize;
-        let files = settings.files.or(|| {
-            let free = limits::raise_open_files().saturating_sub(limits::open_files() + 16);
-            (free / 2).clamp(1, FILES)
+        let keep = (work.saturating_sub(cached) / (4 * threads as u64)).min(32 << 20) as usize;
+        let raised = limits::raise_open_files();
+        let files = settings.files.or(|| defaults::files(raised.to, limits::open_files()));
+        // The file that a cache in a folder writes to.
+        let files = match &settings.cache {
+            Some(Caching { store: CacheStore::Folder { .. }, .. }) => (files - 1).max(1),
+            Some(Caching { store: CacheStore::Memory(_), .. }) | None => files,
+        };
+        let work_budget = Budget::new("bytes", work - (keep * threads) as u64);
+        let cache = settings.cache.as_ref().map(|caching| {
+            let memory =
+                |limit: u64| MemoryCache::new(limit.min(work_budget.limit() * 3 / 4), &work_budget);
+            SampleCache::new(caching, &*source, transform.as_ref(), parser.is_some(), memory)
         });
         let ledger = Arc::new(Ledger::new(settings.faults.clone())?);
+        if raised.is_raised() {
+            ledger.event(Event::OpenFilesRaised { from: raised.from, to: raised.to });
+        }
         ledger.excluded(excluded_count);
         ledger.empty_shards(&source.empty_shards());
         let shared = Shared {
@@ -197,6 +218,7 @@ impl Loader {
             plan,
             transform,
             parser,
+            cache,
             ahead,
             writes,
             columns,
@@ -210,7 +232,7 @@ impl Loader {
             readers,
             keep,
             largest: memory.max(LARGEST),
-            work: Budget::new("bytes", work - (keep * threads) as u64),
+            work: work_budget,
             batches: Budget::new("bytes of batches", prefetch),
             files: Budget::new("files", files),
             buffer_pool: BufferPool::default(),
@@ -354,7 +376,7 @@ impl Loader {
 
     /// Ends the running epoch and all its threads. The loader cannot be used again.
     pub fn close(&self) {
-        if self.home.is_left() || self.shared.closed.swap(true, Ordering::SeqCst) {
+        if self.home.is_forked() || self.shared.closed.swap(true, Ordering::SeqCst) {
             return;
         }
         if let Some(running) = self.current.lock().take() {
@@ -366,7 +388,7 @@ impl Loader {
 
     /// Refuses use in a forked process, where locks may be held forever.
     pub fn check_home(&self) -> Result<()> {
-        if self.home.is_left() {
+        if self.home.is_forked() {
             let message = format!(
                 "the loader was created in process {} and used in its fork {}, where its threads do not exist",
                 self.home.pid(),
@@ -479,12 +501,12 @@ impl Shared {
         }
     }
 
-    fn wish_for_misfit(&self) -> Wish {
+    fn wish_for_misfit(&self) -> PolicyAction {
         let error = Error::new(Kind::ShapeMismatch, "");
         match self.settings.faults.rule(&Symptom::of(&error)).action {
-            fault::Action::Raise => Wish::Raise,
-            fault::Action::Skip => Wish::Skip,
-            fault::Action::Replace => Wish::Replace,
+            fault::Action::Raise => PolicyAction::Raise,
+            fault::Action::Skip => PolicyAction::Skip,
+            fault::Action::Replace => PolicyAction::Replace,
         }
     }
 
@@ -500,7 +522,7 @@ impl Shared {
         self.filter.is_some() || functions.iter().any(|function| function.takes == Takes::Choice)
     }
 
-    /// Whether a front end calls functions for the samples.
+    /// Whether a front calls functions for the samples.
     fn hands_on(&self) -> bool {
         !self.settings.functions.is_empty()
     }
@@ -511,46 +533,12 @@ impl Shared {
     }
 }
 
-/// The plan of the run. Refuses one that leaves no samples.
-fn plan(source: &dyn Source, settings: &Settings, excluded: Excluded) -> Result<Plan> {
-    let plan = Plan::new(&source.shards(), &settings.order, excluded)?;
-    if plan.is_empty() && !source.is_empty() {
-        let steps: Vec<_> = settings.order.iter().map(plan::OrderStep::name).collect();
-        let message = format!("{} leaves none of {} samples", steps.join(", "), source.len());
-        return Err(Error::new(Kind::InvalidArgument, message).with_hint("skip fewer samples"));
+/// The bytes of a cache in memory.
+fn cached_bytes(settings: &Settings) -> u64 {
+    match &settings.cache {
+        Some(Caching { store: CacheStore::Memory(bytes), .. }) => *bytes,
+        Some(Caching { store: CacheStore::Folder { .. }, .. }) | None => 0,
     }
-    Ok(plan)
-}
-
-/// Refuses settings that do not fit a source.
-pub fn check(source: &dyn Source, settings: &Settings) -> Result<()> {
-    plan(source, settings, Excluded::default())?;
-    let pads = settings.padding != Padding::default() && settings.functions.is_empty();
-    if settings.filter.is_none()
-        && settings.bucketing.is_none()
-        && settings.casts.is_empty()
-        && settings.batching.is_none()
-    {
-        return Ok(());
-    }
-    let given = given(source);
-    let transform = transform(settings, &given, 0);
-    let wanted = wanted(settings, &given);
-    let fields = fields(source, &given, transform.as_ref(), wanted.as_deref(), settings);
-    if let Some(filter) = &settings.filter {
-        filter.placed(&fields, false)?;
-    }
-    if let Some(bucketing) = &settings.bucketing {
-        bucketing.placed(&fields, false)?;
-    }
-    let casts = casts(&fields, settings)?;
-    if pads {
-        padding(&fields, &casts, settings)?;
-    }
-    if let Some(batching) = settings.batching {
-        check_names(&fields, batching.pad, &settings.functions)?;
-    }
-    Ok(())
 }
 
 /// The threads of an epoch.
@@ -577,16 +565,21 @@ impl Running {
         report.elapsed += elapsed;
         let shared = &self.run.shared;
         report.busy = self.run.meters.shares(elapsed, shared.readers, shared.threads);
+        let (hits, misses, corrupt) = self.run.cache_meters.read();
+        report.cache_hits += hits;
+        report.cache_misses += misses;
+        report.cache_corrupt += corrupt;
     }
 
     /// Ends every wait and all threads.
     fn close(&self) {
-        if self.home.is_left() {
+        if self.home.is_forked() {
             return;
         }
         self.run.close();
         self.threads.wait(GRACE);
         self.run.close_files();
+        self.run.flush_cache();
         self.settle(None).unwrap_or_else(|_| unreachable!("only an epoch at its end must add up"));
     }
 
@@ -654,7 +647,7 @@ impl Epoch {
     }
 
     fn check_home(&self) -> Result<()> {
-        if self.running.home.is_left() {
+        if self.running.home.is_forked() {
             let message = format!(
                 "the epoch was started in process {} and used in its fork, where its threads do not exist",
                 self.running.home.pid()
@@ -697,6 +690,7 @@ impl Epoch {
             return Ok(());
         }
         let dropped = self.running.run.finish();
+        self.running.run.flush_cache();
         let settled = self.running.settle(Some(dropped));
         self.running.close();
         settled
@@ -741,42 +735,4 @@ fn ahead(source: &dyn Source, fields: &[Field], size: usize) -> Option<u64> {
     let has_lists = fields.iter().any(|field| field.row_bytes().is_none());
     let by_bytes = LISTS_AHEAD / source.mean_bytes().max(1);
     (has_lists && source.mean_bytes() > 0).then(|| by_bytes.max(3 * size as u64))
-}
-
-/// Refuses two columns with the same name. Some fields have a second column: their lengths, or the shapes of images.
-/// Functions receive samples, which have neither.
-fn check_names(fields: &[Field], is_padded: bool, functions: &[Function]) -> Result<()> {
-    for (at, field) in fields.iter().enumerate() {
-        if fields[..at].iter().any(|earlier| earlier.name == field.name) {
-            let message = format!("a batch would have two fields named {:?}", field.name);
-            return Err(Error::new(Kind::InvalidArgument, message)
-                .with_hint("rename the array, or remove index=True"));
-        }
-    }
-    if !functions.is_empty() {
-        return Ok(());
-    }
-    for field in fields {
-        let brought = match field.kind {
-            FieldKind::Variable { .. } | FieldKind::List | FieldKind::Texts => "lengths",
-            FieldKind::Ragged { .. } if is_padded => "shape",
-            FieldKind::Ragged { .. }
-            | FieldKind::Fixed { .. }
-            | FieldKind::Bytes
-            | FieldKind::Text
-            | FieldKind::Json => continue,
-        };
-        let brought = format!("{}_{brought}", field.name);
-        if fields.iter().any(|other| *other.name == *brought) {
-            let message = format!(
-                "a batch would have two fields named {brought:?}: one of the data, and one that \
-                 has the lengths of the values of {:?}",
-                field.name
-            );
-            return Err(Error::new(Kind::InvalidArgument, message).with_hint(format!(
-                "rename one of them: parse({{\"other\": fl.int64(key={brought:?})}})"
-            )));
-        }
-    }
-    Ok(())
 }

@@ -6,21 +6,22 @@ use serde_json::json;
 use std::time::Duration;
 
 use super::activity::{ActivitySlot, ThreadActivity};
+use super::caching::Lookup;
 use super::gate::AfterFailure;
-use super::run::{FILES_CHUNK, OVERHEAD, Run, SampleOrder, Task, caught, closed};
+use super::run::{FILES_CHUNK, ImageWork, OVERHEAD, Run, SampleOrder, Task, caught, closed};
 use crate::bytes::Piece;
 use crate::collate::BatchSlot;
-use crate::config::Strike;
-use crate::error::{Error, Kind};
+use crate::config::InjectedFault;
+use crate::error::{Error, Kind, Result};
 use crate::event::Slow;
 use crate::fault::{Fault, Symptom};
-use crate::fetch::{Fetched, Stretch};
-use crate::sample::{Extent, Stage};
+use crate::fetch::{CachedSample, Fetched, Stretch};
+use crate::sample::{Extent, Stage, Ticket};
 use crate::sys::clock;
-use crate::transform::{Prepared, Transform};
+use crate::transform::{Prepared, Size, Transform};
 
 /// A sample's bytes, or its fault and the free slot.
-pub(super) type Fetching = Result<Task, Box<(Fault, BatchSlot)>>;
+pub(super) type Fetching = std::result::Result<Task, Box<(Fault, BatchSlot)>>;
 
 impl Run {
     /// Fetches several samples at a time, because waking a thread for each costs more than reading it. Fetched samples
@@ -144,6 +145,11 @@ impl Run {
             let stage = if error.kind() == Kind::Read { Stage::Fetch } else { Stage::Worker };
             return Err(self.fault(order.ticket, stage, error, order.batch_slot));
         }
+        let keep = match self.look_up(&order, &extent, number, before_wait) {
+            Lookup::Hit(sample) => return self.prepare_cached(order, sample, number, before_wait),
+            Lookup::Miss(keep) => Some(keep),
+            Lookup::None => None,
+        };
         let read = match &extent {
             Extent::File(path) => self.reader.read(path, number, before_wait).map(Some),
             Extent::Part { path, offset, length } => {
@@ -165,7 +171,10 @@ impl Run {
                     Extent::Memory(_) => {}
                 }
                 match bytes {
-                    Some(bytes) => self.prepare(order, bytes, OVERHEAD, number, before_wait),
+                    Some(bytes) => {
+                        let prepared = self.prepare(order, bytes, OVERHEAD, number, before_wait);
+                        prepared.map(|task| Task { keep, ..task })
+                    }
                     None => Ok(order.into()),
                 }
             }
@@ -183,19 +192,85 @@ impl Run {
         position: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
-        let shared = &self.shared;
         let outcome = caught(|| {
+            let image_work = match &self.shared.transform {
+                Some(_) => Some(self.image_work(self.encoded(&bytes)?, order.ticket)?),
+                None => None,
+            };
+            Ok(image_work)
+        });
+        self.with_permit(order, bytes, outcome, overhead, position, before_wait)
+    }
+
+    /// Like `prepare`, for a sample that the cache has.
+    pub(super) fn prepare_cached(
+        &self,
+        order: SampleOrder,
+        sample: CachedSample,
+        position: u64,
+        before_wait: &mut dyn FnMut(),
+    ) -> Fetching {
+        let CachedSample { bytes, image } = sample;
+        let cache = self.shared.cache.as_ref();
+        let (Some(image), Some(transform), Some(steps)) =
+            (image, &self.shared.transform, cache.and_then(|cache| cache.steps))
+        else {
+            return self.prepare(order, bytes, OVERHEAD, position, before_wait);
+        };
+        let size = Size { height: image.height, width: image.width };
+        let rest = Prepared::continued(transform, steps, size, order.ticket);
+        let outcome = rest.map(|rest| Some(ImageWork::Rest { image, rest }));
+        self.with_permit(order, bytes, outcome, OVERHEAD, position, before_wait)
+    }
+
+    /// What is to be done for an image, from the encoded bytes on.
+    pub(super) fn image_work(&self, encoded: &[u8], ticket: Ticket) -> Result<ImageWork> {
+        let Some(transform) = &self.shared.transform else {
+            return Err(Error::new(Kind::Internal, "an image without a transform"));
+        };
+        let Some(steps) = self.shared.cache.as_ref().and_then(|cache| cache.steps) else {
+            return Ok(ImageWork::Whole(Prepared::new(transform, encoded, ticket)?));
+        };
+        let first = Prepared::up_to(transform, steps, encoded, ticket)?;
+        let rest = Prepared::continued(transform, steps, first.size, ticket)?;
+        Ok(ImageWork::Split { first, rest })
+    }
+
+    /// The bytes of memory that making an image takes, and those of its result.
+    fn image_bytes(&self, work: &ImageWork) -> (usize, usize) {
+        let channels = self.shared.transform.as_ref().map_or(0, Transform::channels);
+        let (working, rest) = match work {
+            ImageWork::Whole(prepared) => (prepared.working_bytes, prepared),
+            ImageWork::Split { first, rest } => {
+                let kept = first.size.width * first.size.height * channels;
+                (first.working_bytes + kept + rest.working_bytes, rest)
+            }
+            ImageWork::Rest { rest, .. } => (rest.working_bytes, rest),
+        };
+        (working, self.result_bytes(rest))
+    }
+
+    /// A task for what was prepared, with a permit for everything that is made of it.
+    fn with_permit(
+        &self,
+        order: SampleOrder,
+        bytes: Piece,
+        outcome: Result<Option<ImageWork>>,
+        overhead: u64,
+        position: u64,
+        before_wait: &mut dyn FnMut(),
+    ) -> Fetching {
+        let shared = &self.shared;
+        let outcome = outcome.and_then(|image_work| {
             let mut more = overhead;
             if let Some(parser) = &shared.parser {
                 more += parser.most_bytes(bytes.len()) as u64;
             }
-            let Some(transform) = &shared.transform else { return Ok((None, more)) };
-            let prepared = Prepared::new(transform, self.encoded(&bytes)?, order.ticket)?;
-            let result = if shared.in_rows { 0 } else { self.result_bytes(&prepared) };
-            let work = prepared.working_bytes.saturating_sub(shared.keep);
-            Ok((Some(Box::new(prepared)), more + (work + result) as u64))
-        });
-        let outcome = outcome.and_then(|(prepared, more)| {
+            if let Some(image_work) = &image_work {
+                let (working, result) = self.image_bytes(image_work);
+                let result = if shared.in_rows { 0 } else { result };
+                more += (working.saturating_sub(shared.keep) + result) as u64;
+            }
             let extra = match more {
                 0 => None,
                 more => {
@@ -204,11 +279,12 @@ impl Run {
                     Some(budget.acquire_after(more, position, before_wait).map_err(|_| closed())?)
                 }
             };
-            Ok((prepared, extra))
+            Ok((image_work.map(Box::new), extra))
         });
         match outcome {
-            Ok((prepared, extra)) => {
-                Ok(Task { order, fetched: Some(Fetched { bytes, extra }), prepared })
+            Ok((image_work, extra)) => {
+                let fetched = Some(Fetched { bytes, extra });
+                Ok(Task { order, fetched, image_work, keep: None })
             }
             Err(error) => Err(self.fault(order.ticket, Stage::Worker, error, order.batch_slot)),
         }
@@ -217,12 +293,12 @@ impl Run {
     /// Injects chaos.
     fn inject_chaos(&self, order: &SampleOrder, before_wait: &mut dyn FnMut()) -> Option<Error> {
         let chaos = self.shared.settings.chaos.as_ref()?;
-        let strike = chaos.strike(order.ticket.index, order.attempts);
-        if let Strike::Slow(time) = strike {
+        let injected_fault = chaos.injected_fault(order.ticket.index, order.attempts);
+        if let InjectedFault::Slow(time) = injected_fault {
             before_wait();
             self.ending.wait(time);
         }
-        strike.error()
+        injected_fault.error()
     }
 
     pub(super) fn result_bytes(&self, prepared: &Prepared) -> usize {

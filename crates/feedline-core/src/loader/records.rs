@@ -5,11 +5,12 @@ use crossbeam_channel::Sender;
 use std::path::Path;
 
 use super::activity::{ActivitySlot, ThreadActivity};
+use super::caching::{Keep, Lookup};
 use super::run::{MakeResult, OVERHEAD, Run, SampleOrder, Task};
 use crate::bytes::Piece;
 use crate::engine;
 use crate::error::{Error, Kind, Result};
-use crate::fetch::{Packed, Stretch};
+use crate::fetch::{CachedSample, Packed, Stretch};
 use crate::format::Container;
 use crate::sample::{Extent, Stage};
 use crate::sys::clock;
@@ -25,6 +26,7 @@ const RUN: u64 = 512 << 10;
 struct WantedRecord<'a> {
     at: Stretch<'a>,
     order: SampleOrder,
+    keep: Option<Keep>,
 }
 
 /// Samples that are ready, and where they go.
@@ -35,20 +37,20 @@ struct Ready<'a> {
     /// Used again for each chunk.
     results: Vec<(engine::Order, MakeResult)>,
     native: Native,
-    is_left: bool,
+    is_closed: bool,
 }
 
 impl Ready<'_> {
     /// Hands on what is ready.
     fn hand_on(&mut self) {
-        let Ready { run, tasks, ready, results, native, is_left } = self;
+        let Ready { run, tasks, ready, results, native, is_closed } = self;
         if ready.is_empty() {
             return;
         }
         ready.sort_unstable_by_key(|task| task.order.of.slot);
         if run.shared.transform.is_some() {
             // Nobody listens any more when the run is closed: then nothing is needed.
-            *is_left |= tasks.send(std::mem::take(ready)).is_err();
+            *is_closed |= tasks.send(std::mem::take(ready)).is_err();
             return;
         }
         let start = clock::now();
@@ -70,7 +72,7 @@ impl Run {
             ready: Vec::new(),
             results: Vec::new(),
             native: Native::default(),
-            is_left: false,
+            is_closed: false,
         };
         while let Some(()) = self.next_orders(chunk, &mut orders) {
             ready.ready.reserve(orders.len());
@@ -93,7 +95,7 @@ impl Run {
                 }
             }
             ready.hand_on();
-            if ready.is_left {
+            if ready.is_closed {
                 return;
             }
         }
@@ -117,7 +119,16 @@ impl Run {
                 Extent::Part { path, offset, length }
                     if self.shared.settings.chaos.is_none() && source.damage(index).is_none() =>
                 {
-                    wanted.push(WantedRecord { at: Stretch { path, offset, length }, order });
+                    let extent = Extent::Part { path, offset, length };
+                    let keep = match self.look_up(&order, &extent, first, &mut || ready.hand_on()) {
+                        Lookup::Hit(sample) => {
+                            self.take_cached(order, sample, first, ready, &mut alone);
+                            continue;
+                        }
+                        Lookup::Miss(keep) => Some(keep),
+                        Lookup::None => None,
+                    };
+                    wanted.push(WantedRecord { at: Stretch { path, offset, length }, order, keep });
                 }
                 Extent::Part { .. }
                 | Extent::Packed { .. }
@@ -156,6 +167,22 @@ impl Run {
         alone
     }
 
+    /// Makes a task of a record that the cache has. If anything is wrong with it, it is read alone.
+    fn take_cached(
+        &self,
+        order: SampleOrder,
+        sample: CachedSample,
+        first: u64,
+        ready: &mut Ready<'_>,
+        alone: &mut Vec<SampleOrder>,
+    ) {
+        let (of, ticket) = (order.of, order.ticket);
+        match self.prepare_cached(order, sample, first, &mut || ready.hand_on()) {
+            Ok(task) => ready.ready.push(task),
+            Err(bad) => alone.push(SampleOrder { of, ticket, batch_slot: bad.1, attempts: 0 }),
+        }
+    }
+
     /// Reads adjacent records. If anything is wrong with one, it is read alone.
     fn read_run(
         &self,
@@ -172,7 +199,7 @@ impl Run {
             return;
         };
         self.gate.worked(run.path);
-        for WantedRecord { at, order } in those {
+        for WantedRecord { at, order, keep } in those {
             let span = bytes.part((at.offset - run.offset) as usize, at.length as usize);
             let Ok(payload) = self.opened(span) else {
                 alone.push(order);
@@ -181,7 +208,7 @@ impl Run {
             let (of, ticket) = (order.of, order.ticket);
             let made = self.prepare(order, payload, 0, first, &mut || ready.hand_on());
             match made {
-                Ok(task) => ready.ready.push(task),
+                Ok(task) => ready.ready.push(Task { keep, ..task }),
                 Err(bad) => alone.push(SampleOrder { of, ticket, batch_slot: bad.1, attempts: 0 }),
             }
         }
@@ -193,7 +220,7 @@ impl Run {
         first: u64,
         ready: &mut Ready<'_>,
     ) -> std::result::Result<Task, SampleOrder> {
-        let WantedRecord { at, mut order } = wanted;
+        let WantedRecord { at, mut order, .. } = wanted;
         let target = &mut order.batch_slot.rows[0];
         let read = self.reader.read_into(at.path, at.offset, target, first, &mut || {
             ready.hand_on();

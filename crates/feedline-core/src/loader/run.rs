@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::activity::{ActivitySlot, ThreadActivity};
+use super::caching::Keep;
 use super::driver::Driver;
 use super::extras::Extras;
 use super::gate::Gate;
@@ -28,7 +29,7 @@ use crate::engine::{self, Engine, Position};
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
 use crate::fault::{Fault, FaultLine};
-use crate::fetch::{Fetched, OpenFiles, Reader, Streams};
+use crate::fetch::{CacheMeters, CachedImage, Fetched, OpenFiles, Reader, Streams};
 use crate::metrics::Meters;
 use crate::plan;
 use crate::sample::{Batch, Sample, Stage, Ticket};
@@ -61,13 +62,35 @@ pub(super) struct Task {
     pub(super) order: SampleOrder,
     pub(super) fetched: Option<Fetched>,
     /// In a box, because a task is moved several times and most have none.
-    pub(super) prepared: Option<Box<Prepared>>,
+    pub(super) image_work: Option<Box<ImageWork>>,
+    /// Whether the sample is kept in the cache when it is made.
+    pub(super) keep: Option<Keep>,
+}
+
+/// What is to be done for the image of a sample.
+pub(super) enum ImageWork {
+    /// All steps at once.
+    Whole(Prepared),
+    /// The steps before the cache, then the others.
+    Split {
+        /// From the file to the image that is kept.
+        first: Prepared,
+        /// From that image to the row.
+        rest: Prepared,
+    },
+    /// The steps after the cache, which had the image.
+    Rest {
+        /// The image.
+        image: CachedImage,
+        /// From it to the row.
+        rest: Prepared,
+    },
 }
 
 impl From<SampleOrder> for Task {
     /// A sample that needs no bytes, or has them in its memory.
     fn from(order: SampleOrder) -> Task {
-        Task { order, fetched: None, prepared: None }
+        Task { order, fetched: None, image_work: None, keep: None }
     }
 }
 
@@ -99,6 +122,7 @@ pub(super) struct Run {
     pub(super) shared: Arc<Shared>,
     pub(super) handoff: Handoff<Delivery, Error>,
     pub(super) meters: Meters,
+    pub(super) cache_meters: CacheMeters,
     pub(super) reader: Reader,
     /// For records of compressed files, where there are any.
     pub(super) streams: Option<Streams>,
@@ -152,6 +176,7 @@ impl Run {
         let run = Arc::new(Run {
             handoff: Handoff::default(),
             meters: Meters::default(),
+            cache_meters: CacheMeters::default(),
             reader: Reader::new(files, shared.work.clone(), shared.buffer_pool.clone())
                 .up_to(shared.largest),
             streams: shared.source.contents().filter(|contents| contents.is_packed).map(
@@ -177,6 +202,9 @@ impl Run {
             closed: AtomicBool::new(false),
             shared,
         });
+        if let Some(cache) = &run.shared.cache {
+            run.cache_meters.count_corrupt(cache.begin_epoch());
+        }
         run.shared.ledger.epoch_started(epoch, Some(due));
         run.spawn(epoch_threads)?;
         run.begin();
@@ -526,7 +554,7 @@ pub(super) fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no words".into())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
 
 pub(super) fn closed() -> Error {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::defaults;
 use crate::config::{Choice, Workers};
 use crate::error::{Error, Kind, Result};
 use crate::sys::limits;
@@ -31,7 +32,7 @@ const DUMP_TIME: Duration = Duration::from_millis(200);
 pub fn options(workers: &Workers, folders: CodeFolders) -> PoolOptions {
     let memory = match workers.memory {
         Choice::Exactly(bytes) => bytes,
-        Choice::Auto => (limits::available_memory() / 4).clamp(64 << 20, 8 << 30),
+        Choice::Auto => defaults::worker_memory(limits::available_memory()),
     };
     // Tasks and results share it.
     let memory = if workers.has_inbox { memory / 2 } else { memory };

@@ -15,8 +15,9 @@ use crate::error::{Error, Kind, Result};
 use crate::format::{Container, Packing, Span, Unpacker, Wanted, tar, text};
 use crate::sample::{Extent, Location, shown};
 use crate::sys::file::{self, Handle, Identity};
+use crate::sys::limits::processors;
 use crate::sys::lock::Mutex;
-use crate::sys::thread::{Threads, processors};
+use crate::sys::thread::Threads;
 
 /// How many records are tried to find a good one, from which the default fields are taken.
 const GUESSES: usize = 1000;
@@ -265,14 +266,14 @@ fn indices(
     if threads == 1 || scanners.count() == 0 {
         work.run();
     }
-    let mut is_left = false;
-    while !scanners.wait(PROGRESS_INTERVAL) && !is_left {
+    let mut is_cancelled = false;
+    while !scanners.wait(PROGRESS_INTERVAL) && !is_cancelled {
         let (shards, bytes) = (&work.shards, &work.bytes);
         let (shards, bytes) = (shards.load(Ordering::SeqCst), bytes.load(Ordering::SeqCst));
-        is_left = !on_progress(Done { shards, of: paths.len(), bytes });
+        is_cancelled = !on_progress(Done { shards, of: paths.len(), bytes });
     }
     work.is_over.store(true, Ordering::SeqCst);
-    if is_left {
+    if is_cancelled {
         return Err(Error::new(Kind::Closed, "indexing was interrupted"));
     }
     let mut found = Vec::with_capacity(paths.len());

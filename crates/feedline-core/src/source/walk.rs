@@ -68,6 +68,28 @@ pub fn walk_part(
     }
 }
 
+/// Walks over the first records of a shard without an index, for which all of the shard would be read; `each` returns
+/// whether to continue. It ends where a shard is corrupt.
+pub fn walk_first(
+    path: &Path,
+    container: &Container,
+    each: &mut dyn FnMut(&[u8]) -> bool,
+) -> Result<()> {
+    let failed =
+        |error| Error::io(Kind::Read, "reading the shard", error).at(Some(Location::file(path)));
+    let handle = Handle::open(path).map_err(failed)?;
+    let mut first = [0; Packing::FIRST];
+    let count = handle.read_at(&mut first, 0).map_err(failed)?;
+    let mut read = |offset: u64, buffer: &mut [u8]| handle.read_at(buffer, offset).map_err(failed);
+    let mut stream = Stream::new(container, Packing::of(&first[..count], container)?)?;
+    while let NextRecord::Record(_, bytes) = stream.next(&mut read)? {
+        if !container.payload(bytes).is_ok_and(&mut *each) {
+            break;
+        }
+    }
+    Ok(())
+}
+
 fn packed(
     index: &Index,
     container: &Container,
@@ -201,6 +223,33 @@ mod tests {
         assert_eq!(seen[0], (0, 0, Ok("one".to_owned())));
         assert_eq!(seen[1], (1, 19, Err(Kind::CorruptRecord)));
         assert_eq!(seen[2..], [(2, 38, three)]);
+    }
+
+    #[test]
+    fn the_first_records_need_no_index() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tfrecord");
+        let mut bytes = Vec::new();
+        for record in ["one", "two", "three"] {
+            tfrecord::write(record.as_bytes(), &mut bytes);
+        }
+        let first = |bytes: &[u8], most: usize| {
+            file::write(&path, bytes).unwrap();
+            let mut seen = Vec::new();
+            walk_first(&path, &Container::Tfrecord { check: true }, &mut |record| {
+                seen.push(String::from_utf8_lossy(record).into_owned());
+                seen.len() < most
+            })
+            .unwrap();
+            seen
+        };
+        assert_eq!(first(&bytes, 9), ["one", "two", "three"]);
+        assert_eq!(first(&bytes, 2), ["one", "two"]);
+        let packed = flate2::read::GzEncoder::new(&bytes[..], flate2::Compression::fast());
+        let packed: Vec<u8> = std::io::Read::bytes(packed).map(|byte| byte.unwrap()).collect();
+        assert_eq!(first(&packed, 2), ["one", "two"]);
+        assert_eq!(first(&bytes[..25], 9), ["one"]);
+        assert_eq!(first(b"", 9), [""; 0]);
     }
 
     #[test]

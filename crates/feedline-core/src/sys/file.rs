@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Write as _};
 use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStringExt;
@@ -185,9 +186,52 @@ pub fn list(folder: &Path) -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
+/// The names in a folder, in no order, without a look at what they are.
+pub fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let name = |entry: io::Result<fs::DirEntry>| {
+        entry.map(|entry| entry.file_name().to_string_lossy().into_owned())
+    };
+    fs::read_dir(folder)?.map(name).collect()
+}
+
+/// Where a link leads.
+pub fn read_link(path: &Path) -> io::Result<PathBuf> {
+    fs::read_link(path)
+}
+
 /// The size of a file.
 pub fn size(path: &Path) -> io::Result<u64> {
     fs::metadata(path).map(|meta| meta.len())
+}
+
+/// The size of a file and the time of the last write to it. Folders, pipes and devices are errors.
+pub(crate) fn stamp(path: &Path) -> io::Result<Stamp> {
+    let meta = fs::metadata(path)?;
+    if !meta.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    Ok(stamp_of(&meta))
+}
+
+/// Sets the time of the last write to a file to now.
+pub(crate) fn touch(path: &Path) -> io::Result<()> {
+    let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+    Ok(rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::empty())?)
+}
+
+/// Removes a file, if it is there.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// A name that no other process on any machine uses.
+pub(crate) fn unique_name() -> String {
+    let random = || RandomState::new().hash_one(std::process::id());
+    format!("{:016x}{:016x}", random(), random())
 }
 
 /// Identifies a folder, to detect cycles of links.
@@ -313,7 +357,7 @@ pub(crate) fn mounts() -> io::Result<Vec<PathBuf>> {
 }
 
 /// Replaces `\040` and other octal escapes.
-fn unescape_octal(text: &[u8]) -> Vec<u8> {
+pub(super) fn unescape_octal(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((first, more)) = rest.split_first() {

@@ -22,7 +22,7 @@ impl OwnerProcess {
 
     /// Whether this process was forked from the creator after the object was created. Locks may
     /// then be held by threads that do not exist here, so the object must not be used.
-    pub fn is_left(self) -> bool {
+    pub fn is_forked(self) -> bool {
         std::process::id() != self.0
     }
 

@@ -99,7 +99,7 @@ impl Drop for DividedBlock {
         let (Some(block), Some(give_back)) = (self.block.take(), self.give_back.take()) else {
             return;
         };
-        if self.home.is_left() {
+        if self.home.is_forked() {
             // In a forked child, the pool's lock may be held by a thread that does not exist here.
             std::mem::forget(give_back);
         } else {

@@ -67,8 +67,3 @@ impl Drop for ThreadGuard {
         changed.notify_all();
     }
 }
-
-/// The number of threads that can compute at once, given affinity and CPU quota.
-pub fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}

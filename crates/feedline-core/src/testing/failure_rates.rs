@@ -55,6 +55,8 @@ pub(super) struct FailureRates {
     pub(super) work_death: u64,
     pub(super) work_hang: u64,
     pub(super) death_after_answer: u64,
+    /// A worker ended because something was short.
+    pub(super) shortage: u64,
     /// A ready worker dies at any time, even with results on their way.
     pub(super) death_anytime: u64,
     pub(super) stop_hang: u64,
@@ -115,6 +117,7 @@ impl FailureRates {
             work_death: rate(150),
             work_hang: rate(30),
             death_after_answer: rate(150),
+            shortage: rate(1_000),
             death_anytime: rate(400),
             stop_hang: rate(300),
             stop_death: rate(300),

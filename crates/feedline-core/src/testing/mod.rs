@@ -4,6 +4,7 @@
 pub mod contracts;
 pub mod fuzz;
 mod fuzz_files;
+pub mod machines;
 pub mod photos;
 mod promises;
 pub mod simulator;

@@ -2,12 +2,14 @@
 //! what is true: it keeps its own records of all events and actions, in the plainest way.
 
 mod actions;
+mod capacity;
 mod ends;
 mod watch;
 mod zygote;
 
 use std::time::Duration;
 
+use capacity::CheckedCapacity;
 use watch::{CheckedDump, CheckedHang, SampleLocation, Watched};
 use zygote::Awaited;
 
@@ -29,6 +31,8 @@ struct CheckedWorker {
     overdue: Option<CheckedHang>,
     /// Its successor has taken over.
     renewed: bool,
+    /// It leaks and was asked to stop before its successor starts.
+    leaves: bool,
     /// Since when it was asked to stop and has no tasks.
     idle_since: Option<Duration>,
     /// Tasks sent and not answered, in the order of sending.
@@ -55,6 +59,7 @@ impl CheckedWorker {
             failed: false,
             overdue: None,
             renewed: false,
+            leaves: false,
             idle_since: None,
             assigned: Vec::new(),
             busy_since: Duration::ZERO,
@@ -177,6 +182,7 @@ pub(super) struct PromiseChecker {
     settled: usize,
     zygote: CheckedZygote,
     zygote_failures: u32,
+    capacity: CheckedCapacity,
     hung_zygotes: u32,
     awaited: Option<Awaited>,
     last_ping: u32,
@@ -206,6 +212,7 @@ impl PromiseChecker {
             settled: 0,
             zygote: CheckedZygote::None,
             zygote_failures: 0,
+            capacity: CheckedCapacity::new(settings.worker_count),
             hung_zygotes: 0,
             awaited: None,
             last_ping: 0,
@@ -385,9 +392,10 @@ impl PromiseChecker {
                     expected.discard = Some((task, incarnation));
                 }
             }
-            WorkerEvent::Ended { incarnation, exit, at } => {
-                self.record_ended(incarnation, exit, at, &mut expected, now)
+            WorkerEvent::Ended { incarnation, exit, at, shortage } => {
+                self.record_ended(incarnation, exit, at, shortage, &mut expected, now)
             }
+            WorkerEvent::RoomSeen { is_enough } => self.record_room(is_enough, now),
             WorkerEvent::Survived { incarnation, task } => {
                 let tries =
                     |worker: &CheckedWorker| worker.trial.is_some() && worker.assigned == [task];
@@ -402,7 +410,10 @@ impl PromiseChecker {
                 expected.watched = self.record_observation(incarnation, seen, now)
             }
             WorkerEvent::Renew { incarnation } => {
-                if running && self.can_be_renewed(incarnation, now) {
+                if running && self.can_be_renewed(incarnation, now) && self.is_limited() {
+                    expected.stop = Some(incarnation);
+                    self.worker_mut(incarnation).expect("it works").leaves = true;
+                } else if running && self.can_be_renewed(incarnation, now) {
                     let generation = self.workers_by_id[incarnation.worker_id as usize].forks;
                     expected.renewal = Some(Incarnation { generation, ..incarnation });
                 }
@@ -419,6 +430,7 @@ impl PromiseChecker {
             }
             WorkerEvent::TimePassed => {
                 self.record_missed_look(now);
+                self.record_missed_room(now);
                 if let CheckedZygote::Ending { since } = self.zygote
                     && running
                     && now >= since + self.settings.grace
@@ -540,7 +552,12 @@ impl PromiseChecker {
         if let Some(awaited) = self.awaited {
             latest(awaited.look_at, "the zygote must be looked at")?;
         }
-        let has_unpinned = self.waits(None);
+        self.check_capacity(deadline)?;
+        let parked = self.oldest_parked().filter(|_| !self.has_room());
+        let has_unpinned = self.oldest_unpinned().is_some_and(|oldest| {
+            // A worker that has no process waits with an older task.
+            parked.is_none_or(|parked| oldest < parked)
+        });
         for (worker_id, by_id) in self.workers_by_id.iter().enumerate() {
             let worker_id = worker_id as WorkerId;
             for worker in &by_id.workers {
@@ -563,6 +580,7 @@ impl PromiseChecker {
                 }
                 let idle = self.is_needed(worker_id)
                     && self.zygote == CheckedZygote::Ready
+                    && self.has_room()
                     && next.is_none();
                 ensure(!idle, || format!("worker {worker_id} needs a process and gets none"))?;
                 continue;
@@ -653,6 +671,14 @@ impl PromiseChecker {
     fn waits_for(&self, task: TaskNumber) -> bool {
         let task_record = &self.tasks[task as usize];
         task_record.outcome.is_none() && !task_record.held
+    }
+
+    /// The oldest task that waits for any worker.
+    fn oldest_unpinned(&self) -> Option<TaskNumber> {
+        (self.settled as TaskNumber..self.tasks.len() as TaskNumber).find(|task| {
+            let task_record = &self.tasks[*task as usize];
+            task_record.pin.is_none() && task_record.trial.is_none() && self.waits_for(*task)
+        })
     }
 
     /// Whether such a task waits for this worker, or for any worker.

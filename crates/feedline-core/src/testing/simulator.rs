@@ -352,12 +352,15 @@ impl SimulatedWorld {
     /// Delivers a message to the supervisor, if it can still arrive.
     fn deliver(&mut self, event: WorkerEvent) -> Result<(), String> {
         match event {
-            WorkerEvent::Ended { incarnation, .. } => {
+            WorkerEvent::Ended { incarnation, exit, shortage, .. } => {
                 let reaped = self.worker(incarnation).zygote > self.zygotes_reported;
                 if !reaped && !self.stray() {
                     return Ok(());
                 }
-                self.count_kill(incarnation)?;
+                if !shortage.is_some_and(|kind| self.promises.is_blameless(incarnation, exit, kind))
+                {
+                    self.count_kill(incarnation)?;
+                }
             }
             WorkerEvent::TaskDone { incarnation, task } => {
                 let late = self.promises.is_running() && self.promises.is_killed(incarnation);
@@ -383,6 +386,7 @@ impl SimulatedWorld {
             | WorkerEvent::Survived { .. }
             | WorkerEvent::Observed { .. }
             | WorkerEvent::Renew { .. }
+            | WorkerEvent::RoomSeen { .. }
             | WorkerEvent::Retire { .. }
             | WorkerEvent::TimePassed
             | WorkerEvent::Close => {}
@@ -470,6 +474,12 @@ impl SimulatedWorld {
             let ran = self.zygote_stuck.as_ref().is_none_or(|stuck| stuck.spins);
             self.notify(WorkerEvent::ZygoteSeen { ran })?;
         }
+        if self.supervisor.must_check_room(self.now).is_some()
+            && !self.random.chance(self.rates.missed_look)
+        {
+            let is_enough = self.random.chance(600);
+            self.notify(WorkerEvent::RoomSeen { is_enough })?;
+        }
         let mut incarnations = self.supervisor.workers_to_look_at(self.now);
         if self.stray() {
             // An unrequested look.
@@ -531,6 +541,10 @@ impl SimulatedWorld {
                 SupervisorAction::Dump { .. } => self.report.dumps += 1,
                 SupervisorAction::Stalled { .. } => self.report.stalls += 1,
                 SupervisorAction::RestartedFresh { .. } => self.report.fresh_restarts += 1,
+                SupervisorAction::CapacityChanged { shortage, .. } => {
+                    self.report.capacity_reduced += u64::from(shortage.is_some());
+                    self.report.capacity_increased += u64::from(shortage.is_none());
+                }
                 SupervisorAction::Retired { .. } => self.report.retired += 1,
                 SupervisorAction::Died(death) => match (death.exit, death.stage) {
                     (ExitKind::Lost, _) => self.report.deaths_lost += 1,

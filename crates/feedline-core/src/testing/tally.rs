@@ -89,6 +89,12 @@ report! {
     zygote_deaths,
     /// Zygotes that died before they were ready.
     zygote_failures,
+    /// Workers that ended because something was short.
+    shortages,
+    /// Times that fewer processes could run than before.
+    capacity_reduced,
+    /// Times that more processes could run than before.
+    capacity_increased,
     /// Forks refused for a transient reason.
     refusals_transient,
     /// Forks refused for a permanent reason.

@@ -1,6 +1,8 @@
 //! Where every pixel of a result comes from: the steps of a transform for one image, and the pixels that each step must
 //! compute for the next. Pure.
 
+use std::ops::Range;
+
 use super::steps::{Decoding, Picture, Size, Step, Transform, shorter_to};
 use crate::decode::canvas::Rect;
 use crate::decode::resize::{Filter, Scale};
@@ -34,6 +36,8 @@ pub struct Prepared {
     pub header: Option<Header>,
     /// The factor by which the decoder downscales the image.
     pub shrink: usize,
+    /// Size of the image before the steps.
+    pub start: Size,
     /// The pixels to decode.
     pub decoded: Rect,
     /// The steps, each with the part of its result that is needed.
@@ -47,6 +51,17 @@ pub struct Prepared {
 impl Prepared {
     /// Prepares the steps of a transform for a sample.
     pub fn new(transform: &Transform, bytes: &[u8], ticket: Ticket) -> Result<Prepared> {
+        Prepared::up_to(transform, transform.steps.len(), bytes, ticket)
+    }
+
+    /// Prepares the first `count` steps. What they make can be continued with `continued`; the pixels are then the same
+    /// as those of all steps at once, unless the decoder may downscale.
+    pub(crate) fn up_to(
+        transform: &Transform,
+        count: usize,
+        bytes: &[u8],
+        ticket: Ticket,
+    ) -> Result<Prepared> {
         let (header, scaled, start) = match &transform.picture {
             Picture::Encoded(Decoding { options, scaled }) => {
                 let header = Header::read(bytes, options)?;
@@ -56,11 +71,32 @@ impl Prepared {
             }
             Picture::Array { size, .. } => (None, false, *size),
         };
+        Prepared::of_steps(transform, 0..count, header, scaled, start, ticket)
+    }
+
+    /// Prepares the steps from `first` on, for an image that the steps before it have made.
+    pub(crate) fn continued(
+        transform: &Transform,
+        first: usize,
+        size: Size,
+        ticket: Ticket,
+    ) -> Result<Prepared> {
+        Prepared::of_steps(transform, first..transform.steps.len(), None, false, size, ticket)
+    }
+
+    fn of_steps(
+        transform: &Transform,
+        numbers: Range<usize>,
+        header: Option<Header>,
+        scaled: bool,
+        start: Size,
+        ticket: Ticket,
+    ) -> Result<Prepared> {
         let mut steps = Vec::with_capacity(transform.steps.len() + 1);
         let mut size = start;
-        for (number, step) in transform.steps.iter().enumerate() {
+        for number in numbers {
             let mut random = Random::keyed(&[transform.seed, ticket.position, number as u64]);
-            size = place(*step, size, &mut random, &mut steps)?;
+            size = place(transform.steps[number], size, &mut random, &mut steps)?;
         }
         let (shrink, start) = if scaled { shrink(&mut steps, start) } else { (1, start) };
 
@@ -97,6 +133,7 @@ impl Prepared {
         Ok(Prepared {
             header,
             shrink,
+            start,
             decoded: wanted,
             steps: steps.into_iter().zip(needed).collect(),
             size,

@@ -1,5 +1,6 @@
 //! Executes the prepared steps for one image, with memory that is reused from sample to sample.
 
+use super::Output;
 use super::geometry::{PlacedStep, Prepared};
 use super::steps::{Picture, Size, Transform};
 use crate::decode::Decoder;
@@ -17,10 +18,22 @@ pub struct Native {
 }
 
 impl Native {
-    /// Computes one sample and writes it to `row`. `bytes` is the file, or the pixels if the transform starts from an
-    /// array.
+    /// Computes one sample and writes it to `row`. `bytes` is the file, or the pixels if the steps start from an array
+    /// or from an image that was decoded before.
     pub fn make(
         &mut self,
+        transform: &Transform,
+        prepared: &Prepared,
+        bytes: &[u8],
+        row: &mut [u8],
+    ) -> Result<()> {
+        self.make_as(&transform.output, transform, prepared, bytes, row)
+    }
+
+    /// Like `make`, with another output than the transform's: for an image that only some of its steps have made.
+    pub(crate) fn make_as(
+        &mut self,
+        output: &Output,
         transform: &Transform,
         prepared: &Prepared,
         bytes: &[u8],
@@ -38,10 +51,7 @@ impl Native {
                 self.decoder.decode(bytes, header, options, wanted, prepared.shrink, picture)?;
             }
             (Picture::Encoded(_) | Picture::Array { .. }, _) => {
-                let (size, channels) = match transform.picture {
-                    Picture::Array { size, channels } => (size, channels),
-                    Picture::Encoded(_) => (prepared.size, transform.channels()),
-                };
+                let (size, channels) = (prepared.start, transform.channels());
                 self.picture.reshape(size.width, size.height, channels);
                 self.picture.bytes_mut().copy_from_slice(bytes);
                 self.picture.set_valid(Rect::whole(size.width, size.height));
@@ -72,7 +82,7 @@ impl Native {
                 }
             }
         }
-        transform.output.write(&self.picture, frame, mirrored, row);
+        output.write(&self.picture, frame, mirrored, row);
         Ok(())
     }
 

@@ -309,7 +309,7 @@ impl LentSlot {
 impl Drop for LentSlot {
     fn drop(&mut self) {
         // In a forked child, the slot still belongs to the parent.
-        if self.shared.home().is_left() {
+        if self.shared.home().is_forked() {
             return;
         }
         self.shared.flag(self.slot as usize * 4).store(FREE, Ordering::Release);

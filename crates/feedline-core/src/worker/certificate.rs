@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::supervisor::ExitKind;
+use super::supervisor::{ExitKind, Shortage};
 use crate::sample::in_bytes;
 
 const SIGHUP: i32 = 1;
@@ -272,7 +272,42 @@ fn diagnose(facts: &DeathFacts) -> Diagnosis {
     }
 }
 
+/// The resource that a worker was short of when it ended by itself, from its crash log.
+pub(crate) fn shortage_of(crash_log: &str) -> Option<Shortage> {
+    match crash_log.lines().find_map(|line| line.strip_prefix("feedline: short of "))? {
+        "descriptors" => Some(Shortage::Descriptors),
+        "memory" => Some(Shortage::Memory),
+        "processes" => Some(Shortage::Processes),
+        _ => None,
+    }
+}
+
+/// A worker that ended by itself, so that a fresh one can do its task.
+fn left(facts: &DeathFacts, shortage: Shortage) -> Diagnosis {
+    let lines = facts.crash_log.lines();
+    let lines = lines.skip_while(|line| !line.starts_with("feedline: short of ")).skip(1);
+    let (name, count) = facts.workers;
+    let (cause, hint) = match shortage {
+        Shortage::Descriptors => (
+            Cause::Limit,
+            "close files in what loads the sample, open them with feedline.open_cached(), or raise the limit with \
+             ulimit -n"
+                .to_owned(),
+        ),
+        Shortage::Memory => {
+            (Cause::OutOfMemory, format!("lower {name}={count}, or use smaller batches"))
+        }
+        Shortage::Processes => {
+            (Cause::Limit, format!("lower {name}={count}, or raise the limit with ulimit -u"))
+        }
+    };
+    Diagnosis { cause, is_certain: true, why: lines.map(str::to_owned).collect(), hint }
+}
+
 fn exited(facts: &DeathFacts, code: i32) -> Diagnosis {
+    if let Some(shortage) = shortage_of(&facts.crash_log) {
+        return left(facts, shortage);
+    }
     if facts.is_disconnected {
         return Diagnosis {
             cause: Cause::Disconnected,

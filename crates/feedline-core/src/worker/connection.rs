@@ -47,7 +47,7 @@ pub struct ReceivedTask {
     pub task: u64,
     /// In a trial, the position of the sample to load.
     pub position: Option<u64>,
-    /// The task, encoded by the front end.
+    /// The task, encoded by the front.
     pub body: Vec<u8>,
     /// The task's buffers.
     pub buffers: Vec<ReceivedBuffer>,
@@ -109,6 +109,8 @@ impl WorkerConnection {
         boxes: OwnedFd,
         inbox: Option<OwnedFd>,
     ) -> io::Result<WorkerConnection> {
+        // The limit is inherited from the trainer, unless the zygote was forked before that raised it.
+        limits::raise_open_files();
         let size = |file: &OwnedFd| -> io::Result<usize> {
             Ok(usize::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or_default())
         };

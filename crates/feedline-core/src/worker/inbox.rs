@@ -212,7 +212,7 @@ impl Drop for ReceivedBuffer {
     fn drop(&mut self) {
         if let BufferMemory::InSlot { view, slot, offset, bytes, .. } = &self.content {
             // In a child that a user function has forked, the slot still belongs to the worker.
-            if view.shared.home().is_left() {
+            if view.shared.home().is_forked() {
                 return;
             }
             if let Some(private) = &view.private {

@@ -5,6 +5,7 @@
     reason = "tests create and read files of their own, and fail by panicking"
 )]
 
+mod cache;
 mod data;
 mod epochs;
 mod faults;

@@ -104,19 +104,19 @@ impl Model<'_> {
     }
 
     /// What is wrong with a sample in a batch of that shape.
-    fn fault(&self, sequence: u64, norm: Option<u32>) -> Option<(Shown, Wish)> {
+    fn fault(&self, sequence: u64, norm: Option<u32>) -> Option<(Shown, PolicyAction)> {
         match (self.nature(sequence), self.world.settings.misfit, norm) {
-            (Nature::Bad(wish), ..) => Some(((sequence, false), wish)),
-            (Nature::Good { shape, .. }, Some(wish), Some(norm)) if shape != norm => {
-                Some(((sequence, true), wish))
+            (Nature::Bad(policy_action), ..) => Some(((sequence, false), policy_action)),
+            (Nature::Good { shape, .. }, Some(policy_action), Some(norm)) if shape != norm => {
+                Some(((sequence, true), policy_action))
             }
             _ => None,
         }
     }
 
-    fn verdict(&mut self, fault: Shown, wish: Wish) -> Result<Verdict, Over> {
+    fn verdict(&mut self, fault: Shown, policy_action: PolicyAction) -> Result<Verdict, Over> {
         self.judged.push(true);
-        if wish == Wish::Raise {
+        if policy_action == PolicyAction::Raise {
             self.seen.push(Seen::Verdict(fault, Verdict::Raise));
             self.seen.push(Seen::Stop("raised", fault));
             return Err(Over);
@@ -125,9 +125,9 @@ impl Model<'_> {
             self.seen.push(Seen::Stop("too many", fault));
             return Err(Over);
         }
-        let verdict = match wish {
-            Wish::Skip => Verdict::Skip,
-            Wish::Replace => Verdict::Replace,
+        let verdict = match policy_action {
+            PolicyAction::Skip => Verdict::Skip,
+            PolicyAction::Replace => Verdict::Replace,
             _ => Verdict::Substitute,
         };
         match verdict {
@@ -150,8 +150,8 @@ impl Model<'_> {
         for tried in 0..u64::from(MAX_REPLACEMENTS) {
             let sequence = Random::keyed(&[epoch, slot, tried]).below(samples);
             match (self.fault(sequence, *norm), self.nature(sequence)) {
-                (Some((other, Wish::Raise)), _) => {
-                    self.verdict(other, Wish::Raise)?;
+                (Some((other, PolicyAction::Raise)), _) => {
+                    self.verdict(other, PolicyAction::Raise)?;
                 }
                 (Some(_), _) => bad += 1,
                 (None, Nature::Good { shape, .. }) => {
@@ -216,9 +216,9 @@ impl Model<'_> {
             if bad.is_empty() {
                 break;
             }
-            for BadSlot { slot: at, wish, .. } in bad {
+            for BadSlot { slot: at, policy_action, .. } in bad {
                 let (sequence, is_repetition) = used[at as usize].expect("it was looked at");
-                if is_repetition && wish == Wish::Skip {
+                if is_repetition && policy_action == PolicyAction::Skip {
                     self.account.repeated -= 1;
                     self.repeated -= 1;
                     self.in_vain += 1;
@@ -229,7 +229,7 @@ impl Model<'_> {
                     let last = self.judged.iter().rposition(|is_bad| !is_bad).expect("it was good");
                     self.judged.remove(last);
                 }
-                match self.verdict((sequence, false), wish)? {
+                match self.verdict((sequence, false), policy_action)? {
                     Verdict::Substitute => {
                         substituted.insert((bucket, at));
                     }
@@ -303,22 +303,22 @@ impl Model<'_> {
             }
             return Ok(true);
         }
-        for BadSlot { slot, wish, .. } in bad {
+        for BadSlot { slot, policy_action, .. } in bad {
             let used = batch.used[(slot - batch.first) as usize].take();
             let fault = (used.expect("it is used").0, false);
             let made = batch.tried.remove(&slot);
             if made.is_none() {
                 let last = self.judged.iter().rposition(|is_bad| !is_bad).expect("it was good");
                 self.judged.remove(last);
-                self.judge_own_fault(batch, slot, fault, wish)?;
+                self.judge_own_fault(batch, slot, fault, policy_action)?;
                 continue;
             }
             if matches!(made, Some(Try::Repetition(_))) {
                 self.account.repeated -= 1;
                 self.in_vain += 1;
             }
-            if wish == Wish::Raise {
-                self.verdict(fault, wish)?;
+            if policy_action == PolicyAction::Raise {
+                self.verdict(fault, policy_action)?;
             }
             self.try_again(batch, slot, made.expect("it was looked at"), true)?;
         }
@@ -328,7 +328,7 @@ impl Model<'_> {
     /// A sample whose only turn it is.
     fn judge_own(&mut self, batch: &mut Slots, slot: u64, sequence: u64) -> Result<(), Over> {
         let at = (slot - batch.first) as usize;
-        let Some((fault, wish)) = self.fault(sequence, batch.norm) else {
+        let Some((fault, policy_action)) = self.fault(sequence, batch.norm) else {
             self.judged.push(false);
             if let Nature::Good { shape, .. } = self.nature(sequence) {
                 batch.norm.get_or_insert(shape);
@@ -338,7 +338,7 @@ impl Model<'_> {
             }
             return Ok(());
         };
-        self.judge_own_fault(batch, slot, fault, wish)
+        self.judge_own_fault(batch, slot, fault, policy_action)
     }
 
     fn judge_own_fault(
@@ -346,9 +346,9 @@ impl Model<'_> {
         batch: &mut Slots,
         slot: u64,
         fault: Shown,
-        wish: Wish,
+        policy_action: PolicyAction,
     ) -> Result<(), Over> {
-        match self.verdict(fault, wish)? {
+        match self.verdict(fault, policy_action)? {
             Verdict::Substitute => {
                 batch.substituted.insert(slot);
                 batch.used[(slot - batch.first) as usize] = Some((fault.0, false));
@@ -385,8 +385,8 @@ impl Model<'_> {
             }
         };
         let wrong = self.fault(sequence, batch.norm);
-        if let Some((fault, Wish::Raise)) = wrong {
-            self.verdict(fault, Wish::Raise)?;
+        if let Some((fault, PolicyAction::Raise)) = wrong {
+            self.verdict(fault, PolicyAction::Raise)?;
         }
         if let (None, Nature::Good { shape, .. }) = (wrong, self.nature(sequence)) {
             batch.norm.get_or_insert(shape);
@@ -440,8 +440,8 @@ impl Model<'_> {
                 _ => 0,
             };
             let mut sequence = slot;
-            if let Some((fault, wish)) = self.fault(slot, open[bucket].1) {
-                match self.verdict(fault, wish)? {
+            if let Some((fault, policy_action)) = self.fault(slot, open[bucket].1) {
+                match self.verdict(fault, policy_action)? {
                     Verdict::Skip => continue,
                     Verdict::Replace => {
                         sequence = self.gathered_replacement(slot, fault, &open, has_buckets)?;
@@ -495,8 +495,8 @@ impl Model<'_> {
                 _ => None,
             };
             match (self.fault(sequence, norm), self.nature(sequence)) {
-                (Some((other, Wish::Raise)), _) => {
-                    self.verdict(other, Wish::Raise)?;
+                (Some((other, PolicyAction::Raise)), _) => {
+                    self.verdict(other, PolicyAction::Raise)?;
                 }
                 (Some(_), _) => bad += 1,
                 (None, Nature::Good { .. }) => {
@@ -554,8 +554,8 @@ impl Model<'_> {
                     _ => 0,
                 };
                 let fault = self.fault(sequence, open[bucket].1);
-                if let Some((fault, Wish::Raise)) = fault {
-                    self.verdict(fault, Wish::Raise)?;
+                if let Some((fault, PolicyAction::Raise)) = fault {
+                    self.verdict(fault, PolicyAction::Raise)?;
                 }
                 if fault.is_some() || matches!(self.nature(sequence), Nature::Filtered) {
                     useless += 1;

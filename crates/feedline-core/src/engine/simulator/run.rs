@@ -71,7 +71,7 @@ impl Run<'_> {
             );
             let mut actions = Vec::new();
             let outcome = self.world.outcome(order, current.slot, attempt);
-            if let Outcome::Bad { wish: Wish::Substitute, .. } = outcome {
+            if let Outcome::Bad { policy_action: PolicyAction::Substitute, .. } = outcome {
                 self.substituted.insert(current.slot);
             }
             self.engine.result(order, outcome, &mut actions);
@@ -160,7 +160,7 @@ impl Run<'_> {
             assert_eq!(self.made.get(slot), Some(sequence), "another sample is in slot {slot}");
         }
         let bad = self.world.find_unfit(&samples, |slot| self.substituted.contains(&slot));
-        let given = bad.iter().filter(|bad| bad.wish == Wish::Substitute);
+        let given = bad.iter().filter(|bad| bad.policy_action == PolicyAction::Substitute);
         self.substituted.extend(given.map(|bad| bad.slot));
         let finished = if bad.is_empty() { Finished::Good } else { Finished::Bad(bad) };
         self.engine.finished(number, finished);

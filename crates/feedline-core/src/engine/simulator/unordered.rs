@@ -58,7 +58,7 @@ impl Schedule {
         let bad = [0, 10, 40, 100][random.below(4) as usize];
         let has_filter = random.below(4) == 0;
         let mut nature = || match random.below(100) {
-            number if number < bad => Nature::Bad(wish(random)),
+            number if number < bad => Nature::Bad(policy_action(random)),
             number if has_filter && number % 5 == 0 => Nature::Filtered,
             _ => Nature::Good { bucket: 0, shape: 0 },
         };
@@ -148,15 +148,15 @@ impl Schedule {
         let fault = order.slot;
         let outcome = match self.natures[order.slot as usize] {
             _ if attempt < self.flaky[order.slot as usize] => {
-                Outcome::Bad { fault, wish: Wish::Retry(Duration::from_secs(1)) }
+                Outcome::Bad { fault, policy_action: PolicyAction::Retry(Duration::from_secs(1)) }
             }
             Nature::Good { bucket, shape } => Outcome::Good { bucket, shape },
             Nature::Filtered => Outcome::Filtered,
-            Nature::Bad(wish) => Outcome::Bad { fault, wish },
+            Nature::Bad(policy_action) => Outcome::Bad { fault, policy_action },
         };
         let mut actions = Vec::new();
         self.engine.result(order, outcome, &mut actions);
-        if let Outcome::Bad { wish: Wish::Retry(after), .. } = outcome {
+        if let Outcome::Bad { policy_action: PolicyAction::Retry(after), .. } = outcome {
             let again = [Action::RecordRetry { fault }, Action::Make(order, after)];
             assert_eq!(std::mem::take(&mut actions), again);
             self.making.push((order, attempt + 1));
@@ -272,13 +272,16 @@ impl Plain {
                 self.judged.push(false);
                 false
             }
-            Outcome::Bad { wish: Wish::Raise | Wish::Replace | Wish::Retry(_), .. } => {
+            Outcome::Bad {
+                policy_action: PolicyAction::Raise | PolicyAction::Replace | PolicyAction::Retry(_),
+                ..
+            } => {
                 self.record(slot, Verdict::Fail);
                 self.account.failed += 1;
                 self.batches[at].known.insert(slot, false);
                 return self.cancel(at);
             }
-            Outcome::Bad { wish, .. } => {
+            Outcome::Bad { policy_action, .. } => {
                 self.judged.push(true);
                 if let Some(too_many) = self.too_many(settings) {
                     self.record(slot, Verdict::TooMany(too_many));
@@ -289,7 +292,7 @@ impl Plain {
                     let stop = Stop::TooMany(Fault::Reported(slot), too_many);
                     return self.done.push(Action::Stop(stop));
                 }
-                let is_skipped = wish == Wish::Skip;
+                let is_skipped = policy_action == PolicyAction::Skip;
                 self.record(slot, if is_skipped { Verdict::Skip } else { Verdict::Substitute });
                 self.account.skipped += u64::from(is_skipped);
                 self.account.replaced += u64::from(!is_skipped);
@@ -372,7 +375,11 @@ fn a_batch_that_is_given_after_the_end_of_the_run_can_be_cancelled() {
     let mut engine = Engine::new(settings, Position::default());
     engine.plan(1);
     let order = engine.next_order().expect("it was given");
-    engine.result(order, Outcome::Bad { fault: 0, wish: Wish::Skip }, &mut schedule.done);
+    engine.result(
+        order,
+        Outcome::Bad { fault: 0, policy_action: PolicyAction::Skip },
+        &mut schedule.done,
+    );
     engine.advance(&mut schedule.done);
     assert!(matches!(schedule.done.last(), Some(Action::Stop(Stop::TooMany(..)))));
     engine.plan(2);

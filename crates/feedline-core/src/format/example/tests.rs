@@ -533,9 +533,13 @@ fn maps_are_written_as_bytes(record: &[u8]) -> bool {
     while let Ok(Some((number, part))) = fields.next() {
         let (1 | 2, FieldValue::Bytes(map)) = (number, part) else { continue };
         let mut entries = MessageFields(map);
-        while let Ok(Some((number, part))) = entries.next() {
-            if number == 1 && !matches!(part, FieldValue::Bytes(_)) {
-                return false;
+        loop {
+            match entries.next() {
+                Ok(Some((1, FieldValue::Bytes(_)))) => {}
+                // A group is no entry either.
+                Ok(Some((1, _))) | Err(_) => return false,
+                Ok(Some(_)) => {}
+                Ok(None) => break,
             }
         }
     }

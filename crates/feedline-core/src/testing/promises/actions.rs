@@ -29,6 +29,7 @@ impl PromiseChecker {
             | SupervisorAction::Dump { .. }
             | SupervisorAction::Stalled { .. }
             | SupervisorAction::RestartedFresh { .. }
+            | SupervisorAction::CapacityChanged { .. }
             | SupervisorAction::Retired { .. }
             | SupervisorAction::Fail(_) => false,
             SupervisorAction::Stop { .. }
@@ -85,6 +86,9 @@ impl PromiseChecker {
                 ensure(!self.restarted_fresh, || "a second fresh restart".into())?;
                 self.restarted_fresh = true;
                 expected.end_zygote = true;
+            }
+            SupervisorAction::CapacityChanged { most, shortage } => {
+                self.check_capacity_changed(*most, *shortage)?
             }
             SupervisorAction::Retired { incarnation } => {
                 let place = expected.retired.iter().position(|other| other == incarnation);
@@ -172,6 +176,10 @@ impl PromiseChecker {
         ensure(renews || renewal.is_none(), || format!("{renewal:?} was to be forked"))?;
         ensure(renews || self.is_needed(incarnation.worker_id), || {
             format!("{incarnation:?} is not needed")
+        })?;
+        let is_retried = self.is_retried(incarnation.worker_id);
+        ensure(renews || is_retried || self.has_room(), || {
+            format!("there is no room for {incarnation:?}")
         })?;
         if let Some(at) = self.next_fork_retry(incarnation.worker_id) {
             ensure(now >= at, || format!("{incarnation:?} was retried at {now:?}, before {at:?}"))?;
@@ -281,6 +289,7 @@ impl PromiseChecker {
         if expected.stop == Some(incarnation) {
             expected.stop = None;
         } else if running {
+            let makes_room = self.may_make_room(incarnation);
             let retired = self.by_id(incarnation.worker_id).retired
                 && !self.waits(Some(incarnation.worker_id));
             let tries = self.trials(incarnation.worker_id).next().is_some();
@@ -288,7 +297,9 @@ impl PromiseChecker {
             // It has worked, so a fresh process must do the trial.
             let stale = tries && !worker.fresh;
             let busy = worker.trial.is_some() || (tries && worker.fresh);
-            ensure((retired || stale) && !busy, || format!("{incarnation:?} is still needed"))?;
+            ensure(((retired || stale) && !busy) || makes_room, || {
+                format!("{incarnation:?} is still needed")
+            })?;
         }
         let worker = self.known(incarnation, "Stop")?;
         ensure(worker.takes_tasks(), || format!("Stop for {incarnation:?}, which takes no tasks"))?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{CheckedOutcome, CheckedWorker, CheckedZygote, Expected, PromiseChecker, Refusals};
 use crate::worker::supervisor::{
-    ExitKind, GiveUpReason, Incarnation, RunFailure, TaskNumber, WorkerStage,
+    ExitKind, GiveUpReason, Incarnation, RunFailure, Shortage, TaskNumber, WorkerStage,
 };
 
 /// How many times this position is in the list.
@@ -18,6 +18,7 @@ impl PromiseChecker {
         incarnation: Incarnation,
         exit: ExitKind,
         at: Option<u64>,
+        shortage: Option<Shortage>,
         expected: &mut Expected,
         now: Duration,
     ) {
@@ -35,8 +36,18 @@ impl PromiseChecker {
             return self.release(worker);
         }
         let first = worker.assigned.first().copied();
-        let excused = worker.overdue.is_some() || worker.trial.is_some();
-        let dead = self.record_end(worker, exit, at, succeeds, expected);
+        let may_be_blameless = self.is_running()
+            && self.settings.replace
+            && worker.overdue.is_none()
+            && self.is_death(&worker, exit);
+        let left = worker.worked && matches!(exit, ExitKind::Exited(_));
+        let blameless = match shortage.filter(|_| may_be_blameless) {
+            None => false,
+            Some(Shortage::Descriptors) => left,
+            Some(shortage) => self.record_shortage(self.processes(), shortage, now) || left,
+        };
+        let excused = worker.overdue.is_some() || worker.trial.is_some() || blameless;
+        let dead = self.record_end(worker, exit, at, succeeds, blameless, expected);
         if dead && succeeds {
             self.by_id(incarnation.worker_id).renewal_failed = Some(now);
         }
@@ -77,7 +88,9 @@ impl PromiseChecker {
                 self.release(worker);
             } else {
                 let worker_id = worker.incarnation.worker_id;
-                if self.record_end(worker, ExitKind::Lost, None, succeeds, expected) && succeeds {
+                if self.record_end(worker, ExitKind::Lost, None, succeeds, false, expected)
+                    && succeeds
+                {
                     self.by_id(worker_id).renewal_failed = Some(now);
                 }
             }
@@ -112,7 +125,22 @@ impl PromiseChecker {
             return;
         }
         if !holds {
-            self.by_id(incarnation.worker_id).renewal_failed = Some(now);
+            let by_id = self.by_id(incarnation.worker_id);
+            by_id.renewal_failed = Some(now);
+            let current = by_id.workers.iter_mut().find(|worker| !worker.renewed);
+            if let Some(current) = current
+                && transient
+                && current.takes_tasks()
+                && current.trial.is_none()
+            {
+                current.leaves = true;
+                expected.stop = Some(current.incarnation);
+            }
+            return;
+        }
+        let others = self.processes();
+        if transient && others > 0 && self.record_shortage(others, Shortage::Processes, now) {
+            self.by_id(incarnation.worker_id).refusals = None;
             return;
         }
         let needed = self.is_needed(incarnation.worker_id);
@@ -136,8 +164,10 @@ impl PromiseChecker {
         exit: ExitKind,
         at: Option<u64>,
         succeeds: bool,
+        blameless: bool,
         expected: &mut Expected,
     ) -> bool {
+        let is_death = self.is_death(&worker, exit);
         let CheckedWorker { incarnation, assigned, trial, overdue, .. } = worker;
         let running = self.is_running();
         for task in &assigned {
@@ -145,14 +175,10 @@ impl PromiseChecker {
             task_record.held = false;
             task_record.trial = trial.map(|position| (incarnation.worker_id, position));
         }
-        if running && worker.renewed && assigned.is_empty() {
+        if running && (worker.renewed || worker.leaves) && assigned.is_empty() {
             expected.retired.push(incarnation);
-            return false;
         }
-        let good = worker.stopped && exit == ExitKind::Exited(0);
-        let asked = worker.killed && overdue.is_none() && !worker.failed;
-        let left = good && (assigned.is_empty() || !running);
-        if asked || (left && overdue.is_none()) {
+        if !is_death {
             return false;
         }
         let stage = match (worker.ready, worker.stopped) {
@@ -163,7 +189,7 @@ impl PromiseChecker {
             (true, false) => WorkerStage::Busy,
         };
         if running {
-            let own = exit != ExitKind::Lost;
+            let own = exit != ExitKind::Lost && !blameless;
             if own && stage == WorkerStage::Booting {
                 let by_id = self.by_id(incarnation.worker_id);
                 by_id.boot_deaths += 1;
@@ -182,6 +208,19 @@ impl PromiseChecker {
         }
         expected.died.push((incarnation, stage, exit, assigned, overdue.is_some()));
         true
+    }
+
+    /// Whether the end of a process was not asked for.
+    fn is_death(&self, worker: &CheckedWorker, exit: ExitKind) -> bool {
+        let running = self.is_running();
+        let nothing_left = worker.assigned.is_empty();
+        if running && (worker.renewed || worker.leaves) && nothing_left {
+            return false;
+        }
+        let good = worker.stopped && exit == ExitKind::Exited(0);
+        let asked = worker.killed && worker.overdue.is_none() && !worker.failed;
+        let left = good && (nothing_left || !running);
+        !(asked || left && worker.overdue.is_none())
     }
 
     /// Records what a death means if workers are not replaced.

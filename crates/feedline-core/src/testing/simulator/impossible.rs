@@ -22,7 +22,8 @@ impl SimulatedWorld {
             WorkerEvent::Renew { incarnation },
             WorkerEvent::Renew { incarnation: Incarnation { worker_id, generation: 0 } },
             WorkerEvent::Survived { incarnation: Incarnation { worker_id, generation: 0 }, task },
-            WorkerEvent::Ended { incarnation, exit: ExitKind::Exited(0), at: None },
+            WorkerEvent::Ended { incarnation, exit: ExitKind::Exited(0), at: None, shortage: None },
+            WorkerEvent::RoomSeen { is_enough: true },
             WorkerEvent::Ready { incarnation },
             WorkerEvent::StartFailed { incarnation },
             WorkerEvent::Refused { incarnation, transient: false },
@@ -50,6 +51,7 @@ impl SimulatedWorld {
             | WorkerEvent::ZygoteEnded
             | WorkerEvent::StartFailed { .. }
             | WorkerEvent::Renew { .. }
+            | WorkerEvent::RoomSeen { .. }
             | WorkerEvent::Retire { .. }
             | WorkerEvent::TimePassed
             | WorkerEvent::Close => false,

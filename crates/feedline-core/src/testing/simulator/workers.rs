@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{SIGKILL, SLACK, SimulatedEvent, SimulatedWorld};
 use crate::worker::supervisor::{
-    ExitKind, Incarnation, Observation, TaskNumber, WorkerActivity, WorkerEvent,
+    ExitKind, Incarnation, Observation, Shortage, TaskNumber, WorkerActivity, WorkerEvent,
 };
 
 /// What is wrong with a sample.
@@ -563,10 +563,20 @@ impl SimulatedWorld {
         }
         worker.state = SimulatedState::Dead;
         let at = worker.at.map(|(_, position)| position);
+        let is_asked = worker.kill_arrived;
+        let is_short = !is_asked && self.random.chance(self.rates.shortage);
+        let kinds = [Shortage::Memory, Shortage::Processes, Shortage::Descriptors];
+        let shortage = match exit {
+            _ if !is_short => None,
+            ExitKind::Killed(SIGKILL) => Some(Shortage::Memory),
+            ExitKind::Exited(_) => Some(self.random.one_of(kinds)),
+            ExitKind::Killed(_) | ExitKind::Lost => None,
+        };
+        self.report.shortages += u64::from(shortage.is_some());
         if self.random.chance(500) {
             self.send_event(incarnation, WorkerEvent::HungUp { incarnation });
         }
-        self.send_event(incarnation, WorkerEvent::Ended { incarnation, exit, at });
+        self.send_event(incarnation, WorkerEvent::Ended { incarnation, exit, at, shortage });
     }
 
     pub(super) fn kill(&mut self, incarnation: Incarnation) {

@@ -1,6 +1,8 @@
 //! Handles messages of the zygote and the workers, and carries out the supervisor's actions, one at
 //! a time under one lock.
 
+mod reports;
+
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::iter;
@@ -10,10 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::evidence::{self, Evidence};
 use super::zygote_process::ZygoteProcess;
-use super::{
-    DeathReport, FailedTask, PoolEvent, PoolFailure, PoolInner, PoolOptions, Retired, Stall,
-    StartError, ZygoteLate,
-};
+use super::{FailedTask, PoolEvent, PoolFailure, PoolInner, PoolOptions, Retired, StartError};
 use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::Shared;
 use crate::sys::socket::{Socket, Transfer};
@@ -26,7 +25,7 @@ use crate::worker::inbox::{self, Inbox, TaskBuffers};
 use crate::worker::leaks::{self, Leak, ResourceUse};
 use crate::worker::result::TaskResult;
 use crate::worker::supervisor::{
-    Death, ExitKind, Incarnation, Supervisor, SupervisorAction, WorkerEvent,
+    ExitKind, Incarnation, Shortage, Supervisor, SupervisorAction, WorkerEvent,
 };
 use crate::worker::wire::{Assembler, Frame, FrameHead, FrameKind, HEAD};
 use crate::worker::zygote::{ZygoteReport, ZygoteRequest};
@@ -36,6 +35,12 @@ pub(super) const EVENT_FD: u64 = u64::MAX - 1;
 const CHUNK: usize = 64 << 10;
 /// EAGAIN, ENOMEM, ENFILE, EMFILE: errors after which a retry can succeed.
 const TRANSIENT_ERRORS: [i32; 4] = [11, 12, 23, 24];
+/// The signal of the OOM killer.
+const SIGKILL: i32 = 9;
+/// The exit code of a worker that leaves because it is short of something: EX_TEMPFAIL.
+const LEFT: i32 = 75;
+/// The results of one worker may always use this much memory.
+const LEAST_ARENA: u64 = 1 << 20;
 /// EBADF: other code has closed a descriptor.
 const EBADF: i32 = 9;
 /// How often the memory of all workers together is checked.
@@ -61,6 +66,10 @@ pub(super) struct Dispatcher {
     start_error: Option<StartError>,
     os_error: Option<i32>,
     evidence: Evidence,
+    /// The most memory that one worker has used.
+    largest_worker: u64,
+    /// How much memory the results of one worker may use.
+    arena_limit: u64,
     /// When the memory of all workers was checked last, and when one was memory_renewed to save memory.
     memory_checked: Duration,
     memory_renewed: Option<Duration>,
@@ -124,6 +133,8 @@ impl Dispatcher {
         }
         Ok(Dispatcher {
             supervisor: Supervisor::new(options.settings.clone()),
+            arena_limit: options.arena_bytes,
+            largest_worker: 0,
             options,
             boxes,
             boxes_file,
@@ -184,8 +195,16 @@ impl Dispatcher {
         }
     }
 
-    /// Reports the state of the workers that may be late to the supervisor.
+    /// Reports the state of the workers that may be late to the supervisor, and whether there is room for more.
     fn look(&mut self, inner: &PoolInner) {
+        if let Some(shortage) = self.supervisor.must_check_room(inner.now()) {
+            let is_enough = match shortage {
+                // Only a fork shows it.
+                Shortage::Processes | Shortage::Descriptors => true,
+                Shortage::Memory => limits::available_memory() / 3 * 2 > self.largest_worker,
+            };
+            self.handle_event(inner, WorkerEvent::RoomSeen { is_enough });
+        }
         if self.supervisor.must_look_at_zygote(inner.now())
             && let Some(zygote) = &mut self.zygote
         {
@@ -275,7 +294,19 @@ impl Dispatcher {
                 }
                 let exit =
                     if status < 0 { ExitKind::Killed(-status) } else { ExitKind::Exited(status) };
-                let event = WorkerEvent::Ended { incarnation, exit, at: self.at(incarnation) };
+                self.largest_worker = self.largest_worker.max(peak_bytes);
+                let at = self.at(incarnation);
+                let shortage = match exit {
+                    ExitKind::Killed(SIGKILL) => {
+                        self.evidence.has_memory_kill().then_some(Shortage::Memory)
+                    }
+                    ExitKind::Exited(LEFT) => self
+                        .running
+                        .get(&incarnation)
+                        .and_then(|running| certificate::shortage_of(&running.crash_log.text())),
+                    ExitKind::Killed(_) | ExitKind::Exited(_) | ExitKind::Lost => None,
+                };
+                let event = WorkerEvent::Ended { incarnation, exit, at, shortage };
                 let actions = self.supervisor.handle(event, inner.now());
                 self.apply(inner, actions);
                 self.remove_worker(inner, incarnation);
@@ -459,6 +490,7 @@ impl Dispatcher {
         );
         let Some(running) = self.running.get_mut(&incarnation) else { return };
         running.used.resident = resident;
+        self.largest_worker = self.largest_worker.max(resident);
         running.used.descriptors = descriptors;
         running.used.samples += u64::from(samples);
         running.tasks = Some((running.tasks.map_or(task, |(first, _)| first), task));
@@ -470,6 +502,7 @@ impl Dispatcher {
             return;
         }
         self.memory_checked = now;
+        self.evidence.forget_old_kills(now);
         if self.memory_renewed.is_some_and(|then| now.saturating_sub(then) < RENEWAL_INTERVAL) {
             return;
         }
@@ -484,9 +517,7 @@ impl Dispatcher {
             .iter()
             .map(|(incarnation, running)| (*incarnation, running.used))
             .collect();
-        if let Some((incarnation, leak)) =
-            leaks::most_grown(&workers, limits::available_memory(), all)
-        {
+        if let Some((incarnation, leak)) = leaks::most_grown(&workers, limits::memory_left(), all) {
             self.memory_renewed = Some(now);
             self.renew(inner, incarnation, leak);
         }
@@ -554,6 +585,9 @@ impl Dispatcher {
                     let stall = self.stall(incarnation);
                     self.out.push_back(PoolEvent::RestartedFresh(stall));
                 }
+                SupervisorAction::CapacityChanged { most, shortage } => {
+                    self.change_capacity(most, shortage)
+                }
                 SupervisorAction::Retired { incarnation } => {
                     let running = self.running.get(&incarnation);
                     self.out.push_back(PoolEvent::Retired(Retired {
@@ -573,45 +607,6 @@ impl Dispatcher {
                 }
                 SupervisorAction::Closed => {}
             }
-        }
-    }
-
-    fn report_zygote(&mut self, is_killed: bool) {
-        self.out.push_back(PoolEvent::ZygoteLate(ZygoteLate {
-            pid: self.zygote.as_ref().map(|zygote| zygote.pid),
-            process_state: self.zygote_state,
-            is_killed,
-        }));
-    }
-
-    fn death_report(&mut self, death: Death) -> DeathReport {
-        let incarnation = death.incarnation;
-        let last = self.snapshot(incarnation);
-        let running = self.running.get(&incarnation);
-        let pid = running.and_then(|running| running.pid);
-        let peak_bytes = running.map_or(0, |running| running.peak_bytes);
-        let process_state = running.and_then(|running| running.process_state);
-        let crash_log = running.map(|running| &running.crash_log);
-        let certificate = self.evidence.certify(
-            &death,
-            peak_bytes,
-            process_state,
-            crash_log,
-            last.is_some_and(|last| last.is_disconnected),
-            &self.options,
-        );
-        DeathReport { death, pid, last, certificate, peak_bytes }
-    }
-
-    fn stall(&self, incarnation: Incarnation) -> Stall {
-        let running = self.running.get(&incarnation);
-        let text = running.map(|running| running.crash_log.text()).unwrap_or_default();
-        Stall {
-            incarnation,
-            pid: running.and_then(|running| running.pid),
-            last: self.snapshot(incarnation),
-            process_state: running.and_then(|running| running.process_state),
-            stack: certificate::frames(&text, &self.options.folders),
         }
     }
 

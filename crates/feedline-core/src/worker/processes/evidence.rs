@@ -9,19 +9,73 @@ use crate::sys::process::ProcStat;
 use crate::worker::blackbox::{Activity, Snapshot};
 use crate::worker::certificate::{Certificate, DeathFacts, ProcessState, certify};
 use crate::worker::crash_log::CrashLog;
-use crate::worker::supervisor::{Death, Observation, WorkerActivity};
+use crate::worker::supervisor::{Death, ExitKind, Observation, WorkerActivity};
 
-/// Kill counters of the OOM killer at the last look: a change since then shows who killed a worker.
+/// How long a kill of the OOM killer may be noticed before the end of the worker that it killed.
+const KILL_TO_END: Duration = Duration::from_secs(5);
+
+/// Kills of the OOM killer that belong to no dead worker yet.
 pub(super) struct Evidence {
-    group_kills: Option<u64>,
-    machine_kills: Option<u64>,
+    group: KillCounter,
+    machine: KillCounter,
+}
+
+/// A counter of the OOM killer.
+#[derive(Default)]
+struct KillCounter {
+    /// The kills that belong to dead workers, or to other processes.
+    explained: Option<u64>,
+    /// When there were more for the first time.
+    grew_at: Option<Duration>,
+}
+
+impl KillCounter {
+    /// The kills that are not explained yet.
+    fn unexplained(&self, now: Option<u64>) -> Option<u64> {
+        Some(now?.saturating_sub(self.explained?))
+    }
+
+    /// A dead worker explains one of them.
+    fn explain_one(&mut self, now: Option<u64>) {
+        if self.unexplained(now).is_some_and(|kills| kills > 0) {
+            self.explained = self.explained.map(|explained| explained + 1);
+        }
+    }
+
+    /// Kills without a dead worker were those of other processes.
+    fn forget_old(&mut self, count: Option<u64>, now: Duration) {
+        if self.unexplained(count).unwrap_or(0) == 0 {
+            self.grew_at = None;
+        } else if now.saturating_sub(*self.grew_at.get_or_insert(now)) > KILL_TO_END {
+            self.explained = count;
+            self.grew_at = None;
+        }
+    }
 }
 
 impl Evidence {
     /// Reads the counters for the first time.
     pub(super) fn new() -> Evidence {
-        let (group_kills, machine_kills) = limits::memory_kills();
-        Evidence { group_kills, machine_kills }
+        let (group, machine) = limits::memory_kills();
+        let counter = |count| KillCounter { explained: count, grew_at: None };
+        Evidence { group: counter(group), machine: counter(machine) }
+    }
+
+    /// Whether the OOM killer has killed a process that belongs to no dead worker yet.
+    pub(super) fn has_memory_kill(&self) -> bool {
+        let (group, machine) = limits::memory_kills();
+        let kills = match self.group.unexplained(group) {
+            Some(kills) => kills,
+            None => self.machine.unexplained(machine).unwrap_or(0),
+        };
+        kills > 0
+    }
+
+    /// Forgets kills that no end of a worker has followed.
+    pub(super) fn forget_old_kills(&mut self, now: Duration) {
+        let (group, machine) = limits::memory_kills();
+        self.group.forget_old(group, now);
+        self.machine.forget_old(machine, now);
     }
 
     /// The certificate of a dead worker.
@@ -35,9 +89,11 @@ impl Evidence {
         options: &PoolOptions,
     ) -> Certificate {
         let (group, machine) = limits::memory_kills();
-        let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
-        let kills = (since(group, self.group_kills), since(machine, self.machine_kills));
-        (self.group_kills, self.machine_kills) = (group, machine);
+        let kills = (self.group.unexplained(group), self.machine.unexplained(machine));
+        if matches!(death.exit, ExitKind::Killed(9)) && !death.overdue {
+            self.group.explain_one(group);
+            self.machine.explain_one(machine);
+        }
         let memory = limits::memory_of_group();
         certify(&DeathFacts {
             exit: Some(death.exit),

@@ -22,7 +22,7 @@ use super::inbox::{Inbox, TaskBuffers};
 use super::leaks::{Bounds, Leak};
 use super::result::TaskResult;
 use super::supervisor::{
-    Death, GiveUpReason, Incarnation, RunFailure, SupervisorSettings, WorkerEvent,
+    Death, GiveUpReason, Incarnation, RunFailure, Shortage, SupervisorSettings, WorkerEvent,
 };
 use super::wire::FrameKind;
 use crate::sys::clock;
@@ -62,6 +62,8 @@ pub enum PoolEvent {
     RestartedFresh(Stall),
     /// The zygote does not answer.
     ZygoteLate(ZygoteLate),
+    /// From now on another number of workers runs at once.
+    CapacityChanged(CapacityChange),
     /// A worker that leaked has been replaced.
     Retired(Retired),
     /// A worker has sent a note.
@@ -110,6 +112,23 @@ pub struct DeathReport {
     pub certificate: Certificate,
     /// The most memory the worker ever used.
     pub peak_bytes: u64,
+}
+
+/// From now on another number of workers runs at once.
+#[derive(Clone, Debug)]
+pub struct CapacityChange {
+    /// How many.
+    pub most: u32,
+    /// How many workers there are.
+    pub of: u32,
+    /// What is short, if there are fewer than before.
+    pub shortage: Option<Shortage>,
+    /// The error of the last process that was refused.
+    pub os_error: Option<i32>,
+    /// The most memory that one worker has used.
+    pub largest_worker: u64,
+    /// The limit of the tightest memory cgroup, and the bytes it uses.
+    pub memory: Option<(u64, u64)>,
 }
 
 /// A worker that makes no progress.
@@ -246,8 +265,8 @@ impl Processes {
 
     /// Whether this process is a fork of the one that created the pool. The pool must not be used
     /// here.
-    pub fn is_left(&self) -> bool {
-        self.home.is_left()
+    pub fn is_forked(&self) -> bool {
+        self.home.is_forked()
     }
 
     /// Registers the requested zygote, which reports when it is ready.
@@ -414,7 +433,7 @@ impl Processes {
 impl Drop for Processes {
     fn drop(&mut self) {
         // In a fork, the locks may be held by threads that do not exist here.
-        if !self.home.is_left() && !self.inner.is_over.load(Ordering::Acquire) {
+        if !self.home.is_forked() && !self.inner.is_over.load(Ordering::Acquire) {
             drop(self.close());
         }
     }

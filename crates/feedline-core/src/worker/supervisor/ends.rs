@@ -5,7 +5,7 @@ use std::mem;
 use std::time::Duration;
 
 use super::messages::{
-    Death, ExitKind, GiveUpReason, Incarnation, RunFailure, SupervisorAction, TaskNumber,
+    Death, ExitKind, GiveUpReason, Incarnation, RunFailure, Shortage, SupervisorAction, TaskNumber,
     WorkerStage,
 };
 use super::renewal::RENEWAL_PAUSE;
@@ -90,7 +90,13 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn ended(&mut self, incarnation: Incarnation, exit: ExitKind, at: Option<u64>) {
+    pub(super) fn ended(
+        &mut self,
+        incarnation: Incarnation,
+        exit: ExitKind,
+        at: Option<u64>,
+        shortage: Option<Shortage>,
+    ) {
         let is_running = self.is_running();
         let Some(record) = self.records.get_mut(incarnation.worker_id as usize) else { return };
         let Some((role, worker)) = record.remove(incarnation) else { return };
@@ -104,7 +110,7 @@ impl Supervisor {
             }
             return;
         }
-        let gone = match worker.exit_meaning(role, exit, at, is_running) {
+        let mut gone = match worker.exit_meaning(role, exit, at, is_running) {
             ExitMeaning::Expected => None,
             ExitMeaning::Retired(incarnation) => {
                 self.actions.push(SupervisorAction::Retired { incarnation });
@@ -116,11 +122,26 @@ impl Supervisor {
             self.log(gone, false);
             return;
         }
+        if let (Some(gone), Some(shortage)) = (&mut gone, shortage)
+            && !gone.overdue
+            && self.settings.replace
+        {
+            // Others used the memory too: with fewer of them the same task may fit.
+            let is_shrunk = match shortage {
+                Shortage::Memory | Shortage::Processes => {
+                    self.shrink(self.process_count(), shortage)
+                }
+                Shortage::Descriptors => false,
+            };
+            gone.is_blameless = is_shrunk || gone.has_left;
+        }
         // A death in a trial needs no special case: its task is given up, so the death does not
         // count.
-        let counts = gone.as_ref().is_some_and(|gone| !gone.overdue);
+        let counts = gone.as_ref().is_some_and(|gone| !gone.overdue && !gone.is_blameless);
         if gone.is_none_or(|gone| self.report_death(vec![gone], counts)) {
-            self.fork_if_needed(incarnation.worker_id);
+            if !self.is_limited() {
+                self.fork_if_needed(incarnation.worker_id);
+            }
             self.send_waiting(incarnation.worker_id);
             self.distribute();
         }
@@ -147,7 +168,7 @@ impl Supervisor {
                 }
             }
             // A worker that ends with the zygote is not to blame, and neither is its task.
-            let is_own = dead.exit != ExitKind::Lost;
+            let is_own = dead.exit != ExitKind::Lost && !dead.is_blameless;
             if is_own && dead.stage == WorkerStage::Booting {
                 record.boot_deaths += 1;
                 if record.boot_deaths >= MAX_BOOT_DEATHS {

@@ -137,6 +137,17 @@ pub enum RunFailure {
     DescriptorsClosed,
 }
 
+/// What the machine has too little of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shortage {
+    /// It refuses processes, or what a process needs to be started.
+    Processes,
+    /// Its memory is full.
+    Memory,
+    /// A worker has as many open descriptors as it may have.
+    Descriptors,
+}
+
 /// Something that happened to the worker pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WorkerEvent {
@@ -202,6 +213,15 @@ pub(crate) enum WorkerEvent {
         exit: ExitKind,
         /// The position, within its first task, of the sample in progress, if there was one.
         at: Option<u64>,
+        /// What was short: the system killed it for that, or it ended by itself, so that a fresh
+        /// process can do its task.
+        shortage: Option<Shortage>,
+    },
+    /// The dispatcher checked whether there is room for one more process;
+    /// `Supervisor::must_check_room` says when.
+    RoomSeen {
+        /// Whether there is.
+        is_enough: bool,
     },
     /// A worker survived the trial of a task.
     Survived {
@@ -326,6 +346,13 @@ pub enum SupervisorAction {
         /// What it is doing.
         seen: Observation,
     },
+    /// For the log: from now on at most this many processes run at once.
+    CapacityChanged {
+        /// How many.
+        most: u32,
+        /// What is short if there are fewer than before; `None` if there are more.
+        shortage: Option<Shortage>,
+    },
     /// For the log: a worker that was replaced without a pause has ended and left no task undone.
     Retired {
         /// The process.
@@ -358,6 +385,7 @@ impl SupervisorAction {
             | SupervisorAction::GiveUp { .. }
             | SupervisorAction::Stalled { .. }
             | SupervisorAction::RestartedFresh { .. }
+            | SupervisorAction::CapacityChanged { .. }
             | SupervisorAction::Retired { .. }
             | SupervisorAction::Died(_)
             | SupervisorAction::Fail(_)

@@ -12,6 +12,8 @@
 //! - A worker has one process at a time; the next is forked when the last one has ended. Only
 //!   during a renewal does it have two: the old one works until its successor is ready.
 //! - More than `max_deaths` deaths `within` a time end the run, so nothing is replaced forever.
+//! - If the machine refuses a process, or kills one because memory is short, fewer processes run, and
+//!   workers take turns. No task is blamed for a shortage unless its worker was the only one.
 //! - A worker that exceeds the deadline is killed. Without a deadline, no worker is killed for
 //!   being slow.
 //! - A zygote that neither answers a request nor uses the processor is killed and replaced.
@@ -22,6 +24,7 @@
 //! A run ends by `Fail` or by `Close`; either stops all workers. `Closed` follows when they are
 //! gone and `Close` was handled.
 
+mod capacity;
 mod messages;
 mod worker_record;
 mod trial;
@@ -36,10 +39,11 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::mem;
 use std::time::Duration;
 
+use capacity::Capacity;
 use ends::CountedDeath;
 pub use messages::{
-    Death, ExitKind, GiveUpReason, Observation, RunFailure, SupervisorAction, SupervisorSettings,
-    TaskNumber, WorkerActivity, WorkerStage,
+    Death, ExitKind, GiveUpReason, Observation, RunFailure, Shortage, SupervisorAction,
+    SupervisorSettings, TaskNumber, WorkerActivity, WorkerStage,
 };
 pub(crate) use messages::{Incarnation, WorkerEvent, WorkerId};
 use renewal::{RENEWAL_PAUSE, ask_to_stop};
@@ -107,6 +111,7 @@ pub(crate) struct Supervisor {
     counted: VecDeque<CountedDeath>,
     /// Whether all workers were restarted from a fresh zygote, or are about to be.
     is_restarted_fresh: bool,
+    capacity: Capacity,
     actions: Vec<SupervisorAction>,
 }
 
@@ -140,6 +145,7 @@ impl Supervisor {
             deaths: Vec::new(),
             counted: VecDeque::new(),
             is_restarted_fresh: false,
+            capacity: Capacity::new(settings.worker_count),
             actions: Vec::new(),
             settings,
         }
@@ -173,7 +179,10 @@ impl Supervisor {
             WorkerEvent::StartFailed { incarnation } => self.start_failed(incarnation),
             WorkerEvent::TaskDone { incarnation, task } => self.task_done(incarnation, task),
             WorkerEvent::HungUp { incarnation } => self.hung_up(incarnation),
-            WorkerEvent::Ended { incarnation, exit, at } => self.ended(incarnation, exit, at),
+            WorkerEvent::Ended { incarnation, exit, at, shortage } => {
+                self.ended(incarnation, exit, at, shortage)
+            }
+            WorkerEvent::RoomSeen { is_enough } => self.room_seen(is_enough),
             WorkerEvent::Survived { incarnation, task } => self.survived(incarnation, task),
             WorkerEvent::Observed { incarnation, seen } => self.observed(incarnation, seen),
             WorkerEvent::Renew { incarnation } => self.renew(incarnation),
@@ -183,6 +192,10 @@ impl Supervisor {
             WorkerEvent::Close => self.end_run(true),
         }
         self.continue_ending();
+        if self.is_limited() {
+            self.take_turns();
+        }
+        self.log_capacity();
         if self.actions.iter().any(SupervisorAction::is_for_zygote) {
             self.ask_zygote();
         }
@@ -200,7 +213,9 @@ impl Supervisor {
                     Zygote::Ending { until } => Some(until),
                     Zygote::NotForked | Zygote::Booting | Zygote::Ready | Zygote::Gone => None,
                 };
-                workers.chain(retries).chain(zygote).chain(self.zygote_watch.look_at).min()
+                let room = self.room_check_at();
+                let zygote = zygote.into_iter().chain(self.zygote_watch.look_at);
+                workers.chain(retries).chain(zygote).chain(room).min()
             }
             Phase::Ending { since, close } => {
                 let is_asked = |worker: &WorkerProcess| {
@@ -296,8 +311,11 @@ impl Supervisor {
         self.zygote = Zygote::Ready;
         self.zygote_failures = 0;
         self.zygote_watch = ZygoteWatch::default();
-        for worker_id in 0..self.settings.worker_count {
-            self.fork_if_needed(worker_id);
+        // If not all may run, those with the oldest tasks are forked at the end of this step.
+        if !self.is_limited() {
+            for worker_id in 0..self.settings.worker_count {
+                self.fork_if_needed(worker_id);
+            }
         }
     }
 
@@ -324,9 +342,25 @@ impl Supervisor {
             return;
         }
         if role == ProcessRole::Successor {
+            // There is no room for both: the old process ends first.
+            if let Some(current) = &mut record.current
+                && transient
+                && current.status == ProcessStatus::Ready
+                && current.trial.is_none()
+            {
+                current.is_renewed = true;
+                ask_to_stop(current, self.now, self.settings.grace, &mut self.actions);
+            }
             record.renew_after = self.now.saturating_add(RENEWAL_PAUSE);
             return;
         }
+        if transient
+            && self.process_count() > 0
+            && self.shrink(self.process_count(), Shortage::Processes)
+        {
+            return self.records[incarnation.worker_id as usize].forget_refusals();
+        }
+        let record = &mut self.records[incarnation.worker_id as usize];
         let first = *record.refused_since.get_or_insert(self.now);
         let until = first.saturating_add(self.settings.refused_for);
         if !transient || self.now >= until {
@@ -436,7 +470,10 @@ impl Supervisor {
             let record = &mut self.records[worker_id as usize];
             if record.retry_fork_at.is_some_and(|at| at <= self.now) {
                 record.retry_fork_at = None;
-                self.fork_if_needed(worker_id);
+                // It has kept its place, so there is room.
+                if self.zygote == Zygote::Ready && self.records[worker_id as usize].is_needed() {
+                    self.fork(worker_id);
+                }
             }
         }
         self.kill_where(|status, now| match status {
@@ -449,6 +486,7 @@ impl Supervisor {
         });
         self.postpone_due_looks();
         self.postpone_due_zygote_look();
+        self.postpone_room_check();
     }
 
     /// The other end of a worker's socket was closed: the zygote must report how the worker ended.
@@ -473,18 +511,12 @@ impl Supervisor {
         self.actions.push(SupervisorAction::EndZygote);
     }
 
-    /// Forks a process for a worker that needs one.
+    /// Forks a process for a worker that needs one, if there is room for it.
     fn fork_if_needed(&mut self, worker_id: WorkerId) {
-        let can_fork = self.is_running() && self.zygote == Zygote::Ready;
-        let record = &mut self.records[worker_id as usize];
-        let is_vacant = record.current.is_none() && record.retry_fork_at.is_none();
-        if can_fork && is_vacant && record.is_needed() {
-            let incarnation = record.next_incarnation();
-            record.current = Some(WorkerProcess::new(
-                incarnation,
-                WorkerWatch::starting(&self.settings, self.now),
-            ));
-            self.actions.push(SupervisorAction::Fork { incarnation });
+        let can_fork = self.is_running() && self.zygote == Zygote::Ready && self.has_room();
+        let record = &self.records[worker_id as usize];
+        if can_fork && record.is_vacant() && record.is_needed() {
+            self.fork(worker_id);
         }
     }
 
@@ -549,7 +581,12 @@ impl Supervisor {
             return;
         }
         let depth = self.settings.depth as usize;
+        let parked = self.oldest_parked().filter(|_| !self.has_room());
         while let Some(&task) = self.queue.first() {
+            // An older task waits until a process has nothing to do.
+            if parked.is_some_and(|parked| parked < task) {
+                return;
+            }
             let assigned = |record: &&WorkerRecord| {
                 record.current.as_ref().map_or(usize::MAX, |worker| worker.assigned.len())
             };

@@ -13,6 +13,7 @@ pub(super) const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 impl Supervisor {
     pub(super) fn renew(&mut self, incarnation: Incarnation) {
         let can_fork = self.is_running() && self.zygote == Zygote::Ready;
+        let is_limited = self.is_limited();
         let Some(record) = self.records.get_mut(incarnation.worker_id as usize) else { return };
         let is_ready = |worker: &WorkerProcess| {
             worker.incarnation == incarnation
@@ -22,7 +23,16 @@ impl Supervisor {
         let is_alone = record.successor.is_none() && record.predecessor.is_none();
         let has_waited = self.now >= record.renew_after;
         // The only process of a retired worker was asked to stop, so its status is not `Ready`.
-        if can_fork && is_alone && has_waited && record.current.as_ref().is_some_and(is_ready) {
+        if !can_fork || !is_alone || !has_waited || !record.current.as_ref().is_some_and(is_ready) {
+            return;
+        }
+        if is_limited {
+            // There is no room for two: the old process ends first.
+            if let Some(current) = &mut record.current {
+                current.is_renewed = true;
+                ask_to_stop(current, self.now, self.settings.grace, &mut self.actions);
+            }
+        } else {
             let incarnation = record.next_incarnation();
             record.successor = Some(WorkerProcess::new(
                 incarnation,

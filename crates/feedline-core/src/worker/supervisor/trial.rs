@@ -84,7 +84,7 @@ impl Supervisor {
                 Some(hang) if hang.task == task => open.hung(hang.at, &self.settings),
                 Some(_) | None => TaskFate::Again,
             }
-        } else if first && gone.exit != ExitKind::Lost {
+        } else if first && gone.exit != ExitKind::Lost && !gone.is_blameless {
             match gone.trial {
                 Some(position) => TaskFate::GiveUp { at: Some(position), why: GiveUpReason::Kills },
                 None => open.died(gone.at, &self.settings),

@@ -62,6 +62,8 @@ pub(super) struct WorkerProcess {
     pub(super) has_worked: bool,
     /// The position at which it tries its one task, if it does.
     pub(super) trial: Option<u64>,
+    /// Whether it was asked to stop because it leaks, before its successor starts.
+    pub(super) is_renewed: bool,
     pub(super) watch: WorkerWatch,
 }
 
@@ -74,6 +76,7 @@ impl WorkerProcess {
             is_fresh: true,
             has_worked: false,
             trial: None,
+            is_renewed: false,
             watch,
         }
     }
@@ -130,7 +133,8 @@ impl WorkerProcess {
         is_running: bool,
     ) -> ExitMeaning {
         let nothing_left = self.assigned.is_empty();
-        if role == ProcessRole::Predecessor && is_running && nothing_left {
+        let is_renewed = role == ProcessRole::Predecessor || self.is_renewed;
+        if is_renewed && is_running && nothing_left {
             return ExitMeaning::Retired(self.incarnation);
         }
         let hang = match self.status {
@@ -155,6 +159,8 @@ impl WorkerProcess {
             at,
             trial: self.trial,
             overdue: matches!(self.status, ProcessStatus::Overdue { .. }),
+            is_blameless: false,
+            has_left: self.has_worked && matches!(exit, ExitKind::Exited(_)),
             hang,
             tasks: self.assigned.into(),
         })
@@ -180,6 +186,10 @@ pub(super) struct DeadWorker {
     pub(super) at: Option<u64>,
     pub(super) trial: Option<u64>,
     pub(super) overdue: bool,
+    /// The machine was short of memory, and other processes used it too.
+    pub(super) is_blameless: bool,
+    /// It exited by itself after it had worked: a fresh process may succeed.
+    pub(super) has_left: bool,
     pub(super) hang: Option<HangLocation>,
     pub(super) tasks: Vec<TaskNumber>,
 }
@@ -287,6 +297,11 @@ impl WorkerRecord {
         let current = self.current.take().map(|worker| (ProcessRole::Current, worker));
         let successor = self.successor.take().map(|worker| (ProcessRole::Successor, worker));
         [predecessor, current, successor].into_iter().flatten().collect()
+    }
+
+    /// Whether it has no process, and a refused fork is not retried later.
+    pub(super) fn is_vacant(&self) -> bool {
+        self.current.is_none() && self.retry_fork_at.is_none()
     }
 
     pub(super) fn is_needed(&self) -> bool {

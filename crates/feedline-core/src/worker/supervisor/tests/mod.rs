@@ -1,5 +1,6 @@
 //! What the supervisor decides, case by case. The simulator covers the combinations.
 
+mod capacity;
 mod renewal;
 mod trial;
 mod watch;
@@ -114,7 +115,7 @@ fn end(
     exit: ExitKind,
     now: Duration,
 ) -> Vec<SupervisorAction> {
-    supervisor.handle(WorkerEvent::Ended { incarnation, exit, at: None }, now)
+    supervisor.handle(WorkerEvent::Ended { incarnation, exit, at: None, shortage: None }, now)
 }
 
 /// A worker dies at this position of its first task.
@@ -123,7 +124,7 @@ fn die_at(
     incarnation: Incarnation,
     at: Option<u64>,
 ) -> Vec<SupervisorAction> {
-    supervisor.handle(WorkerEvent::Ended { incarnation, exit: KILLED, at }, NOW)
+    supervisor.handle(WorkerEvent::Ended { incarnation, exit: KILLED, at, shortage: None }, NOW)
 }
 
 fn result(

@@ -92,18 +92,14 @@ fn a_successor_that_dies_starting_is_a_death_and_is_retried_after_a_second() {
 }
 
 #[test]
-fn a_refused_successor_does_not_end_the_run() {
-    for transient in [true, false] {
-        let mut supervisor = renewing(settings(1));
-        assert_eq!(
-            supervisor.handle(WorkerEvent::Refused { incarnation: NEW, transient }, NOW),
-            []
-        );
-        assert_eq!(supervisor.next_deadline(), None);
-        assert_eq!(renew(&mut supervisor, OLD, NOW), []);
-        let second = NOW + Duration::from_secs(1);
-        assert_eq!(renew(&mut supervisor, OLD, second), [fork(0, 2)]);
-    }
+fn a_successor_that_is_refused_for_good_does_not_end_the_run() {
+    let mut supervisor = renewing(settings(1));
+    let refused = WorkerEvent::Refused { incarnation: NEW, transient: false };
+    assert_eq!(supervisor.handle(refused, NOW), []);
+    assert_eq!(supervisor.next_deadline(), None);
+    assert_eq!(renew(&mut supervisor, OLD, NOW), []);
+    let second = NOW + Duration::from_secs(1);
+    assert_eq!(renew(&mut supervisor, OLD, second), [fork(0, 2)]);
 }
 
 #[test]

@@ -85,7 +85,12 @@ fn a_worker_stopped_before_it_began_its_task_is_late_and_the_task_is_not_to_blam
         look(&mut supervisor, FIRST, waiting, dumped),
         [SupervisorAction::Kill { incarnation: FIRST }]
     );
-    let ended = WorkerEvent::Ended { incarnation: FIRST, exit: ExitKind::Killed(9), at: None };
+    let ended = WorkerEvent::Ended {
+        incarnation: FIRST,
+        exit: ExitKind::Killed(9),
+        at: None,
+        shortage: None,
+    };
     let actions = supervisor.handle(ended, dumped);
     assert!(
         !actions.iter().any(|action| matches!(action, SupervisorAction::GiveUp { .. })),
@@ -345,7 +350,8 @@ fn a_worker_that_starts_too_slowly_is_killed_and_a_stopped_one_at_its_deadline()
         );
         let killed = look(&mut supervisor, FIRST, seen, late + DUMP);
         assert_eq!(killed, [SupervisorAction::Kill { incarnation: FIRST }]);
-        let ended = WorkerEvent::Ended { incarnation: FIRST, exit: KILLED, at: None };
+        let ended =
+            WorkerEvent::Ended { incarnation: FIRST, exit: KILLED, at: None, shortage: None };
         let actions = supervisor.handle(ended, late + DUMP);
         assert_eq!(actions[1], SupervisorAction::Fork { incarnation: incarnation(0, 1) });
     }
