@@ -60,6 +60,17 @@ pub(crate) struct ProcStat {
     pub waits_for_lock: bool,
 }
 
+impl ProcStat {
+    pub(crate) fn processor_time(self) -> Duration {
+        Duration::from_secs(self.ticks) / clock_ticks_per_second()
+    }
+}
+
+/// The number of clock ticks in a second; the kernel's interfaces have used 100 for decades.
+fn clock_ticks_per_second() -> u32 {
+    u32::try_from(rustix::param::clock_ticks_per_second()).ok().filter(|&it| it > 0).unwrap_or(100)
+}
+
 /// Reads the state of another process; returns `None` if it is gone.
 pub(crate) fn proc_stat(pid: u32) -> Option<ProcStat> {
     let read = |name: &str| {

@@ -37,8 +37,11 @@ impl PromiseChecker {
     }
 
     fn start_patience(&self) -> Duration {
-        let is_fork = self.settings.may_be_fresh && !self.restarted_fresh;
-        if is_fork { self.settings.zygote_patience } else { self.settings.zygote_start }
+        if self.is_fork() { self.settings.zygote_patience } else { self.settings.zygote_start }
+    }
+
+    fn is_fork(&self) -> bool {
+        self.settings.may_be_fresh && !self.restarted_fresh
     }
 
     pub(super) fn record_zygote_seen(&mut self, ran: bool, expected: &mut Expected, now: Duration) {
@@ -48,11 +51,12 @@ impl PromiseChecker {
             CheckedZygote::None | CheckedZygote::Ending { .. } => return,
         };
         let is_running = self.is_running();
+        let may_load = self.zygote == CheckedZygote::Booting && !self.is_fork();
         let Some(awaited) = self.awaited.as_mut().filter(|it| is_running && it.look_at <= now)
         else {
             return;
         };
-        if ran && (self.zygote == CheckedZygote::Booting || awaited.extensions < 10) {
+        if ran && (may_load || awaited.extensions < 10) {
             expected.zygote_slow = awaited.extensions == 0;
             awaited.extensions += 1;
             awaited.suspected = false;

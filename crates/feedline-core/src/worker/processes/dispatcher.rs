@@ -539,7 +539,7 @@ impl Dispatcher {
                 SupervisorAction::EndZygote => self.abandon(inner),
                 SupervisorAction::PingZygote { number } => {
                     if let Some(zygote) = &mut self.zygote {
-                        zygote.note_ticks();
+                        zygote.note_processor_time();
                     }
                     self.send_to_zygote(ZygoteRequest::Ping { number });
                 }

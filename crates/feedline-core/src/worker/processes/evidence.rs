@@ -127,6 +127,16 @@ pub(super) fn process_state(proc_stat: ProcStat, ticks_before: Option<u64>) -> P
     }
 }
 
+/// The share of the time, in percent, for which a process that sleeps must have used the processor
+/// to count as working. One that polls for something that never comes uses less.
+const WORKING_PERCENT: u32 = 1;
+
+/// Whether a process made progress in the time since the last look. One that waits for a device or
+/// for the processor does.
+pub(super) fn has_progressed(proc_stat: ProcStat, used: Duration, elapsed: Duration) -> bool {
+    matches!(proc_stat.letter, 'D' | 'R') || used * 100 >= elapsed * WORKING_PERCENT
+}
+
 /// Combines a worker's black box and process state for the supervisor.
 pub(super) fn observe(
     snapshot: Option<Snapshot>,
@@ -164,5 +174,24 @@ pub(super) fn observe(
         asleep,
         stopped,
         is_dumping,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(letter: char) -> ProcStat {
+        ProcStat { letter, ticks: 0, waits_for_lock: false }
+    }
+
+    #[test]
+    fn a_process_that_polls_makes_no_progress_and_one_that_waits_for_a_processor_does() {
+        let elapsed = Duration::from_secs(5);
+        assert!(!has_progressed(seen('S'), Duration::from_millis(10), elapsed));
+        assert!(has_progressed(seen('S'), Duration::from_millis(50), elapsed));
+        assert!(has_progressed(seen('R'), Duration::ZERO, elapsed));
+        assert!(has_progressed(seen('D'), Duration::ZERO, elapsed));
+        assert!(!has_progressed(seen('T'), Duration::ZERO, elapsed));
     }
 }

@@ -2,8 +2,8 @@
 //! stopped or hangs would block the run silently.
 //!
 //! An idle zygote is not checked. A ping follows each request; if no message arrives in time, the
-//! dispatcher looks whether the zygote uses the processor. If it does, it gets more time; if not,
-//! it is killed and replaced.
+//! dispatcher looks whether the zygote works. If it does, it gets more time; if not, it is killed
+//! and replaced. Some processor time is not enough: a zygote that polls uses a little of it forever.
 
 use std::time::Duration;
 
@@ -78,11 +78,12 @@ impl Supervisor {
 
     /// How long a zygote may take to start: a fresh interpreter imports and unpickles, a fork does not.
     fn start_patience(&self) -> Duration {
-        if self.settings.may_be_fresh && !self.is_restarted_fresh {
-            self.settings.zygote_patience
-        } else {
-            self.settings.zygote_start
-        }
+        if self.is_fork() { self.settings.zygote_patience } else { self.settings.zygote_start }
+    }
+
+    /// Whether the zygote is a fork of the trainer, and not a fresh interpreter.
+    fn is_fork(&self) -> bool {
+        self.settings.may_be_fresh && !self.is_restarted_fresh
     }
 
     pub(super) fn zygote_seen(&mut self, ran: bool) {
@@ -90,6 +91,8 @@ impl Supervisor {
             return;
         }
         let (patience, max_extensions) = match self.zygote {
+            Zygote::Booting if self.is_fork() => (self.start_patience(), MAX_EXTENSIONS),
+            // To load a large data set may take any time.
             Zygote::Booting => (self.start_patience(), u32::MAX),
             Zygote::Ready => (self.settings.zygote_patience, MAX_EXTENSIONS),
             Zygote::NotForked | Zygote::Ending { .. } | Zygote::Gone => return,

@@ -154,6 +154,21 @@ fn a_fork_that_does_not_become_ready_is_killed_and_a_third_one_ends_the_run() {
 }
 
 #[test]
+fn a_fork_that_never_becomes_ready_is_killed_although_it_uses_the_processor() {
+    let mut supervisor = Supervisor::new(SupervisorSettings { may_be_fresh: true, ..settings(1) });
+    supervisor.start(Duration::ZERO);
+    supervisor.handle(WorkerEvent::ZygoteStarted, NOW);
+    assert_eq!(look(&mut supervisor, true), [SupervisorAction::ZygoteSlow]);
+    for _ in 1..10 {
+        assert_eq!(look(&mut supervisor, true), []);
+    }
+    assert_eq!(
+        look(&mut supervisor, true),
+        [SupervisorAction::ZygoteHung, SupervisorAction::EndZygote]
+    );
+}
+
+#[test]
 fn a_fresh_interpreter_may_load_for_as_long_as_it_uses_the_processor() {
     let mut supervisor = Supervisor::new(settings(1));
     supervisor.start(Duration::ZERO);
