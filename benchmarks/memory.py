@@ -12,9 +12,14 @@ Workloads:
 
 Contestants are torch's loader and Feedline's; `list` and `pack` say whether the items are a plain list or
 feedline.pack(list). Each measurement is a process of its own, a trainer with its workers. The numbers are
-those of the trainer and all its descendants together, at the moment at which their PSS was highest. PSS
-counts a page that n processes share as 1/n of a page in each, so the sum is the memory that is really used;
-USS counts only pages that no other process has. The trainer's own libraries are in all of them.
+those of the trainer and all its descendants together, at the moment at which they used the most memory. PSS
+counts a page that n processes share as 1/n of a page in each. USS counts only pages that no other process
+has. The trainer's own libraries are in all of them.
+
+PSS leaves out shared memory that no process has mapped at the moment. torch's loader has much of it: a batch
+that is ready lies in a segment that the worker has unmapped and the trainer has not mapped yet, and of which
+only a descriptor is open. `in use` is PSS with these segments, each counted once: what a memory cgroup would
+count, and what the machine cannot use for anything else.
 
 The goals are ratios to torch's loader with a plain list: 0.7 for jpeg, 0.3 for strings and tuples with
 feedline.pack."""
@@ -25,6 +30,8 @@ import argparse
 import gc
 import io
 import json
+import os
+import select
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -54,6 +61,7 @@ LONGEST_SECONDS = 1200
 class Footprint:
     """What a trainer and all its descendants use together; sizes in MB."""
 
+    in_use: float
     pss: float
     uss: float
     descriptors: int
@@ -63,15 +71,20 @@ class Footprint:
 # ---- one measurement, in a process of its own ----
 
 
-def footprint(root: int) -> Footprint:
-    """Of a process and all its descendants that are alive."""
-    pss = uss = 0
+def footprint(root: int, but: int) -> Footprint:
+    """Of a process and all its descendants that are alive, but for one."""
+    pss = uss = mapped = 0
     descriptors = processes = 0
+    segments: dict[tuple[int, int], int] = {}
     for pid in [root, *descendants(root)]:
+        if pid == but:
+            continue
         folder = Path("/proc") / str(pid)
         try:
             rollup = (folder / "smaps_rollup").read_text()
             opened = len(list((folder / "fd").iterdir()))
+            mapped += mapped_segments(folder)
+            segments |= open_segments(folder)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         fields = dict(line.split(":", 1) for line in rollup.splitlines()[1:] if ":" in line)
@@ -83,7 +96,40 @@ def footprint(root: int) -> Footprint:
         uss += kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]
         descriptors += opened
         processes += 1
-    return Footprint(pss / 1e3 * 1.024, uss / 1e3 * 1.024, descriptors, processes)
+    megabytes = 1.024 / 1e3
+    unmapped = max(0, sum(segments.values()) / 1024 - mapped)
+    return Footprint((pss + unmapped) * megabytes, pss * megabytes, uss * megabytes, descriptors, processes)
+
+
+def is_segment(name: str) -> bool:
+    return name.startswith(("/dev/shm/", "/memfd:"))
+
+
+def mapped_segments(process: Path) -> int:
+    """The PSS of the shared memory that a process has mapped and holds open, in KiB."""
+    total, counts = 0, False
+    for line in (process / "smaps").read_text().splitlines():
+        name, *values = line.split(maxsplit=5)
+        if not name.endswith(":"):
+            # Feedline's arenas are mapped for as long as they exist, and their descriptors are closed.
+            counts = len(values) == 5 and is_segment(values[4]) and "feedline-arena" not in values[4]
+        elif counts and name == "Pss:":
+            total += int(values[0])
+    return total
+
+
+def open_segments(process: Path) -> dict[tuple[int, int], int]:
+    """The bytes that each segment of shared memory takes of which a process has a descriptor."""
+    found = {}
+    for link in (process / "fd").iterdir():
+        try:
+            name = str(link.readlink())
+            if is_segment(name) and "feedline-arena" not in name:
+                status = link.stat()
+                found[status.st_dev, status.st_ino] = status.st_blocks * 512
+        except FileNotFoundError:
+            continue
+    return found
 
 
 def descendants(root: int) -> list[int]:
@@ -105,8 +151,6 @@ def descendants(root: int) -> list[int]:
 
 
 def measure(contestant: str, workload: str, workers: int, items: int) -> Footprint:
-    import os
-
     import torch
 
     torch.set_num_threads(1)
@@ -123,16 +167,27 @@ def measure(contestant: str, workload: str, workers: int, items: int) -> Footpri
     loader = DataLoader(
         dataset, size, num_workers=workers, persistent_workers=True, multiprocessing_context="fork"
     )
-    seen: list[Footprint] = []
-    for number, batch in enumerate(loader):
+    command = [sys.executable, __file__, "--watch", str(os.getpid())]
+    watcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for batch in loader:
         check(batch, workload, items)
         # As a training step does, which drops the batch before it asks for the next.
         del batch
-        # Looking at all processes takes long: once in each round, after the first.
-        if number >= workers and number % workers == 0:
-            seen.append(footprint(os.getpid()))
-    seen.append(footprint(os.getpid()))
-    return max(seen, key=lambda one: one.pss)
+    assert watcher.stdin is not None
+    assert watcher.stdout is not None
+    # A line and not the end of the pipe: workers that were forked meanwhile hold its other end, too.
+    print("end", file=watcher.stdin, flush=True)
+    return Footprint(**json.loads(watcher.stdout.readline()))
+
+
+def watch(root: int) -> Footprint:
+    """The largest footprint until something is written to stdin. A process of its own: reading all these
+    files takes long, and would give the workers time to get ahead."""
+    seen: list[Footprint] = []
+    myself = os.getpid()
+    while not seen or not select.select([sys.stdin], [], [], 0.2)[0]:
+        seen.append(footprint(root, but=myself))
+    return max(seen, key=lambda one: one.in_use)
 
 
 def check(batch: Any, workload: str, items: int) -> None:
@@ -221,7 +276,7 @@ def measure_all(workload: str, workers: int, repeat: int, items: int) -> dict[st
         for name in [*names[turn:], *names[:turn]]:
             found = run_one(name, workload, workers, items)
             measured[name].append(found)
-            log(f"{workload} {workers} workers {repetition + 1}/{repeat} {name}: {found.pss:.0f} MB PSS")
+            log(f"{workload} {workers} workers {repetition + 1}/{repeat} {name}: {found.in_use:.0f} MB")
     return measured
 
 
@@ -231,33 +286,39 @@ def table(workload: str, measured: dict[int, dict[str, list[Footprint]]]) -> lis
         [
             "workers",
             "contestant",
-            "PSS, MB",
+            "in use, MB",
             "min..max",
+            f"in use / {theirs}",
+            "PSS, MB",
+            f"PSS / {theirs}",
             "USS, MB",
             "descriptors",
             "processes",
-            f"PSS / {theirs}",
         ]
     ]
     reached = []
     for workers, contestants in measured.items():
+        in_use = {name: median(one.in_use for one in found) for name, found in contestants.items()}
         medians = {name: median(one.pss for one in found) for name, found in contestants.items()}
         for name, found in contestants.items():
-            sizes = [one.pss for one in found]
+            sizes = [one.in_use for one in found]
             rows.append(
                 [
                     str(workers),
                     name,
-                    f"{medians[name]:,.0f}",
+                    f"{in_use[name]:,.0f}",
                     f"{min(sizes):,.0f}..{max(sizes):,.0f}",
+                    f"{in_use[name] / in_use[theirs]:.2f}",
+                    f"{medians[name]:,.0f}",
+                    f"{medians[name] / medians[theirs]:.2f}",
                     f"{median(one.uss for one in found):,.0f}",
                     f"{median(one.descriptors for one in found):.0f}",
                     f"{median(one.processes for one in found):.0f}",
-                    f"{medians[name] / medians[theirs]:.2f}",
                 ]
             )
-        ratio = medians[ours] / medians[theirs]
-        reached.append(f"- {workers} workers: {ours} / {theirs} = {ratio:.2f} (goal <= {goal:g})")
+        ratios = in_use[ours] / in_use[theirs], medians[ours] / medians[theirs]
+        found_ratios = f"{ratios[0]:.2f} in use, {ratios[1]:.2f} PSS"
+        reached.append(f"- {workers} workers: {ours} / {theirs} = {found_ratios} (goal <= {goal:g})")
     return [f"### {workload}", "", *report.aligned(rows), "", *reached]
 
 
@@ -272,6 +333,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--items", type=int, metavar="N", help="how many strings or tuples")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="where to write results")
     parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--watch", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.repeat = arguments.repeat or (1 if arguments.quick else 3)
     arguments.workers = arguments.workers or ((2,) if arguments.quick else WORKERS)
@@ -284,6 +346,9 @@ def read_arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = read_arguments()
+    if arguments.watch:
+        print(json.dumps(asdict(watch(arguments.watch))), flush=True)
+        return
     if arguments.one:
         found = measure(arguments.one, arguments.workload[0], arguments.workers[0], arguments.items)
         print(json.dumps(asdict(found)), flush=True)

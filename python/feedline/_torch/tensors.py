@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -127,14 +128,14 @@ def _storage_of_array(numbers: Any) -> torch.UntypedStorage:
 
 
 def tensor_in_arena(
-    connection: _native.WorkerConnection, count: int, sample: torch.Tensor
+    connection: _native.WorkerConnection, count: int, dtype: torch.dtype, shape: Sequence[int]
 ) -> torch.Tensor | None:
-    """A tensor in the arena for `count` samples like this one; None if there is no slot or DLPack lacks the
-    dtype."""
-    kind = KINDS.get(sample.dtype)
+    """A tensor in the arena for `count` samples of this type and shape; None if there is no slot or DLPack
+    lacks the dtype."""
+    kind = KINDS.get(dtype)
     if kind is None:
         return None
-    slot = connection.take(count * sample.numel() * sample.element_size())
+    slot = connection.take(count * math.prod(shape) * dtype.itemsize)
     if slot is None:
         return None
-    return from_dlpack(slot.capsule(_NUMBERS[kind], (count, *sample.shape)))
+    return from_dlpack(slot.capsule(_NUMBERS[kind], (count, *shape)))

@@ -4,12 +4,14 @@ arena."""
 from __future__ import annotations
 
 import json
+import operator
 import os
 import pickle
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +33,7 @@ from feedline._torch.batch_maker import (
     unfinished,
     wants_fill,
 )
+from feedline._torch.batch_rows import BatchRows
 from feedline._torch.collatable import Fitting
 from feedline._torch.random_state import Draws, State
 from feedline._torch.tensors import reducers, tensor_in_arena
@@ -101,6 +104,7 @@ class _LoaderWorker:
         self._drawn = 0
         self._draws = Draws()
         self._fitting = Fitting(work.collate_fn, self._draws)
+        self._rows = BatchRows(connection, work.collate_fn)
         self._first_state: State | None = None
         self._noted: tuple[State | None, bytes] = (None, b"")
         # Good samples of batches that are not complete yet, by task.
@@ -119,7 +123,7 @@ class _LoaderWorker:
         _utils.worker._worker_info = _utils.worker.WorkerInfo(
             id=worker_id, num_workers=work.worker_count, seed=seed, dataset=self._dataset
         )
-        _collate_into(connection)
+        _collate_into(connection, self._rows)
         if work.worker_init_fn is not None:
             work.worker_init_fn(worker_id)
         self._begin()
@@ -172,6 +176,12 @@ class _LoaderWorker:
         self._begin()
 
     def do(self, task: int, body: bytes, received: Buffers) -> object:
+        try:
+            return self._do(task, body)
+        finally:
+            self._rows.release()
+
+    def _do(self, task: int, body: bytes) -> object:
         if self._is_exhausted:
             return EXHAUSTED
         order = pickle.loads(body)
@@ -236,8 +246,15 @@ class _LoaderWorker:
         if hasattr(dataset, "__getitems__") and dataset.__getitems__:
             self._connection.reach_all()
             return dataset.__getitems__(index)
-        self._walk = self._connection.walk(list(index))
-        return [dataset[sample] for sample in self._walk]
+        indices = list(index)
+        self._walk = self._connection.walk(indices)
+        samples: list[Any] = []
+        if self._rows.is_useful:
+            self._rows.collect(samples, partial(operator.getitem, dataset), self._walk, len(indices))
+        else:
+            samples = [dataset[sample] for sample in self._walk]
+            self._rows.look(samples)
+        return samples
 
     def _collated(self, samples: Any) -> Any:
         self._connection.made(len(samples) if self._work.auto_collation and self._walk is None else None)
@@ -300,10 +317,15 @@ class _LoaderWorker:
         samples: list[Any] = []
         raised: BaseException | None = None
         try:
-            samples.extend(map(maker.get if maker.has_getitems else maker.dataset.__getitem__, walk))
-            if len(samples) < len(indices):
-                # The data set raised StopIteration, which `map` takes for the end of `walk`.
-                raised = StopIteration()
+            get = maker.get if maker.has_getitems else maker.dataset.__getitem__
+            if self._rows.is_useful:
+                self._rows.collect(samples, get, walk, len(indices))
+            else:
+                samples.extend(map(get, walk))
+                if len(samples) < len(indices):
+                    # The data set raised StopIteration, which `map` takes for the end of `walk`.
+                    raise StopIteration
+                self._rows.look(samples)
         except (Exception, SystemExit) as caught:
             raised = caught
         try:
@@ -578,7 +600,7 @@ def _unknown(position: int) -> None:
     """The index of a sample of an iterator: there is none."""
 
 
-def _collate_into(connection: _native.WorkerConnection) -> None:
+def _collate_into(connection: _native.WorkerConnection, rows: BatchRows) -> None:
     """Makes torch's default collation write batches directly into the arena."""
     table = _utils.collate.default_collate_fn_map
     plain = table[torch.Tensor]
@@ -589,10 +611,12 @@ def _collate_into(connection: _native.WorkerConnection) -> None:
         if sample.is_nested or sample.layout is not torch.strided or sample.device.type != "cpu":
             result: torch.Tensor = plain(batch, collate_fn_map=collate_fn_map)
             return result
-        out: torch.Tensor | None = None
+        out = rows.batch_of(batch)
+        if out is not None:
+            return out
         size = len(batch) * sample.numel() * sample.element_size()
         if type(sample) is torch.Tensor and size > _SMALL and threading.get_ident() == thread:
-            out = tensor_in_arena(connection, len(batch), sample)
+            out = tensor_in_arena(connection, len(batch), sample.dtype, sample.shape)
         if out is None:
             out = sample.new_empty((len(batch), *sample.shape))
         return torch.stack(batch, 0, out=out)

@@ -66,7 +66,7 @@ pub fn options(workers: &Workers, folders: CodeFolders) -> PoolOptions {
             zygote_start: ZYGOTE_START,
             may_be_fresh: workers.may_be_fresh,
         },
-        arena_bytes: (memory / u64::from(workers.worker_count)).max(1 << 20),
+        arena_bytes: memory.max(1 << 20),
         inbox_bytes: if workers.has_inbox { memory.max(1 << 20) } else { 0 },
         bounds: Bounds {
             memory: workers.max_worker_memory,

@@ -1,6 +1,6 @@
 //! Socket pairs between processes, and waiting for many of them at once.
 
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
@@ -74,6 +74,18 @@ impl Socket {
     /// Reads, and waits for data. A signal ends the wait with `WouldWait`.
     pub fn receive(&self, buffer: &mut [u8]) -> Transfer {
         receive(&self.0, buffer, RecvFlags::empty())
+    }
+
+    /// Waits until there is something to receive, for at most that long. Returns `Bytes(0)` if
+    /// there is, and `WouldWait` if a signal ended the wait.
+    pub(crate) fn wait_readable(&self, at_most: Duration) -> Option<Transfer> {
+        let timeout = Timespec::try_from(at_most).ok();
+        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], timeout.as_ref()) {
+            Ok(0) => None,
+            Err(Errno::INTR) => Some(Transfer::WouldWait),
+            // Receiving shows what is wrong.
+            Ok(_) | Err(_) => Some(Transfer::Bytes(0)),
+        }
     }
 
     /// Sends what fits without waiting.

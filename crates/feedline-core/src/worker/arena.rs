@@ -3,11 +3,15 @@
 //! The worker owns the arena and hands out its slots. One flag per slot, in the arena itself, says
 //! whether the trainer has the slot. So any thread of the trainer returns a slot without a message,
 //! and a batch of a dead worker keeps its arena alive.
+//!
+//! A warm slot saves the page faults of a new one, but holds memory that nothing uses. `Pages`
+//! decides which of the two matters: [`Pages::of_result`].
 
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::Shared;
@@ -35,6 +39,29 @@ pub(crate) fn create(bytes: u64) -> io::Result<(Descriptor, Arc<Shared>)> {
         }
     }
 }
+
+/// What becomes of the pages of a slot that nothing uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// They stay, and the next batch of that size reuses them.
+    Kept,
+    /// They are returned to the system as soon as the worker sees that the slot is free.
+    Returned,
+}
+
+impl Pages {
+    /// Decides by the last result of a worker: if making a batch took much longer than the faults
+    /// of its pages, returning them is not noticeable.
+    pub(crate) fn of_result(bytes: u64, made_in: Duration) -> Pages {
+        let faults = Duration::from_nanos(bytes / BYTES_PER_NANOSECOND);
+        if made_in >= faults * RARE { Pages::Returned } else { Pages::Kept }
+    }
+}
+
+/// How fast a process can touch new pages, roughly.
+const BYTES_PER_NANOSECOND: u64 = 4;
+/// Pages are returned if making a batch takes at least this many times as long as their faults.
+const RARE: u32 = 16;
 
 struct ArenaSlot {
     offset: u64,
@@ -141,6 +168,20 @@ impl Arena {
         }
         let number = self.grow(needed)?;
         self.piece(number, bytes)
+    }
+
+    /// The size of the slot that a new batch of this many bytes needs.
+    pub(crate) fn slot_bytes(bytes: u64) -> u64 {
+        bytes.max(1).next_multiple_of(PAGE)
+    }
+
+    /// Returns the pages of all slots that neither side uses to the system.
+    pub(crate) fn return_free_pages(&mut self) {
+        for number in 0..self.slots.len() {
+            if self.is_free(number) {
+                self.cool(number);
+            }
+        }
     }
 
     /// The slot and the offset of an address, if all `length` bytes from there are in one slot.
@@ -365,6 +406,37 @@ mod tests {
         drop(lent);
         let second = arena.take(4 * MEBIBYTE, 4 * MEBIBYTE).unwrap();
         assert_eq!((arena.used(), second.bytes()), (4 * MEBIBYTE, 4 * MEBIBYTE));
+    }
+
+    #[test]
+    fn free_slots_return_their_pages_and_others_keep_them() {
+        let (shared, mut arena) = arena(8 * MEBIBYTE);
+        let kept = arena.take(100_000, MEBIBYTE).unwrap();
+        assert!(kept.fill(&[7; 100_000]));
+        let given = arena.take(100_000, MEBIBYTE).unwrap();
+        assert!(given.fill(&[8; 100_000]));
+        let lent = lend(&arena, &shared, &given);
+        let dropped = arena.take(100_000, MEBIBYTE).unwrap();
+        assert!(dropped.fill(&[9; 100_000]));
+        let offset = dropped.offset();
+        drop((given, dropped));
+        arena.return_free_pages();
+        assert_eq!(arena.used(), 2 * Arena::slot_bytes(100_000));
+        let byte = |offset| {
+            let mut byte = [1];
+            assert!(arena.read(offset, &mut byte));
+            byte[0]
+        };
+        assert_eq!([kept.offset(), lent.offset, offset].map(byte), [7, 8, 0]);
+    }
+
+    #[test]
+    fn pages_are_returned_only_if_that_is_not_noticeable() {
+        let batch = 38 * MEBIBYTE;
+        assert_eq!(Pages::of_result(batch, Duration::from_millis(30)), Pages::Kept);
+        assert_eq!(Pages::of_result(batch, Duration::from_millis(400)), Pages::Returned);
+        assert_eq!(Pages::of_result(4096, Duration::ZERO), Pages::Kept);
+        assert_eq!(Pages::of_result(u64::MAX, Duration::from_secs(1)), Pages::Kept);
     }
 
     #[test]

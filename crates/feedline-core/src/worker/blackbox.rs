@@ -6,7 +6,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::Shared;
@@ -37,7 +37,7 @@ pub enum BoxField {
     Generation,
     /// Resident memory in bytes, after the last task.
     Resident,
-    /// The bytes of its arena that the worker may use. The trainer writes this.
+    /// The bytes that the arenas of all workers may use together. The trainer writes this.
     ArenaLimit,
     /// The oldest task that the trainer waits for; it never waits for memory. The trainer writes
     /// this.
@@ -46,6 +46,8 @@ pub enum BoxField {
     Descriptors,
     /// Whether code in the worker has closed the connection to the trainer.
     IsDisconnected,
+    /// The bytes of the slots in its arena, including those that it is about to take.
+    ArenaUsed,
 }
 
 /// What a worker is doing.
@@ -178,6 +180,18 @@ impl Boxes {
         self.shared.word(owner.start() + field as usize * 8).load(Ordering::Acquire)
     }
 
+    /// The sum of a field over all processes but `owner`.
+    pub(crate) fn sum_of_others(&self, owner: Owner, field: BoxField) -> u64 {
+        // What this process wrote before must be visible to the others by now: of two that take
+        // memory at the same time, at least one sees the other.
+        fence(Ordering::SeqCst);
+        (0..self.shared.bytes() / BOX)
+            .map(|number| number * BOX)
+            .filter(|start| *start != owner.start())
+            .map(|start| self.shared.word(start + field as usize * 8).load(Ordering::SeqCst))
+            .fold(0, u64::saturating_add)
+    }
+
     /// What a worker was doing; `None` if it never wrote its box.
     pub(crate) fn snapshot(&self, owner: Owner) -> Option<Snapshot> {
         if self.get(owner, BoxField::Generation) != u64::from(owner.generation) + 1 {
@@ -269,6 +283,18 @@ mod tests {
         boxes.set(owner(0, 5), BoxField::Position, 9);
         assert_eq!(boxes.snapshot(owner(0, 4)).unwrap().position, Some(3));
         assert_eq!(boxes.snapshot(owner(0, 5)).unwrap().position, Some(9));
+    }
+
+    #[test]
+    fn a_sum_leaves_out_the_process_itself_and_counts_its_successor() {
+        let boxes = boxes();
+        boxes.set(owner(0, 0), BoxField::ArenaUsed, 1);
+        boxes.set(owner(0, 1), BoxField::ArenaUsed, 10);
+        boxes.set(owner(1, 4), BoxField::ArenaUsed, 100);
+        assert_eq!(boxes.sum_of_others(owner(0, 0), BoxField::ArenaUsed), 110);
+        assert_eq!(boxes.sum_of_others(owner(1, 4), BoxField::ArenaUsed), 11);
+        boxes.set(owner(0, 0), BoxField::ArenaUsed, u64::MAX);
+        assert_eq!(boxes.sum_of_others(owner(1, 4), BoxField::ArenaUsed), u64::MAX);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::arena::{Arena, ArenaPiece};
+use super::arena::{Arena, ArenaPiece, Pages};
 use super::blackbox::{ALL, Activity, BoxField, Boxes, Owner};
 use super::inbox::{self, ReceivedBuffer, WorkerInbox};
 use super::wire::{self, Assembler, BatchTiming, BufferLocation, Frame, FrameHead, FrameKind};
@@ -19,6 +19,10 @@ use crate::sys::socket::{Socket, Transfer};
 const SMALL: usize = 4096;
 /// How often a worker that waits for arena memory checks again.
 const ARENA_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+/// How often a worker that waits for a task checks whether slots of its arena have become free.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// After this many checks without a task, a worker returns the pages of its free slots.
+const IDLE_CHECKS: u32 = 10;
 /// How often a worker measures its memory, in nanoseconds.
 const MEASURE_EVERY: u64 = 100_000_000;
 /// How often a worker checks its connection between samples, in nanoseconds: each check is a system
@@ -85,6 +89,22 @@ pub struct WorkerConnection {
     timing: BatchTiming,
     /// When the current sample was begun, in nanoseconds.
     begun: u64,
+    /// When the current task was begun, in nanoseconds; later by the time it waited for memory.
+    task_begun: u64,
+    /// What becomes of free slots, by the last result.
+    pages: Pages,
+    /// How many times in a row it has waited for a task in vain.
+    idle_checks: u32,
+}
+
+/// What a worker without a task has waited for.
+enum Idle {
+    /// A task may have arrived, or nothing but a task is worth waiting for.
+    HasTask,
+    /// Nothing happened.
+    Waited,
+    /// A signal interrupted the wait.
+    Interrupted,
 }
 
 struct PackedResult {
@@ -132,7 +152,11 @@ impl WorkerConnection {
             measured: 0,
             timing: BatchTiming::default(),
             begun: 0,
+            task_begun: 0,
+            pages: Pages::Kept,
+            idle_checks: 0,
         };
+        connection.note(BoxField::ArenaUsed, 0);
         connection.note(BoxField::Task, 0);
         connection.note(BoxField::Position, 0);
         connection.note(BoxField::IsDisconnected, 0);
@@ -168,8 +192,12 @@ impl WorkerConnection {
 
     /// Notes what the worker is doing now.
     pub fn enter(&self, activity: Activity) {
+        self.enter_code(activity.code());
+    }
+
+    fn enter_code(&self, activity: u64) {
         self.note(BoxField::Since, clock::nanoseconds());
-        self.note(BoxField::Activity, activity.code());
+        self.note(BoxField::Activity, activity);
     }
 
     /// Notes resident memory and open descriptors, if the last time is a while ago: this takes some
@@ -187,6 +215,7 @@ impl WorkerConnection {
     pub fn begin(&mut self, task: u64) {
         self.timing = BatchTiming::default();
         self.begun = 0;
+        self.task_begun = clock::nanoseconds();
         self.note(BoxField::Position, 0);
         self.note(BoxField::Task, task + 1);
         self.enter(Activity::Fetching);
@@ -203,6 +232,9 @@ impl WorkerConnection {
         }
         self.count(now);
         self.begun = now;
+        if self.pages == Pages::Returned && self.arena.used() > 0 {
+            self.return_free_pages();
+        }
         self.note(BoxField::Position, position);
         self.note(BoxField::Since, now);
         true
@@ -269,6 +301,11 @@ impl WorkerConnection {
             if let Some(frame) = self.waiting.pop_front() {
                 return self.parse(frame).map_or(Received::Ended, Received::Task);
             }
+            match self.wait_while_idle() {
+                Idle::HasTask => {}
+                Idle::Waited => continue,
+                Idle::Interrupted => return Received::Interrupted,
+            }
             match self.socket.receive(&mut chunk) {
                 Transfer::Bytes(bytes) => {
                     let waiting = &mut self.waiting;
@@ -310,28 +347,75 @@ impl WorkerConnection {
         Some(ReceivedTask { kind, task, position, body, buffers })
     }
 
-    /// Takes arena memory for a part of a batch. Waits while the arena is at its limit, except for
-    /// the task that the trainer waits for. Returns `None` if the arena can never hold it.
+    /// Waits a moment for a task while the arena has slots. The pages of those that became free are
+    /// returned after a while, and at once if other workers may need the memory.
+    fn wait_while_idle(&mut self) -> Idle {
+        if self.arena.used() == 0 {
+            return Idle::HasTask;
+        }
+        match self.socket.wait_readable(IDLE_CHECK_INTERVAL) {
+            None => {}
+            Some(Transfer::WouldWait) => return Idle::Interrupted,
+            Some(Transfer::Bytes(_) | Transfer::Ended | Transfer::Closed) => {
+                self.idle_checks = 0;
+                return Idle::HasTask;
+            }
+        }
+        self.idle_checks += 1;
+        let limit = self.boxes.get(self.owner, BoxField::ArenaLimit);
+        let others = self.boxes.sum_of_others(self.owner, BoxField::ArenaUsed);
+        let is_scarce = others.saturating_add(self.arena.used()) > limit / 2;
+        if is_scarce || self.pages == Pages::Returned || self.idle_checks >= IDLE_CHECKS {
+            self.return_free_pages();
+        }
+        Idle::Waited
+    }
+
+    fn return_free_pages(&mut self) {
+        self.arena.return_free_pages();
+        self.note(BoxField::ArenaUsed, self.arena.used());
+    }
+
+    /// Takes arena memory for a part of a batch. Waits while the arenas of all workers are at their
+    /// limit, except for the task that the trainer waits for. Returns `None` if the arena can never
+    /// hold it.
     pub fn take(&mut self, bytes: usize) -> Option<ArenaPiece> {
         let task = self.boxes.get(self.owner, BoxField::Task).saturating_sub(1);
-        let mut has_waited = false;
+        if self.pages == Pages::Returned {
+            self.return_free_pages();
+        }
+        let began = clock::nanoseconds();
+        let mut activity_before = None;
         loop {
             let is_urgent = task <= self.boxes.get(self.owner, BoxField::Oldest);
-            let limit =
-                if is_urgent { u64::MAX } else { self.boxes.get(self.owner, BoxField::ArenaLimit) };
-            let piece = self.arena.take(bytes as u64, limit);
+            let piece = self.arena.take(bytes as u64, self.own_limit(bytes as u64, is_urgent));
+            self.note(BoxField::ArenaUsed, self.arena.used());
             if piece.is_some() || is_urgent {
-                if has_waited {
-                    self.enter(Activity::Collating);
+                if let Some(code) = activity_before {
+                    self.enter_code(code);
+                    self.task_begun += clock::nanoseconds() - began;
                 }
                 return piece;
             }
-            if !has_waited {
+            if activity_before.is_none() {
+                activity_before = Some(self.boxes.get(self.owner, BoxField::Activity));
                 self.enter(Activity::OutOfArena);
-                has_waited = true;
             }
             clock::pause(ARENA_CHECK_INTERVAL);
         }
+    }
+
+    /// How many bytes this arena may use, if it takes that many more: what the others leave. The
+    /// intention is written down before looking at the others, so that two workers never take the
+    /// same bytes.
+    fn own_limit(&self, bytes: u64, is_urgent: bool) -> u64 {
+        let wanted = self.arena.used().saturating_add(Arena::slot_bytes(bytes));
+        self.note(BoxField::ArenaUsed, wanted);
+        if is_urgent {
+            return u64::MAX;
+        }
+        let limit = self.boxes.get(self.owner, BoxField::ArenaLimit);
+        limit.saturating_sub(self.boxes.sum_of_others(self.owner, BoxField::ArenaUsed))
     }
 
     /// Chooses a location for each buffer of a result. Then the caller releases the batch and calls
@@ -391,6 +475,10 @@ impl WorkerConnection {
             if let BufferLocation::Slot { slot, .. } = location {
                 self.arena.lend(*slot);
             }
+        }
+        if packed.bytes_in_slots() > 0 {
+            let made_in = clock::nanoseconds().saturating_sub(self.task_begun);
+            self.pages = Pages::of_result(packed.bytes_in_slots(), Duration::from_nanos(made_in));
         }
         let table = wire::table_bytes(packed.locations.len()) as u64;
         let locations: Vec<_> = packed
@@ -456,6 +544,14 @@ impl PackedResult {
         self.locations
             .iter()
             .any(|(location, _)| matches!(location, BufferLocation::Slot { slot, .. } if *slot == wanted))
+    }
+
+    fn bytes_in_slots(&self) -> u64 {
+        let in_slot = |(location, _): &(BufferLocation, bool)| match location {
+            BufferLocation::Slot { length, .. } => *length,
+            BufferLocation::Inline { .. } => 0,
+        };
+        self.locations.iter().map(in_slot).sum()
     }
 
     fn append(&mut self, bytes: &[u8]) -> BufferLocation {

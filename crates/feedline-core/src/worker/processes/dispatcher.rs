@@ -68,8 +68,10 @@ pub(super) struct Dispatcher {
     evidence: Evidence,
     /// The most memory that one worker has used.
     largest_worker: u64,
-    /// How much memory the results of one worker may use.
+    /// How much memory the results of all workers may use.
     arena_limit: u64,
+    /// How much of it the consumer has.
+    lent: Arc<LentBytes>,
     /// When the memory of all workers was checked last, and when one was memory_renewed to save memory.
     memory_checked: Duration,
     memory_renewed: Option<Duration>,
@@ -95,7 +97,6 @@ pub(super) struct RunningWorker {
     /// The socket had no room for the rest of `outgoing`: both polls wait for room.
     is_blocked: bool,
     arena: Arc<Shared>,
-    account: Arc<LentBytes>,
     crash_log: CrashLog,
     /// Its state at the last look, and the processor time it had used.
     process_state: Option<ProcessState>,
@@ -134,6 +135,7 @@ impl Dispatcher {
         Ok(Dispatcher {
             supervisor: Supervisor::new(options.settings.clone()),
             arena_limit: options.arena_bytes,
+            lent: Arc::new(LentBytes::default()),
             largest_worker: 0,
             options,
             boxes,
@@ -357,6 +359,8 @@ impl Dispatcher {
 
     fn remove_worker(&mut self, inner: &PoolInner, incarnation: Incarnation) {
         if let Some(running) = self.running.remove(&incarnation) {
+            // What the consumer still has of its arena is freed with the last tensor on it.
+            self.boxes.set(owner(incarnation), BoxField::ArenaUsed, 0);
             inner.poll.forget(&running.socket);
             inner.watch.forget(&running.socket);
             if let Some(inbox) = &self.inbox {
@@ -441,7 +445,7 @@ impl Dispatcher {
                     frame,
                     incarnation.worker_id,
                     &running.arena,
-                    &running.account,
+                    &self.lent,
                     limit,
                 );
                 self.start_error = result.map(StartError::Worker);
@@ -454,7 +458,7 @@ impl Dispatcher {
                     frame,
                     incarnation.worker_id,
                     &running.arena,
-                    &running.account,
+                    &self.lent,
                     limit,
                 );
                 let Some(result) = result else {
@@ -631,9 +635,8 @@ impl Dispatcher {
             return Err(io::Error::from_raw_os_error(EBADF));
         }
         let (ours, theirs) = Socket::pair()?;
-        // This reserves address space only: four times what the worker may use, so one huge batch
-        // also fits.
-        let reserve = self.options.arena_bytes.saturating_mul(4).max(4 << 30);
+        // This reserves address space only, enough for a batch that is larger than the limit.
+        let reserve = self.options.arena_bytes.max(4 << 30);
         let (arena_file, arena) = arena::create(reserve)?;
         let (crash_log_file, crash_log) = CrashLog::create()?;
         inner.poll.watch(&ours, name(incarnation))?;
@@ -656,7 +659,6 @@ impl Dispatcher {
             outgoing: VecDeque::new(),
             is_blocked: false,
             arena,
-            account: Arc::new(LentBytes::default()),
             crash_log,
             process_state: None,
             ticks: None,

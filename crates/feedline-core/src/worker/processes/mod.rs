@@ -36,7 +36,7 @@ use crate::sys::thread::Threads;
 pub struct PoolOptions {
     /// The settings of the supervisor.
     pub settings: SupervisorSettings,
-    /// Bytes that the arena of one worker may use before it waits.
+    /// Bytes that the arenas of all workers may use together before a worker waits.
     pub arena_bytes: u64,
     /// The bytes of task buffers that may be in transit; with zero, frames carry the buffers.
     pub inbox_bytes: u64,
