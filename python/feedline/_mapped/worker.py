@@ -69,9 +69,9 @@ class _ConnectionWatcher(Watcher):
         self._connection = connection
         self.reach = connection.reach  # type: ignore[method-assign]
 
-    def reach_batch(self, position: int) -> None:
+    def reach_batch(self, offset: int) -> None:
         self._connection.enter(FETCHING)
-        self._connection.reach(position)
+        self._connection.reach(offset)
 
     def finished(self, samples: int) -> None:
         self._connection.made(samples)
@@ -124,12 +124,12 @@ class MapWorker:
 
         return self._runner.run(job, again)
 
-    def alone(self, body: bytes, received: Buffers, position: int) -> bool:
+    def alone(self, body: bytes, received: Buffers, offset: int) -> bool:
         """Calls the functions for one sample; False for a batch, whose samples cannot be computed alone."""
         job = unpack_job(body, received)
-        if not job.is_of_samples or position >= len(job.indices):
+        if not job.is_of_samples or offset >= len(job.indices):
             return False
-        self._runner.run_sample(job, position)
+        self._runner.run_sample(job, offset)
         return True
 
     def resume(self, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What runs in a worker of an executor: calls functions, and sends back what came of it."""
+"""What runs in a worker of an executor: calls functions, and sends back the results."""
 
 from __future__ import annotations
 
@@ -77,34 +77,34 @@ class ExecutorWorker:
 
     def do(self, task: int, body: bytes, received: Buffers) -> object:
         results = []
-        position = 0
+        offset = 0
         try:
             length = int.from_bytes(body[:8], "little")
             pickled, folders = pickle.loads(body[8 : 8 + length])
             self._retries.know(folders)
             function = pickle.loads(pickled)
             calls = pickle.loads(memoryview(body)[8 + length :])
-            for position, (arguments, keywords) in enumerate(calls):
-                self._connection.reach(position)
+            for offset, (arguments, keywords) in enumerate(calls):
+                self._connection.reach(offset)
                 try:
                     results.append(function(*arguments, **keywords))
                 except (Exception, SystemExit) as raised:
                     call = functools.partial(function, *arguments, **keywords)
-                    results.append(self._retries.again(raised, call, position, task))
+                    results.append(self._retries.again(raised, call, offset, task))
                     if results[-1] is BAD and self._retries.bad[-1].action == "raise":
                         # Nobody gets the results of the calls after it.
                         break
         except BaseException as raised:
             if self._connection.is_forked or isinstance(raised, _native.Disconnected):
                 raise
-            self._retries.bad.append(_fatal(raised, position))
+            self._retries.bad.append(_fatal(raised, offset))
         self._connection.made()
         bad = self._retries.take()
         if bad:
             return FaultyResult([None if result is BAD else result for result in results], bad)
         return results
 
-    def alone(self, body: bytes, received: Buffers, position: int) -> bool:
+    def alone(self, body: bytes, received: Buffers, offset: int) -> bool:
         """A call is made or not: its result counts, also when it was made alone."""
         return False
 
@@ -115,7 +115,7 @@ class ExecutorWorker:
         return None, "calling"
 
     def journal(self) -> bytes | None:
-        """A call depends on nothing that came before."""
+        """A call depends on no earlier one."""
         return None
 
     def recall(self, journal: bytes | None) -> None:
@@ -126,8 +126,8 @@ class ExecutorWorker:
         return ("result", results[0]) if len(results) == 1 else ("results", results)
 
 
-def _fatal(raised: BaseException, position: int) -> PendingFault:
+def _fatal(raised: BaseException, offset: int) -> PendingFault:
     """What no policy is asked about."""
     names, os_error = symptom(raised)
-    remote_error = RemoteError.of(raised, position=position, stage=CALLING, exact=True)
-    return PendingFault(position, names, os_error, remote_error, None, 1, "raise")
+    remote_error = RemoteError.of(raised, offset=offset, stage=CALLING, exact=True)
+    return PendingFault(offset, names, os_error, remote_error, None, 1, "raise")

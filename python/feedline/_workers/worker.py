@@ -33,7 +33,7 @@ STARTING, WAITING, FETCHING, COLLATING, ANSWERING, PAUSING = range(6)
 _TASK, _RESUME, _STOP, _TRIAL = range(4)
 
 Buffers = list[_native.ReceivedBuffer]
-# The kind, the task, the position of a sample to load alone, the body of the task, and its buffers.
+# The kind, the task, the offset of a sample to load alone, the body of the task, and its buffers.
 _Message = tuple[int, int, int | None, bytes, Buffers]
 
 # Seconds that a zygote may take to end after its trainer.
@@ -52,7 +52,7 @@ class Worker(Protocol):
     def do(self, task: int, body: bytes, received: Buffers) -> object:
         """Runs a task and returns its result; `received` are the buffers of the task."""
 
-    def alone(self, body: bytes, received: Buffers, position: int) -> bool:
+    def alone(self, body: bytes, received: Buffers, offset: int) -> bool:
         """Loads one sample of a task alone and throws it away, to find out whether it kills the worker. False
         if the samples of the task cannot be loaded alone: then the whole task is run."""
 
@@ -60,7 +60,7 @@ class Worker(Protocol):
         """Starts a new epoch."""
 
     def where(self) -> tuple[int | None, str]:
-        """The position in the batch and the stage at which an exception was raised."""
+        """The offset in the batch and the stage at which an exception was raised."""
 
     def journal(self) -> bytes | None:
         """The state that a replacement needs to continue from here."""
@@ -223,15 +223,15 @@ def _try_alone(
 ) -> bool:
     """Loads one sample alone, and reports that the worker survived. False if the samples of the task cannot
     be loaded alone: then the task itself must be run."""
-    _, task, position, body, received = message
-    assert position is not None
+    _, task, offset, body, received = message
+    assert offset is not None
     connection.begin(task)
-    connection.reach(position)
+    connection.reach(offset)
     if is_replacement:
         worker.recall(connection.recall(task))
     before = worker.journal()
     try:
-        is_over = worker.alone(body, received, position)
+        is_over = worker.alone(body, received, offset)
     except Exception:
         if connection.is_forked:
             raise
@@ -272,8 +272,8 @@ def _run_task(
             # connection, it cannot be reported.
             raise
         leave_if_short(raised)
-        position, stage = worker.where()
-        kind, result = RAISED, RemoteError.of(raised, position=position, stage=stage, exact=True)
+        offset, stage = worker.where()
+        kind, result = RAISED, RemoteError.of(raised, offset=offset, stage=stage, exact=True)
     if result is EXHAUSTED:
         kind, result = _EXHAUSTED, None
     elif isinstance(result, FaultyResult):

@@ -7,7 +7,7 @@ use feedline_core::format::{Container, Packing};
 use feedline_core::loader::Loader;
 use feedline_core::source::Source;
 use feedline_core::source::folder::Folder;
-use feedline_core::source::index::Keep;
+use feedline_core::source::index::IndexStorage;
 use feedline_core::source::records::Records;
 use feedline_core::testing::photos::photo_jpeg;
 use std::sync::Arc;
@@ -172,7 +172,8 @@ fn indices_in_the_quarantine_file_count_over_all_shards() {
     assert_eq!(numbers, [2, 6, 7, 8, 12]);
     let paths = ["a", "b", "c"].map(|name| sandbox.path(&format!("data/{name}.tfrecord"))).to_vec();
     let container = Container::Tfrecord { check: true };
-    let records = Records::new(paths, container, &Keep::Nowhere, None, &mut |_| true).unwrap();
+    let records =
+        Records::new(paths, container, &IndexStorage::Nowhere, None, &mut |_| true).unwrap();
     assert_eq!(records.len(), 13);
     let quarantine = sandbox.path("bad.jsonl");
     let given = Given::Records(records.contents().unwrap().clone());

@@ -20,7 +20,7 @@ pub(super) struct Arguments<'a> {
 }
 
 /// What an argument may be.
-pub(super) trait Rule {
+pub(super) trait ArgumentRule {
     type Of: fmt::Debug;
 
     /// The end of the sentence "size must be …".
@@ -99,14 +99,18 @@ impl<'a> Arguments<'a> {
     }
 
     /// An argument in JSON, checked.
-    pub(super) fn read<R: Rule>(&self, name: &'static str, rule: R) -> Result<Option<R::Of>> {
+    pub(super) fn read<R: ArgumentRule>(
+        &self,
+        name: &'static str,
+        rule: R,
+    ) -> Result<Option<R::Of>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let read = rule.read(value).filter(|read| rule.allows(read));
         read.map(Some).ok_or_else(|| self.bad(name, &rule.wanted(), value))
     }
 
     /// Writes an argument in JSON to its target, or checks the value that is there.
-    pub(super) fn take<R: Rule>(
+    pub(super) fn take<R: ArgumentRule>(
         &self,
         name: &'static str,
         target: &mut impl Target<R::Of>,
@@ -127,7 +131,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// As `take`, of an argument without a default.
-    pub(super) fn require<R: Rule>(
+    pub(super) fn require<R: ArgumentRule>(
         &self,
         name: &'static str,
         target: &mut impl Target<R::Of>,
@@ -192,7 +196,7 @@ pub(super) fn number(value: &Value) -> Option<Number> {
 /// A whole number in bounds.
 pub(super) struct Whole(pub(super) u64, pub(super) u64);
 
-impl Rule for Whole {
+impl ArgumentRule for Whole {
     type Of = u64;
 
     fn wanted(&self) -> String {
@@ -214,7 +218,7 @@ impl Rule for Whole {
 /// A whole number that counts what is in memory.
 pub(super) struct Count(pub(super) usize, pub(super) usize);
 
-impl Rule for Count {
+impl ArgumentRule for Count {
     type Of = usize;
 
     fn wanted(&self) -> String {
@@ -233,7 +237,7 @@ impl Rule for Count {
 /// A number in bounds.
 pub(super) struct Real(pub(super) f64, pub(super) f64);
 
-impl Rule for Real {
+impl ArgumentRule for Real {
     type Of = f64;
 
     fn wanted(&self) -> String {
@@ -252,7 +256,7 @@ impl Rule for Real {
 /// A time in seconds, in bounds.
 pub(super) struct Seconds(pub(super) f64, pub(super) f64);
 
-impl Rule for Seconds {
+impl ArgumentRule for Seconds {
     type Of = Duration;
 
     fn wanted(&self) -> String {
@@ -272,7 +276,7 @@ impl Rule for Seconds {
 /// Yes or no.
 pub(super) struct Truth;
 
-impl Rule for Truth {
+impl ArgumentRule for Truth {
     type Of = bool;
 
     fn wanted(&self) -> String {
@@ -287,7 +291,7 @@ impl Rule for Truth {
 /// One of these, by its name.
 pub(super) struct OneOf<'a, T>(pub(super) &'a [(&'static str, T)]);
 
-impl<T: Copy + fmt::Debug> Rule for OneOf<'_, T> {
+impl<T: Copy + fmt::Debug> ArgumentRule for OneOf<'_, T> {
     type Of = T;
 
     fn wanted(&self) -> String {
@@ -303,7 +307,7 @@ impl<T: Copy + fmt::Debug> Rule for OneOf<'_, T> {
 /// Text that is not empty.
 pub(super) struct Text(pub(super) &'static str);
 
-impl Rule for Text {
+impl ArgumentRule for Text {
     type Of = String;
 
     fn wanted(&self) -> String {

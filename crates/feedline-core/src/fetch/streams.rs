@@ -150,10 +150,10 @@ impl FileWalk {
                         }
                     }
                 }
-                NextRecord::Damaged(_, _, what) if number == wanted.record => {
+                NextRecord::Corrupt(_, _, what) if number == wanted.record => {
                     return Err(Error::new(Kind::CorruptRecord, what));
                 }
-                NextRecord::Damaged(..) => self.next += 1,
+                NextRecord::Corrupt(..) => self.next += 1,
                 NextRecord::End => {
                     streams.forget(wanted.path);
                     let message = format!("the file shrank: it ends after {number} records");

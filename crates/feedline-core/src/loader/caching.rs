@@ -90,7 +90,7 @@ impl SampleCache {
         }
     }
 
-    /// The version of the file of a sample now; None if it cannot be told.
+    /// The version of the file of a sample now; None if it is not known.
     fn stamp(&self, extent: &Extent<'_>) -> Option<Stamp> {
         let path: &Path = match extent {
             Extent::File(path) => path,

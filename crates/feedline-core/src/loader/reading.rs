@@ -5,7 +5,7 @@ use crossbeam_channel::Sender;
 use serde_json::json;
 use std::time::Duration;
 
-use super::activity::{ActivitySlot, ThreadActivity};
+use super::activity::{ActivityRecord, ThreadActivity};
 use super::caching::Lookup;
 use super::gate::AfterFailure;
 use super::run::{FILES_CHUNK, ImageWork, OVERHEAD, Run, SampleOrder, Task, caught, closed};
@@ -26,9 +26,9 @@ pub(super) type Fetching = std::result::Result<Task, Box<(Fault, BatchSlot)>>;
 impl Run {
     /// Fetches several samples at a time, because waking a thread for each costs more than reading it. Fetched samples
     /// are handed on before any wait.
-    pub(super) fn read(&self, tasks: &Sender<Vec<Task>>, slot: &ActivitySlot) {
+    pub(super) fn read(&self, tasks: &Sender<Vec<Task>>, activity: &ActivityRecord) {
         if self.shared.source.contents().is_some() {
-            return self.read_records(tasks, slot);
+            return self.read_records(tasks, activity);
         }
         let share = self.shared.batching.size / (self.shared.threads * 2).max(1);
         let chunk = share.clamp(1, FILES_CHUNK);
@@ -38,7 +38,7 @@ impl Run {
             for order in orders.drain(..) {
                 let of = order.of;
                 let (index, start) = (order.ticket.index, clock::now());
-                slot.begin(of.slot, index, ThreadActivity::Reading);
+                activity.begin(of.slot, index, ThreadActivity::Reading);
                 let mut has_waited = false;
                 let mut hand_on = || {
                     has_waited = true;
@@ -47,9 +47,9 @@ impl Run {
                         let _ = tasks.send(std::mem::take(&mut ready));
                     }
                 };
-                let fetched = self.fetch(order, slot, &mut hand_on);
+                let fetched = self.fetch(order, activity, &mut hand_on);
                 let time = start.elapsed();
-                slot.end();
+                activity.end();
                 self.meters.add(Stage::Fetch, time);
                 if !has_waited {
                     self.note_time(index, time, Stage::Fetch);
@@ -84,7 +84,7 @@ impl Run {
     pub(super) fn fetch(
         &self,
         mut order: SampleOrder,
-        slot: &ActivitySlot,
+        activity: &ActivityRecord,
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
         loop {
@@ -106,11 +106,11 @@ impl Run {
                 | Extent::Packed { .. }
                 | Extent::Memory(_) => return Err(bad),
             };
-            slot.turn_to(ThreadActivity::Waiting);
+            activity.turn_to(ThreadActivity::Waiting);
             match self.gate.failed(&symptom, &path, &self.ending, before_wait) {
                 AfterFailure::OfSample => {}
                 AfterFailure::Again => {
-                    slot.turn_to(ThreadActivity::Reading);
+                    activity.turn_to(ThreadActivity::Reading);
                     order = SampleOrder { of, ticket, batch_slot: bad.1, attempts: attempts - 1 };
                     continue;
                 }
@@ -130,7 +130,7 @@ impl Run {
             if self.ending.wait(wait) {
                 return Err(self.fault(ticket, Stage::Fetch, closed(), bad.1));
             }
-            slot.turn_to(ThreadActivity::Reading);
+            activity.turn_to(ThreadActivity::Reading);
             order = SampleOrder { of, ticket, batch_slot: bad.1, attempts };
         }
     }

@@ -130,10 +130,10 @@ struct CheckedTask {
     held: bool,
     /// How many times it was sent.
     sent: u32,
-    /// The positions at which it killed and hung workers, with repetitions.
+    /// The offsets at which it killed and hung workers, with repetitions.
     killed_at: Vec<Option<u64>>,
     hung_at: Vec<Option<u64>>,
-    /// The worker that must try it, and at which position.
+    /// The worker that must try it, and at which offset.
     trial: Option<(WorkerId, u64)>,
 }
 

@@ -95,7 +95,7 @@ struct SimulatedWorld {
     zygotes_reported: u64,
     /// Processes by worker, then by generation.
     workers: Vec<Vec<SimulatedWorker>>,
-    /// What is wrong with samples, by task and position.
+    /// What is wrong with samples, by task and offset.
     troubles: HashMap<(TaskNumber, u64), SampleTrouble>,
     /// How many times a sample that always kills has killed, as far as the supervisor knows.
     kills: HashMap<(TaskNumber, u64), u32>,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::CachedSample;
-use super::segment::{self, Row, SegmentWriter};
+use super::segment::{self, SegmentRow, SegmentWriter};
 use crate::error::Kind;
 use crate::fetch::{Reader, Stretch};
 use crate::sys::clock;
@@ -29,14 +29,14 @@ pub(crate) struct DiskCache {
     segment: u64,
     /// Channels of images.
     channels: usize,
-    found: Mutex<Found>,
+    found: Mutex<ReadableRows>,
     writing: Mutex<Writing>,
 }
 
 /// What can be read.
 #[derive(Default)]
-struct Found {
-    rows: HashMap<u64, (Arc<Path>, Row)>,
+struct ReadableRows {
+    rows: HashMap<u64, (Arc<Path>, SegmentRow)>,
     /// Files whose tables were read.
     known: HashMap<PathBuf, Arc<Path>>,
 }
@@ -238,14 +238,14 @@ impl DiskCache {
     }
 }
 
-impl Found {
-    fn add(&mut self, path: Arc<Path>, rows: Vec<Row>) {
+impl ReadableRows {
+    fn add(&mut self, path: Arc<Path>, rows: Vec<SegmentRow>) {
         self.known.insert(path.to_path_buf(), Arc::clone(&path));
         self.rows.extend(rows.into_iter().map(|row| (row.index, (Arc::clone(&path), row))));
     }
 }
 
-fn is_segment(entry: &file::Entry) -> bool {
+fn is_segment(entry: &file::FolderEntry) -> bool {
     entry.kind == EntryKind::File
         && entry.path.extension().is_some_and(|extension| extension == EXTENSION)
 }

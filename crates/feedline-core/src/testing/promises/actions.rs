@@ -222,7 +222,7 @@ impl PromiseChecker {
         ensure(pin.is_none_or(|worker_id| worker_id == incarnation.worker_id), || {
             format!("{task} went to {incarnation:?}")
         })?;
-        let wanted = task_record.trial.map(|(_, position)| position);
+        let wanted = task_record.trial.map(|(_, offset)| offset);
         ensure(wanted == trial, || format!("{task} was sent with {trial:?} for {wanted:?}"))?;
         if let Some((worker_id, _)) = task_record.trial {
             ensure(worker_id == incarnation.worker_id, || {

@@ -91,7 +91,7 @@ pub enum PoolEvent {
 pub struct FailedTask {
     /// The task's number.
     pub task: u64,
-    /// The position of the sample that is to blame, if it is known.
+    /// The offset of the sample that is to blame, if it is known.
     pub at: Option<u64>,
     /// Why it is not retried.
     pub why: GiveUpReason,

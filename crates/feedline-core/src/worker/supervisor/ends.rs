@@ -185,8 +185,8 @@ impl Supervisor {
             for &task in &dead.tasks {
                 match self.judge(dead, task) {
                     TaskFate::Again => self.put_back(task, dead.incarnation.worker_id, None),
-                    TaskFate::Trial { position } => {
-                        self.put_back(task, dead.incarnation.worker_id, Some(position));
+                    TaskFate::Trial { offset } => {
+                        self.put_back(task, dead.incarnation.worker_id, Some(offset));
                     }
                     TaskFate::GiveUp { at, why } => given_up.push((task, at, why)),
                 }

@@ -60,7 +60,7 @@ pub(super) struct WorkerProcess {
     pub(super) is_fresh: bool,
     /// Whether it has sent a result, or survived a trial.
     pub(super) has_worked: bool,
-    /// The position at which it tries its one task, if it does.
+    /// The offset at which it tries its one task, if it does.
     pub(super) trial: Option<u64>,
     /// Whether it was asked to stop because it leaks, before its successor starts.
     pub(super) is_renewed: bool,
@@ -208,7 +208,7 @@ pub(super) struct WorkerRecord {
     /// Tasks pinned to this worker and not sent. Ordered by number, so that the tasks of a dead
     /// process go first.
     pub(super) waiting: BTreeSet<TaskNumber>,
-    /// Tasks to be tried by a fresh process, and the position of the sample; they go before
+    /// Tasks to be tried by a fresh process, and the offset of the sample; they go before
     /// `waiting`.
     pub(super) trials: BTreeMap<TaskNumber, u64>,
     /// Whether it is needed only for the tasks it still has.
