@@ -399,10 +399,7 @@ impl Fixed {
                 Finish::Wait
             }
             Finishing::Asked(_) => Finish::Wait,
-            Finishing::Done(Finished::Good) => {
-                self.used().for_each(|order| state.confirm(order, actions));
-                Finish::Complete
-            }
+            Finishing::Done(Finished::Good) => Finish::Complete,
             Finishing::Done(Finished::Bad(bad)) => {
                 let mut bad = bad.clone();
                 if self.waits_for_plan(state, actions) {
@@ -542,6 +539,9 @@ impl Fixed {
 
     /// Hands over the first batch.
     fn complete(&mut self, state: &mut State, actions: &mut Vec<EpochAction>) {
+        if !state.replacing.is_empty() {
+            self.used().for_each(|order| state.confirm(order, actions));
+        }
         let (samples, repeated) = self.samples_and_repeated();
         let length = self.open[0].slots.len() as u64;
         self.open.pop_front();

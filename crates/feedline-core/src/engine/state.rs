@@ -181,8 +181,8 @@ impl State {
     pub(super) fn count_good(&mut self, order: Order, actions: &mut Vec<EpochAction>) -> Next {
         match order.purpose {
             Purpose::Planned | Purpose::Fill => self.decide(Decision::Good(1), actions),
-            // Whether it can be used is known when its batch is finished.
-            Purpose::Replacement if self.waits_for_batches() => {}
+            // It is reported with its batch: whether it can be used is known when that is finished.
+            Purpose::Replacement if self.settings.membership == Membership::Fixed => {}
             Purpose::Replacement => self.replaced(order, actions),
             Purpose::Repetition => {
                 self.useless = 0;
@@ -206,12 +206,7 @@ impl State {
         }
     }
 
-    /// Whether nothing is decided while a batch is being finished: the next samples may have to fill its slots.
-    fn waits_for_batches(&self) -> bool {
-        self.settings.finishes && self.settings.membership == Membership::Fixed
-    }
-
-    /// A sample of a batch that was finished can be used.
+    /// A sample of a batch that is complete is used.
     pub(super) fn confirm(&mut self, order: Order, actions: &mut Vec<EpochAction>) {
         match order.purpose {
             Purpose::Planned | Purpose::Fill | Purpose::Repetition => {}

@@ -278,6 +278,7 @@ impl Model<'_> {
                     self.judge_try(&mut batch, try_)?;
                 }
                 if !self.world.settings.finishes || self.finish(&mut batch)? {
+                    self.report_replacements(&mut batch);
                     break;
                 }
             }
@@ -295,12 +296,6 @@ impl Model<'_> {
         let samples: Vec<_> = slots.filter_map(|(slot, used)| Some((slot, (*used)?.0))).collect();
         let bad = self.world.find_unfit(&samples, |slot| batch.substituted.contains(&slot));
         if bad.is_empty() {
-            for made in std::mem::take(&mut batch.tried) {
-                if let (slot, Attempt::Replacement { fault, .. }) = made {
-                    let (by, _) = batch.used[(slot - batch.first) as usize].expect("it is used");
-                    self.seen.push(Observed::Replaced(fault, by));
-                }
-            }
             return Ok(true);
         }
         for BadSlot { slot, policy_action, .. } in bad {
@@ -323,6 +318,15 @@ impl Model<'_> {
             self.try_again(batch, slot, made.expect("it was looked at"), true)?;
         }
         Ok(false)
+    }
+
+    fn report_replacements(&mut self, batch: &mut Slots) {
+        for made in std::mem::take(&mut batch.tried) {
+            if let (slot, Attempt::Replacement { fault, .. }) = made {
+                let (by, _) = batch.used[(slot - batch.first) as usize].expect("it is used");
+                self.seen.push(Observed::Replaced(fault, by));
+            }
+        }
     }
 
     /// A sample whose only turn it is.
@@ -393,10 +397,7 @@ impl Model<'_> {
             let is_repetition = matches!(made, Attempt::Repetition(_));
             batch.used[(slot - batch.first) as usize] = Some((sequence, is_repetition));
             match made {
-                Attempt::Replacement { .. } if self.world.settings.finishes => {}
-                Attempt::Replacement { fault, .. } => {
-                    self.seen.push(Observed::Replaced(fault, sequence))
-                }
+                Attempt::Replacement { .. } => {}
                 Attempt::Repetition(_) | Attempt::Fill(_) => {
                     self.useless = 0;
                     self.account.repeated += 1;
