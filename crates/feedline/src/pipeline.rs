@@ -317,7 +317,13 @@ impl Pipeline {
     /// As `loader`.
     pub fn loader_with(self, options: LoaderOptions) -> Result<Loader> {
         let Pipeline { source, calls } = self.with(Call::Loader(Box::new(options)));
-        let settings = Settings::new(&calls, &loader::given(&*source))?;
-        Loader::new(source, settings)
+        let settings = Settings::new(&calls, &loader::given(&*source)).map_err(with_rust_hint)?;
+        Loader::new(source, settings).map_err(with_rust_hint)
     }
+}
+
+/// The general hint for a wrong argument is for Python.
+fn with_rust_hint(error: Error) -> Error {
+    let is_general = error.hint() == Kind::InvalidArgument.hint();
+    if is_general { error.with_hint("see the documentation of feedline::Pipeline") } else { error }
 }

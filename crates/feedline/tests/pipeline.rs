@@ -93,7 +93,10 @@ fn mistakes_are_refused_when_the_loader_is_built_with_the_value_that_was_given()
         let error = made.err().unwrap();
         assert_eq!(error.kind(), Kind::InvalidArgument);
         assert!(error.message().contains(said), "{error}");
+        assert!(!error.hint().contains("help("), "a hint for Python: {error}");
     }
+    let error = ten().batch(0).loader().err().unwrap();
+    assert_eq!(error.hint(), "see the documentation of feedline::Pipeline::batch");
     let short = Array { dtype: feedline::Dtype::Int64, shape: vec![3], bytes: vec![0; 8] };
     let error = Pipeline::arrays([("x", short)]).err().unwrap();
     assert!(error.message().contains("has 8 bytes, not 24"), "{error}");

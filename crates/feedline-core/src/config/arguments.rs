@@ -12,9 +12,17 @@ use std::fmt;
 use crate::error::{Error, Kind, Result};
 use crate::sample::Number;
 
+/// Whose documentation a hint names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallerLanguage {
+    Python,
+    Rust,
+}
+
 /// The arguments of one call.
 pub(super) struct Arguments<'a> {
     call: &'a str,
+    language: CallerLanguage,
     json: Option<&'a Map<String, Value>>,
     taken: RefCell<BTreeSet<&'a str>>,
 }
@@ -67,12 +75,19 @@ impl<T> Target<T> for Option<T> {
 
 impl<'a> Arguments<'a> {
     pub(super) fn of_json(call: &'a str, json: &'a Map<String, Value>) -> Arguments<'a> {
-        Arguments { call, json: Some(json), taken: RefCell::new(BTreeSet::from(["call"])) }
+        let (language, taken) = (CallerLanguage::Python, RefCell::new(BTreeSet::from(["call"])));
+        Arguments { call, language, json: Some(json), taken }
     }
 
     /// Of a call whose arguments are values already.
     pub(super) fn of_values(call: &'a str) -> Arguments<'a> {
-        Arguments { call, json: None, taken: RefCell::default() }
+        let (language, taken) = (CallerLanguage::Python, RefCell::default());
+        Arguments { call, language, json: None, taken }
+    }
+
+    /// Of a call that Rust code makes; what Python gives was checked when its JSON was read.
+    pub(super) fn of_rust(call: &'a str) -> Arguments<'a> {
+        Arguments { language: CallerLanguage::Rust, ..Arguments::of_values(call) }
     }
 
     /// Of an object that names its call.
@@ -166,15 +181,19 @@ impl<'a> Arguments<'a> {
     }
 
     pub(super) fn refused(&self, message: String) -> Error {
+        let method = self.call.split(':').next().unwrap_or(self.call);
         let hint = match self.call {
+            "FaultPolicy" | "FaultPolicy: backoff" if self.language == CallerLanguage::Rust => {
+                "see the documentation of feedline::FaultPolicy".to_owned()
+            }
+            _ if self.language == CallerLanguage::Rust => {
+                format!("see the documentation of feedline::Pipeline::{method}")
+            }
             "DataLoader" => "see help(feedline.torch.DataLoader)".to_owned(),
             "Executor" => "see help(feedline.Executor)".to_owned(),
             "FaultPolicy" | "FaultPolicy: backoff" => "see help(feedline.FaultPolicy)".to_owned(),
             "mix" => "see help(feedline.mix)".to_owned(),
-            method => {
-                let method = method.split(':').next().unwrap_or(method);
-                format!("see help(feedline.Pipeline.{method})")
-            }
+            _ => format!("see help(feedline.Pipeline.{method})"),
         };
         Error::new(Kind::InvalidArgument, message).with_hint(hint)
     }

@@ -178,6 +178,6 @@ impl Call {
 
     /// Refuses arguments that are out of bounds.
     pub(super) fn check(&self) -> Result<()> {
-        self.clone().take(&Arguments::of_values(self.name().text()))
+        self.clone().take(&Arguments::of_rust(self.name().text()))
     }
 }

@@ -252,7 +252,7 @@ impl CallArguments for MixOptions {
 fn take_parts(parts: &mut Vec<PartOptions>, from: &Arguments<'_>) -> Result<()> {
     from.require("parts", parts, PartList)?;
     let Some(Value::Array(list)) = from.get("parts") else {
-        return parts.iter_mut().try_for_each(|part| part.take(&Arguments::of_values(from.call())));
+        return parts.iter_mut().try_for_each(|part| part.take(&Arguments::of_rust(from.call())));
     };
     for value in list {
         let json = value.as_object().ok_or_else(|| from.bad("parts", &PartList.wanted(), value))?;
