@@ -3,12 +3,9 @@ arena."""
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,8 +31,8 @@ from feedline._torch.batch_maker import (
 from feedline._torch.collatable import Fitting
 from feedline._torch.random_state import Draws, State
 from feedline._torch.tensors import reducers, tensor_in_arena
-from feedline._workers.retries import BAD, FaultyResult, Retries
-from feedline._workers.worker import COLLATING, EXHAUSTED, FETCHING, PAUSING, Buffers
+from feedline._workers.retries import BAD, FaultyResult
+from feedline._workers.worker import COLLATING, EXHAUSTED, FETCHING, Buffers, Worker
 from feedline.faults import FaultPolicy
 
 __all__ = ["LoaderWork"]
@@ -82,14 +79,14 @@ class LoaderWork:
         return _LoaderWorker(self, worker_id, connection)
 
 
-class _LoaderWorker:
+class _LoaderWorker(Worker):
     @property
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
         return reducers()
 
     def __init__(self, work: LoaderWork, worker_id: int, connection: _native.WorkerConnection) -> None:
+        super().__init__(connection)
         self._work = work
-        self._connection = connection
         self._walk: _native.Walk | None = None
         # The offset of the current sample if there is no walk.
         self._offset: int | None = None
@@ -128,24 +125,8 @@ class _LoaderWorker:
         policy, work = self._work.faults, self._work
         if policy is None:
             return None
-        retries = Retries(
-            policy,
-            seed=work.base_seed,
-            pause=self._pause,
-            notify=self._notify,
-            folders=work.folders,
-            home=os.getpid(),
-            leaves=True,
-        )
+        retries = self._retries(policy, seed=work.base_seed, folders=work.folders, leaves=True)
         return Maker(work.dataset, retries, policy.replacement if policy.has_replacement else BAD)
-
-    def _pause(self, seconds: float) -> None:
-        self._connection.enter(PAUSING)
-        time.sleep(seconds)
-        self._connection.enter(FETCHING)
-
-    def _notify(self, name: str, details: dict[str, Any]) -> None:
-        self._connection.notify(json.dumps([name, details]).encode())
 
     def _share(self, seed: int | None) -> None:
         if isinstance(self._dataset, IterDataPipe):

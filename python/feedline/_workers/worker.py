@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import json
 import multiprocessing
 import os
 import signal
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,9 +19,10 @@ from feedline import _native
 from feedline._workers.children import end_child
 from feedline._workers.pickling import ERRORS, Packer, not_picklable
 from feedline._workers.remote_error import RemoteError
-from feedline._workers.retries import FaultyResult
+from feedline._workers.retries import FaultyResult, Retries
 from feedline._workers.shortage import EXIT_CODE, LeaveError, leave_if_short, note_task_done
 from feedline._workers.zygote import DUMP_SIGNAL
+from feedline.faults import FaultPolicy
 
 __all__ = ["EXHAUSTED", "Buffers", "Work", "Worker", "run"]
 
@@ -42,32 +45,55 @@ _ZYGOTE_ENDS = 1.0
 EXHAUSTED = object()
 
 
-class Worker(Protocol):
-    """Runs tasks in one process."""
+class Worker(ABC):
+    """Runs tasks in one process. By default it has no state that a new epoch or a replacement needs."""
+
+    def __init__(self, connection: _native.WorkerConnection) -> None:
+        self._connection = connection
+
+    def _retries(self, policy: FaultPolicy, **options: Any) -> Retries:
+        """What the policy says about samples that fail here."""
+        return Retries(policy, pause=self._pause, notify=self._notify, home=os.getpid(), **options)
+
+    def _pause(self, seconds: float) -> None:
+        self._connection.enter(PAUSING)
+        time.sleep(seconds)
+        self._connection.enter(FETCHING)
+
+    def _notify(self, name: str, details: dict[str, Any]) -> None:
+        self._connection.notify(json.dumps([name, details]).encode())
 
     @property
+    @abstractmethod
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
         """Reducers for pickle, by type."""
 
+    @abstractmethod
     def do(self, task: int, body: bytes, received: Buffers) -> object:
         """Runs a task and returns its result; `received` are the buffers of the task."""
 
+    @abstractmethod
     def alone(self, body: bytes, received: Buffers, offset: int) -> bool:
         """Loads one sample of a task alone and throws it away, to find out whether it kills the worker. False
         if the samples of the task cannot be loaded alone: then the whole task is run."""
 
     def resume(self, body: bytes) -> None:
         """Starts a new epoch."""
+        return
 
+    @abstractmethod
     def where(self) -> tuple[int | None, str]:
         """The offset in the batch and the stage at which an exception was raised."""
 
     def journal(self) -> bytes | None:
-        """The state that a replacement needs to continue from here."""
+        """The state that a replacement needs to continue from here; None if there is none."""
+        return None
 
     def recall(self, journal: bytes | None) -> None:
         """Continues from the journal of a predecessor."""
+        return
 
+    @abstractmethod
     def blamed(self, result: Any) -> tuple[str, object]:
         """For a result that cannot be pickled: its name, and the part of it that comes from user code."""
 
