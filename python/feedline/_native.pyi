@@ -51,7 +51,7 @@ __all__ = [
     "WorkerConnection",
     "WorkerDied",
     "WorkerNote",
-    "WorkerRetired",
+    "WorkerRenewed",
     "WorkerStalled",
     "ZygoteLate",
     "__version__",
@@ -623,7 +623,7 @@ class WorkerStalled:
     def is_restarted_fresh(self) -> bool: ...
 
 @final
-class WorkerRetired:
+class WorkerRenewed:
     @property
     def worker(self) -> int: ...
     @property
@@ -706,7 +706,7 @@ _PoolEvent = (
     | GaveUp
     | WorkerDied
     | WorkerStalled
-    | WorkerRetired
+    | WorkerRenewed
     | WorkerNote
     | CapacityChanged
     | ZygoteLate

@@ -74,7 +74,7 @@ pub(crate) struct WorkerStalled {
 
 /// A worker that leaked was replaced.
 #[pyclass(module = "feedline._native", frozen, get_all)]
-pub(crate) struct WorkerRetired {
+pub(crate) struct WorkerRenewed {
     worker: u32,
     pid: Option<u32>,
     cause: Option<&'static str>,
@@ -137,16 +137,16 @@ pub(crate) fn object<'py>(
         PoolEvent::Died(report) => Bound::new(py, died(report))?.into_any(),
         PoolEvent::Stalled(stall) => Bound::new(py, stalled(stall, false))?.into_any(),
         PoolEvent::RestartedFresh(stall) => Bound::new(py, stalled(stall, true))?.into_any(),
-        PoolEvent::Retired(retired) => {
-            let leak = retired.leak.as_ref();
-            let retired = WorkerRetired {
-                worker: retired.incarnation.worker_id,
-                pid: retired.pid,
+        PoolEvent::Renewed(renewed) => {
+            let leak = renewed.leak.as_ref();
+            let renewed = WorkerRenewed {
+                worker: renewed.incarnation.worker_id,
+                pid: renewed.pid,
                 cause: leak.map(|leak| leak.name()),
                 why: leak.map(|leak| leak.describe()),
-                tasks: retired.tasks,
+                tasks: renewed.tasks,
             };
-            Bound::new(py, retired)?.into_any()
+            Bound::new(py, renewed)?.into_any()
         }
         PoolEvent::CapacityChanged(change) => {
             let shortage = change.shortage.map(|shortage| match shortage {

@@ -123,14 +123,14 @@ class PoolReports:
             self._events.notices.add(text, WorkerStalledWarning, owner.line_of(None))
         self._issue()
 
-    def retired(self, retired: _native.WorkerRetired, owner: PoolOwner) -> None:
+    def renewed(self, renewed: _native.WorkerRenewed, owner: PoolOwner) -> None:
         """A worker that leaked was replaced."""
         details = {
-            "worker": retired.worker,
-            "pid": retired.pid,
-            "cause": retired.cause,
-            "why": f"{retired.why}{owner.forget_process(retired.worker)}",
-            "tasks": retired.tasks,
+            "worker": renewed.worker,
+            "pid": renewed.pid,
+            "cause": renewed.cause,
+            "why": f"{renewed.why}{owner.forget_process(renewed.worker)}",
+            "tasks": renewed.tasks,
         }
         self._events.event("worker_renewed", details)
 

@@ -545,7 +545,7 @@ impl SimulatedWorld {
                     self.report.capacity_reduced += u64::from(shortage.is_some());
                     self.report.capacity_increased += u64::from(shortage.is_none());
                 }
-                SupervisorAction::Retired { .. } => self.report.retired += 1,
+                SupervisorAction::Renewed { .. } => self.report.renewed += 1,
                 SupervisorAction::Died(death) => match (death.exit, death.stage) {
                     (ExitKind::Lost, _) => self.report.deaths_lost += 1,
                     (_, WorkerStage::Booting) => self.report.deaths_booting += 1,

@@ -30,7 +30,7 @@ impl PromiseChecker {
             | SupervisorAction::Stalled { .. }
             | SupervisorAction::RestartedFresh { .. }
             | SupervisorAction::CapacityChanged { .. }
-            | SupervisorAction::Retired { .. }
+            | SupervisorAction::Renewed { .. }
             | SupervisorAction::Fail(_) => false,
             SupervisorAction::Stop { .. }
             | SupervisorAction::Kill { .. }
@@ -90,10 +90,10 @@ impl PromiseChecker {
             SupervisorAction::CapacityChanged { most, shortage } => {
                 self.check_capacity_changed(*most, *shortage)?
             }
-            SupervisorAction::Retired { incarnation } => {
-                let place = expected.retired.iter().position(|other| other == incarnation);
-                let place = place.ok_or_else(|| format!("{incarnation:?} has not retired"))?;
-                expected.retired.remove(place);
+            SupervisorAction::Renewed { incarnation } => {
+                let place = expected.renewed.iter().position(|other| other == incarnation);
+                let place = place.ok_or_else(|| format!("{incarnation:?} was not renewed"))?;
+                expected.renewed.remove(place);
             }
             SupervisorAction::Fork { incarnation } => {
                 self.check_fork(*incarnation, expected, now)?

@@ -175,7 +175,7 @@ impl PromiseChecker {
             task_record.trial = trial.map(|offset| (incarnation.worker_id, offset));
         }
         if running && (worker.renewed || worker.leaves) && assigned.is_empty() {
-            expected.retired.push(incarnation);
+            expected.renewed.push(incarnation);
         }
         if !is_death {
             return false;

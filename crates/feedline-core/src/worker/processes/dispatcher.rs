@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use super::evidence::{self, Evidence};
 use super::zygote_process::ZygoteProcess;
-use super::{FailedTask, PoolEvent, PoolFailure, PoolInner, PoolOptions, Retired, StartError};
+use super::{
+    FailedTask, PoolEvent, PoolFailure, PoolInner, PoolOptions, RenewedWorker, StartError,
+};
 use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::SharedMemory;
 use crate::sys::socket::{Socket, Transfer};
@@ -588,9 +590,9 @@ impl Dispatcher {
                 SupervisorAction::CapacityChanged { most, shortage } => {
                     self.change_capacity(most, shortage)
                 }
-                SupervisorAction::Retired { incarnation } => {
+                SupervisorAction::Renewed { incarnation } => {
                     let running = self.running.get(&incarnation);
-                    self.out.push_back(PoolEvent::Retired(Retired {
+                    self.out.push_back(PoolEvent::Renewed(RenewedWorker {
                         incarnation,
                         pid: running.and_then(|running| running.pid),
                         leak: running.and_then(|running| running.leak.clone()),

@@ -354,7 +354,7 @@ pub enum SupervisorAction {
         shortage: Option<Shortage>,
     },
     /// For the log: a worker that was replaced without a pause has ended and left no task undone.
-    Retired {
+    Renewed {
         /// The process.
         incarnation: Incarnation,
     },
@@ -386,7 +386,7 @@ impl SupervisorAction {
             | SupervisorAction::Stalled { .. }
             | SupervisorAction::RestartedFresh { .. }
             | SupervisorAction::CapacityChanged { .. }
-            | SupervisorAction::Retired { .. }
+            | SupervisorAction::Renewed { .. }
             | SupervisorAction::Died(_)
             | SupervisorAction::Fail(_)
             | SupervisorAction::Closed => false,

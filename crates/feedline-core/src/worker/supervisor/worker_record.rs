@@ -135,7 +135,7 @@ impl WorkerProcess {
         let nothing_left = self.assigned.is_empty();
         let is_renewed = role == ProcessRole::Predecessor || self.is_renewed;
         if is_renewed && is_running && nothing_left {
-            return ExitMeaning::Retired(self.incarnation);
+            return ExitMeaning::Renewed(self.incarnation);
         }
         let hang = match self.status {
             ProcessStatus::Killed { .. } => return ExitMeaning::Expected,
@@ -172,7 +172,7 @@ pub(super) enum ExitMeaning {
     /// We caused it.
     Expected,
     /// A predecessor ended and left no task undone.
-    Retired(Incarnation),
+    Renewed(Incarnation),
     /// The worker died.
     Death(DeadWorker),
 }
