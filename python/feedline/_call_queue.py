@@ -77,7 +77,7 @@ class Call:
         return self.calls[self.sent[offset if is_known else 0]]  # type: ignore[index]
 
     def what(self, offset: int | None = None) -> str:
-        """One of the calls that were sent, in words; all of them if it is not known which."""
+        """One of the calls that were sent, as text; all of them if it is not known which."""
         count = len(self.sent)
         more = "" if count == 1 or (offset is not None and offset < count) else f" and {count - 1} more"
         return self.function.describe(*self.at(offset)) + more

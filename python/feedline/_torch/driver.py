@@ -47,7 +47,7 @@ class Batch:
     moves: Mapping[int, int] = MappingProxyType({})
     left_out: AbstractSet[int] = frozenset()
     given: AbstractSet[int] = frozenset()
-    # Samples that were made after some tries, to be told in order.
+    # Samples that were made after some tries, to be reported in order.
     retried: Sequence[PendingFault] = ()
     # What is delivered, and how many samples that are.
     content: Any = None
@@ -461,7 +461,7 @@ class Driver(Generic[B]):
             self._account.notify()
 
     def leave(self) -> None:
-        """The epoch was left before its end. It may be the interpreter that ends: nobody is told."""
+        """The epoch was left before its end. It may be the interpreter that ends: nothing is reported."""
         if self._is_open and self._counts:
             self._is_open = False
             self._account.ledger.add_seconds(self._now() - self._began)

@@ -49,7 +49,7 @@ class _Task(Batch):
     is_remade: bool = False
     before: bytes | None = None
     is_taken_apart: bool = False
-    # By offset: samples that kill, told with what comes of the others; samples that are not made again.
+    # By offset: samples that kill, reported with the result of the others; samples that are not made again.
     lost: Mapping[int, PendingFault] = MappingProxyType({})
     dead: AbstractSet[int] = frozenset()
     # What has come and waits for its turn.

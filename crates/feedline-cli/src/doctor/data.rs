@@ -45,7 +45,7 @@ const PACKED: [&str; 8] = ["gz", "tgz", "zst", "tzst", "xz", "txz", "bz2", "tbz2
 /// A data set.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct DataSet {
-    /// What it consists of, in words.
+    /// What it consists of, as text.
     pub(crate) parts: Vec<String>,
     pub(crate) images: u64,
     pub(crate) shards: u64,

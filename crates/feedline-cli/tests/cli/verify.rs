@@ -136,11 +136,11 @@ fn compressed_shards_have_the_same_faults() {
 
 /// What a loader delivers and skips if it excludes the samples of the quarantine file.
 fn load(source: Arc<dyn Source>, calls: &str, given: &Given, quarantine: &str) -> (u64, u64) {
-    let words = format!(
+    let calls = format!(
         r#"[{calls} {{"call": "batch", "size": 1, "pad": true}},
             {{"call": "loader", "exclude": {quarantine:?}, "faults": {{"action": "skip"}}}}]"#
     );
-    let loader = Loader::new(source, Settings::parse(&words, given).unwrap()).unwrap();
+    let loader = Loader::new(source, Settings::parse(&calls, given).unwrap()).unwrap();
     loader.epoch().unwrap().for_each(|batch| drop(batch.unwrap()));
     let report = loader.report();
     (report.delivered, report.skipped)

@@ -11,7 +11,7 @@ use super::{Chaos, Given, Settings, faults};
 use crate::error::{Error, Kind, Result};
 use crate::fault::FaultPolicy;
 
-/// How long the consumer waits for a batch before it is told why, by default.
+/// How long the consumer waits for a batch before an event says why, by default.
 pub(super) const STALL: Duration = Duration::from_secs(30);
 
 /// How a pipeline is run.

@@ -128,7 +128,7 @@ pub struct Settings {
     pub faults: FaultPolicy,
     /// Plan: the quarantine file, or folder of them, whose samples are left out.
     pub exclude: Option<PathBuf>,
-    /// Deliver: how long the consumer waits before it is told why.
+    /// Deliver: how long the consumer waits before an event says why.
     pub stall: Option<Duration>,
     /// Trouble on purpose, for tests.
     pub chaos: Option<Chaos>,

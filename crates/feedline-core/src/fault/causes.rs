@@ -8,7 +8,7 @@ use crate::engine::{Limit, ShareOf, TooMany};
 use crate::error::{Error, Kind};
 use crate::sample::Location;
 
-/// Faults that the last words of a run spell out.
+/// Faults that the summary of a run names one by one.
 const LAST: usize = 3;
 /// Kinds of faults that a table has.
 const KINDS: usize = 8;
@@ -98,7 +98,7 @@ impl Causes {
     }
 }
 
-/// An example in few words.
+/// A short example.
 fn brief(line: &FaultLine) -> String {
     let mut brief = line.name();
     if line.path.is_some() {

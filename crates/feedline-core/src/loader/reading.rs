@@ -182,14 +182,14 @@ impl Run {
         }
     }
 
-    /// Turns bytes into a task, with a permit for everything derived from them; `position` is that of the first sample
+    /// Turns bytes into a task, with a permit for everything derived from them; `slot` is that of the first sample
     /// that waits for this one.
     pub(super) fn prepare(
         &self,
         order: SampleOrder,
         bytes: Piece,
         overhead: u64,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
         let outcome = caught(|| {
@@ -199,7 +199,7 @@ impl Run {
             };
             Ok(image_work)
         });
-        self.with_permit(order, bytes, outcome, overhead, position, before_wait)
+        self.with_permit(order, bytes, outcome, overhead, slot, before_wait)
     }
 
     /// Like `prepare`, for a sample that the cache has.
@@ -207,7 +207,7 @@ impl Run {
         &self,
         order: SampleOrder,
         sample: CachedSample,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
         let CachedSample { bytes, image } = sample;
@@ -215,12 +215,12 @@ impl Run {
         let (Some(image), Some(transform), Some(steps)) =
             (image, &self.shared.transform, cache.and_then(|cache| cache.steps))
         else {
-            return self.prepare(order, bytes, OVERHEAD, position, before_wait);
+            return self.prepare(order, bytes, OVERHEAD, slot, before_wait);
         };
         let size = Size { height: image.height, width: image.width };
         let rest = Prepared::continued(transform, steps, size, order.ticket);
         let outcome = rest.map(|rest| Some(ImageWork::Rest { image, rest }));
-        self.with_permit(order, bytes, outcome, OVERHEAD, position, before_wait)
+        self.with_permit(order, bytes, outcome, OVERHEAD, slot, before_wait)
     }
 
     /// What is to be done for an image, from the encoded bytes on.
@@ -257,7 +257,7 @@ impl Run {
         bytes: Piece,
         outcome: Result<Option<ImageWork>>,
         overhead: u64,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
         let shared = &self.shared;
@@ -276,7 +276,7 @@ impl Run {
                 more => {
                     self.reader.check_size(more.saturating_add(bytes.len() as u64))?;
                     let budget = self.reader.budget();
-                    Some(budget.acquire_after(more, position, before_wait).map_err(|_| closed())?)
+                    Some(budget.acquire_after(more, slot, before_wait).map_err(|_| closed())?)
                 }
             };
             Ok((image_work.map(Box::new), extra))

@@ -110,7 +110,7 @@ impl DiskCache {
         index: u64,
         stamp: Option<Stamp>,
         reader: &Reader,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Result<Option<CachedSample>, CorruptEntry> {
         let found = self.found.lock().rows.get(&index).cloned();
@@ -118,7 +118,7 @@ impl DiskCache {
             return Ok(None);
         };
         let stretch = Stretch { path: &path, offset: row.offset, length: row.length };
-        let read = match reader.read_part(stretch, 0, position, before_wait) {
+        let read = match reader.read_part(stretch, 0, slot, before_wait) {
             Ok(bytes) => segment::sample(&row, &bytes, self.channels).map(Some).ok_or(CorruptEntry),
             Err(error) if error.kind() == Kind::Closed => return Ok(None),
             Err(error) if error.kind() == Kind::CorruptRecord => Err(CorruptEntry),

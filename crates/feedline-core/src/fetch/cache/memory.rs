@@ -8,7 +8,7 @@ use crate::budget::{Budget, Permit};
 use crate::sys::file::Stamp;
 use crate::sys::lock::Mutex;
 
-/// The holder of the cache's permits, in the place of a position: after every sample.
+/// The holder of the cache's permits, in the place of a slot: after every sample.
 const AFTER_ALL: u64 = u64::MAX;
 
 /// Samples in memory, the most useful ones.

@@ -220,7 +220,7 @@ fn errors_in_json_name_what_was_found() {
         fixed("big", Type::Float32, &[]),
         variable("t", Type::Text, &[]),
     ];
-    let mut told: Vec<_> = wrong
+    let mut messages: Vec<_> = wrong
         .into_iter()
         .map(|wanted| {
             let error = json_as_text(line, &[wanted]).unwrap_err();
@@ -230,9 +230,9 @@ fn errors_in_json_name_what_was_found() {
         .collect();
     for line in ["{\"a\": 1,}", "{\"a\": tru}", "", "{\"a\": 1} 2", "\u{0}", "[1]"] {
         let error = json_as_text(line, &[fixed("a", Type::Int64, &[])]).unwrap_err();
-        told.push(format!("{}: {}", error.kind().name(), error.message()));
+        messages.push(format!("{}: {}", error.kind().name(), error.message()));
     }
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    insta::assert_snapshot!(messages.join("\n"), @r#"
     no value for key "x", the line has a, t, m, n, l, big
     key "n" is null, expected a value
     key "a" holds 1.5, expected a number of int64
@@ -328,7 +328,7 @@ fn csv_is_read_by_the_names_of_its_columns() {
     let row = "7,\"a \"\"b\"\"\nc\",1.5 2,\"{\"\"k\"\": 1}\"\r\n";
     let values_as_text = csv_as_text(row, &columns, &wanted).unwrap();
     assert_eq!(values_as_text, ["[1.5, 2.0]", "[7]", "a \"b\"\nc", "{\"k\": 1}", "[2] [1.5, 2.0]"]);
-    let told = [
+    let messages = [
         ("7,x,1 2\n", Kind::CorruptRecord),
         ("7,x,1 2,3,\"4\n5\"\n", Kind::CorruptRecord),
         ("x,x,1 2,3\n", Kind::InvalidField),
@@ -341,7 +341,7 @@ fn csv_is_read_by_the_names_of_its_columns() {
         assert_eq!(error.kind(), kind, "{error}");
         error.message().to_owned()
     });
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    insta::assert_snapshot!(messages.join("\n"), @r#"
     the row has 3 values, expected 4 columns
     the row has 5 values over 2 lines, expected 4 columns
     column "id" holds "x", expected a number of int64
@@ -564,9 +564,13 @@ fn a_flipped_byte_of_csv_never_panics_and_every_byte_is_in_a_span() {
                 assert!(!is_same || corrupt.is_empty(), "byte {at}");
             }
             let mut splitter = CsvSplitter::new(b',', &columns);
-            let (from_stream, told) =
+            let (from_stream, stream_corrupt) =
                 streamed(&flipped, 7, |bytes, is_end| splitter.split(bytes, is_end));
-            assert_eq!((from_stream.len(), told.len()), (rows.len(), corrupt.len()), "byte {at}");
+            assert_eq!(
+                (from_stream.len(), stream_corrupt.len()),
+                (rows.len(), corrupt.len()),
+                "byte {at}"
+            );
         }
     }
 }
