@@ -66,7 +66,7 @@ class Report:
     faults: tuple[Fault, ...]
     workers_lost: dict[str, int]
     deaths: tuple[str, ...]
-    retired: tuple[str, ...]
+    renewed: tuple[str, ...]
     slowest: tuple[Slow, ...]
     seconds_waited: float
     seconds: float
@@ -108,7 +108,7 @@ class CallReport:
         quarantined: faults written to the quarantine file.
         faults: calls that failed, were skipped or replaced.
         workers_lost: deaths of workers by cause; `deaths` has the first of them as text.
-        retired: workers that were replaced on purpose, with the reason.
+        renewed: workers that were replaced on purpose, with the reason.
         slowest: the calls that took longest.
         notes: other occurrences.
     """
@@ -126,7 +126,7 @@ class CallReport:
     faults: tuple[Fault, ...]
     workers_lost: dict[str, int]
     deaths: tuple[str, ...]
-    retired: tuple[str, ...]
+    renewed: tuple[str, ...]
     slowest: tuple[Slow, ...]
     notes: tuple[str, ...]
     text: str
@@ -147,7 +147,7 @@ def _fields(native: str) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(native)
     fields["faults"] = tuple(Fault(**fault) for fault in fields["faults"])
     fields["slowest"] = tuple(Slow(**slow) for slow in fields["slowest"])
-    for name in ("notes", "deaths", "retired"):
+    for name in ("notes", "deaths", "renewed"):
         fields[name] = tuple(fields[name])
     return fields
 

@@ -79,20 +79,20 @@ impl Budget {
         }
     }
 
-    /// Takes `amount` for the sample at `position`, and waits for room unless the sample is urgent. Among waiting
-    /// samples, the earliest position goes first. An amount above the whole limit is granted once the sample is urgent;
+    /// Takes `amount` for the sample at `slot`, and waits for room unless the sample is urgent. Among waiting
+    /// samples, the earliest slot goes first. An amount above the whole limit is granted once the sample is urgent;
     /// otherwise it would wait forever.
-    pub(crate) fn acquire(&self, amount: u64, position: u64) -> Result<Permit, Closed> {
+    pub(crate) fn acquire(&self, amount: u64, slot: u64) -> Result<Permit, Closed> {
         self.reclaim(amount);
         let mut state = self.0.state.lock();
-        let waiter = (position, state.next_waiter);
+        let waiter = (slot, state.next_waiter);
         state.next_waiter += 1;
         state.waiters.insert(waiter);
         loop {
             let first = state.waiters.first() == Some(&waiter);
             let verdict = if state.closed {
                 Some(Err(Closed))
-            } else if position < state.urgent_below || (first && state.has_room(amount)) {
+            } else if slot < state.urgent_below || (first && state.has_room(amount)) {
                 Some(Ok(()))
             } else {
                 None
@@ -100,11 +100,11 @@ impl Budget {
             if let Some(verdict) = verdict {
                 state.waiters.remove(&waiter);
                 if verdict.is_ok() {
-                    state.take(amount, position);
+                    state.take(amount, slot);
                 }
                 // The next waiter may have waited only for this one.
                 self.0.changed.notify_all();
-                return verdict.map(|()| self.permit(amount, position));
+                return verdict.map(|()| self.permit(amount, slot));
             }
             state = self.0.changed.wait(state);
         }
@@ -115,49 +115,49 @@ impl Budget {
     pub(crate) fn acquire_after(
         &self,
         amount: u64,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Result<Permit, Closed> {
-        if let Some(permit) = self.try_acquire(amount, position) {
+        if let Some(permit) = self.try_acquire(amount, slot) {
             return Ok(permit);
         }
         self.reclaim(amount);
-        if let Some(permit) = self.try_acquire(amount, position) {
+        if let Some(permit) = self.try_acquire(amount, slot) {
             return Ok(permit);
         }
         before_wait();
-        self.acquire(amount, position)
+        self.acquire(amount, slot)
     }
 
     /// Takes `amount` if there is room for it now.
-    pub(crate) fn try_acquire(&self, amount: u64, position: u64) -> Option<Permit> {
+    pub(crate) fn try_acquire(&self, amount: u64, slot: u64) -> Option<Permit> {
         let mut state = self.0.state.lock();
-        if state.closed || !(position < state.urgent_below || state.has_room(amount)) {
+        if state.closed || !(slot < state.urgent_below || state.has_room(amount)) {
             return None;
         }
-        state.take(amount, position);
-        Some(self.permit(amount, position))
+        state.take(amount, slot);
+        Some(self.permit(amount, slot))
     }
 
     /// Takes `amount` if there is room for it now and no sample waits for that room.
-    pub(crate) fn try_acquire_spare(&self, amount: u64, position: u64) -> Option<Permit> {
+    pub(crate) fn try_acquire_spare(&self, amount: u64, slot: u64) -> Option<Permit> {
         let mut state = self.0.state.lock();
         if state.closed || !state.waiters.is_empty() || !state.has_room(amount) {
             return None;
         }
-        state.take(amount, position);
-        Some(self.permit(amount, position))
+        state.take(amount, slot);
+        Some(self.permit(amount, slot))
     }
 
-    fn permit(&self, amount: u64, position: u64) -> Permit {
-        Permit { budget: self.clone(), amount, position }
+    fn permit(&self, amount: u64, slot: u64) -> Permit {
+        Permit { budget: self.clone(), amount, slot }
     }
 
-    /// From now on, samples before `position` never wait.
-    pub(crate) fn set_urgent_below(&self, position: u64) {
+    /// From now on, samples before `slot` never wait.
+    pub(crate) fn set_urgent_below(&self, slot: u64) {
         let mut state = self.0.state.lock();
-        if state.urgent_below != position {
-            state.urgent_below = position;
+        if state.urgent_below != slot {
+            state.urgent_below = slot;
             self.0.changed.notify_all();
         }
     }
@@ -193,10 +193,10 @@ impl Budget {
         state.urgent_below = 0;
     }
 
-    /// The amount held at each position.
+    /// The amount held at each slot.
     #[cfg(test)]
     pub(crate) fn holders(&self) -> Vec<(u64, u64)> {
-        self.0.state.lock().holders.iter().map(|(position, amount)| (*position, *amount)).collect()
+        self.0.state.lock().holders.iter().map(|(slot, amount)| (*slot, *amount)).collect()
     }
 
     /// The amount in use.
@@ -226,17 +226,17 @@ impl BudgetState {
         self.used.checked_add(amount).is_some_and(|sum| sum <= self.limit)
     }
 
-    fn take(&mut self, amount: u64, position: u64) {
+    fn take(&mut self, amount: u64, slot: u64) {
         self.used += amount;
         self.peak = self.peak.max(self.used);
-        *self.holders.entry(position).or_default() += amount;
+        *self.holders.entry(slot).or_default() += amount;
     }
 
-    fn release(&mut self, amount: u64, position: u64) {
-        if let Some(held) = self.holders.get_mut(&position) {
+    fn release(&mut self, amount: u64, slot: u64) {
+        if let Some(held) = self.holders.get_mut(&slot) {
             *held -= amount;
             if *held == 0 {
-                self.holders.remove(&position);
+                self.holders.remove(&slot);
             }
         }
     }
@@ -251,7 +251,7 @@ impl BudgetState {
 pub struct Permit {
     budget: Budget,
     amount: u64,
-    position: u64,
+    slot: u64,
 }
 
 impl Permit {
@@ -268,9 +268,9 @@ impl Permit {
     pub(crate) fn absorb(&mut self, mut other: Permit) {
         assert!(Arc::ptr_eq(&self.budget.0, &other.budget.0), "permits of two budgets");
         let amount = std::mem::take(&mut other.amount);
-        if other.position != self.position {
+        if other.slot != self.slot {
             let mut state = self.budget.0.state.lock();
-            state.move_holder(other.position, self.position, amount);
+            state.move_holder(other.slot, self.slot, amount);
         }
         self.amount += amount;
     }
@@ -278,7 +278,7 @@ impl Permit {
     /// Splits off a permit for `amount`; None if this one is smaller.
     pub fn split(&mut self, amount: u64) -> Option<Permit> {
         self.amount = self.amount.checked_sub(amount)?;
-        Some(Permit { budget: self.budget.clone(), amount, position: self.position })
+        Some(Permit { budget: self.budget.clone(), amount, slot: self.slot })
     }
 
     /// Returns all but `amount`.
@@ -293,7 +293,7 @@ impl Permit {
     fn give_back(&self, amount: u64) {
         let mut state = self.budget.0.state.lock();
         state.used -= amount;
-        state.release(amount, self.position);
+        state.release(amount, self.slot);
         self.budget.0.changed.notify_all();
     }
 }
@@ -341,11 +341,11 @@ mod tests {
         let all = budget.acquire(1, 0).unwrap();
         let order = Mutex::new(Vec::new());
         thread::scope(|scope| {
-            for (count, position) in [9, 5, 7].into_iter().enumerate() {
+            for (count, slot) in [9, 5, 7].into_iter().enumerate() {
                 let (budget, order) = (&budget, &order);
                 scope.spawn(move || {
-                    let permit = budget.acquire(1, position).unwrap();
-                    order.lock().push(position);
+                    let permit = budget.acquire(1, slot).unwrap();
+                    order.lock().push(slot);
                     drop(permit);
                 });
                 waiting(budget, count + 1);
@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn a_refusal_of_the_system_shrinks_the_limit_but_never_to_nothing() {
         let budget = Budget::new("files", 100);
-        let _held: Vec<_> = (0..20).map(|position| budget.acquire(1, position).unwrap()).collect();
+        let _held: Vec<_> = (0..20).map(|slot| budget.acquire(1, slot).unwrap()).collect();
         assert_eq!(budget.shrink(), (100, 19));
         assert_eq!(Budget::new("files", 5).shrink(), (5, 1));
     }

@@ -55,7 +55,7 @@ impl OpenFiles {
     pub fn with<T>(
         &self,
         path: &Path,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
         work: impl FnOnce(&Handle) -> Result<T>,
     ) -> Result<T> {
@@ -63,7 +63,7 @@ impl OpenFiles {
         let opened = match known {
             Some(opened) if opened.handle.check_open() => opened,
             Some(_) | None => {
-                let opened = Arc::new(self.open(path, position, before_wait)?);
+                let opened = Arc::new(self.open(path, slot, before_wait)?);
                 self.idle.lock().put(path.to_owned(), Arc::clone(&opened));
                 opened
             }
@@ -81,9 +81,9 @@ impl OpenFiles {
         outcome
     }
 
-    fn open(&self, path: &Path, position: u64, before_wait: &mut dyn FnMut()) -> Result<OpenFile> {
+    fn open(&self, path: &Path, slot: u64, before_wait: &mut dyn FnMut()) -> Result<OpenFile> {
         for _ in 0..ATTEMPTS {
-            let permit = self.permit(position, before_wait).map_err(closed)?;
+            let permit = self.permit(slot, before_wait).map_err(closed)?;
             match Handle::open(path) {
                 Ok(handle) => {
                     self.check(path, &handle)?;
@@ -110,7 +110,7 @@ impl OpenFiles {
         Err(Error::new(Kind::TooManyOpenFiles, message))
     }
 
-    /// The positions of its records are known for another version of the file; at those positions there may be anything
+    /// The slots of its records are known for another version of the file; at those slots there may be anything
     /// now.
     fn check(&self, path: &Path, handle: &Handle) -> Result<()> {
         let Some(known) = self.known.get(path) else { return Ok(()) };
@@ -132,11 +132,11 @@ impl OpenFiles {
 
     fn permit(
         &self,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> std::result::Result<Permit, Closed> {
         loop {
-            if let Some(permit) = self.budget.try_acquire(1, position) {
+            if let Some(permit) = self.budget.try_acquire(1, slot) {
                 return Ok(permit);
             }
             if !self.close_one_idle() {
@@ -148,7 +148,7 @@ impl OpenFiles {
         // while this thread waits for it.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.close_one_idle();
-        let permit = self.budget.acquire(1, position);
+        let permit = self.budget.acquire(1, slot);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         permit
     }
@@ -216,9 +216,9 @@ mod tests {
             let in_use = Mutex::new(BTreeMap::new());
             std::thread::scope(|scope| {
                 for _ in 0..threads {
-                    scope.spawn(|| for (position, number) in order.iter().enumerate() {
+                    scope.spawn(|| for (slot, number) in order.iter().enumerate() {
                         let path = folder.path().join(number.to_string());
-                        let byte = open.with(&path, position as u64 + 1, &mut || (), |handle| {
+                        let byte = open.with(&path, slot as u64 + 1, &mut || (), |handle| {
                             // Counted by the readers, not by the budget, which a bug may bypass.
                             *in_use.lock().entry(*number).or_insert(0) += 1;
                             std::thread::yield_now();

@@ -5,7 +5,7 @@ use crossbeam_channel::Sender;
 use serde_json::json;
 use std::time::Duration;
 
-use super::activity::{ActivitySlot, ThreadActivity};
+use super::activity::{ActivityRecord, ThreadActivity};
 use super::caching::Lookup;
 use super::gate::AfterFailure;
 use super::run::{FILES_CHUNK, ImageWork, OVERHEAD, Run, SampleOrder, Task, caught, closed};
@@ -26,9 +26,9 @@ pub(super) type Fetching = std::result::Result<Task, Box<(Fault, BatchSlot)>>;
 impl Run {
     /// Fetches several samples at a time, because waking a thread for each costs more than reading it. Fetched samples
     /// are handed on before any wait.
-    pub(super) fn read(&self, tasks: &Sender<Vec<Task>>, slot: &ActivitySlot) {
+    pub(super) fn read(&self, tasks: &Sender<Vec<Task>>, activity: &ActivityRecord) {
         if self.shared.source.contents().is_some() {
-            return self.read_records(tasks, slot);
+            return self.read_records(tasks, activity);
         }
         let share = self.shared.batching.size / (self.shared.threads * 2).max(1);
         let chunk = share.clamp(1, FILES_CHUNK);
@@ -38,7 +38,7 @@ impl Run {
             for order in orders.drain(..) {
                 let of = order.of;
                 let (index, start) = (order.ticket.index, clock::now());
-                slot.begin(of.slot, index, ThreadActivity::Reading);
+                activity.begin(of.slot, index, ThreadActivity::Reading);
                 let mut has_waited = false;
                 let mut hand_on = || {
                     has_waited = true;
@@ -47,9 +47,9 @@ impl Run {
                         let _ = tasks.send(std::mem::take(&mut ready));
                     }
                 };
-                let fetched = self.fetch(order, slot, &mut hand_on);
+                let fetched = self.fetch(order, activity, &mut hand_on);
                 let time = start.elapsed();
-                slot.end();
+                activity.end();
                 self.meters.add(Stage::Fetch, time);
                 if !has_waited {
                     self.note_time(index, time, Stage::Fetch);
@@ -84,7 +84,7 @@ impl Run {
     pub(super) fn fetch(
         &self,
         mut order: SampleOrder,
-        slot: &ActivitySlot,
+        activity: &ActivityRecord,
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
         loop {
@@ -106,11 +106,11 @@ impl Run {
                 | Extent::Packed { .. }
                 | Extent::Memory(_) => return Err(bad),
             };
-            slot.turn_to(ThreadActivity::Waiting);
+            activity.turn_to(ThreadActivity::Waiting);
             match self.gate.failed(&symptom, &path, &self.ending, before_wait) {
                 AfterFailure::OfSample => {}
                 AfterFailure::Again => {
-                    slot.turn_to(ThreadActivity::Reading);
+                    activity.turn_to(ThreadActivity::Reading);
                     order = SampleOrder { of, ticket, batch_slot: bad.1, attempts: attempts - 1 };
                     continue;
                 }
@@ -130,7 +130,7 @@ impl Run {
             if self.ending.wait(wait) {
                 return Err(self.fault(ticket, Stage::Fetch, closed(), bad.1));
             }
-            slot.turn_to(ThreadActivity::Reading);
+            activity.turn_to(ThreadActivity::Reading);
             order = SampleOrder { of, ticket, batch_slot: bad.1, attempts };
         }
     }
@@ -182,14 +182,14 @@ impl Run {
         }
     }
 
-    /// Turns bytes into a task, with a permit for everything derived from them; `position` is that of the first sample
+    /// Turns bytes into a task, with a permit for everything derived from them; `slot` is that of the first sample
     /// that waits for this one.
     pub(super) fn prepare(
         &self,
         order: SampleOrder,
         bytes: Piece,
         overhead: u64,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
         let outcome = caught(|| {
@@ -199,7 +199,7 @@ impl Run {
             };
             Ok(image_work)
         });
-        self.with_permit(order, bytes, outcome, overhead, position, before_wait)
+        self.with_permit(order, bytes, outcome, overhead, slot, before_wait)
     }
 
     /// Like `prepare`, for a sample that the cache has.
@@ -207,7 +207,7 @@ impl Run {
         &self,
         order: SampleOrder,
         sample: CachedSample,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
         let CachedSample { bytes, image } = sample;
@@ -215,12 +215,12 @@ impl Run {
         let (Some(image), Some(transform), Some(steps)) =
             (image, &self.shared.transform, cache.and_then(|cache| cache.steps))
         else {
-            return self.prepare(order, bytes, OVERHEAD, position, before_wait);
+            return self.prepare(order, bytes, OVERHEAD, slot, before_wait);
         };
         let size = Size { height: image.height, width: image.width };
         let rest = Prepared::continued(transform, steps, size, order.ticket);
         let outcome = rest.map(|rest| Some(ImageWork::Rest { image, rest }));
-        self.with_permit(order, bytes, outcome, OVERHEAD, position, before_wait)
+        self.with_permit(order, bytes, outcome, OVERHEAD, slot, before_wait)
     }
 
     /// What is to be done for an image, from the encoded bytes on.
@@ -257,7 +257,7 @@ impl Run {
         bytes: Piece,
         outcome: Result<Option<ImageWork>>,
         overhead: u64,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
         let shared = &self.shared;
@@ -276,7 +276,7 @@ impl Run {
                 more => {
                     self.reader.check_size(more.saturating_add(bytes.len() as u64))?;
                     let budget = self.reader.budget();
-                    Some(budget.acquire_after(more, position, before_wait).map_err(|_| closed())?)
+                    Some(budget.acquire_after(more, slot, before_wait).map_err(|_| closed())?)
                 }
             };
             Ok((image_work.map(Box::new), extra))

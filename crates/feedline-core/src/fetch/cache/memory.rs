@@ -8,7 +8,7 @@ use crate::budget::{Budget, Permit};
 use crate::sys::file::Stamp;
 use crate::sys::lock::Mutex;
 
-/// The holder of the cache's permits, in the place of a position: after every sample.
+/// The holder of the cache's permits, in the place of a slot: after every sample.
 const AFTER_ALL: u64 = u64::MAX;
 
 /// Samples in memory, the most useful ones.
@@ -24,11 +24,11 @@ pub(crate) struct MemoryCache {
 
 struct MemoryState {
     /// By index, from the least to the most recently used.
-    held: LruCache<u64, Held>,
+    held: LruCache<u64, HeldSample>,
     bytes: u64,
 }
 
-struct Held {
+struct HeldSample {
     stamp: Option<Stamp>,
     sample: CachedSample,
     epoch: u64,
@@ -70,7 +70,7 @@ impl MemoryCache {
         }
         // Before the copy is made.
         let Some(permit) = self.make_room(cost, epoch) else { return };
-        let held = Held { stamp, sample: sample.copied(), epoch, cost, _permit: permit };
+        let held = HeldSample { stamp, sample: sample.copied(), epoch, cost, _permit: permit };
         let mut state = self.state.lock();
         state.remove(index);
         state.held.put(index, held);
