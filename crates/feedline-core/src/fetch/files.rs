@@ -9,10 +9,9 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::budget::{Budget, Closed, Permit};
+use crate::budget::{Budget, Closed, Permit, Reclaim};
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
 use crate::sys::file::{Handle, Identity};
@@ -31,18 +30,44 @@ struct OpenFile {
 /// The descriptors of a run.
 pub struct OpenFiles {
     budget: Budget,
-    idle: Mutex<LruCache<PathBuf, Arc<OpenFile>>>,
-    waiting: AtomicUsize,
+    cached: Arc<CachedDescriptors>,
     /// Identities of indexed files, as they were when indexed.
     known: HashMap<PathBuf, Identity>,
     on_event: Box<dyn Fn(Event) + Send + Sync>,
 }
 
+/// Descriptors that were used, for the next use. Those that are not in use are given back when any loader needs them.
+struct CachedDescriptors(Mutex<LruCache<PathBuf, Arc<OpenFile>>>);
+
+impl CachedDescriptors {
+    /// Closes the least recently used descriptor that is not in use.
+    fn close_one(&self) -> bool {
+        let mut cached = self.0.lock();
+        let oldest = cached
+            .iter()
+            .rev()
+            .find(|(_, opened)| Arc::strong_count(opened) == 1)
+            .map(|(path, _)| path.clone());
+        oldest.is_some_and(|path| cached.pop(&path).is_some())
+    }
+}
+
+impl Reclaim for CachedDescriptors {
+    fn reclaim(&self, amount: u64) -> u64 {
+        let mut closed = 0;
+        while closed < amount && self.close_one() {
+            closed += 1;
+        }
+        closed
+    }
+}
+
 impl OpenFiles {
     /// No open files yet.
     pub fn new(budget: Budget, on_event: Box<dyn Fn(Event) + Send + Sync>) -> OpenFiles {
-        let idle = Mutex::new(LruCache::unbounded());
-        OpenFiles { budget, idle, waiting: AtomicUsize::new(0), known: HashMap::new(), on_event }
+        let cached = Arc::new(CachedDescriptors(Mutex::new(LruCache::unbounded())));
+        budget.reclaim_from(&cached);
+        OpenFiles { budget, cached, known: HashMap::new(), on_event }
     }
 
     /// Refuses these files if their identity has changed.
@@ -59,24 +84,24 @@ impl OpenFiles {
         before_wait: &mut dyn FnMut(),
         work: impl FnOnce(&Handle) -> Result<T>,
     ) -> Result<T> {
-        let known = self.idle.lock().get(path).map(Arc::clone);
+        let known = self.cached.0.lock().get(path).map(Arc::clone);
         let opened = match known {
             Some(opened) if opened.handle.check_open() => opened,
             Some(_) | None => {
                 let opened = Arc::new(self.open(path, position, before_wait)?);
-                self.idle.lock().put(path.to_owned(), Arc::clone(&opened));
+                self.cached.0.lock().put(path.to_owned(), Arc::clone(&opened));
                 opened
             }
         };
         let outcome = work(&opened.handle);
         if outcome.is_err() {
             // The handle may be of an older file: the next attempt opens it again.
-            self.idle.lock().pop(path);
+            self.cached.0.lock().pop(path);
         }
         drop(opened);
-        // After our own use: the waiting thread needs a descriptor that is not in use.
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.close_one_idle();
+        // After our own use: the waiting thread, perhaps of another loader, needs a descriptor that is not in use.
+        if self.budget.is_awaited() {
+            self.cached.close_one();
         }
         outcome
     }
@@ -96,7 +121,7 @@ impl OpenFiles {
                     }
                     drop(permit);
                     before_wait();
-                    while self.close_one_idle() {}
+                    self.budget.reclaim_all();
                     self.budget.pause(PAUSE).map_err(closed)?;
                 }
                 Err(error) => return Err(Error::io(Kind::Read, "opening the file", error)),
@@ -146,22 +171,14 @@ impl OpenFiles {
         before_wait();
         // Announced first, then checked once more: a descriptor that became idle in between would stay in the cache
         // while this thread waits for it.
-        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let _announced = self.budget.announce();
         self.close_one_idle();
-        let permit = self.budget.acquire(1, position);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        permit
+        self.budget.acquire(1, position)
     }
 
-    /// Closes the least recently used descriptor that is not in use.
+    /// Closes the descriptor of this loader that was used least recently and is not in use, or one of another loader.
     fn close_one_idle(&self) -> bool {
-        let mut idle = self.idle.lock();
-        let oldest = idle
-            .iter()
-            .rev()
-            .find(|(_, opened)| Arc::strong_count(opened) == 1)
-            .map(|(path, _)| path.clone());
-        oldest.is_some_and(|path| idle.pop(&path).is_some())
+        self.cached.close_one() || self.budget.reclaim_from_others(1) > 0
     }
 
     /// The number of open descriptors.
@@ -171,7 +188,7 @@ impl OpenFiles {
 
     /// Closes all descriptors that are not in use.
     pub(crate) fn close_idle(&self) {
-        while self.close_one_idle() {}
+        while self.cached.close_one() {}
     }
 }
 

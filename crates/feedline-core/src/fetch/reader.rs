@@ -180,7 +180,9 @@ mod tests {
 
     fn reader(bytes: u64) -> Reader {
         let files = OpenFiles::new(Budget::new("files", 2), Box::new(drop));
-        Reader::new(files, Budget::new("bytes", bytes), BufferPool::default())
+        let budget = Budget::new("bytes", bytes);
+        let buffer_pool = BufferPool::new(&budget);
+        Reader::new(files, budget, buffer_pool)
     }
 
     #[test]

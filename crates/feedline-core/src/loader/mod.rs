@@ -1,6 +1,7 @@
 //! Connects the stages of a run. Only this module knows all of them.
 
 mod activity;
+mod budgets;
 mod caching;
 mod check;
 pub mod defaults;
@@ -26,7 +27,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::budget::Budget;
 use crate::bytes::BufferPool;
 use crate::checkpoint::{Checkpoint, Fingerprint};
 use crate::collate::{Columns, Pool, Promise};
@@ -48,9 +48,10 @@ use crate::sys::thread::Threads;
 use crate::sys::{clock, limits};
 use crate::transform::Transform;
 use crate::transform::predicate::{Bucketing, FieldLocation, Predicate};
+use budgets::{Budgets, Limit};
 use caching::SampleCache;
 pub use check::check;
-use check::{check_cache, check_names, plan};
+use check::{check_cache, check_names, check_prefetch, plan};
 pub use fields::given;
 use fields::{PICTURE, Write, casts, fields, padding, transform, wanted, writes};
 pub use handed::{BatchEnd, Instruction, Part};
@@ -95,13 +96,7 @@ struct Shared {
     readers: usize,
     /// The most bytes that one sample may take.
     largest: u64,
-    /// Bytes of working memory that each worker keeps between samples.
-    keep: usize,
-    /// For files and the values derived from them.
-    work: Budget,
-    /// For batches, until the consumer drops them.
-    batches: Budget,
-    files: Budget,
+    budgets: Budgets,
     pool: Pool,
     buffer_pool: BufferPool,
     ledger: Arc<Ledger>,
@@ -184,13 +179,14 @@ impl Loader {
         };
         let least = settings.prefetch.or(|| 0).saturating_add(64 << 20);
         let cached = cached_bytes(&settings);
-        let memory = settings.memory.or(|| {
+        let memory = settings.memory.bytes(limits::allowed_memory, || {
             let available = limits::available_memory();
             // A cache comes on top, as far as the machine has the memory.
             let cached = cached.min(available / 2);
             defaults::memory(available).max(least) + cached
         });
         let prefetch = settings.prefetch.or(|| defaults::prefetch(memory));
+        check_prefetch(prefetch, memory, settings.memory)?;
         check_cache(cached, memory, prefetch)?;
         let work = memory.saturating_sub(prefetch).max(1);
         let keep = (work.saturating_sub(cached) / (4 * threads as u64)).min(32 << 20) as usize;
@@ -201,10 +197,13 @@ impl Loader {
             Some(Caching { store: CacheStore::Folder { .. }, .. }) => (files - 1).max(1),
             Some(Caching { store: CacheStore::Memory(_), .. }) | None => files,
         };
-        let work_budget = Budget::new("bytes", work - (keep * threads) as u64);
+        let memory_limit = Limit::of(settings.memory, memory);
+        let files_limit = Limit::of(settings.files, files);
+        let budgets = Budgets::new(memory_limit, prefetch, (keep * threads) as u64, files_limit);
+        let work_budget = &budgets.work;
         let cache = settings.cache.as_ref().map(|caching| {
             let memory =
-                |limit: u64| MemoryCache::new(limit.min(work_budget.limit() * 3 / 4), &work_budget);
+                |limit: u64| MemoryCache::new(limit.min(work_budget.limit() * 3 / 4), work_budget);
             SampleCache::new(caching, &*source, transform.as_ref(), parser.is_some(), memory)
         });
         let ledger = Arc::new(Ledger::new(settings.faults.clone())?);
@@ -230,13 +229,10 @@ impl Loader {
             seed,
             threads,
             readers,
-            keep,
             largest: memory.max(LARGEST),
-            work: work_budget,
-            batches: Budget::new("bytes of batches", prefetch),
-            files: Budget::new("files", files),
-            buffer_pool: BufferPool::default(),
-            pool: Pool::new(usize::try_from(prefetch).unwrap_or(usize::MAX)),
+            buffer_pool: BufferPool::new(&budgets.work),
+            pool: Pool::new(usize::try_from(prefetch).unwrap_or(usize::MAX), &budgets.batches),
+            budgets,
             ledger,
             progress: Mutex::default(),
             resumed: AtomicBool::new(false),
@@ -271,9 +267,7 @@ impl Loader {
             }
             progress.clone()
         };
-        shared.batches.reopen();
-        shared.work.reopen();
-        shared.files.reopen();
+        shared.budgets.reopen();
         let running = Arc::new(Running::start(Arc::clone(shared), start)?);
         *current = Some(Arc::clone(&running));
         Ok(Epoch { running, is_finished: false, receipt: None })
@@ -409,15 +403,14 @@ impl Loader {
 
     /// The budgets and counts that were decided, for people.
     pub fn decided(&self) -> Decided {
-        let shared = &self.shared;
+        let Shared { threads, readers, budgets, .. } = &*self.shared;
+        let Budgets { work, batches, decoders, files, .. } = budgets;
         Decided {
-            threads: shared.threads,
-            readers: shared.readers,
-            files: shared.files.limit(),
-            prefetch: shared.batches.limit(),
-            memory: shared.batches.limit()
-                + shared.work.limit()
-                + (shared.keep * shared.threads) as u64,
+            threads: *threads,
+            readers: *readers,
+            files: files.limit(),
+            prefetch: batches.limit(),
+            memory: batches.limit() + work.limit() + decoders.limit(),
         }
     }
 }
@@ -578,7 +571,7 @@ impl Running {
         }
         self.run.close();
         self.threads.wait(GRACE);
-        self.run.close_files();
+        self.run.release();
         self.run.flush_cache();
         self.settle(None).unwrap_or_else(|_| unreachable!("only an epoch at its end must add up"));
     }

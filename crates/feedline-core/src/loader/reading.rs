@@ -269,7 +269,7 @@ impl Run {
             if let Some(image_work) = &image_work {
                 let (working, result) = self.image_bytes(image_work);
                 let result = if shared.in_rows { 0 } else { result };
-                more += (working.saturating_sub(shared.keep) + result) as u64;
+                more += (working.saturating_sub(self.keep) + result) as u64;
             }
             let extra = match more {
                 0 => None,

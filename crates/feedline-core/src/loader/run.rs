@@ -23,6 +23,7 @@ use super::perform::Outbox;
 use super::slot_supply::{Horizon, SlotSupply};
 use super::watch::Watch;
 use super::{Progress, Shared};
+use crate::budget::Permit;
 use crate::collate::BatchSlot;
 use crate::deliver::Handoff;
 use crate::engine::{self, Engine, Position};
@@ -146,6 +147,9 @@ pub(super) struct Run {
     /// Good samples of batches that are left out because they are not full.
     pub(super) dropped: AtomicU64,
     closed: AtomicBool,
+    /// Bytes of working memory that each worker keeps between samples, and the permit for them.
+    pub(super) keep: usize,
+    kept: Mutex<Option<Permit>>,
 }
 
 /// How long the consumer has waited for the next batch.
@@ -165,19 +169,20 @@ impl Run {
         let Progress { epoch, position } = from;
         let ledger = Arc::clone(&shared.ledger);
         let on_event = Box::new(move |event| ledger.event(event));
-        let files =
-            OpenFiles::new(shared.files.clone(), on_event).knowing(shared.source.known_files());
+        let files = OpenFiles::new(shared.budgets.files.clone(), on_event)
+            .knowing(shared.source.known_files());
         let start = position.slot;
         let engine = Engine::new(shared.engine_settings(epoch), position);
         let due = engine.orders_left();
         let horizon = Horizon::new(shared.ahead.map_or(u64::MAX, |ahead| start + ahead));
         let mapped = shared.hands_on().then(|| Mapped::new(shared.columns.size));
+        let (keep, kept) = shared.budgets.keep(shared.threads);
         let watch = Watch::new(shared.source.root().filter(|_| shared.readers > 0));
         let run = Arc::new(Run {
             handoff: Handoff::default(),
             meters: Meters::default(),
             cache_meters: CacheMeters::default(),
-            reader: Reader::new(files, shared.work.clone(), shared.buffer_pool.clone())
+            reader: Reader::new(files, shared.budgets.work.clone(), shared.buffer_pool.clone())
                 .up_to(shared.largest),
             streams: shared.source.contents().filter(|contents| contents.is_packed).map(
                 |contents| {
@@ -200,6 +205,8 @@ impl Run {
             epoch,
             dropped: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            keep,
+            kept: Mutex::new(kept),
             shared,
         });
         if let Some(cache) = &run.shared.cache {
@@ -322,7 +329,7 @@ impl Run {
         let columns = &shared.columns;
         let lone = shared.has_lone_slots().then_some(most);
         let bytes = lone.map_or(columns.batch_bytes(), |lone| columns.row_bytes() * lone as u64);
-        let Ok(permit) = shared.batches.acquire(bytes, first) else { return Ok(None) };
+        let Ok(permit) = shared.budgets.batches.acquire(bytes, first) else { return Ok(None) };
         if self.is_closed() {
             return Ok(None);
         }
@@ -405,7 +412,7 @@ impl Run {
             self.note_time(index, start.elapsed(), Stage::Worker);
         }
         slot.end();
-        native.trim(self.shared.keep);
+        native.trim(self.keep);
         self.meters.add(Stage::Worker, start.elapsed());
         self.settle(results.drain(..), Some(native));
     }
@@ -442,7 +449,8 @@ impl Run {
     }
 
     pub(super) fn set_urgent(&self, below: u64, settled: u64) {
-        for budget in [&self.shared.work, &self.shared.batches] {
+        let budgets = &self.shared.budgets;
+        for budget in [&budgets.work, &budgets.batches] {
             budget.set_urgent_below(below);
         }
         if let Some(ahead) = self.shared.ahead {
@@ -528,9 +536,7 @@ impl Run {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        for budget in [&self.shared.work, &self.shared.batches, &self.shared.files] {
-            budget.close();
-        }
+        self.shared.budgets.close();
         self.horizon.close();
         self.ending.end();
         self.handoff.close();
@@ -538,9 +544,10 @@ impl Run {
         self.handed.close();
     }
 
-    /// Closes what the threads left open, when they are gone.
-    pub(super) fn close_files(&self) {
+    /// Gives back what the threads held, when they are gone.
+    pub(super) fn release(&self) {
         self.reader.files().close_idle();
+        self.kept.lock().take();
     }
 }
 

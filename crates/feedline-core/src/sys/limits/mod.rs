@@ -79,6 +79,12 @@ pub fn available_memory() -> u64 {
     memory().usable().map_or(UNKNOWN_MEMORY, |(bytes, _)| bytes)
 }
 
+/// All bytes that this process may ever use: those of the machine, of its memory cgroups or of its address space.
+pub fn allowed_memory() -> u64 {
+    let memory = memory();
+    memory.whole().into_iter().chain(memory.address_limit).min().unwrap_or(UNKNOWN_MEMORY)
+}
+
 /// The bytes that all processes together can still use before the machine, or a memory cgroup of this process, is
 /// full. Limits of this process alone do not count.
 pub(crate) fn memory_left() -> u64 {

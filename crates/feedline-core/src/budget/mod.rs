@@ -2,12 +2,22 @@
 //!
 //! `acquire` waits until there is room. Tickets below the urgent mark never wait: the consumer needs them next, and a
 //! budget that is full of later samples must not block the first one.
+//!
+//! What is held without need (a warm buffer, a cached sample) is *idle*. It is counted, but nobody waits for it: it is
+//! reclaimed as soon as samples need the room. A budget may be a part of a [`Whole`], which the loaders of a process
+//! share.
+
+mod whole;
+
+pub use whole::{Claim, Holder, Whole};
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::sys::lock::{Condition, Mutex};
+use whole::Member;
 
 /// An amount that can run out. Clones share it.
 #[derive(Clone)]
@@ -15,24 +25,52 @@ pub struct Budget(Arc<SharedBudget>);
 
 struct SharedBudget {
     name: &'static str,
+    member: Option<Member>,
     state: Mutex<BudgetState>,
     changed: Condition,
-    /// Gives back an amount that is held without need.
-    reclaim: OnceLock<Reclaim>,
+    /// Threads that have said that they will wait.
+    announced: AtomicUsize,
 }
 
-/// Gives back at least this amount, if that much is held without need.
-pub(crate) type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
+/// Holds something without need, and can give it back.
+pub(crate) trait Reclaim: Send + Sync {
+    /// Gives back at least this amount, if it has that much; returns what it gave back. Must not wait for a budget.
+    fn reclaim(&self, amount: u64) -> u64;
+}
+
+/// How a budget relates to the whole that it is a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// It waits for room in the whole too: its limit is a default.
+    Within,
+    /// It counts in the whole, but only its own limit makes it wait: the user has set it.
+    Own,
+}
+
+/// What happens if a whole has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WhenFull {
+    /// The amount is taken nevertheless.
+    Take,
+    /// It is not taken, and the budget is queued.
+    Queue,
+    /// It is not taken.
+    Refuse,
+}
 
 struct BudgetState {
     limit: u64,
     used: u64,
+    idle: u64,
     peak: u64,
     urgent_below: u64,
     closed: bool,
+    /// Whether a sample waits for room in the whole.
+    is_queued: bool,
     next_waiter: u64,
     waiters: BTreeSet<(u64, u64)>,
     holders: BTreeMap<u64, u64>,
+    reclaimers: Vec<Weak<dyn Reclaim>>,
 }
 
 /// The run has ended: every wait ends.
@@ -42,115 +80,218 @@ pub struct Closed;
 impl Budget {
     /// A budget with this limit. The name appears in messages.
     pub fn new(name: &'static str, limit: u64) -> Budget {
+        Budget::with(name, limit, None)
+    }
+
+    /// A budget that is a part of a whole.
+    pub(crate) fn part_of(whole: &Whole, share: Share, name: &'static str, limit: u64) -> Budget {
+        let budget = Budget::with(name, limit, Some(whole.member(share)));
+        whole.join(&budget);
+        budget
+    }
+
+    fn with(name: &'static str, limit: u64, member: Option<Member>) -> Budget {
         let state = BudgetState {
             limit,
             used: 0,
+            idle: 0,
             peak: 0,
             urgent_below: 0,
             closed: false,
+            is_queued: false,
             next_waiter: 0,
             waiters: BTreeSet::new(),
             holders: BTreeMap::new(),
+            reclaimers: Vec::new(),
         };
         Budget(Arc::new(SharedBudget {
             name,
+            member,
             state: Mutex::new(state),
             changed: Condition::default(),
-            reclaim: OnceLock::new(),
+            announced: AtomicUsize::new(0),
         }))
     }
 
-    /// From now on, `reclaim` is called before a sample waits. It can be set once.
-    pub(crate) fn reclaim_with(&self, reclaim: Reclaim) {
-        let is_set = self.0.reclaim.set(reclaim).is_ok();
-        debug_assert!(is_set, "two holders would each be asked for all of it");
-    }
-
-    /// Asks for what an amount lacks.
-    fn reclaim(&self, amount: u64) {
-        let Some(reclaim) = self.0.reclaim.get() else { return };
-        let lacking = {
-            let state = self.0.state.lock();
-            state.used.saturating_add(amount).saturating_sub(state.limit)
-        };
-        if lacking > 0 {
-            // Without the lock: what is given back comes as dropped permits.
-            reclaim(lacking);
+    /// From now on, `holder` is asked to give back what it holds without need.
+    pub(crate) fn reclaim_from(&self, holder: &Arc<impl Reclaim + 'static>) {
+        let weak = Arc::downgrade(holder);
+        let holder: Weak<dyn Reclaim> = weak;
+        self.0.state.lock().reclaimers.push(Weak::clone(&holder));
+        if let Some(member) = &self.0.member {
+            member.whole.reclaim_from(holder);
         }
     }
 
     /// Takes `amount` for the sample at `position`, and waits for room unless the sample is urgent. Among waiting
     /// samples, the earliest position goes first. An amount above the whole limit is granted once the sample is urgent;
     /// otherwise it would wait forever.
+    ///
+    /// Idle memory is left alone: the caller uses it again, or calls `trim`.
     pub(crate) fn acquire(&self, amount: u64, position: u64) -> Result<Permit, Closed> {
-        self.reclaim(amount);
         let mut state = self.0.state.lock();
         let waiter = (position, state.next_waiter);
         state.next_waiter += 1;
         state.waiters.insert(waiter);
-        loop {
-            let first = state.waiters.first() == Some(&waiter);
-            let verdict = if state.closed {
-                Some(Err(Closed))
-            } else if position < state.urgent_below || (first && state.has_room(amount)) {
-                Some(Ok(()))
-            } else {
-                None
-            };
-            if let Some(verdict) = verdict {
-                state.waiters.remove(&waiter);
-                if verdict.is_ok() {
-                    state.take(amount, position);
+        let verdict = loop {
+            if state.closed {
+                break Err(Closed);
+            }
+            let is_first = state.waiters.first() == Some(&waiter);
+            let is_urgent = position < state.urgent_below;
+            if is_urgent || (is_first && state.has_room(amount)) {
+                let queue = if is_urgent { WhenFull::Take } else { WhenFull::Queue };
+                if self.take(&mut state, amount, position, queue) {
+                    break Ok(());
                 }
-                // The next waiter may have waited only for this one.
-                self.0.changed.notify_all();
-                return verdict.map(|()| self.permit(amount, position));
             }
             state = self.0.changed.wait(state);
+        };
+        state.waiters.remove(&waiter);
+        let is_queued = std::mem::take(&mut state.is_queued);
+        drop(state);
+        // The next waiter may have waited only for this one.
+        self.0.changed.notify_all();
+        if is_queued && let Some(member) = &self.0.member {
+            member.leave();
         }
+        verdict.map(|()| self.permit(amount, position))
     }
 
     /// Like `acquire`, but calls `before_wait` before it waits, so that a thread that holds what an earlier sample
-    /// needs can hand it on first.
+    /// needs can hand it on first; and reclaims idle memory in excess of the limits.
     pub(crate) fn acquire_after(
         &self,
         amount: u64,
         position: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Result<Permit, Closed> {
-        if let Some(permit) = self.try_acquire(amount, position) {
-            return Ok(permit);
-        }
-        self.reclaim(amount);
-        if let Some(permit) = self.try_acquire(amount, position) {
-            return Ok(permit);
-        }
-        before_wait();
-        self.acquire(amount, position)
+        let permit = match self.try_acquire(amount, position) {
+            Some(permit) => permit,
+            None => {
+                before_wait();
+                self.acquire(amount, position)?
+            }
+        };
+        self.trim();
+        Ok(permit)
     }
 
     /// Takes `amount` if there is room for it now.
     pub(crate) fn try_acquire(&self, amount: u64, position: u64) -> Option<Permit> {
         let mut state = self.0.state.lock();
-        if state.closed || !(position < state.urgent_below || state.has_room(amount)) {
+        if state.closed {
             return None;
         }
-        state.take(amount, position);
-        Some(self.permit(amount, position))
+        let is_urgent = position < state.urgent_below;
+        let when_full = if is_urgent { WhenFull::Take } else { WhenFull::Refuse };
+        let is_taken = (is_urgent || state.has_room(amount))
+            && self.take(&mut state, amount, position, when_full);
+        is_taken.then(|| self.permit(amount, position))
     }
 
-    /// Takes `amount` if there is room for it now and no sample waits for that room.
+    /// Takes `amount` if there is room for it now, also beside what is idle, and no sample waits for that room.
     pub(crate) fn try_acquire_spare(&self, amount: u64, position: u64) -> Option<Permit> {
         let mut state = self.0.state.lock();
-        if state.closed || !state.waiters.is_empty() || !state.has_room(amount) {
+        let is_taken = state.has_spare(amount)
+            && self.has_spare_in_whole(amount)
+            && self.take(&mut state, amount, position, WhenFull::Refuse);
+        is_taken.then(|| self.permit(amount, position))
+    }
+
+    /// Counts `amount` as idle if there is room for it and no sample waits for that room.
+    pub(crate) fn try_hold_idle(&self, amount: u64) -> Option<IdlePermit> {
+        let mut state = self.0.state.lock();
+        if !state.has_spare(amount) || !self.has_spare_in_whole(amount) {
             return None;
         }
-        state.take(amount, position);
-        Some(self.permit(amount, position))
+        self.add_idle(&mut state, amount);
+        Some(IdlePermit { budget: self.clone(), amount })
+    }
+
+    /// Counts as idle what was in use before, and exists already.
+    pub(crate) fn hold_idle(&self, amount: u64) -> IdlePermit {
+        self.add_idle(&mut self.0.state.lock(), amount);
+        IdlePermit { budget: self.clone(), amount }
+    }
+
+    fn add_idle(&self, state: &mut BudgetState, amount: u64) {
+        state.idle += amount;
+        if let Some(member) = &self.0.member {
+            member.whole.add_idle(amount);
+        }
+    }
+
+    /// Reclaims what is idle in excess of the limits, of this budget and of the whole.
+    pub(crate) fn trim(&self) {
+        let (excess, reclaimers) = {
+            let state = self.0.state.lock();
+            let excess = state.excess();
+            (excess, if excess > 0 { state.reclaimers.clone() } else { Vec::new() })
+        };
+        // Without the lock: what is given back comes as dropped permits.
+        reclaim(&reclaimers, excess);
+        if let Some(member) = &self.0.member {
+            member.whole.trim();
+        }
+    }
+
+    /// Gives back everything that is held without need, by this budget and by all others of the whole. Returns how much.
+    pub(crate) fn reclaim_all(&self) -> u64 {
+        match &self.0.member {
+            Some(member) => member.whole.reclaim(u64::MAX),
+            None => {
+                let reclaimers = self.0.state.lock().reclaimers.clone();
+                reclaim(&reclaimers, u64::MAX)
+            }
+        }
+    }
+
+    /// Asks all holders of the whole for an amount that they hold without need. Returns how much they gave back.
+    pub(crate) fn reclaim_from_others(&self, amount: u64) -> u64 {
+        self.0.member.as_ref().map_or(0, |member| member.whole.reclaim(amount))
+    }
+
+    /// Says that this thread will wait, so that others give back what they do not need any more. Ends when dropped.
+    pub(crate) fn announce(&self) -> Announced<'_> {
+        self.0.announced.fetch_add(1, Ordering::SeqCst);
+        if let Some(member) = &self.0.member {
+            member.whole.announced().fetch_add(1, Ordering::SeqCst);
+        }
+        Announced(self)
+    }
+
+    /// Whether a thread waits, or is about to, for this budget or for the whole.
+    pub(crate) fn is_awaited(&self) -> bool {
+        let whole = self.0.member.as_ref().map(|member| member.whole.announced());
+        self.0.announced.load(Ordering::SeqCst) > 0
+            || whole.is_some_and(|announced| announced.load(Ordering::SeqCst) > 0)
     }
 
     fn permit(&self, amount: u64, position: u64) -> Permit {
         Permit { budget: self.clone(), amount, position }
+    }
+
+    fn has_spare_in_whole(&self, amount: u64) -> bool {
+        self.0.member.as_ref().is_none_or(|member| member.has_spare(amount))
+    }
+
+    /// Takes an amount for which this budget has room. The whole may be full.
+    fn take(
+        &self,
+        state: &mut BudgetState,
+        amount: u64,
+        position: u64,
+        when_full: WhenFull,
+    ) -> bool {
+        if let Some(member) = &self.0.member
+            && !member.take(amount, when_full, &self.0)
+        {
+            state.is_queued |= when_full == WhenFull::Queue;
+            return false;
+        }
+        state.take(amount, position);
+        true
     }
 
     /// From now on, samples before `position` never wait.
@@ -204,9 +345,13 @@ impl Budget {
         self.0.state.lock().used
     }
 
+    /// The amount that is held without need.
+    pub fn idle(&self) -> u64 {
+        self.0.state.lock().idle
+    }
+
     /// The highest amount in use at any time.
-    #[cfg(test)]
-    pub(crate) fn peak(&self) -> u64 {
+    pub fn peak(&self) -> u64 {
         self.0.state.lock().peak
     }
 
@@ -221,9 +366,45 @@ impl Budget {
     }
 }
 
+/// Asks one holder after another, until that much is given back. Returns how much it was.
+fn reclaim(holders: &[Weak<dyn Reclaim>], amount: u64) -> u64 {
+    let mut given_back = 0;
+    for holder in holders.iter().filter_map(Weak::upgrade) {
+        if given_back >= amount {
+            break;
+        }
+        given_back += holder.reclaim(amount - given_back);
+    }
+    given_back
+}
+
+/// A wait that was announced.
+pub(crate) struct Announced<'a>(&'a Budget);
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        let shared = &self.0.0;
+        shared.announced.fetch_sub(1, Ordering::SeqCst);
+        if let Some(member) = &shared.member {
+            member.whole.announced().fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
 impl BudgetState {
     fn has_room(&self, amount: u64) -> bool {
         self.used.checked_add(amount).is_some_and(|sum| sum <= self.limit)
+    }
+
+    /// Whether there is room that nobody waits for, beside what is idle.
+    fn has_spare(&self, amount: u64) -> bool {
+        let taken = self.used.saturating_add(self.idle).saturating_add(amount);
+        !self.closed && self.waiters.is_empty() && taken <= self.limit
+    }
+
+    /// What is idle beyond the limit.
+    fn excess(&self) -> u64 {
+        self.idle.min(self.used.saturating_add(self.idle).saturating_sub(self.limit))
     }
 
     fn take(&mut self, amount: u64, position: u64) {
@@ -291,16 +472,37 @@ impl Permit {
     }
 
     fn give_back(&self, amount: u64) {
-        let mut state = self.budget.0.state.lock();
-        state.used -= amount;
-        state.release(amount, self.position);
-        self.budget.0.changed.notify_all();
+        {
+            let mut state = self.budget.0.state.lock();
+            state.used -= amount;
+            state.release(amount, self.position);
+            self.budget.0.changed.notify_all();
+        }
+        // Without the lock: it wakes other budgets.
+        if let Some(member) = &self.budget.0.member {
+            member.whole.give_back(amount);
+        }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         self.give_back(self.amount);
+    }
+}
+
+/// What is held without need, until it is dropped.
+pub(crate) struct IdlePermit {
+    budget: Budget,
+    amount: u64,
+}
+
+impl Drop for IdlePermit {
+    fn drop(&mut self) {
+        self.budget.0.state.lock().idle -= self.amount;
+        if let Some(member) = &self.budget.0.member {
+            member.whole.remove_idle(self.amount);
+        }
     }
 }
 
