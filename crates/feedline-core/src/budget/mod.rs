@@ -7,16 +7,20 @@
 //! reclaimed as soon as samples need the room. A budget may be a part of a [`Whole`], which the loaders of a process
 //! share.
 
+mod refusal;
 mod whole;
 
+pub use refusal::Shrunk;
+pub(crate) use refusal::Unmet;
 pub use whole::{Claim, Holder, Whole};
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::sys::lock::{Condition, Mutex};
+use refusal::OnShrunk;
 use whole::Member;
 
 /// An amount that can run out. Clones share it.
@@ -30,12 +34,36 @@ struct SharedBudget {
     changed: Condition,
     /// Threads that have said that they will wait.
     announced: AtomicUsize,
+    /// The limit as it was decided.
+    decided: u64,
+    on_shrunk: OnceLock<OnShrunk>,
 }
 
 /// Holds something without need, and can give it back.
 pub(crate) trait Reclaim: Send + Sync {
     /// Gives back at least this amount, if it has that much; returns what it gave back. Must not wait for a budget.
     fn reclaim(&self, amount: u64) -> u64;
+}
+
+/// What several budgets have in use together, and the most that they ever had. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PeakMeter(Arc<(AtomicU64, AtomicU64)>);
+
+impl PeakMeter {
+    fn add(&self, amount: u64) {
+        let (used, peak) = &*self.0;
+        let now = used.fetch_add(amount, Ordering::Relaxed) + amount;
+        peak.fetch_max(now, Ordering::Relaxed);
+    }
+
+    fn subtract(&self, amount: u64) {
+        self.0.0.fetch_sub(amount, Ordering::Relaxed);
+    }
+
+    /// The highest amount in use at any time.
+    pub(crate) fn peak(&self) -> u64 {
+        self.0.1.load(Ordering::Relaxed)
+    }
 }
 
 /// How a budget relates to the whole that it is a part of.
@@ -65,6 +93,8 @@ struct BudgetState {
     peak: u64,
     urgent_below: u64,
     closed: bool,
+    /// Whether the system has refused in this run what the budget allowed.
+    is_shrunk: bool,
     /// Whether a sample waits for room in the whole.
     is_queued: bool,
     next_waiter: u64,
@@ -83,9 +113,15 @@ impl Budget {
         Budget::with(name, limit, None)
     }
 
-    /// A budget that is a part of a whole.
-    pub(crate) fn part_of(whole: &Whole, share: Share, name: &'static str, limit: u64) -> Budget {
-        let budget = Budget::with(name, limit, Some(whole.member(share)));
+    /// A budget that is a part of a whole. `meter` counts it together with others.
+    pub(crate) fn part_of(
+        whole: &Whole,
+        share: Share,
+        name: &'static str,
+        limit: u64,
+        meter: &PeakMeter,
+    ) -> Budget {
+        let budget = Budget::with(name, limit, Some(whole.member(share, meter)));
         whole.join(&budget);
         budget
     }
@@ -98,6 +134,7 @@ impl Budget {
             peak: 0,
             urgent_below: 0,
             closed: false,
+            is_shrunk: false,
             is_queued: false,
             next_waiter: 0,
             waiters: BTreeSet::new(),
@@ -110,6 +147,8 @@ impl Budget {
             state: Mutex::new(state),
             changed: Condition::default(),
             announced: AtomicUsize::new(0),
+            decided: limit,
+            on_shrunk: OnceLock::new(),
         }))
     }
 
@@ -303,15 +342,6 @@ impl Budget {
         }
     }
 
-    /// Lowers the limit after the system refused what the budget allowed: to one less than what is in use, but at least
-    /// to one. Returns the limits before and after.
-    pub(crate) fn shrink(&self) -> (u64, u64) {
-        let mut state = self.0.state.lock();
-        let before = state.limit;
-        state.limit = state.limit.min(state.used.saturating_sub(1)).max(1);
-        (before, state.limit)
-    }
-
     /// Waits for at most this long, or until a permit is returned; ends at once when the budget is closed.
     pub(crate) fn pause(&self, at_most: Duration) -> Result<(), Closed> {
         let mut state = self.0.state.lock();
@@ -327,10 +357,12 @@ impl Budget {
         self.0.changed.notify_all();
     }
 
-    /// Allows waits again, for the next run.
+    /// Allows waits again, for the next run, up to the limit that was decided first.
     pub(crate) fn reopen(&self) {
         let mut state = self.0.state.lock();
         state.closed = false;
+        state.is_shrunk = false;
+        state.limit = self.0.decided;
         state.urgent_below = 0;
     }
 
@@ -360,9 +392,29 @@ impl Budget {
         self.0.state.lock().limit
     }
 
+    /// The amount that may be in use, as it was decided.
+    pub fn decided(&self) -> u64 {
+        self.0.decided
+    }
+
     /// The name in messages.
     pub fn name(&self) -> &'static str {
         self.0.name
+    }
+
+    /// What is held of the whole, and for what; of this budget alone if there is no whole.
+    pub fn holders_of_whole(&self) -> Vec<Holder> {
+        match &self.0.member {
+            Some(member) => member.whole.holders(),
+            None => vec![self.0.holder()],
+        }
+    }
+}
+
+impl SharedBudget {
+    fn holder(&self) -> Holder {
+        let state = self.state.lock();
+        Holder { name: self.name, used: state.used, idle: state.idle, limit: state.limit }
     }
 }
 
@@ -436,6 +488,16 @@ pub struct Permit {
 }
 
 impl Permit {
+    /// The budget that it is a part of.
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// The position of the sample that it is for.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
     /// The amount it permits.
     #[cfg(test)]
     pub(crate) fn amount(&self) -> u64 {
@@ -480,7 +542,7 @@ impl Permit {
         }
         // Without the lock: it wakes other budgets.
         if let Some(member) = &self.budget.0.member {
-            member.whole.give_back(amount);
+            member.give_back(amount);
         }
     }
 }
@@ -590,13 +652,5 @@ mod tests {
             assert_eq!(waiter.join().unwrap(), Err(Closed));
         });
         assert_eq!(budget.acquire(0, 2).map(drop), Err(Closed));
-    }
-
-    #[test]
-    fn a_refusal_of_the_system_shrinks_the_limit_but_never_to_nothing() {
-        let budget = Budget::new("files", 100);
-        let _held: Vec<_> = (0..20).map(|position| budget.acquire(1, position).unwrap()).collect();
-        assert_eq!(budget.shrink(), (100, 19));
-        assert_eq!(Budget::new("files", 5).shrink(), (5, 1));
     }
 }

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use super::{Budget, Reclaim, Share, SharedBudget, WhenFull, reclaim};
+use super::{Budget, PeakMeter, Reclaim, Share, SharedBudget, WhenFull, reclaim};
+use crate::sample::in_bytes;
 use crate::sys::lock::Mutex;
 
 /// An amount that several budgets share. Clones are the same.
@@ -46,6 +47,7 @@ pub(super) struct Member {
     pub(super) whole: Whole,
     number: usize,
     share: Share,
+    meter: PeakMeter,
 }
 
 /// A holder of some of a whole.
@@ -59,6 +61,19 @@ pub struct Holder {
     pub idle: u64,
     /// The amount that may be in use.
     pub limit: u64,
+}
+
+impl Holder {
+    /// For people: "96.0 MiB of 128.0 MiB for batches (8.0 MiB idle)".
+    pub(super) fn in_bytes(&self) -> String {
+        let held = in_bytes(self.used + self.idle);
+        let limit = in_bytes(self.limit);
+        let mut text = format!("{held} of {limit} for {}", self.name);
+        if self.idle > 0 {
+            text.push_str(&format!(" ({} idle)", in_bytes(self.idle)));
+        }
+        text
+    }
 }
 
 impl Whole {
@@ -84,8 +99,9 @@ impl Whole {
         self.0.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn member(&self, share: Share) -> Member {
-        Member { whole: self.clone(), number: self.next_number(), share }
+    pub(super) fn member(&self, share: Share, meter: &PeakMeter) -> Member {
+        let (number, meter) = (self.next_number(), meter.clone());
+        Member { whole: self.clone(), number, share, meter }
     }
 
     pub(super) fn join(&self, budget: &Budget) {
@@ -102,11 +118,6 @@ impl Whole {
 
     pub(super) fn announced(&self) -> &AtomicUsize {
         &self.0.announced
-    }
-
-    pub(super) fn give_back(&self, amount: u64) {
-        self.0.state.lock().used -= amount;
-        self.wake_first();
     }
 
     pub(super) fn add_idle(&self, amount: u64) {
@@ -157,11 +168,7 @@ impl Whole {
         let mut holders: Vec<_> = members
             .iter()
             .filter_map(Weak::upgrade)
-            .map(|budget| {
-                let state = budget.state.lock();
-                let (used, idle, limit) = (state.used, state.idle, state.limit);
-                Holder { name: budget.name, used, idle, limit }
-            })
+            .map(|budget| budget.holder())
             .filter(|holder| holder.used + holder.idle > 0)
             .collect();
         holders.sort_by_key(|holder| std::cmp::Reverse(holder.used + holder.idle));
@@ -220,6 +227,7 @@ impl Member {
         if has_room || self.share == Share::Own || when_full == WhenFull::Take {
             state.used += amount;
             state.peak = state.peak.max(state.used);
+            self.meter.add(amount);
             return true;
         }
         let is_queued = state.queue.iter().any(|(number, _)| *number == self.number);
@@ -227,6 +235,12 @@ impl Member {
             state.queue.push_back((self.number, Arc::downgrade(budget)));
         }
         false
+    }
+
+    pub(super) fn give_back(&self, amount: u64) {
+        self.meter.subtract(amount);
+        self.whole.0.state.lock().used -= amount;
+        self.whole.wake_first();
     }
 
     /// Whether there is room that nobody waits for, beside what is idle.
@@ -260,7 +274,8 @@ mod tests {
         let whole = Whole::new("bytes");
         let claim = whole.claim(limit);
         // More than the whole, so that only the whole makes them wait.
-        let part = |_| Budget::part_of(&whole, Share::Within, "part", 2 * limit);
+        let part =
+            |_| Budget::part_of(&whole, Share::Within, "part", 2 * limit, &PeakMeter::default());
         let parts = std::array::from_fn(part);
         (whole, parts, claim)
     }
@@ -299,7 +314,7 @@ mod tests {
     #[test]
     fn a_part_whose_limit_the_user_set_counts_but_does_not_wait() {
         let (whole, [shared], _claim) = parts(10);
-        let own = Budget::part_of(&whole, Share::Own, "own", 30);
+        let own = Budget::part_of(&whole, Share::Own, "own", 30, &PeakMeter::default());
         let _held = own.try_acquire(30, 1).unwrap();
         assert_eq!(whole.used(), 30);
         assert!(shared.try_acquire(1, 1).is_none());

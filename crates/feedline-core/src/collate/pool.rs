@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use crate::budget::{Budget, IdlePermit, Permit, Reclaim};
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::sys::lock::Mutex;
 use crate::sys::slab::{Block, GiveBack};
 
@@ -34,8 +34,9 @@ impl Pool {
         Pool(pooled)
     }
 
-    /// A free block of at least this size and at most twice that, or a new one.
-    pub(crate) fn take(&self, bytes: usize) -> Result<Block> {
+    /// A free block of at least this size and at most twice that, or a new one. If the system has no memory, it is
+    /// asked again when others have returned some; `position` says who waits.
+    pub(crate) fn take(&self, bytes: usize, position: u64) -> Result<Block> {
         {
             let mut free = self.0.free.lock();
             // From the back: the block returned last is warm in the caches.
@@ -51,10 +52,8 @@ impl Pool {
         }
         // Other blocks and what else is idle make room for a new one.
         self.0.budget.trim();
-        Block::new(bytes).ok_or_else(|| {
-            let message = format!("the system refused {bytes} bytes for a batch");
-            Error::new(Kind::OutOfMemory, message)
-        })
+        let budget = &self.0.budget;
+        budget.allocate(bytes, "a batch", position, &mut || (), || Block::new(bytes))
     }
 
     /// The callback that returns a block to this pool when its last row is dropped, if the pool still exists.
@@ -136,16 +135,16 @@ mod tests {
     #[test]
     fn memory_is_reused_and_the_pool_stays_within_its_limit() {
         let pool = Pool::new(100, &Budget::new("bytes", 1000));
-        let rows = carve(pool.take(60).unwrap(), 60, 1, pool.give_back(None));
+        let rows = carve(pool.take(60, 0).unwrap(), 60, 1, pool.give_back(None));
         let address = rows[0].address();
         drop(rows);
         assert_eq!(pool.free_bytes(), 60);
-        let again = carve(pool.take(50).unwrap(), 50, 1, pool.give_back(None));
+        let again = carve(pool.take(50, 0).unwrap(), 50, 1, pool.give_back(None));
         assert_eq!((again[0].address(), pool.free_bytes()), (address, 0));
-        let other = carve(pool.take(60).unwrap(), 60, 1, pool.give_back(None));
+        let other = carve(pool.take(60, 0).unwrap(), 60, 1, pool.give_back(None));
         drop((again, other));
         assert_eq!(pool.free_bytes(), 60);
-        let large = carve(pool.take(500).unwrap(), 500, 1, pool.give_back(None));
+        let large = carve(pool.take(500, 0).unwrap(), 500, 1, pool.give_back(None));
         drop(large);
         assert_eq!(pool.free_bytes(), 500);
     }
@@ -153,7 +152,7 @@ mod tests {
     #[test]
     fn a_block_outlives_its_pool() {
         let pool = Pool::new(100, &Budget::new("bytes", 1000));
-        let rows = carve(pool.take(8).unwrap(), 8, 1, pool.give_back(None));
+        let rows = carve(pool.take(8, 0).unwrap(), 8, 1, pool.give_back(None));
         drop(pool);
         assert_eq!(rows[0].len(), 8);
     }

@@ -1,8 +1,13 @@
 //! The budgets of a loader. They are parts of what all loaders of the process share, so that a loader for training and
 //! one for validation together stay within what one alone may use by default.
 
-use crate::budget::{Budget, Claim, Permit, Share, Whole};
+use std::sync::Arc;
+
+use super::Ledger;
+use crate::budget::{Budget, Claim, PeakMeter, Permit, Share, Whole};
 use crate::config::Choice;
+use crate::event::Event;
+use crate::metrics::Resource;
 use crate::sys::process::PerProcess;
 
 /// What the loaders of this process share. A forked process has its own.
@@ -19,6 +24,8 @@ pub(super) struct Budgets {
     pub(super) decoders: Budget,
     /// For descriptors.
     pub(super) files: Budget,
+    /// All bytes together.
+    memory: PeakMeter,
     _claims: [Claim; 2],
 }
 
@@ -43,7 +50,9 @@ impl Limit {
 impl Budgets {
     /// Divides `memory`: `batches` and `decoders` are parts of it, the rest is for work.
     pub(super) fn new(memory: Limit, batches: u64, decoders: u64, files: Limit) -> Budgets {
-        let bytes = |name, limit| Budget::part_of(MEMORY.get(), memory.share, name, limit);
+        let meter = PeakMeter::default();
+        let bytes = |name, limit| Budget::part_of(MEMORY.get(), memory.share, name, limit, &meter);
+        let none = PeakMeter::default();
         Budgets {
             work: bytes(
                 "files and samples",
@@ -51,7 +60,8 @@ impl Budgets {
             ),
             batches: bytes("batches", batches),
             decoders: bytes("decoders", decoders),
-            files: Budget::part_of(FILES.get(), files.share, "files", files.amount),
+            files: Budget::part_of(FILES.get(), files.share, "files", files.amount, &none),
+            memory: meter.clone(),
             _claims: [MEMORY.get().claim(memory.amount), FILES.get().claim(files.amount)],
         }
     }
@@ -68,6 +78,28 @@ impl Budgets {
             each /= 2;
         }
         (0, None)
+    }
+
+    /// The peaks of memory and descriptors, of this loader and of all loaders of the process.
+    pub(super) fn resources(&self) -> [(&'static str, Resource); 2] {
+        let decided = self.work.decided() + self.batches.decided() + self.decoders.decided();
+        let of = |peak, budget, whole: &Whole| Resource {
+            peak,
+            budget,
+            process: Some((whole.peak(), whole.limit())),
+        };
+        [
+            ("memory", of(self.memory.peak(), decided, MEMORY.get())),
+            ("files", of(self.files.peak(), self.files.decided(), FILES.get())),
+        ]
+    }
+
+    /// From now on, an event says when the system refuses what one of them allows.
+    pub(super) fn note_in(&self, ledger: &Arc<Ledger>) {
+        for budget in self.all() {
+            let ledger = Arc::clone(ledger);
+            budget.notify_shrunk(Box::new(move |shrunk| ledger.event(Event::BudgetShrunk(shrunk))));
+        }
     }
 
     pub(super) fn reopen(&self) {

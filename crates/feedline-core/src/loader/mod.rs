@@ -24,7 +24,7 @@ mod watch;
 pub mod workers;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::bytes::BufferPool;
@@ -38,7 +38,7 @@ use crate::event::Event;
 use crate::fault::{self, Symptom};
 use crate::fetch::MemoryCache;
 use crate::format::Parser;
-use crate::metrics::Report;
+use crate::metrics::{Report, Resource};
 use crate::plan::{Excluded, Plan};
 use crate::sample::{Batch, Field, FieldKind};
 use crate::source::Source;
@@ -97,6 +97,11 @@ struct Shared {
     /// The most bytes that one sample may take.
     largest: u64,
     budgets: Budgets,
+    /// Threads for all epochs, if a front calls functions: its worker processes, which stay from epoch to epoch, would
+    /// otherwise take the places of threads between two epochs if the system allows no more.
+    kept_threads: Option<Threads>,
+    /// The most threads that an epoch had.
+    thread_peak: AtomicU64,
     pool: Pool,
     buffer_pool: BufferPool,
     ledger: Arc<Ledger>,
@@ -210,6 +215,7 @@ impl Loader {
         if raised.is_raised() {
             ledger.event(Event::OpenFilesRaised { from: raised.from, to: raised.to });
         }
+        budgets.note_in(&ledger);
         ledger.excluded(excluded_count);
         ledger.empty_shards(&source.empty_shards());
         let shared = Shared {
@@ -233,6 +239,8 @@ impl Loader {
             buffer_pool: BufferPool::new(&budgets.work),
             pool: Pool::new(usize::try_from(prefetch).unwrap_or(usize::MAX), &budgets.batches),
             budgets,
+            thread_peak: AtomicU64::new(0),
+            kept_threads: joined.then(Threads::kept),
             ledger,
             progress: Mutex::default(),
             resumed: AtomicBool::new(false),
@@ -334,6 +342,7 @@ impl Loader {
         {
             running.measure(&mut report);
         }
+        report.note_resources(self.shared.resources());
         report
     }
 
@@ -375,6 +384,9 @@ impl Loader {
         }
         if let Some(running) = self.current.lock().take() {
             running.close();
+        }
+        if let Some(threads) = &self.shared.kept_threads {
+            threads.end(GRACE);
         }
         self.shared.pool.close();
         self.shared.buffer_pool.close();
@@ -437,6 +449,14 @@ impl Drop for Loader {
 }
 
 impl Shared {
+    /// The peak of each resource, and its budget.
+    fn resources(&self) -> impl Iterator<Item = (&'static str, Resource)> {
+        let budget = (self.threads + self.readers + usize::from(self.hands_on())) as u64;
+        let peak = self.thread_peak.load(Ordering::Relaxed);
+        let threads = Resource { peak, budget, process: None };
+        self.budgets.resources().into_iter().chain([("threads", threads)])
+    }
+
     fn checkpoint(&self, progress: Progress) -> Checkpoint {
         let mut settings = format!(
             "{:?} {:?} {:?} {} {:?} {:?}",
@@ -546,7 +566,7 @@ struct Running {
 
 impl Running {
     fn start(shared: Arc<Shared>, start: Progress) -> Result<Running> {
-        let threads = Threads::default();
+        let threads = shared.kept_threads.clone().unwrap_or_default();
         let run = Run::start(shared, start, &threads)?;
         let (started, ended) = (clock::now(), Mutex::new(false));
         Ok(Running { run, threads, started, ended, home: OwnerProcess::here() })

@@ -5,7 +5,8 @@
 //! order, a reader takes all that its sample will need before a worker sees it, and workers wait only
 //! for room for a batch whose samples, and all samples before them, are here.
 
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -34,9 +35,9 @@ use crate::fetch::{CacheMeters, CachedImage, Fetched, OpenFiles, Reader, Streams
 use crate::metrics::Meters;
 use crate::plan;
 use crate::sample::{Batch, Sample, Stage, Ticket};
-use crate::sys::clock;
 use crate::sys::lock::{Deadline, Mutex};
 use crate::sys::thread::Threads;
+use crate::sys::{clock, limits};
 use crate::transform::{Native, Prepared};
 
 /// Samples from memory that a worker takes at once: each costs less than taking it.
@@ -45,6 +46,9 @@ const MEMORY_CHUNK: usize = 64;
 pub(super) const FILES_CHUNK: usize = 8;
 /// Samples that are named when the consumer has waited for long.
 const SPELLED_OUT: usize = 4;
+/// How often, and after which pause, the system is asked for threads if it allows none.
+const THREAD_ATTEMPTS: u32 = 100;
+const THREAD_PAUSE: Duration = Duration::from_millis(50);
 /// What a sample costs besides its bytes.
 pub(super) const OVERHEAD: u64 = 512;
 
@@ -159,6 +163,50 @@ struct Waiting {
     is_told: bool,
 }
 
+/// Where a reader puts samples whose bytes are here.
+pub(super) enum TaskSink {
+    /// For workers.
+    Queue(Sender<Vec<Task>>),
+    /// There is no thread for workers: the reader makes them.
+    Here(RefCell<(Native, Vec<(engine::Order, MakeResult)>)>),
+}
+
+impl TaskSink {
+    /// Hands tasks on. Returns false if nobody needs them any more.
+    pub(super) fn put(&self, run: &Run, tasks: Vec<Task>) -> bool {
+        match self {
+            TaskSink::Queue(queue) => queue.send(tasks).is_ok(),
+            TaskSink::Here(memory) => {
+                let (native, results) = &mut *memory.borrow_mut();
+                run.make_all(tasks, &ActivitySlot::default(), native, results);
+                !run.is_closed()
+            }
+        }
+    }
+}
+
+/// How many threads read, and how many make samples.
+#[derive(Debug, PartialEq, Eq)]
+struct Divided {
+    readers: usize,
+    workers: usize,
+}
+
+/// Divides fewer threads than were wanted in the same proportion. A reader that is alone also makes the samples.
+fn divide(threads: usize, readers: usize, workers: usize) -> Divided {
+    if threads >= readers + workers {
+        return Divided { readers, workers };
+    }
+    if readers == 0 {
+        return Divided { readers, workers: threads };
+    }
+    let makers = match threads {
+        0 | 1 => 0,
+        _ => (threads * workers / (readers + workers)).clamp(1, threads - 1),
+    };
+    Divided { readers: threads - makers, workers: makers }
+}
+
 impl Run {
     /// Starts the threads of an epoch, from where it stands.
     pub(super) fn start(
@@ -167,10 +215,8 @@ impl Run {
         epoch_threads: &Threads,
     ) -> Result<Arc<Run>> {
         let Progress { epoch, position } = from;
-        let ledger = Arc::clone(&shared.ledger);
-        let on_event = Box::new(move |event| ledger.event(event));
-        let files = OpenFiles::new(shared.budgets.files.clone(), on_event)
-            .knowing(shared.source.known_files());
+        let files =
+            OpenFiles::new(shared.budgets.files.clone()).knowing(shared.source.known_files());
         let start = position.slot;
         let engine = Engine::new(shared.engine_settings(epoch), position);
         let due = engine.orders_left();
@@ -220,51 +266,65 @@ impl Run {
 
     fn spawn(self: &Arc<Run>, epoch_threads: &Threads) -> Result<()> {
         let (readers, workers) = (self.shared.readers, self.shared.threads);
-        let (sender, receiver) = bounded::<Vec<Task>>(workers.max(2));
-        let mut started = (0, 0);
-        let mut refused = None;
-        for number in 0..workers.max(readers) {
-            if number < workers {
-                let (run, tasks) = (Arc::clone(self), receiver.clone());
-                let slot = readers + number;
-                let work = move || {
-                    run.guarded(|run| match readers {
-                        0 => run.work_on_orders(&run.slots[slot]),
-                        _ => run.work_on_tasks(&tasks, &run.slots[slot]),
-                    })
-                };
-                match epoch_threads.spawn(&format!("feedline-work-{number}"), work) {
-                    Ok(()) => started.0 += 1,
-                    Err(error) => refused = Some(error),
-                }
-            }
-            if number < readers {
-                let (run, tasks) = (Arc::clone(self), sender.clone());
-                let read = move || run.guarded(|run| run.read(&tasks, &run.slots[number]));
-                match epoch_threads.spawn(&format!("feedline-read-{number}"), read) {
-                    Ok(()) => started.1 += 1,
-                    Err(error) => refused = Some(error),
-                }
-            }
-        }
-        if self.shared.hands_on() {
-            let run = Arc::clone(self);
-            let made =
-                epoch_threads.spawn("feedline-extra", move || run.guarded(Run::make_queued_extras));
-            if let Err(error) = made {
-                self.close();
-                return Err(Error::io(Kind::OutOfThreads, "starting the threads", error));
-            }
-        }
-        if let Some(error) = refused {
-            if started.0 == 0 || (readers > 0 && started.1 == 0) {
-                self.close();
-                return Err(Error::io(Kind::OutOfThreads, "starting the threads", error));
-            }
-            let (wanted, got) = (workers + readers, started.0 + started.1);
+        let extras = usize::from(self.shared.hands_on());
+        let wanted = readers + workers + extras;
+        let got = self.reserve(epoch_threads, wanted, 1 + extras)?;
+        self.shared.thread_peak.fetch_max(got as u64, Ordering::Relaxed);
+        if got < wanted {
             self.shared.ledger.event(Event::ThreadsRefused { wanted, got });
         }
+        let divided = divide(got - extras, readers, workers);
+        let (sender, receiver) = bounded::<Vec<Task>>(workers.max(2));
+        for number in 0..divided.workers {
+            let (run, tasks) = (Arc::clone(self), receiver.clone());
+            let work = move || {
+                run.guarded(|run| match readers {
+                    0 => run.work_on_orders(&run.slots[readers + number]),
+                    _ => run.work_on_tasks(&tasks, &run.slots[readers + number]),
+                })
+            };
+            epoch_threads.run(&format!("feedline-work-{number}"), work);
+        }
+        for number in 0..divided.readers {
+            let (run, tasks) = (Arc::clone(self), sender.clone());
+            let makes_samples = divided.workers == 0;
+            let read = move || {
+                run.guarded(|run| {
+                    let tasks = match makes_samples {
+                        true => TaskSink::Here(RefCell::default()),
+                        false => TaskSink::Queue(tasks),
+                    };
+                    run.read(&tasks, &run.slots[number]);
+                })
+            };
+            epoch_threads.run(&format!("feedline-read-{number}"), read);
+        }
+        if extras > 0 {
+            let run = Arc::clone(self);
+            epoch_threads.run("feedline-extra", move || run.guarded(Run::make_queued_extras));
+        }
         Ok(())
+    }
+
+    /// Threads for this epoch: as many as are wanted, or as the system allows. If it does not even allow the least
+    /// number, it is asked again for a while: other threads and processes may end.
+    fn reserve(&self, epoch_threads: &Threads, wanted: usize, least: usize) -> Result<usize> {
+        for _ in 0..THREAD_ATTEMPTS {
+            let (got, refused) = epoch_threads.reserve(wanted);
+            let Some(error) = refused.filter(|_| got < least) else { return Ok(got) };
+            if self.ending.wait(THREAD_PAUSE) {
+                return Err(Error::io(Kind::OutOfThreads, "starting the threads", error));
+            }
+        }
+        let (got, refused) = epoch_threads.reserve(wanted);
+        let Some(error) = refused.filter(|_| got < least) else { return Ok(got) };
+        self.close();
+        let what = format!(
+            "starting threads, tried for {} s ({})",
+            (THREAD_PAUSE * THREAD_ATTEMPTS).as_secs(),
+            limits::task_holders()
+        );
+        Err(Error::io(Kind::OutOfThreads, &what, error))
     }
 
     /// A panic of our own must end the run with an error: a thread that is gone answers nobody.
@@ -566,4 +626,22 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 
 pub(super) fn closed() -> Error {
     Error::new(Kind::Closed, "the loader is closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_threads_that_the_system_allows_are_divided() {
+        let numbers = |threads, readers, workers| {
+            let divided = divide(threads, readers, workers);
+            (divided.readers, divided.workers)
+        };
+        assert_eq!(numbers(6, 4, 2), (4, 2));
+        assert_eq!(numbers(3, 4, 2), (2, 1));
+        assert_eq!(numbers(2, 16, 1), (1, 1));
+        assert_eq!(numbers(1, 4, 2), (1, 0), "the reader makes the samples");
+        assert_eq!(numbers(2, 0, 8), (0, 2));
+    }
 }

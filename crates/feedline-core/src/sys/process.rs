@@ -81,6 +81,13 @@ pub fn resident_bytes() -> u64 {
     pages * rustix::param::page_size() as u64
 }
 
+/// The number of threads of this process.
+pub(crate) fn thread_count() -> u64 {
+    let text =
+        super::file::read_text(std::path::Path::new("/proc/self/status")).unwrap_or_default();
+    super::limits::named_number(&text, "Threads:").unwrap_or(1)
+}
+
 /// Makes the kernel kill this process when its parent ends. Returns whether the parent is still
 /// `parent`: it may have ended before.
 pub fn die_with_parent(parent: u32) -> bool {

@@ -91,6 +91,18 @@ pub(crate) fn memory_left() -> u64 {
     memory().left().unwrap_or(UNKNOWN_MEMORY)
 }
 
+/// What has the processes and threads, and which limit is the nearest, for people.
+pub(crate) fn task_holders() -> String {
+    let tasks = Tasks::read(&RealFiles, &process_folder(None));
+    let own = super::process::thread_count();
+    let plural = if own == 1 { "" } else { "s" };
+    let mut text = format!("this process has {own} thread{plural}");
+    if let Some(TaskRoom { left, limit, holder }) = tasks.room() {
+        text.push_str(&format!(", {holder} has {} of {limit} tasks", limit.saturating_sub(left)));
+    }
+    text
+}
+
 fn memory() -> Memory {
     Memory::read(&RealFiles, &process_folder(None))
 }

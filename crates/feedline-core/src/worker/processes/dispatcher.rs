@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use super::evidence::{self, Evidence};
 use super::zygote_process::ZygoteProcess;
-use super::{FailedTask, PoolEvent, PoolFailure, PoolInner, PoolOptions, Retired, StartError};
+use super::{
+    FailedTask, PoolEvent, PoolFailure, PoolInner, PoolOptions, PoolPeaks, Retired, StartError,
+};
 use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::Shared;
 use crate::sys::socket::{Socket, Transfer};
@@ -68,6 +70,7 @@ pub(super) struct Dispatcher {
     evidence: Evidence,
     /// The most memory that one worker has used.
     largest_worker: u64,
+    pub(super) peaks: Arc<PoolPeaks>,
     /// How much memory the results of one worker may use.
     arena_limit: u64,
     /// When the memory of all workers was checked last, and when one was memory_renewed to save memory.
@@ -135,6 +138,10 @@ impl Dispatcher {
             supervisor: Supervisor::new(options.settings.clone()),
             arena_limit: options.arena_bytes,
             largest_worker: 0,
+            peaks: Arc::new(PoolPeaks::new(
+                options.settings.worker_count,
+                options.bounds.descriptors,
+            )),
             options,
             boxes,
             boxes_file,
@@ -277,6 +284,8 @@ impl Dispatcher {
                 {
                     running.pid = Some(pid);
                 }
+                let forked = self.running.values().filter(|running| running.pid.is_some());
+                self.peaks.note_processes(forked.count());
             }
             Some(ZygoteReport::Refused { worker_id, generation, error }) => {
                 let incarnation = Incarnation { worker_id, generation };
@@ -492,6 +501,7 @@ impl Dispatcher {
         running.used.resident = resident;
         self.largest_worker = self.largest_worker.max(resident);
         running.used.descriptors = descriptors;
+        self.peaks.note_descriptors(descriptors);
         running.used.samples += u64::from(samples);
         running.tasks = Some((running.tasks.map_or(task, |(first, _)| first), task));
         if let Some(leak) = leaks::of_worker(running.used, self.options.bounds) {
